@@ -13,6 +13,7 @@ from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
 from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
+from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.states import ROLES
@@ -42,12 +43,11 @@ def decode(
     location = kit.child("bundle")
     bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
     location.close()
-    mounts, places = decode_mounts(kit, findings, bucketname, parameters)
+    mounts = decode_mounts(kit, bucketname, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
     homes = decode_homes(section) if kit.has("homes") else None
-    own = home_mounts(homes, users, access_points or {})
-    mounts, places = (*mounts, *own), (*places, *(PLACE for _ in own))
+    mounts += tuple(WrittenMount(mount, PLACE) for mount in home_mounts(homes, users, access_points or {}))
     watch = kit.child("health", required=False)
     watch.rename("give_up_after", "degraded_after")
     default = HealthPolicy()
@@ -75,7 +75,6 @@ def decode(
         cluster,
         bundle,
         mounts,
-        places,
         users,
         health,
         failure_pause,

@@ -12,9 +12,9 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Optional, get_type_hints
 
-from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
+from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.mounts import KINDS, LustreMount, Mount, OpenZfsMount, S3Mount
 
 NICKNAMES = {
@@ -34,27 +34,23 @@ NICKNAMES = {
 
 
 def decode_mounts(
-    kit: Section, findings: list[Finding], bucketname: Optional[str], parameters: ProvisioningParameters
-) -> tuple[tuple[Mount, ...], tuple[str, ...]]:
-    """(mounts, where each is written), short forms first, then configuration order."""
-    mounts: list[Mount] = []
-    places: list[str] = []
+    kit: Section, bucketname: Optional[str], parameters: ProvisioningParameters
+) -> tuple[WrittenMount, ...]:
+    """Short forms first, then configuration order."""
+    found: list[WrittenMount] = []
     if parameters.fsx_dns_name and parameters.fsx_mountname:
-        mounts.append(LustreMount("fsx", "/fsx", parameters.fsx_dns_name, parameters.fsx_mountname))
-        places.append("fsx_dns_name")
+        lustre = LustreMount("fsx", "/fsx", parameters.fsx_dns_name, parameters.fsx_mountname)
+        found.append(WrittenMount(lustre, "fsx_dns_name"))
     zfs = parameters.passthrough.get("fsx_openzfs_dns_name")
     if isinstance(zfs, str) and zfs:
-        mounts.append(OpenZfsMount("openzfs", "/home", zfs))
-        places.append("fsx_openzfs_dns_name")
+        found.append(WrittenMount(OpenZfsMount("openzfs", "/home", zfs), "fsx_openzfs_dns_name"))
     if bucketname:
-        mounts.append(S3Mount("mount-s3", "/mount-s3", bucketname))
-        places.append("bucketname")
+        found.append(WrittenMount(S3Mount("mount-s3", "/mount-s3", bucketname), "bucketname"))
     for section in kit.children("mounts"):
         mount = _mount(section)
         if mount is not None:
-            mounts.append(mount)
-            places.append(section.path)
-    return tuple(mounts), tuple(places)
+            found.append(WrittenMount(mount, section.path))
+    return tuple(found)
 
 
 def _mount(section: Section) -> Optional[Mount]:

@@ -114,7 +114,7 @@ def _volume(entry: dict[str, Any], field: str, at: str) -> str:
 
 def _file_system(settings: Settings, entry: dict[str, Any], at: str) -> str:
     wanted = next(iter(entry.values()))["MountPath"]
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if mount.path == wanted and isinstance(mount, LustreMount) == ("FsxLustreConfig" in entry):
             return place
     return at

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, TypeVar
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT, Homes
 from hyperpod_kit.config.schema_recorder import KeyRead
+from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts import EfsMount, Mount
@@ -16,6 +17,8 @@ from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.slurm_state import chosen
 from hyperpod_kit.model.states import LifecycleMode
+
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class ListedPackage:
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that one configuration file says. `mount_places`: where in the file each mount is written.
+    """Everything that one configuration file says.
 
     slurm_state: what the file says of where slurmctld's state is, None for nothing; metadata_users: who besides root
     may use the nodes' metadata service, None for everybody; reads: every key that was asked for; directory: where the
@@ -68,8 +71,7 @@ class Settings:
     parameters: ProvisioningParameters
     cluster: ClusterSpec
     bundle: BundleLocation
-    mounts: tuple[Mount, ...] = ()
-    mount_places: tuple[str, ...] = ()
+    written_mounts: tuple[WrittenMount, ...] = ()
     users: tuple[User, ...] = ()
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
@@ -82,9 +84,18 @@ class Settings:
     directory: Path = field(default=Path("."), compare=False)
 
     @property
+    def mounts(self) -> tuple[Mount, ...]:
+        """The mounts without the places where they are written."""
+        return tuple(written.mount for written in self.written_mounts)
+
+    def written(self, kind: type[K]) -> Iterator[tuple[K, str]]:
+        """The mounts of one kind, each with the place where it is written."""
+        return ((mount, at) for mount, at in self.written_mounts if isinstance(mount, kind))
+
+    @property
     def homeless(self) -> tuple[str, ...]:
         """Users whose home has no access point yet: no bundle is made before `users apply`."""
-        homes = [mount for mount in self.mounts if isinstance(mount, EfsMount) and mount.owner]
+        homes = [mount for mount, _ in self.written(EfsMount) if mount.owner]
         return tuple(str(mount.owner) for mount in homes if mount.access_point_id == NO_ACCESS_POINT)
 
     @property
@@ -97,10 +108,11 @@ class Settings:
         return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
-    def placed_mounts(self) -> tuple[Mount, ...]:
+    def placed_mounts(self) -> tuple[WrittenMount, ...]:
         """The mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
-        return decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
+        decided = decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
+        return tuple(WrittenMount(mount, at) for mount, (_, at) in zip(decided, self.written_mounts))
 
     @property
     def slurm_state_mount(self) -> str:
@@ -113,7 +125,7 @@ class Settings:
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,
             roles={group.name: group.role for group in self.cluster.groups},
-            mounts=self.placed_mounts,
+            mounts=tuple(mount for mount, _ in self.placed_mounts),
             users=self.users,
             health=self.health,
             failure_pause=self.failure_pause,

@@ -74,7 +74,7 @@ def needs(settings: Settings, role: RoleOf) -> tuple[Need, ...]:
     account = Account(role.arn.split(":")[1], role.account, settings.cluster.region)
     carried = [
         (mount, place)
-        for mount, place in zip(settings.mounts, settings.mount_places)
+        for mount, place in settings.written_mounts
         if any(carried_by(mount, group.role, group.name) for group in role.groups)
     ]
     return (

@@ -178,8 +178,8 @@ def test_while_homes_are_carried_over(tmp_path: Path) -> None:
 def test_options_that_come_in_a_value_of_the_configuration(changed: dict[str, str]) -> None:
     """`nosuid,nodev` stand first among the options: a word behind them could take them back."""
     settings = load(CHECKOUT / "provisioning_parameters.example.json")
-    mounts = tuple(
-        replace(mount, **changed) if isinstance(mount, EfsMount) else mount  # type: ignore[arg-type]
-        for mount in settings.mounts
+    written = tuple(
+        one._replace(mount=replace(one.mount, **changed)) if isinstance(one.mount, EfsMount) else one  # type: ignore[arg-type]
+        for one in settings.written_mounts
     )
-    assert any(finding.severity == "error" for finding in validate(replace(settings, mounts=mounts)))
+    assert any(finding.severity == "error" for finding in validate(replace(settings, written_mounts=written)))

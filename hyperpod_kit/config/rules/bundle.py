@@ -38,7 +38,7 @@ def location(settings: Settings) -> Iterator[Finding]:
 def nobody_writes(settings: Settings) -> Iterator[Finding]:
     """No node may write where the bundle is: who replaces it there is root of every node made afterwards."""
     bundle = settings.bundle
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if not isinstance(mount, S3Mount) or mount.read_only or mount.bucket != bundle.bucket:
             continue
         if mount.prefix.startswith(bundle.prefix) or bundle.prefix.startswith(mount.prefix):

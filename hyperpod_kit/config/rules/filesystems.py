@@ -21,7 +21,7 @@ EXPORT = re.compile(r"/fsx(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 def efs(settings: Settings) -> Iterator[Finding]:
     """Ids of EFS and S3 Files are ids, and EFS's access points and IAM come with TLS (S3 Files has it always)."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if not isinstance(mount, (EfsMount, S3FilesMount)):
             continue
         if not FILE_SYSTEM_ID.fullmatch(mount.file_system_id):
@@ -47,7 +47,7 @@ def efs(settings: Settings) -> Iterator[Finding]:
 
 def regions(settings: Settings) -> Iterator[Finding]:
     """The `region` of a mount is a valid AWS region."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         region = getattr(mount, "region", None)
         if region is not None and not re.fullmatch(REGION, region):
             yield Finding("HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1")
@@ -55,9 +55,7 @@ def regions(settings: Settings) -> Iterator[Finding]:
 
 def lustre(settings: Settings) -> Iterator[Finding]:
     """The DNS name and the mount name are what FSx gives out."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, LustreMount):
-            continue
+    for mount, place in settings.written(LustreMount):
         short = place == "fsx_dns_name"
         if not FSX_DNS.fullmatch(mount.dns_name):
             yield Finding(
@@ -77,9 +75,7 @@ def lustre(settings: Settings) -> Iterator[Finding]:
 
 def openzfs(settings: Settings) -> Iterator[Finding]:
     """The DNS name is what FSx gives out, and every volume lies below /fsx."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, OpenZfsMount):
-            continue
+    for mount, place in settings.written(OpenZfsMount):
         if not FSX_DNS.fullmatch(mount.dns_name):
             yield Finding(
                 "HPK-F004",
@@ -98,7 +94,7 @@ def openzfs(settings: Settings) -> Iterator[Finding]:
 
 def by_the_platform(settings: Settings) -> Iterator[Finding]:
     """HyperPod makes one FSx mount of a kind in a group: a mount is HyperPod's in all its groups, or ours in all."""
-    for mount, place in zip(settings.placed_mounts, settings.mount_places):
+    for mount, place in settings.placed_mounts:
         if not platform.by_platform(mount):
             continue
         carriers = [group for group in settings.cluster.groups if carried_by(mount, group.role, group.name)]

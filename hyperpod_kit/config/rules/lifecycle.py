@@ -29,7 +29,7 @@ def mode(settings: Settings) -> Iterator[Finding]:
             'Use "slurm"',
         )
     if chosen == LifecycleMode.AMI_ONLY:
-        for mount, place in zip(settings.placed_mounts, settings.mount_places):
+        for mount, place in settings.placed_mounts:
             if not by_platform(mount):
                 yield Finding(
                     "HPK-L003",

@@ -47,7 +47,7 @@ RESERVED_TREES = (
 
 def absolute(settings: Settings) -> Iterator[Finding]:
     """Paths are absolute, normalised and made of plain characters."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         path = mount.path
         if not path.startswith("/"):
             yield Finding("HPK-M010", f"{place}.path", f"`{path}` is not absolute", "Begin it with /")
@@ -66,7 +66,7 @@ def absolute(settings: Settings) -> Iterator[Finding]:
 
 def reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         tree = next((tree for tree in RESERVED_TREES if inside(mount.path, tree)), None)
         if isinstance(mount, OpenZfsMount) and mount.path == "/home":
             continue  # where HyperPod and AWS's own scripts put it
@@ -81,7 +81,7 @@ def reserved(settings: Settings) -> Iterator[Finding]:
 
 def protected(settings: Settings) -> Iterator[Finding]:
     """Whoever does without nosuid and nodev knows what that means."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if getattr(mount, "suid_and_devices", False):
             yield Finding(
                 "HPK-M016",
@@ -96,7 +96,7 @@ def protected(settings: Settings) -> Iterator[Finding]:
 def disjoint(settings: Settings) -> Iterator[Finding]:
     """No two mounts that one node can carry lie at the same place or inside each other."""
     seen: list[Mount] = []
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         for other in seen:
             other_path, other_name = other.path, other.name
             if not _meet(mount, other):

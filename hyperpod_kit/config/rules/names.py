@@ -15,7 +15,7 @@ from hyperpod_kit.model.states import ROLES
 def mount_names(settings: Settings) -> Iterator[Finding]:
     """Mount names are plain and unique."""
     first: dict[str, str] = {}
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if not re.fullmatch(MOUNT_NAME, mount.name):
             yield Finding(
                 "HPK-M001",
@@ -36,7 +36,7 @@ def mount_names(settings: Settings) -> Iterator[Finding]:
 
 def mount_roles(settings: Settings) -> Iterator[Finding]:
     """A mount names at least one known role."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         for index, role in enumerate(mount.roles):
             if role not in ROLES:
                 yield Finding(
@@ -54,7 +54,7 @@ def mount_roles(settings: Settings) -> Iterator[Finding]:
 def mount_groups(settings: Settings) -> Iterator[Finding]:
     """The instance groups that a mount names exist, and at least one of them has a role that carries it."""
     roles = {group.name: group.role for group in settings.cluster.groups}
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         unknown = [name for name in mount.groups if name not in roles]
         for name in unknown:
             near = get_close_matches(name, roles, 1, 0.6)

@@ -15,9 +15,7 @@ MODE = re.compile(r"0?[0-3]?[0-7]{3}")
 
 def scratch(settings: Settings) -> Iterator[Finding]:
     """Modes are octal, nothing is everybody's unless that is said twice, ids are ids."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, NvmeMount):
-            continue
+    for mount, place in settings.written(NvmeMount):
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
                 yield Finding(
@@ -54,7 +52,7 @@ def scratch(settings: Settings) -> Iterator[Finding]:
 
 def disks(settings: Settings) -> Iterator[Finding]:
     """Every group that must have scratch has instance types with local disks."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if not isinstance(mount, NvmeMount) or not mount.required:
             continue
         for group in settings.cluster.groups:

@@ -16,9 +16,7 @@ MODE = re.compile(r"0?[0-7]{3}")
 
 def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
     """Bucket names are legal, prefixes end in `/` and have no surprises."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, S3Mount):
-            continue
+    for mount, place in settings.written(S3Mount):
         if not re.fullmatch(BUCKET, mount.bucket):
             yield Finding(
                 "HPK-S001",
@@ -53,9 +51,7 @@ def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
 
 def ownership(settings: Settings) -> Iterator[Finding]:
     """Modes are octal and nothing is writable by everybody; ids are ids."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, S3Mount):
-            continue
+    for mount, place in settings.written(S3Mount):
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
             if not MODE.fullmatch(mode):
                 yield Finding("HPK-S005", f"{place}.{key}", f"`{mode}` is not an octal mode", 'Write it like "0755"')

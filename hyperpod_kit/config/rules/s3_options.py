@@ -39,9 +39,7 @@ COUNTS = {"cache_mib": (1, 2**31), "max_threads": (1, 1024), "maximum_throughput
 
 def cache(settings: Settings) -> Iterator[Finding]:
     """The cache lies on local disk, in a directory of its own."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, S3Mount):
-            continue
+    for mount, place in settings.written(S3Mount):
         where = mount.cache_dir
         if where is None:
             if mount.cache_mib is not None:
@@ -77,9 +75,7 @@ def cache(settings: Settings) -> Iterator[Finding]:
 
 def parts(settings: Settings) -> Iterator[Finding]:
     """Parts and counts are possible, and the largest file fits into the parts."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, S3Mount):
-            continue
+    for mount, place in settings.written(S3Mount):
         smallest, largest = PART_LIMITS
         for key in ("read_part_size_mib", "write_part_size_mib"):
             size: Optional[int] = getattr(mount, key)
@@ -107,9 +103,7 @@ def parts(settings: Settings) -> Iterator[Finding]:
 
 def access(settings: Settings) -> Iterator[Finding]:
     """Endpoint, owner, storage class and encryption are what S3 knows."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, S3Mount):
-            continue
+    for mount, place in settings.written(S3Mount):
         if mount.endpoint_url is not None and not ENDPOINT.fullmatch(mount.endpoint_url):
             yield Finding(
                 "HPK-S018",

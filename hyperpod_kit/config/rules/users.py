@@ -81,7 +81,7 @@ def beside_homes(settings: Settings) -> Iterator[Finding]:
     if chosen is None:
         return
     taken = {f"{chosen.path.rstrip('/')}/{user.name}": user.name for user in settings.users}
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if mount.path in taken:
             yield Finding(
                 "HPK-U014",

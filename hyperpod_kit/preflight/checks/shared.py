@@ -100,7 +100,7 @@ def port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if not isinstance(mount, (EfsMount, S3FilesMount)) or mount.access_point_id is None:
             continue
         system = _system(settings, facts, mount)
@@ -135,7 +135,7 @@ def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
         said = known(system.policy) if system else None
         if said is None or not isinstance(mount, EfsMount):
@@ -164,7 +164,7 @@ def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
     seen = set()
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
         if system is None or isinstance(system.policy, NotQueried) or system.id in seen:
             continue

@@ -13,7 +13,7 @@ def places(settings: Settings) -> list[tuple[str, str, S3Mount]]:
     """(bucket, path of its name, mount) of every bucket mount behind AWS's own endpoint."""
     return [
         (mount.bucket, place if place == "bucketname" else f"{place}.bucket", mount)
-        for mount, place in zip(settings.mounts, settings.mount_places)
+        for mount, place in settings.written_mounts
         if isinstance(mount, S3Mount) and mount.endpoint_url is None
     ]
 

@@ -32,7 +32,7 @@ def identify(dns_name: str, region: str) -> tuple[str, str]:
 def places(settings: Settings) -> list[tuple[FsxMount, str, str]]:
     """Every FSx mount with the paths of its DNS name and of its mount name or export."""
     found: list[tuple[FsxMount, str, str]] = []
-    for mount, place in zip(settings.mounts, settings.mount_places):
+    for mount, place in settings.written_mounts:
         if isinstance(mount, LustreMount):
             short = place == "fsx_dns_name"
             found.append(

@@ -36,9 +36,7 @@ class FileSystemQuery(NamedTuple):
 def wanted(settings: Settings, kind: type[Union[EfsMount, S3FilesMount]]) -> list[FileSystemQuery]:
     """Every file system of a kind, once, in the order of the mounts."""
     found: dict[tuple[str, str], FileSystemQuery] = {}
-    for mount, place in zip(settings.mounts, settings.mount_places):
-        if not isinstance(mount, kind):
-            continue
+    for mount, place in settings.written(kind):
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
         here = found.get(key) or FileSystemQuery(*key, f"{place}.file_system_id")
         point = mount.access_point_id

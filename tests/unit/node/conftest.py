@@ -14,6 +14,7 @@ import pytest
 
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
+from hyperpod_kit.config.written import WrittenMount
 from tests.unit.node import fakes, serving_fuse, silent_fuse, swept
 
 CHECKOUT = Path(__file__).parents[3]
@@ -96,6 +97,8 @@ class Sandbox:
 def example_bundle(**changes: Any) -> Bundle:
     """The bundle of the example configuration; `changes` overrule keys under `hyperpod_kit`."""
     settings = load.load(CHECKOUT / "provisioning_parameters.example.json")
+    if "mounts" in changes:
+        changes["written_mounts"] = tuple(WrittenMount(mount, "") for mount in changes.pop("mounts"))
     return render(replace(settings, **{"failure_pause": 0.0, **changes}))
 
 

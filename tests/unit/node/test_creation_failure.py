@@ -24,9 +24,7 @@ def shim(sandbox: Any, *programs: str) -> None:
 
 
 def node_of(make_sandbox: Any, render_example: Any, **changes: Any) -> Any:
-    return make_sandbox(
-        "compute", render_example(**{"mounts": (NEEDED,), "mount_places": ("",), "users": (), **changes})
-    )
+    return make_sandbox("compute", render_example(**{"mounts": (NEEDED,), "users": (), **changes}))
 
 
 def test_the_last_lines_reach_the_disk_and_cloudwatch_before_the_bad_news(

@@ -43,7 +43,7 @@ def test_a_worker_killed_before_any_effect(
     make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
 ) -> None:
     mounts = (EfsMount("home", "/efs", "fs-0123456789abcdef0"), S3Mount("data", "/data", "bucket"))
-    sandbox = make_sandbox("compute", render_example(mounts=mounts, mount_places=("",) * 2))
+    sandbox = make_sandbox("compute", render_example(mounts=mounts))
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 60
 
 
@@ -51,7 +51,7 @@ def test_a_worker_killed_before_any_effect(
 def test_a_controller_killed_before_any_effect(
     make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
 ) -> None:
-    sandbox = make_sandbox("controller", render_example(mounts=(), mount_places=()))
+    sandbox = make_sandbox("controller", render_example(mounts=()))
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 20
 
 
@@ -73,10 +73,10 @@ def test_another_configuration_killed_before_any_effect(
         S3Mount("data", "/data", "bucket", file_mode="0640"),
         S3Mount("late", "/fsx", "bucket"),
     )
-    sandbox = make_sandbox("compute", render_example(mounts=before, mount_places=("",) * 4, users=()))
+    sandbox = make_sandbox("compute", render_example(mounts=before, users=()))
     root = sandbox.install()
     sweeping.create(root, sandbox.address)
-    second = render_example(mounts=after, mount_places=("",) * 4, users=())
+    second = render_example(mounts=after, users=())
     write(second, tmp_path / "second")
     (root / "opt/hyperpod-kit" / second.bundle_id).symlink_to(tmp_path / "second")
     (root / "opt/hyperpod-kit/current").unlink()

@@ -91,7 +91,7 @@ def test_a_good_check_stops_nothing_and_a_bad_one_is_an_exit_code(make_sandbox: 
 # A3, §7.5  oneshot + RemainAfterExit (a dead daemon stays "active"), Type=forking, network.target, pipes in Exec lines.
 def test_the_daemon_is_the_unit(render_example: Any) -> None:
     mounts = (S3Mount("data", "/data", "bucket-a"), S3Mount("out", "/out", "bucket-b", prefix="runs/"))
-    found = [text for place, text in units(render_example(mounts=mounts, mount_places=("", ""))) if "s3" in place]
+    found = [text for place, text in units(render_example(mounts=mounts)) if "s3" in place]
     assert len(found) == 2  # as many buckets as one likes, a unit each
     for text in found:
         assert "Type=exec\n" in text and "Restart=always\n" in text and "StartLimitIntervalSec=0\n" in text
@@ -113,7 +113,7 @@ def test_no_unit_of_ours_touches_its_mount_point_through_systemd(bundle: Any) ->
 # §7.4  --dir-mode 777 after a repair: nothing is writable by everybody unless the configuration says so.
 def test_nothing_is_world_writable_by_default(render_example: Any) -> None:
     mounts = (S3Mount("data", "/data", "bucket", read_only=False, allow_overwrite=True),)
-    for _, text in units(render_example(mounts=mounts, mount_places=("",))):
+    for _, text in units(render_example(mounts=mounts)):
         for mode in re.findall(r"--(?:dir|file)-mode \"?([0-7]+)", text):
             assert int(mode, 8) & 0o002 == 0
 
@@ -121,7 +121,7 @@ def test_nothing_is_world_writable_by_default(render_example: Any) -> None:
 # A4  mount_fsx.sh: any mount point but /fsx fails the cluster.
 def test_lustre_is_mounted_anywhere(make_sandbox: Any, render_example: Any) -> None:
     deep = LustreMount("scratch", "/shared/deep/lustre", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh")
-    sandbox = make_sandbox("compute", render_example(mounts=(deep,), mount_places=("",)))
+    sandbox = make_sandbox("compute", render_example(mounts=(deep,)))
     sandbox.install()
     done = sandbox.node("apply", "--mode", "on_create")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -148,7 +148,7 @@ def test_every_command_of_a_node_has_a_deadline() -> None:
 # A5 (#1028)  provisioning_parameters.json is opened although HyperPod refuses it beside SlurmConfig.
 def test_no_parameters_are_needed_on_a_node(make_sandbox: Any, render_example: Any) -> None:
     cluster = replace(load(EXAMPLE).cluster, lifecycle_mode="on_init_complete")
-    sandbox = make_sandbox("compute", render_example(cluster=cluster, mounts=(), mount_places=()))
+    sandbox = make_sandbox("compute", render_example(cluster=cluster, mounts=()))
     assert not list(sandbox.staging.rglob("provisioning_parameters.json"))
     assert not (sandbox.root / "opt/ml/config/provisioning_parameters.json").exists()
     done = sandbox.run(["/bin/bash", str(sandbox.staging / "on_init_complete.sh")])

@@ -10,6 +10,7 @@ from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Decision
 from hyperpod_kit.aws.quotas import Quota
 from hyperpod_kit.config.settings import ListedPackage, Settings
+from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.mounts import OpenZfsMount, S3FilesMount
 from hyperpod_kit.model.secrets import Secret
@@ -44,8 +45,8 @@ class Case(NamedTuple):
 
     def mount(self, *mounts: Any) -> Case:
         """Further mounts, at hyperpod_kit.mounts[2] and on."""
-        places = tuple(f"hyperpod_kit.mounts[{2 + index}]" for index in range(len(mounts)))
-        return self.wrote(mounts=(*self.settings.mounts, *mounts), mount_places=(*self.settings.mount_places, *places))
+        written = [WrittenMount(mount, f"hyperpod_kit.mounts[{2 + index}]") for index, mount in enumerate(mounts)]
+        return self.wrote(written_mounts=(*self.settings.written_mounts, *written))
 
     def rules(self, index: int, *, ingress: Any = None, egress: Any = None) -> Case:
         """Other rules for the nodes' group (0) or the storage's (1)."""
@@ -125,14 +126,21 @@ def quota(case: Case, name: str, value: float) -> Case:
 
 def lustre(case: Case, **changes: Any) -> Case:
     """The Lustre mount of the short form, changed."""
-    mounts = tuple(replace(mount, **changes) if mount.kind == "lustre" else mount for mount in case.settings.mounts)
-    return case.wrote(mounts=mounts)
+    return _changed(case, lambda mount: mount.kind == "lustre", changes)
 
 
 def first_mount(case: Case, **changes: Any) -> Case:
     """The EFS mount at hyperpod_kit.mounts[0], changed."""
-    mounts = tuple(replace(mount, **changes) if mount.name == "home" else mount for mount in case.settings.mounts)
-    return case.wrote(mounts=mounts)
+    return _changed(case, lambda mount: mount.name == "home", changes)
+
+
+def _changed(case: Case, which: Callable[[Any], bool], changes: dict[str, Any]) -> Case:
+    written = case.settings.written_mounts
+    return case.wrote(
+        written_mounts=tuple(
+            one._replace(mount=replace(one.mount, **changes)) if which(one.mount) else one for one in written
+        )
+    )
 
 
 def refused(case: Case, sid: str, action: str, decision: str = "implicitDeny", limits: tuple[str, ...] = ()) -> Case:

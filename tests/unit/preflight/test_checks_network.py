@@ -65,12 +65,7 @@ CASES: Cases = {
     "nothing of S3 is needed": (
         lambda c: routes(c, LOCAL).wrote(
             cluster=replace(c.settings.cluster, lifecycle_mode="ami_only"),
-            mounts=tuple(mount for mount in c.settings.mounts if mount.kind != "mountpoint-s3"),
-            mount_places=tuple(
-                place
-                for mount, place in zip(c.settings.mounts, c.settings.mount_places)
-                if mount.kind != "mountpoint-s3"
-            ),
+            written_mounts=tuple(one for one in c.settings.written_mounts if one.mount.kind != "mountpoint-s3"),
         ),
         [],
     ),

@@ -1,0 +1,14 @@
+"""A mount together with the place in the configuration that asks for it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hyperpod_kit.model.mounts import Mount
+
+
+class WrittenMount(NamedTuple):
+    """`at`: where the file says it: `hyperpod_kit.mounts[2]`, or the key of a short form such as `bucketname`."""
+
+    mount: Mount
+    at: str

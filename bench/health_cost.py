@@ -26,9 +26,13 @@ from pathlib import Path
 from typing import Dict, Iterator, List
 
 from hyperpod_kit.bundle import contents, sources
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, NvmeMount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig
-from hyperpod_kit.model.units import s3_unit
+from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.facts import NodeFacts
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -113,7 +117,7 @@ def mounted(root: Path, mounts: List[Mount]) -> Iterator[Dict[str, subprocess.Po
             if daemon.stdout is None or daemon.stdout.readline() != "mounted\n":
                 raise SystemExit(f"{mount.name}: the daemon did not mount")
             if isinstance(mount, S3Mount):
-                cgroup = root / "sys/fs/cgroup/system.slice" / s3_unit(mount)
+                cgroup = root / "sys/fs/cgroup/system.slice" / carrier_unit(mount)
                 process = root / "proc" / str(daemon.pid)
                 cgroup.mkdir(parents=True)
                 process.mkdir(parents=True)

@@ -15,7 +15,11 @@ from typing import Any, Optional, get_type_hints
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
 from hyperpod_kit.config.written import WrittenMount
-from hyperpod_kit.model.mounts import KINDS, LustreMount, Mount, OpenZfsMount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.kinds import KINDS
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 
 NICKNAMES = {
     "s3": "mountpoint-s3",

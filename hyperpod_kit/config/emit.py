@@ -13,8 +13,9 @@ from typing import Any, Optional
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
-from hyperpod_kit.model.mounts import LustreMount, Mount, OpenZfsMount, carried_by
-from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 NODE_TYPES: dict[str, str] = {Role.CONTROLLER: "Controller", Role.LOGIN: "Login", Role.COMPUTE: "Compute"}
@@ -120,7 +121,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         storage += [
             _storage(mount)
             for mount, _ in settings.placed_mounts
-            if carried_by(mount, group.role, group.name) and by_platform(mount)
+            if mount.carried_by(group.role, group.name) and mount.platform
         ]
     if storage:
         entry["InstanceStorageConfigs"] = storage

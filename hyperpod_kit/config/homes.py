@@ -13,7 +13,7 @@ from typing import Mapping, Optional, Sequence
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.model.homes import mount_name, mount_path
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.model.states import ROLES
 

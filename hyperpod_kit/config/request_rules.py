@@ -13,7 +13,7 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.emit import create_cluster_request
 from hyperpod_kit.config.findings import INFO, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import LustreMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
 
 AT = "hyperpod_kit.cluster"
 CODE = "HPK-R004"

@@ -13,7 +13,7 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.fields import Field, describe
 from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
-from hyperpod_kit.model.mounts import KINDS
+from hyperpod_kit.model.mounts.kinds import KINDS
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

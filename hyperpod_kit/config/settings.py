@@ -11,7 +11,8 @@ from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
-from hyperpod_kit.model.mounts import EfsMount, Mount
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.secrets import Secret

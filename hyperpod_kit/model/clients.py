@@ -16,15 +16,6 @@ CLIENTS: Dict[str, str] = {
 }
 """Client -> its own package; Lustre's has the release of the kernel behind it that it is built for."""
 
-CLIENT_OF_KIND: Dict[str, str] = {
-    "efs": "efs-utils",
-    "s3files": "efs-utils",
-    "mountpoint-s3": "mount-s3",
-    "openzfs": "nfs",
-    "lustre": "lustre",
-}
-"""Kind of mount -> the client that makes it; a kind that is not here needs nothing that a package would bring."""
-
 ARCHITECTURES: Dict[str, str] = {"x86_64": "amd64", "arm64": "arm64", "all": "all"}
 """Architecture as AWS writes it -> as dpkg does."""
 

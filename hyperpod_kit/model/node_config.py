@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from hyperpod_kit.model.clients import Package, package_from_dict
-from hyperpod_kit.model.mounts import Mount, MountStatus, carried_by, mount_from_dict, mount_to_dict
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
 from hyperpod_kit.model.states import MountState
 
@@ -68,7 +70,7 @@ class NodeConfig:
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
-        return tuple(mount for mount in self.mounts if carried_by(mount, role, group))
+        return tuple(mount for mount in self.mounts if mount.carried_by(role, group))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces, one final newline."""

@@ -10,13 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, List, Sequence, Tuple
 
-from hyperpod_kit.model.mounts import LustreMount, Mount, OpenZfsMount, carried_by
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LifecycleMode
-
-
-def platform_could(mount: Mount) -> bool:
-    """Whether InstanceStorageConfigs can express the mount; of OpenZFS it names no export but the root volume's."""
-    return isinstance(mount, LustreMount) or (isinstance(mount, OpenZfsMount) and mount.export == "/fsx")
 
 
 def decide_platform(
@@ -32,7 +27,7 @@ def decide_platform(
         for group, role in groups:
             theirs.update(first_of_platform(mounts, group, role))
     return tuple(
-        replace(mount, platform=mount.name in theirs) if isinstance(mount, (LustreMount, OpenZfsMount)) else mount
+        replace(mount, platform=mount.name in theirs) if mount.traits.storage_config else mount  # type: ignore[type-var]
         for mount in mounts
     )
 
@@ -41,11 +36,6 @@ def first_of_platform(mounts: Sequence[Mount], group: str, role: str) -> List[st
     """Names of the mounts that HyperPod would make in one instance group."""
     found: Dict[str, str] = {}
     for mount in mounts:
-        if platform_could(mount) and carried_by(mount, role, group):
+        if mount.platform_could() and mount.carried_by(role, group):
             found.setdefault(mount.kind, mount.name)
     return list(found.values())
-
-
-def by_platform(mount: Mount) -> bool:
-    """Whether HyperPod itself makes this mount on the nodes."""
-    return isinstance(mount, (LustreMount, OpenZfsMount)) and mount.platform

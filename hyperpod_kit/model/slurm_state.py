@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Optional, Sequence
 
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, carried_by
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 OWN_DISK = "own-disk"
@@ -17,11 +17,11 @@ OWN_DISK = "own-disk"
 
 def why_unfit(mount: Mount, controller_group: str) -> str:
     """Why slurmctld's state cannot lie on this mount; "" when it can."""
-    if not isinstance(mount, (LustreMount, OpenZfsMount, EfsMount)):
+    if not mount.traits.keeps_slurm_state:
         return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
-    if isinstance(mount, EfsMount) and (mount.access_point_id or mount.owner):
+    if mount.one_users():
         return "behind an access point every file is one user's"
-    if not carried_by(mount, Role.CONTROLLER, controller_group):
+    if not mount.carried_by(Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
     return "" if mount.required else "it is not required, and slurmctld could not start without it"
 

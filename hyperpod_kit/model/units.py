@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import List, Sequence, Tuple
 
-from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
 
 PREFIX = "hyperpod-kit-"
@@ -67,19 +67,9 @@ def escape_path(path: str) -> str:
     return "".join(out)
 
 
-def s3_unit(mount: Mount) -> str:
-    """The service that is the Mountpoint daemon of `mount`."""
-    return f"{PREFIX}s3-{mount.name}.service"
-
-
-def mount_unit(mount: Mount) -> str:
-    """The one-shot service that mounts `mount` at boot (EFS, Lustre)."""
-    return f"{PREFIX}mount-{mount.name}.service"
-
-
 def carrier_unit(mount: Mount) -> str:
-    """The unit that, when started, makes the mount: the daemon for S3, the one-shot for the others."""
-    return s3_unit(mount) if isinstance(mount, S3Mount) else mount_unit(mount)
+    """The unit that, when started, makes the mount: its daemon where it has one, else the one-shot service."""
+    return f"{PREFIX}{mount.traits.service.infix}-{mount.name}.service"
 
 
 def repair_unit(name: str) -> str:
@@ -98,4 +88,4 @@ def units_of(mounts: Sequence[Mount], role: str) -> List[str]:
 
 def units_for(mount: Mount) -> List[Tuple[str, str]]:
     """(template under templates/systemd/, unit name) of every unit of one mount."""
-    return [("mount-s3.service.j2" if isinstance(mount, S3Mount) else "mount.service.j2", carrier_unit(mount))]
+    return [(mount.traits.service.template, carrier_unit(mount))]

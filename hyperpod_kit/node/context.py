@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, UsageError
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node import facts as node_facts
 from hyperpod_kit.node.facts import NodeFacts

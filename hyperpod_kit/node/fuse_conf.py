@@ -5,7 +5,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.step import Step, StepOutcome
@@ -26,16 +25,16 @@ def allow_other_users(node: Node) -> bool:
     return write_if_different(node.paths.fuse_conf, f"{text}{joint}user_allow_other\n")
 
 
-def _any_s3(node: Node) -> bool:
-    return any(isinstance(mount, S3Mount) for mount in node.mounts)
+def _any_daemon(node: Node) -> bool:
+    return any(mount.traits.service.daemon for mount in node.mounts)
 
 
 def _run(node: Node) -> StepOutcome:
-    return StepOutcome(_any_s3(node) and allow_other_users(node))
+    return StepOutcome(_any_daemon(node) and allow_other_users(node))
 
 
 def _pending(node: Node) -> str:
-    return "user_allow_other in /etc/fuse.conf" if _any_s3(node) and not other_users_may(node) else ""
+    return "user_allow_other in /etc/fuse.conf" if _any_daemon(node) and not other_users_may(node) else ""
 
 
 STEP = Step("fuse", _run, _pending)

@@ -14,7 +14,7 @@ from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.homes import PRIVATE_PARENT_MODE, home_of, private_parent_of
-from hyperpod_kit.model.mounts import EfsMount, Mount, OpenZfsMount, S3FilesMount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
@@ -26,9 +26,9 @@ ABOVE_MODE = 0o711
 """Of the directory of all private parents: passed by everyone, listed by root alone."""
 
 
-def homes(node: Node) -> Tuple[EfsMount, ...]:
+def homes(node: Node) -> Tuple[Mount, ...]:
     """The mounts of this node that are somebody's home."""
-    return tuple(mount for mount in node.mounts if isinstance(mount, EfsMount) and mount.owner)
+    return tuple(mount for mount in node.mounts if mount.owner)
 
 
 def home_directory(node: Node, user: User) -> Optional[str]:
@@ -39,16 +39,14 @@ def home_directory(node: Node, user: User) -> Optional[str]:
 def make_mount_point(node: Node, mount: Mount) -> None:
     """Make the directory that `mount` goes to, a home's within its private parent. Raises NodeError."""
     point = node.paths.real(mount.path)
-    home = isinstance(mount, EfsMount) and mount.owner
-    if isinstance(mount, (EfsMount, S3FilesMount, OpenZfsMount)):
+    if mount.traits.nfs:
         try:
             packet_rules.guard(node)
         except NodeError:
-            if home:
+            if mount.owner:
                 raise
             # Of the others, nosuid and nodev keep at least root's programs away, and reports tell of it.
-    if home:
-        assert isinstance(mount, EfsMount)
+    if mount.owner:
         make_private_parent(node, mount)
         # root's: while nothing is mounted there, nobody may fill the directory beneath.
         with contextlib.suppress(FileExistsError):
@@ -56,7 +54,7 @@ def make_mount_point(node: Node, mount: Mount) -> None:
     os.makedirs(point, 0o755, exist_ok=True)
 
 
-def make_private_parent(node: Node, mount: EfsMount) -> bool:
+def make_private_parent(node: Node, mount: Mount) -> bool:
     """Make or mend the directory that only the owner of `mount` passes; True when it was not right. Raises NodeError.
 
     From its first moment on it is never more open than in the end.
@@ -68,7 +66,7 @@ def make_private_parent(node: Node, mount: EfsMount) -> bool:
     return _directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
 
-def has_private_parent(node: Node, mount: EfsMount) -> bool:
+def has_private_parent(node: Node, mount: Mount) -> bool:
     """Whether nobody but the owner and root can reach the mount."""
     path = private_parent_of(mount.path)
     gid = _owner(node, mount).gid
@@ -114,7 +112,7 @@ def pending(node: Node) -> str:
     return ", ".join(words)
 
 
-def _owner(node: Node, mount: EfsMount) -> User:
+def _owner(node: Node, mount: Mount) -> User:
     for user in node.config.users:
         if user.name == mount.owner:
             return user
@@ -145,19 +143,19 @@ def _directory(node: Node, path: str, gid: int, mode: int) -> bool:
     return True
 
 
-def _target(mount: EfsMount) -> str:
+def _target(mount: Mount) -> str:
     """Relative, so that it leads to the same place where the homes are bound into a container."""
     return os.path.relpath(mount.path, os.path.dirname(home_of(mount.path)))
 
 
-def _linked(node: Node, mount: EfsMount) -> Optional[str]:
+def _linked(node: Node, mount: Mount) -> Optional[str]:
     try:
         return os.readlink(node.paths.real(home_of(mount.path)))
     except OSError:
         return None
 
 
-def _link(node: Node, mount: EfsMount) -> bool:
+def _link(node: Node, mount: Mount) -> bool:
     if _linked(node, mount) == _target(mount):
         return False
     home = home_of(mount.path)
@@ -168,14 +166,13 @@ def _link(node: Node, mount: EfsMount) -> bool:
         os.symlink(_target(mount), real)
     except FileExistsError:
         raise NodeError(
-            f"{home} is there already and holds something else than the home of {mount.owner} on "
-            f"{mount.file_system_id}",
+            f"{home} is there already and holds something else than the home of {mount.owner} on {mount.target()[0]}",
             hint=f"ls -la {home}",
         ) from None
     return True
 
 
-def _fill(node: Node, mount: EfsMount) -> bool:
+def _fill(node: Node, mount: Mount) -> bool:
     """Copy the skeleton into an empty home: as root, whom the file system takes for the owner, as it does everyone.
 
     Commands with a deadline, because a file system may begin to hang at any moment.

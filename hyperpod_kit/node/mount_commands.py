@@ -12,7 +12,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Callable, Dict
 
 from hyperpod_kit.errors import NodeError, Unreachable, UsageError
-from hyperpod_kit.model.mounts import S3Mount
 from hyperpod_kit.node.context import Node, open_node
 
 if TYPE_CHECKING:
@@ -56,11 +55,12 @@ def mounts_command(args: argparse.Namespace) -> int:
 
 
 def ensure_action(node: Node, name: str) -> int:
+    from hyperpod_kit.model.units import carrier_unit
     from hyperpod_kit.node.mounts.ensure import ensure
 
     mount = node.mount(name)
-    if isinstance(mount, S3Mount):
-        raise UsageError(f"{name} is mounted by its daemon's unit", hint=f"systemctl start hyperpod-kit-s3-{name}")
+    if mount.traits.service.daemon:
+        raise UsageError(f"{name} is mounted by its daemon's unit", hint=f"systemctl start {carrier_unit(mount)}")
     ensure(node, mount)
     return 0
 

@@ -6,10 +6,9 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from typing import List, Optional, Sequence
-from urllib.parse import urlsplit
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, Mount, OpenZfsMount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.step import Step, StepOutcome
@@ -19,21 +18,9 @@ RESOLVED_WITHIN = 60.0
 
 
 def names_of(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
-    """The host names that the mounts need, each once; those of AWS's services only where the region is known.
-
-    Not that of S3 Files, which begins with the availability zone's id, and nothing for local disks.
-    """
-    names: List[str] = []
-    for mount in mounts:
-        if isinstance(mount, (LustreMount, OpenZfsMount)):
-            names.append(mount.dns_name)
-        elif isinstance(mount, EfsMount) and (mount.region or facts.region):
-            names.append(f"{mount.file_system_id}.efs.{mount.region or facts.region}.{facts.dns_suffix}")
-        elif isinstance(mount, S3Mount) and mount.endpoint_url:
-            names.append(urlsplit(mount.endpoint_url).hostname or "")
-        elif isinstance(mount, S3Mount) and (mount.region or facts.region):
-            names.append(f"s3.{mount.region or facts.region}.{facts.dns_suffix}")
-    return [name for name in dict.fromkeys(names) if name]
+    """The host names that the mounts need, each once; those of AWS's services only where the region is known."""
+    names = dict.fromkeys(mount.host(facts.region, facts.dns_suffix) for mount in mounts)
+    return [name for name in names if name]
 
 
 def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:

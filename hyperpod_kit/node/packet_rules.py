@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.mounts import EfsMount, OpenZfsMount, S3FilesMount
 from hyperpod_kit.node import efs_ports, ruleset
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
@@ -62,8 +61,8 @@ class Guarded:
 
 def wanted(node: Node) -> Wanted:
     """What the configuration asks for on this node."""
-    nfs = [mount for mount in node.mounts if isinstance(mount, (EfsMount, S3FilesMount, OpenZfsMount))]
-    homes = any(isinstance(mount, EfsMount) and mount.owner for mount in nfs)
+    nfs = [mount for mount in node.mounts if mount.traits.nfs]
+    homes = any(mount.owner for mount in nfs)
     names, uids = node.config.metadata_users, None
     strangers: List[str] = []
     if names is not None:

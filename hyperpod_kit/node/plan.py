@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Sequence, Tuple, Union
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LIFECYCLE_MODES
 from hyperpod_kit.node.step import MountStep, Step
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import List
 
-from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.units import repair_unit
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
@@ -63,9 +63,7 @@ def unguarded(node: Node) -> str:
 
 def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
     """The required mounts that a job cannot use, right now."""
-    required = [
-        mount for mount in node.mounts if mount.required and (not user or getattr(mount, "owner", None) in (None, user))
-    ]
+    required = [mount for mount in node.mounts if mount.required and (not user or mount.owner in (None, user))]
     left = max(0.5, end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, left)
     return [status for status in check_all(node, required, deadline) if node.config.health.keeps_away(status)]

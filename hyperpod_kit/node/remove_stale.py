@@ -16,8 +16,8 @@ from typing import List, Sequence, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.model.mounts import Mount, S3Mount, mount_from_dict, mount_to_dict
-from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
 from hyperpod_kit.model.states import ANSWERS, MountState
 from hyperpod_kit.model.units import PREFIX, carrier_unit, units_of
 from hyperpod_kit.node import systemd
@@ -32,9 +32,6 @@ from hyperpod_kit.system.mountinfo import find
 MNT_EXPIRE = 4
 """umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN, and marks that one; a second call would
 unmount what is still marked, and whoever walks over the mount takes the mark away."""
-
-TARGET = ("file_system_id", "access_point_id", "dns_name", "mount_name", "export", "region")
-"""Fields that say what is mounted, not how."""
 
 
 def carried(node: Node) -> List[Mount]:
@@ -54,10 +51,7 @@ def carry(node: Node) -> None:
 
 def same_mount(old: Mount, new: Mount) -> bool:
     """Whether what `old` made is where and what `new` asks for. Other options are bring_up's business."""
-    if (old.kind, old.name, old.path) != (new.kind, new.name, new.path):
-        return False
-    # Another bucket is another command of the same unit: bring_up restarts it.
-    return isinstance(old, S3Mount) or all(getattr(old, key, None) == getattr(new, key, None) for key in TARGET)
+    return (old.kind, old.name, old.path, old.target()) == (new.kind, new.name, new.path, new.target())
 
 
 def unwanted_mounts(node: Node) -> List[Mount]:
@@ -142,9 +136,9 @@ def why_it_stays(node: Node, mount: Mount) -> str:
 def made_by_us(node: Node, mount: Mount) -> bool:
     """Whether what is mounted at the path is there because of this very mount of ours."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    if entry is None or by_platform(mount):
+    if entry is None or mount.platform:
         return False
-    if isinstance(mount, S3Mount):
+    if mount.traits.service.daemon:
         return systemd.is_active(node, carrier_unit(mount))
     record = read_record(node, mount)
     return record is not None and record.device == entry.device
@@ -167,7 +161,7 @@ def _unmount(node: Node, mount: Mount) -> bool:
     clear_dead(node, mount)
     if ours:
         audit.record("unmounted", mount.path, "the configuration has it no more", asked_by="apply of a bundle")
-    if isinstance(mount, S3Mount):
+    if mount.traits.service.daemon:
         _stop(node, [carrier_unit(mount)])  # the daemon unmounts when it ends
     elif made_by_us(node, mount):
         node.runner.run(["umount", mount.path], timeout=60)  # never lazily

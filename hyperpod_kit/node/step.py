@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, Sequence, Tuple
 
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES, LifecycleMode
 from hyperpod_kit.node.context import Node
 

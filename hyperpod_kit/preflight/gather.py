@@ -12,7 +12,8 @@ from typing import Any, Callable, Hashable, Mapping, TypeVar
 from hyperpod_kit.aws import iam
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount, S3FilesMount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.facts import AccountFacts, group_ids
 from hyperpod_kit.preflight.needs import needs

@@ -17,7 +17,10 @@ from typing import Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, S3Mount, carried_by
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.placement import RoleOf
 
@@ -75,7 +78,7 @@ def needs(settings: Settings, role: RoleOf) -> tuple[Need, ...]:
     carried = [
         (mount, place)
         for mount, place in settings.written_mounts
-        if any(carried_by(mount, group.role, group.name) for group in role.groups)
+        if any(mount.carried_by(group.role, group.name) for group in role.groups)
     ]
     return (
         *_platform(settings, role, account),

@@ -7,7 +7,7 @@ from typing import Iterable, Optional
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup, Vpc
-from hyperpod_kit.model.mounts import Mount, carried_by
+from hyperpod_kit.model.mounts.base import Mount
 
 CLUSTER = "hyperpod_kit.cluster"
 TYPES = f"{CLUSTER}.instance_groups"
@@ -38,7 +38,7 @@ class Placement:
 
     def carries(self, mounts: Iterable[Mount]) -> bool:
         """Whether a node here has one of the mounts."""
-        return any(carried_by(mount, group.role, group.name) for mount in mounts for group in self.groups)
+        return any(mount.carried_by(group.role, group.name) for mount in mounts for group in self.groups)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, Sequence
 
-from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.groups import MOST_KINDS, shortened, troubles, where
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport, slurm_name

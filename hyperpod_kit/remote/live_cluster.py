@@ -9,7 +9,7 @@ from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, UsageError
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.remote.target import NodeTarget
 

@@ -10,7 +10,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.fan_out import not_running
 from hyperpod_kit.remote.node_report import NoReport, SentReport, last_words, read_report

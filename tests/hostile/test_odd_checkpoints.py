@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import deepspeed, newest
-from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote import junit
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport

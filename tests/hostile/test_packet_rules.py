@@ -40,7 +40,8 @@ pytestmark = [ROOT, pytest.mark.skipif(bool(why_not()), reason=why_not())]
 
 BEGIN = """
 import os, socket, subprocess, sys, threading
-from hyperpod_kit.model.mounts import EfsMount, LustreMount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.node import efs_ports, packet_rules
 from hyperpod_kit.node.context import Node

@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.validate import validate
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 from tests.hostile.users import ROOT
 
 CHECKOUT = Path(__file__).parents[2]
@@ -22,7 +22,8 @@ MAY = os.geteuid() == 0 and subprocess.run([*NAMESPACE, "true"], stderr=subproce
 BEGIN = """
 import os, shutil, stat, subprocess, sys
 from hyperpod_kit.errors import MountFailed
-from hyperpod_kit.model.mounts import NvmeMount, OpenZfsMount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts

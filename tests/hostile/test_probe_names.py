@@ -10,7 +10,8 @@ from typing import Any, Callable, Dict, Iterator, Tuple
 
 import pytest
 
-from hyperpod_kit.model.mounts import LustreMount, MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity

@@ -24,7 +24,10 @@ pytestmark = [
 
 BEGIN = """
 import os, shutil, subprocess, sys
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, OpenZfsMount, S3FilesMount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts

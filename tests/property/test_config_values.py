@@ -29,7 +29,8 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import BundleError
-from hyperpod_kit.model.mounts import KINDS, Mount
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.kinds import KINDS
 from hyperpod_kit.model.units import units_for
 from tests.property import systemd_oracle
 from tests.property.every_field import ACCESS_POINTS, DOCUMENT, PLACES, Place, document, replaced, written

@@ -9,7 +9,7 @@ from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.s3 import PREFIX
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 AT = "hyperpod_kit.bundle"
 

@@ -8,8 +8,7 @@ from urllib.parse import urlsplit
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.clients import ARCHITECTURES, CLIENT_OF_KIND, CLIENTS
-from hyperpod_kit.model.mounts import carried_by
+from hyperpod_kit.model.clients import ARCHITECTURES, CLIENTS
 
 AT = "hyperpod_kit.clients"
 KERNEL = re.compile(r"linux-(?!libc-dev$|base$|firmware$).*|lustre-client-modules-[a-z]+")
@@ -111,9 +110,9 @@ def architectures(settings: Settings) -> Iterator[Finding]:
         if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_own:
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
-        kinds = {mount.kind for mount in settings.mounts if carried_by(mount, group.role, group.name)}
+        needed = {mount.traits.client for mount in settings.mounts if mount.carried_by(group.role, group.name)}
         arch = "arm64" if ARM.match(group.instance_type) else "x86_64"
-        for client in sorted({CLIENT_OF_KIND[kind] for kind in kinds if kind in CLIENT_OF_KIND}):
+        for client in sorted(needed - {""}):
             if not listed.get(client, {arch}) & {arch, "all"}:
                 yield Finding(
                     "HPK-P012",

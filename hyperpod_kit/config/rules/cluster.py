@@ -13,9 +13,6 @@ TAG = re.compile(r"[\w .:/=+\-@]*")
 RECOVERIES = ("Automatic", "None")
 AT = "hyperpod_kit.cluster"
 
-NETWORK_MOUNTS = ("efs", "s3files", "lustre", "openzfs")
-"""Kinds that have a network address in a VPC."""
-
 
 def identity(settings: Settings) -> Iterator[Finding]:
     """Node recovery, VPC and tags."""
@@ -50,12 +47,12 @@ def _vpc(settings: Settings) -> Iterator[Finding]:
     """HyperPod's "FSx configurations are only supported for Custom VPC", and how many ids."""
     cluster = settings.cluster
     everywhere = cluster.vpc is not None or all(group.vpc is not None for group in cluster.groups)
-    network_mounts = [mount for mount in settings.mounts if mount.kind in NETWORK_MOUNTS]
-    if network_mounts and not everywhere:
+    in_vpc = [mount for mount in settings.mounts if mount.traits.in_vpc]
+    if in_vpc and not everywhere:
         yield Finding(
             "HPK-K006",
             f"{AT}.vpc",
-            f"missing, but mount `{network_mounts[0].name}` can be reached in a VPC only",
+            f"missing, but mount `{in_vpc[0].name}` can be reached in a VPC only",
             "Add vpc with security_group_ids and subnet_ids",
         )
     places = [(f"{AT}.instance_groups[{index}].vpc", group.vpc) for index, group in enumerate(cluster.groups)]

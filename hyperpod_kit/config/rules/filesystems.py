@@ -9,7 +9,10 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.patterns import REGION
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model import platform
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, OpenZfsMount, S3FilesMount, carried_by
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 
 FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]{8,40}")
 ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{17}")
@@ -48,7 +51,7 @@ def efs(settings: Settings) -> Iterator[Finding]:
 def regions(settings: Settings) -> Iterator[Finding]:
     """The `region` of a mount is a valid AWS region."""
     for mount, place in settings.written_mounts:
-        region = getattr(mount, "region", None)
+        region = mount.region
         if region is not None and not re.fullmatch(REGION, region):
             yield Finding("HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1")
 
@@ -95,9 +98,9 @@ def openzfs(settings: Settings) -> Iterator[Finding]:
 def by_the_platform(settings: Settings) -> Iterator[Finding]:
     """HyperPod makes one FSx mount of a kind in a group: a mount is HyperPod's in all its groups, or ours in all."""
     for mount, place in settings.placed_mounts:
-        if not platform.by_platform(mount):
+        if not mount.platform:
             continue
-        carriers = [group for group in settings.cluster.groups if carried_by(mount, group.role, group.name)]
+        carriers = [group for group in settings.cluster.groups if mount.carried_by(group.role, group.name)]
         for group in carriers:
             if mount.name not in platform.first_of_platform(settings.mounts, group.name, group.role):
                 yield Finding(

@@ -7,7 +7,6 @@ from typing import Iterator
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.platform import by_platform
 from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 
@@ -30,7 +29,7 @@ def mode(settings: Settings) -> Iterator[Finding]:
         )
     if chosen == LifecycleMode.AMI_ONLY:
         for mount, place in settings.placed_mounts:
-            if not by_platform(mount):
+            if not mount.platform:
                 yield Finding(
                     "HPK-L003",
                     place,

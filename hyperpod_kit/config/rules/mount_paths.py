@@ -8,7 +8,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import Mount, OpenZfsMount
+from hyperpod_kit.model.mounts.base import Mount
 
 PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
@@ -68,7 +68,7 @@ def reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
     for mount, place in settings.written_mounts:
         tree = next((tree for tree in RESERVED_TREES if inside(mount.path, tree)), None)
-        if isinstance(mount, OpenZfsMount) and mount.path == "/home":
+        if mount.traits.at_home and mount.path == "/home":
             continue  # where HyperPod and AWS's own scripts put it
         if mount.path in RESERVED or tree:
             yield Finding(
@@ -82,7 +82,7 @@ def reserved(settings: Settings) -> Iterator[Finding]:
 def protected(settings: Settings) -> Iterator[Finding]:
     """Whoever does without nosuid and nodev knows what that means."""
     for mount, place in settings.written_mounts:
-        if getattr(mount, "suid_and_devices", False):
+        if mount.suid_and_devices:
             yield Finding(
                 "HPK-M016",
                 f"{place}.suid_and_devices",

@@ -8,7 +8,7 @@ from typing import Iterator
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.instance_types import has_instance_store
-from hyperpod_kit.model.mounts import NvmeMount, carried_by
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 
 MODE = re.compile(r"0?[0-3]?[0-7]{3}")
 
@@ -56,7 +56,7 @@ def disks(settings: Settings) -> Iterator[Finding]:
         if not isinstance(mount, NvmeMount) or not mount.required:
             continue
         for group in settings.cluster.groups:
-            if carried_by(mount, group.role, group.name) and not has_instance_store(group.instance_type):
+            if mount.carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
                 yield Finding(
                     "HPK-N006",
                     f"{place}.groups",

@@ -8,7 +8,7 @@ from typing import Iterator
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.patterns import BUCKET
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 PREFIX = r"([A-Za-z0-9._=-]+/)+"
 MODE = re.compile(r"0?[0-7]{3}")

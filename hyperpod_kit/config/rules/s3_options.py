@@ -8,7 +8,7 @@ from typing import Iterator, Optional
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, inside
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 METADATA_TTL = re.compile(r"minimal|indefinite|[0-9]{1,9}")
 ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
@@ -57,7 +57,7 @@ def cache(settings: Settings) -> Iterator[Finding]:
             )
         else:
             above = next((other for other in settings.mounts if inside(where, other.path)), None)
-            if above is not None and not isinstance(above, NvmeMount):
+            if above is not None and not above.traits.local_disk:
                 yield Finding(
                     "HPK-S013",
                     f"{place}.cache_dir",

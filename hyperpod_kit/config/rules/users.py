@@ -8,7 +8,7 @@ from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 
 SYSTEM_NAMES = ("root", "daemon", "nobody", "slurm", "munge", "ubuntu", "sshd")
 AT = "hyperpod_kit.users"

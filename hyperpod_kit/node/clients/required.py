@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Sequence, Tuple
 
-from hyperpod_kit.model.clients import CLIENT_OF_KIND
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 
 
@@ -57,14 +56,14 @@ def required_clients(mounts: Sequence[Mount]) -> List[RequiredClient]:
     """The clients that these mounts need, each program once, in the order of the mounts."""
     users: Dict[str, List[Mount]] = {}
     for mount in mounts:
-        if mount.kind in CLIENT_OF_KIND:
+        if mount.traits.client:
             users.setdefault(mount.kind, []).append(mount)
     found = []
     for kind, those in users.items():
         rule = RULES[kind]
         found.append(
             RequiredClient(
-                CLIENT_OF_KIND[kind],
+                those[0].traits.client,
                 kind_of(those[0]).client,
                 rule.minimum,
                 rule.ask,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.model.units import DRAIN_UNIT, repair_unit
@@ -186,7 +186,7 @@ def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: f
         return mode
     if 0 <= now - record.deep_at < DEEP_EVERY:
         return ""
-    return mode.replace("w", "") if isinstance(mount, S3Mount) else mode
+    return mode.replace("w", "") if mount.traits.keeps_versions else mode
 
 
 def take_up_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:

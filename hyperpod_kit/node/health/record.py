@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Dict, Mapping, Optional
 
-from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.context import Node

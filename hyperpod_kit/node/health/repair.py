@@ -10,7 +10,7 @@ from typing import Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import HyperpodKitError, RunError
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import REPAIRS, MountState, RepairAction
 from hyperpod_kit.model.units import HEALTH_UNIT, carrier_unit
 from hyperpod_kit.node import systemd

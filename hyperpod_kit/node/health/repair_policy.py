@@ -5,7 +5,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from hyperpod_kit.model.mounts import Mount, MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import GONE, REPAIRS, MountState, RepairAction
 from hyperpod_kit.node.health.record import HealthRecord, pause
 from hyperpod_kit.node.mounts.kinds.registry import kind_of

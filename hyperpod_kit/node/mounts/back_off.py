@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.system.wait import BackOff

@@ -12,7 +12,8 @@ from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import PROTECTED, Mount, MountStatus, S3Mount, flags_of
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.base import PROTECTED, Mount
 from hyperpod_kit.model.states import MOUNTED, OCCUPIED
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node import remove_stale, systemd
@@ -44,7 +45,7 @@ def plan(node: Node, mount: Mount, unit: str) -> MountPlan:
     """
     status = check(node, mount)
     running = systemd.is_active(node, carrier_unit(mount))
-    outdated = running and isinstance(mount, S3Mount) and not started_as(node, mount, unit)
+    outdated = running and mount.traits.service.daemon and not started_as(node, mount, unit)
     if status.state in OCCUPIED and not outdated:
         raise MountFailed(
             f"{mount.path} is {status.state} ({status.source}): {status.detail}",
@@ -77,7 +78,7 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
             carrier_unit(mount),
             "its bucket or its options changed" if todo.outdated else f"{mount.path} was {todo.status.state}",
             asked_by="node apply",
-            owner=getattr(mount, "owner", None) or "",
+            owner=mount.owner or "",
         )
     changed, source = _start(node, mount, todo.verb)
     protect(node, mount)
@@ -107,7 +108,7 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     except RunError as err:
         said = systemd.last_words(node, unit) or err.message
     # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
-    patience = 60.0 if said is None or isinstance(mount, S3Mount) else 0.0
+    patience = 60.0 if said is None or mount.traits.service.daemon else 0.0
     try:
         status = await_healthy(node, mount, seconds=patience)
     except MountFailed as err:
@@ -132,7 +133,7 @@ def made_otherwise(node: Node, mount: Mount) -> bool:
         return False
     command, asked = tuple(record.command), tuple(kind_of(mount).command(node, mount))
     # A mount that lacked the flags has been given them, without being made anew.
-    return command != asked and (not flags_of(mount) or _without_flags(command) != _without_flags(asked))
+    return command != asked and (not mount.flags() or _without_flags(command) != _without_flags(asked))
 
 
 def _without_flags(command: Sequence[str]) -> List[str]:

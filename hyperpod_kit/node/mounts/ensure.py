@@ -10,8 +10,8 @@ from typing import Iterator, Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import Mount, MountStatus
-from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MOUNTED, MountState
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.homes import make_mount_point
@@ -42,7 +42,7 @@ def clear_dead(node: Node, mount: Mount) -> bool:
             mount.path,
             "what served it is gone, and whoever used it got errors only",
             asked_by=f"mount {mount.name}",
-            owner=getattr(mount, "owner", None) or "",
+            owner=mount.owner or "",
         )
         cleared = True
     return cleared
@@ -87,7 +87,7 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
         clear_dead(node, mount)
         status = check(node, mount)
         if status.state in MOUNTED:
-            if not by_platform(mount):
+            if not mount.platform:
                 remember(node, mount)  # its maker was killed before it could, or somebody mounted the same by hand
             protect(node, mount)
             return False
@@ -96,7 +96,7 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
                 f"{mount.name}: {mount.path} is {status.state} ({status.source}): {status.detail}",
                 hint=f"findmnt {mount.path}",
             )
-        if by_platform(mount):
+        if mount.platform:
             await_platform(node, mount)
             protect(node, mount)
             return True

@@ -8,7 +8,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.units import escape_path
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node

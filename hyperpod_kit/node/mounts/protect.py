@@ -11,7 +11,7 @@ from typing import List, NamedTuple, Sequence, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.model.mounts import PROTECTED, Mount, flags_of
+from hyperpod_kit.model.mounts.base import PROTECTED, Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.system.mountinfo import MountEntry, find, parse
@@ -66,7 +66,7 @@ def protect(node: Node, mount: Mount) -> bool:
     """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `unprotected`
     tells, at every look, of a mount whose flags cannot be set."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    lacks = () if entry is None else _lacks(entry, flags_of(mount))
+    lacks = () if entry is None else _lacks(entry, mount.flags())
     if entry is None or not lacks:
         return False
     flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(lacks)
@@ -82,7 +82,7 @@ def protect(node: Node, mount: Mount) -> bool:
 def lacking(node: Node, mount: Mount) -> Tuple[str, ...]:
     """The flags that what lies at the mount's path should have and has not; none while nothing lies there."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    return () if entry is None else _lacks(entry, flags_of(mount))
+    return () if entry is None else _lacks(entry, mount.flags())
 
 
 def _lacks(entry: MountEntry, wanted: Sequence[str]) -> Tuple[str, ...]:
@@ -98,7 +98,7 @@ def unprotected(node: Node) -> List[Unprotected]:
         mount = mounts.get(path)
         if mount is None and not is_foreign(entry):
             continue
-        lacks = _lacks(entry, PROTECTED if mount is None else flags_of(mount))
+        lacks = _lacks(entry, PROTECTED if mount is None else mount.flags())
         if lacks and entry.fs_type != "autofs":
             found.append(Unprotected(path, f"{entry.fs_type} from {entry.source}", lacks, mount.name if mount else ""))
     return found

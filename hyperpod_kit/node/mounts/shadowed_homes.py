@@ -12,8 +12,7 @@ import os
 from typing import List, NamedTuple
 
 from hyperpod_kit.errors import MountFailed, RunError
-from hyperpod_kit.model.mounts import Mount, NvmeMount, S3Mount
-from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 
@@ -43,7 +42,7 @@ def homes_in(node: Node, path: str) -> List[Home]:
 
 def missing_homes(node: Node, mount: Mount) -> List[Home]:
     """The home directories that belong on the mount and are not there. Only for a mount that answers."""
-    if by_platform(mount) or isinstance(mount, (NvmeMount, S3Mount)):
+    if mount.platform or not mount.traits.carries_homes:
         return []
     homes = homes_in(node, mount.path)
     # A command, because a file system may begin to hang at any moment.

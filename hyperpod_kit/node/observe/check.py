@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Callable, Dict, List, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.model.mounts import Mount, MountStatus, S3Mount
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
@@ -50,7 +51,7 @@ def check_all(
 
     def modes(mount: Mount, entry: MountEntry) -> str:
         mode = deep_mode(mount) if deep else ""
-        return mode.replace("w", "") if isinstance(mount, S3Mount) else mode
+        return mode.replace("w", "") if mount.traits.keeps_versions else mode
 
     return [found.status for found in look_at(node, mounts, deadline, modes)]
 
@@ -66,10 +67,7 @@ def deep_mode(mount: Mount) -> str:
     A bucket is listed, because stat and statvfs of its mount are answered by the daemon alone, and written to only
     where objects can be deleted again.
     """
-    read_only = bool(getattr(mount, "read_only", False))
-    if isinstance(mount, S3Mount):
-        return "lw" if mount.allow_delete and not read_only else "l"
-    return "" if read_only else "w"
+    return ("l" if mount.traits.cached_stat else "") + ("w" if mount.takes_a_probe() else "")
 
 
 def shallow(mount: Mount, entry: MountEntry) -> str:

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
-from hyperpod_kit.model.mounts import Mount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.probe import SHORTAGE, Probed
@@ -54,7 +54,6 @@ def classify(mount: Mount, seen: MountObservation, deadline: float) -> Tuple[Mou
         return MountState.HUNG, f"no answer within {deadline:g} s"
     if probed.outcome == "not_asked":
         return MountState.UNKNOWN, "this node was too busy to ask"
-    writable = not getattr(mount, "read_only", False)
     if probed.outcome == "error":
         return MountState.UNKNOWN, f"{probed.operation}: {os.strerror(probed.errno)}"
     failed = _failed(mount, probed)
@@ -62,10 +61,10 @@ def classify(mount: Mount, seen: MountObservation, deadline: float) -> Tuple[Mou
         return failed
     if identity.ours is None:
         return MountState.UNKNOWN, identity.detail
-    if writable and (probed.read_only or seen.entry.read_only):
+    if not mount.read_only and (probed.read_only or seen.entry.read_only):
         return MountState.READONLY, "mounted read-only, expected read-write"
     # A bucket is never full; what its daemon says about blocks is made up.
-    if not isinstance(mount, S3Mount):
+    if mount.traits.tells_capacity:
         if probed.blocks > 0 and probed.available == 0:
             return MountState.FULL, "no space left"
         if probed.inodes > 0 and probed.available_inodes == 0:
@@ -99,7 +98,7 @@ def _failed(mount: Mount, probed: Probed) -> Optional[Tuple[MountState, str]]:
     if probed.errno in REFUSED:
         # A bucket has one identity for all, so what is refused to us is refused to jobs. Elsewhere root may be nobody
         # (root_squash), and somebody's directory with mode 0700 is as it should be.
-        if not isinstance(mount, S3Mount):
+        if not mount.traits.one_identity:
             return None
         return (MountState.READONLY if probed.operation == "write" else MountState.UNKNOWN), said
     return MountState.UNKNOWN, said

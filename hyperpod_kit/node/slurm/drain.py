@@ -46,11 +46,7 @@ _GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
 def wish(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
     """The reason for which this node should be drained, CLEAR, or None: something fails, but not for long enough."""
     # One user's home must not keep everybody from the node: for that user's jobs there is the gate.
-    required = [
-        (mount.name, records.get(mount.name))
-        for mount in node.mounts
-        if mount.required and not getattr(mount, "owner", None)
-    ]
+    required = [(mount.name, records.get(mount.name)) for mount in node.mounts if mount.required and not mount.owner]
     for name, record in required:
         if record is not None and (record.degraded or (record.failures and refused_since(node) is not None)):
             return f"{PREFIX}{name}:{record.state}"

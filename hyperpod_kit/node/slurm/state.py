@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node

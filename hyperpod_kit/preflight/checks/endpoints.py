@@ -6,7 +6,7 @@ from ipaddress import IPv4Network
 from typing import Iterator, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.preflight.checks.groups import Members, members
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, StorageEndpoint, known
 from hyperpod_kit.preflight.reach import Peer, SecurityRule, missing_ports

@@ -6,7 +6,8 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.preflight.checks.endpoints import from_endpoints, ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FsxFileSystem, known
 from hyperpod_kit.preflight.placement import placements

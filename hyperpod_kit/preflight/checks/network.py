@@ -6,7 +6,8 @@ from typing import Iterator, Sequence
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Endpoint, RouteTable, Subnet, known
 from hyperpod_kit.preflight.placement import TYPES, placement_of, placements

@@ -7,7 +7,8 @@ from typing import Iterator, NamedTuple, Union
 from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import EfsMount, S3FilesMount, carried_by
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.preflight.checks.endpoints import ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FileSystem, NotQueried, Subnet, known
 from hyperpod_kit.preflight.placement import placements, roles
@@ -142,7 +143,7 @@ def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             continue
         if mount.owner is not None:
             for role in roles(settings):
-                if any(carried_by(mount, group.role, group.name) for group in role.groups) and not lets_in(
+                if any(mount.carried_by(group.role, group.name) for group in role.groups) and not lets_in(
                     said, role.arn, MOUNT
                 ):
                     yield Finding(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperpod_kit.aws.buckets import BucketHead, Buckets
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight.facts import Answer
 from hyperpod_kit.preflight.queries.client import QueryClient
 

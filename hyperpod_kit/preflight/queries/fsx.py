@@ -7,7 +7,8 @@ from typing import Any, Mapping, NamedTuple, Optional, Union
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.preflight.facts import Answer, FsxFileSystem, NotQueried, StorageEndpoint
 from hyperpod_kit.preflight.queries.client import QueryClient
 

@@ -10,7 +10,9 @@ from hyperpod_kit.aws.s3files import S3Files
 from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
-from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.preflight.facts import AccessPointFacts, Answer, FileSystem, NotQueried, StorageEndpoint
 from hyperpod_kit.preflight.queries.client import QueryClient, region_of
 

@@ -14,8 +14,8 @@ from hyperpod_kit.config.emit import create_cluster_request, provisioning_parame
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup
-from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
-from hyperpod_kit.model.platform import by_platform
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 URI = "s3://sagemaker-hyperpod-kit-demo/hyperpod-kit/demo/0123456789abcdef/"
@@ -113,7 +113,7 @@ def test_hyperpod_makes_one_fsx_of_each_kind_in_a_group_and_never_in_on_create()
     for mode, theirs in (("on_create", set()), ("on_init_complete", {"fsx", "homes"}), ("ami_only", {"fsx", "homes"})):
         config = configuration(mode)
         config = replace(config, mounts=(*config.mounts, replace(zfs, groups=("worker-group",)), other, second))
-        assert {mount.name for mount in config.node_config().mounts if by_platform(mount)} == theirs
+        assert {mount.name for mount in config.node_config().mounts if mount.platform} == theirs
         controller, worker = (
             group.get("InstanceStorageConfigs", []) for group in create_cluster_request(config, URI)["InstanceGroups"]
         )

@@ -14,7 +14,7 @@ from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.errors import BundleError, ConfigError
 from hyperpod_kit.model.homes import home_of, private_parent_of
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 FILE_SYSTEM = "fs-0fffffffffffffff0"

@@ -17,7 +17,9 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError, UsageError
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 

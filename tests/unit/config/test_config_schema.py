@@ -17,7 +17,7 @@ from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.fields import FIELDS
 from hyperpod_kit.config.load import check
 from hyperpod_kit.config.schema import schema
-from hyperpod_kit.model.mounts import KINDS
+from hyperpod_kit.model.mounts.kinds import KINDS
 from tests.property.every_field import document
 
 ROOT = Path(__file__).parents[3]

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.checkpoint.agent import saves_note
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health import check_cycle as module
 from hyperpod_kit.node.health.check_cycle import CheckCycle, check_cycle, due_mode

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 
 NEEDED = EfsMount("home", "/efs", "fs-0123456789abcdef0")
 FAILING = {"HPK_TEST_FAIL": "fail-hyperpod-kit-mount-home.service"}

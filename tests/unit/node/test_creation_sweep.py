@@ -10,7 +10,9 @@ from typing import Any, Dict
 import pytest
 
 from hyperpod_kit.bundle.render import write
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 
 def sweep(sweeping: Any, fresh: Path, address: str, tmp_path: Path) -> int:

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from hyperpod_kit.aws.request_shape import problems
 from hyperpod_kit.cli.main import cli
 from hyperpod_kit.config.load import load
-from hyperpod_kit.model.mounts import LustreMount, S3Mount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.facts import find_self
 from hyperpod_kit.system.mountinfo import find
 

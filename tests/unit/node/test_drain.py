@@ -15,7 +15,8 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import EfsMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish

@@ -9,7 +9,7 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.node import cli, mount_commands
 from hyperpod_kit.node.files import write_if_different, write_volatile
 from hyperpod_kit.node.health.check_cycle import check_cycle

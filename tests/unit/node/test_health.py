@@ -8,7 +8,10 @@ from typing import Any, Dict
 
 import pytest
 
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, MountStatus, S3Mount
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
 from hyperpod_kit.node.health.repair_policy import decide

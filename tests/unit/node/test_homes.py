@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import EfsMount
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import homes, packet_rules, users
 from hyperpod_kit.run import LocalRunner

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import MountFailed
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.fuse_conf import allow_other_users
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command

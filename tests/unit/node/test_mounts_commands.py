@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import (
-    EfsMount,
-    LustreMount,
-    Mount,
-    NvmeMount,
-    OpenZfsMount,
-    S3FilesMount,
-    S3Mount,
-)
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.ensure import ensure

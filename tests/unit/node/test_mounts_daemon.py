@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import MountFailed
-from hyperpod_kit.model.mounts import EfsMount, NvmeMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.mount_commands import ACTIONS
 from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.ensure import ensure

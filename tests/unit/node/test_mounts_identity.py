@@ -7,7 +7,12 @@ from typing import Any, Optional
 
 import pytest
 
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, NvmeMount, OpenZfsMount, S3FilesMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.mounts.kinds.record import forget, remember
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.check import check

@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import KINDS, EfsMount, LustreMount, OpenZfsMount, S3Mount, mount_from_dict
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.kinds import KINDS, mount_from_dict
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.states import ROLES

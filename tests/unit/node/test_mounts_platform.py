@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import MountFailed
-from hyperpod_kit.model.mounts import LustreMount, OpenZfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.node.mounts.ensure import ensure
 from hyperpod_kit.node.mounts.kinds.record import read_record
 

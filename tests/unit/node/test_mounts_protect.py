@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import LustreMount, Mount, NvmeMount, S3Mount
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.health import publish
 from hyperpod_kit.node.mount_commands import mounts_command
 from hyperpod_kit.node.mounts import bring_up, protect

@@ -15,7 +15,8 @@ from typing import Any, Dict, Optional
 import pytest
 
 from hyperpod_kit.errors import MountFailed
-from hyperpod_kit.model.mounts import NvmeMount, S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.mounts.ensure import ensure
 from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
@@ -122,7 +123,7 @@ def test_each_scratch_mount_gets_a_disk_while_there_are_some(make_node: Any) -> 
 
 REAL = textwrap.dedent("""
     import os, subprocess, sys
-    from hyperpod_kit.model.mounts import NvmeMount
+    from hyperpod_kit.model.mounts.nvme import NvmeMount
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts

@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.bundle.templates import environment, render
-from hyperpod_kit.model.mounts import (
-    KINDS,
-    EfsMount,
-    LustreMount,
-    Mount,
-    NvmeMount,
-    OpenZfsMount,
-    S3FilesMount,
-    S3Mount,
-)
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.kinds import KINDS
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import units_for
 

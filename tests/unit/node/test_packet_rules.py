@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, NvmeMount, OpenZfsMount, S3FilesMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import efs_ports, homes, packet_rules
 from hyperpod_kit.node.packet_rules import Wanted

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.model.mounts import EfsMount, LustreMount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.health.check_cycle import check_cycle
 from hyperpod_kit.node.health.publish import EVERY
 from hyperpod_kit.remote.target import NodeTarget

@@ -10,7 +10,10 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount, mount_to_dict
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.kinds import mount_to_dict
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node import remove_stale
 from hyperpod_kit.node.files import write_json
 from hyperpod_kit.node.mounts.kinds.record import remember

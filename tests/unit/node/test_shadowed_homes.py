@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import OpenZfsMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.node.mounts.shadowed_homes import carry_over, homes_in, missing_homes
 
 CHECKOUT = Path(__file__).parents[3]
@@ -40,7 +40,7 @@ def test_whose_homes_belong_there(make_node: Any) -> None:
 
 REAL = textwrap.dedent("""
     import os, subprocess, sys
-    from hyperpod_kit.model.mounts import OpenZfsMount
+    from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
     from hyperpod_kit.model.node_config import NodeConfig
     from hyperpod_kit.node.context import Node
     from hyperpod_kit.node.facts import NodeFacts

@@ -11,7 +11,7 @@ from typing import Any, Callable, List
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import LustreMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.slurm import controller, hooks, lease, state
 from hyperpod_kit.node.slurm.keeper import LeaseKeeper
 

@@ -10,7 +10,9 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.errors import NodeError, UsageError
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.names import names_of, wait_until_resolvable

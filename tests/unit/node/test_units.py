@@ -10,7 +10,8 @@ import pytest
 
 from hyperpod_kit.bundle.render import Bundle
 from hyperpod_kit.bundle.templates import environment, render
-from hyperpod_kit.model.mounts import EfsMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import escape_path, units_for
 

@@ -17,7 +17,8 @@ import pytest
 
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.load import load
-from hyperpod_kit.model.mounts import EfsMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.clients import apt, fetch
 from hyperpod_kit.node.clients.decide import Install, Machine, Missing, decide

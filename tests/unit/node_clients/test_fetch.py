@@ -10,7 +10,7 @@ from typing import Any, Callable
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients.fetch import obtain, sha256_of
 from hyperpod_kit.node.clients.install import install_clients
 from tests.unit.node_clients.debian_root import ARCH, OTHER_ARCH, DebianRoot

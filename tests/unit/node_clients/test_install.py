@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.errors import BundleIntegrityError, NodeError
-from hyperpod_kit.model.mounts import EfsMount, LustreMount, S3Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients.install import install_clients, pending
 from tests.unit.node_clients.debian_root import ARCH, KERNEL, OTHER_ARCH, DebianRoot
 

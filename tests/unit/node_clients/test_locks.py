@@ -15,7 +15,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_clients
 from hyperpod_kit.node.context import Node

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.mounts import LustreMount, S3Mount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_clients, pending
 from hyperpod_kit.node.clients.lustre_hold import moving

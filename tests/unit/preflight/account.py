@@ -12,7 +12,8 @@ from hyperpod_kit.aws.quotas import Quota
 from hyperpod_kit.config.settings import ListedPackage, Settings
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
-from hyperpod_kit.model.mounts import OpenZfsMount, S3FilesMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.preflight import check
 from hyperpod_kit.preflight.facts import (

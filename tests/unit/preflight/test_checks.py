@@ -13,7 +13,7 @@ from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, for_type
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.model.cluster import Vpc
-from hyperpod_kit.model.mounts import S3Mount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight import check, checks
 from hyperpod_kit.preflight.facts import AccountFacts, NotQueried, RoleFacts
 from tests.unit.config.rule_cases import CASES as OFFLINE

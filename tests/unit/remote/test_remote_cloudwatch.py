@@ -12,7 +12,8 @@ import pytest
 from moto import mock_aws
 
 from hyperpod_kit.aws.logs import Logs
-from hyperpod_kit.model.mounts import MountStatus, S3Mount
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts

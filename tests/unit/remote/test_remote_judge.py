@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.model.mounts import LustreMount, MountStatus, S3Mount
+from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import problems
 from hyperpod_kit.remote.node_report import NoReport, read_report

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as Xml
 import pytest
 from rich.console import Console
 
-from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
 from hyperpod_kit.remote.junit import to_xml

@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from hyperpod_kit.cli.main import run
-from hyperpod_kit.model.mounts import MountStatus
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.report import age, rows
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress

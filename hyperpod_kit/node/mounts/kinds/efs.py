@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import EfsMount, flags_of
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kinds import efs_utils
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
@@ -21,7 +21,7 @@ class EfsKind(Kind):
     package = "amazon-efs-utils"
 
     def command(self, node: Node, mount: EfsMount) -> Sequence[str]:
-        options = ["_netdev", *flags_of(mount), "noresvport"]
+        options = ["_netdev", *mount.flags(), "noresvport"]
         if mount.tls:
             options.append("tls")
         if mount.iam:

@@ -13,7 +13,10 @@ import json
 import os
 from typing import Any, Dict, List
 
-from hyperpod_kit.model.mounts import EfsMount, Mount, S3FilesMount, mount_to_dict
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.kinds import mount_to_dict
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import LustreMount, flags_of
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
@@ -21,7 +21,7 @@ class LustreKind(Kind):
 
     def command(self, node: Node, mount: LustreMount) -> Sequence[str]:
         # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
-        options = ",".join((*flags_of(mount), "noatime", "flock"))
+        options = ",".join((*mount.flags(), "noatime", "flock"))
         return ("mount", "-t", "lustre", "-o", options, f"{mount.dns_name}@tcp:/{mount.mount_name}", mount.path)
 
     def identify(self, node: Node, mount: LustreMount, entry: MountEntry) -> MountIdentity:

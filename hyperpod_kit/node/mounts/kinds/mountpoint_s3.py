@@ -10,8 +10,8 @@ import os
 from typing import Iterator, List, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.errors import MountFailed, Untrusted
-from hyperpod_kit.model.mounts import NvmeMount, S3Mount
-from hyperpod_kit.model.units import carrier_unit, s3_unit
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
@@ -32,7 +32,7 @@ class MountpointS3Kind(Kind):
 
     def command(self, node: Node, mount: S3Mount) -> Sequence[str]:
         # The options are in the unit, from S3Mount.options().
-        return ("systemctl", "start", s3_unit(mount))
+        return ("systemctl", "start", carrier_unit(mount))
 
     def prepare(self, node: Node, mount: S3Mount) -> None:
         """Make the cache's directory: its contents are objects in the clear, so nobody but root may look."""
@@ -49,7 +49,7 @@ class MountpointS3Kind(Kind):
         # Otherwise the cache would fill the root disk, below where the scratch belongs.
         mountinfo = read_text(node.paths.mountinfo) or ""
         for other in node.mounts:
-            above = isinstance(other, NvmeMount) and f"{place}/".startswith(f"{other.path}/")
+            above = other.traits.local_disk and f"{place}/".startswith(f"{other.path}/")
             if above and find(mountinfo, other.path) is None:
                 raise MountFailed(
                     f"{place}: the scratch {other.name} that the cache lies on is not mounted",
@@ -61,7 +61,7 @@ class MountpointS3Kind(Kind):
         if entry.source != SOURCE:
             return MountIdentity(False, entry.source, f"{wanted}, found {entry.fs_type}")
         record = read_record(node, mount)
-        pids = processes(node, s3_unit(mount))
+        pids = processes(node, carrier_unit(mount))
         # Beside the daemon there may be a command of ours that waits for it.
         pid = next((pid for pid in pids if parse_command(command_line(node, pid))), pids[0] if pids else 0)
         gone = replaced(record, entry)
@@ -72,15 +72,15 @@ class MountpointS3Kind(Kind):
             served = next(daemons_at(node, mount.path), None)
             if served is None:
                 return MountIdentity(
-                    None, entry.source, f"{s3_unit(mount)} does not run, and nobody seems to serve this"
+                    None, entry.source, f"{carrier_unit(mount)} does not run, and nobody seems to serve this"
                 )
             same = (served.bucket, served.prefix) == (mount.bucket, mount.prefix)
             return MountIdentity(
-                None if same else False, url(served), f"{wanted} by {s3_unit(mount)}, which does not run"
+                None if same else False, url(served), f"{wanted} by {carrier_unit(mount)}, which does not run"
             )
         served = parse_command(command_line(node, pid))
         if served is None:
-            return MountIdentity(None, entry.source, f"process {pid} of {s3_unit(mount)} is not mount-s3")
+            return MountIdentity(None, entry.source, f"process {pid} of {carrier_unit(mount)} is not mount-s3")
         same = served == Served(mount.bucket, mount.prefix, os.path.normpath(mount.path))
         return MountIdentity(same, url(served), wanted)
 

@@ -10,7 +10,7 @@ import os
 from typing import Sequence
 
 from hyperpod_kit.errors import MountFailed, RunError, Untrusted
-from hyperpod_kit.model.mounts import NvmeMount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds import instance_store

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import OpenZfsMount, flags_of
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
@@ -23,7 +23,7 @@ class OpenZfsKind(Kind):
     package = "nfs-common"
 
     def command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
-        options = ",".join(("_netdev", *flags_of(mount), OPTIONS))
+        options = ",".join(("_netdev", *mount.flags(), OPTIONS))
         return ("mount", "-t", "nfs", "-o", options, f"{mount.dns_name}:{mount.export}", mount.path)
 
     def identify(self, node: Node, mount: OpenZfsMount, entry: MountEntry) -> MountIdentity:

@@ -12,7 +12,8 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
-from hyperpod_kit.model.mounts import Mount, mount_to_dict
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
 from hyperpod_kit.system.mountinfo import MountEntry, find

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from hyperpod_kit.model.mounts import S3FilesMount, flags_of
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kinds import efs_utils
 from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
@@ -21,7 +21,7 @@ class S3FilesKind(Kind):
     package = "amazon-efs-utils 3.0 or newer"
 
     def command(self, node: Node, mount: S3FilesMount) -> Sequence[str]:
-        options = ["_netdev", *flags_of(mount), "noresvport", *efs_utils.options(mount)]
+        options = ["_netdev", *mount.flags(), "noresvport", *efs_utils.options(mount)]
         return ("mount", "-t", "s3files", "-o", ",".join(options), f"{mount.file_system_id}:/", mount.path)
 
     def identify(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> MountIdentity:

@@ -1,0 +1,132 @@
+"""What every mount has, and the questions that every kind of mount answers.
+
+Whatever the rest of the package wants to know of a kind is a trait here, a method of `Mount`, or stands in the file of
+the kind's name in its own layer. Nobody asks for a class or compares a kind's name.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Optional, Tuple
+
+PROTECTED = ("nosuid", "nodev")
+"""Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its
+server takes for root, makes set-user-id programs and device files there; with these flags they are ordinary files."""
+
+DERIVED = {"derived": True}
+"""Metadata of a field that follows from the rest of the configuration and cannot be written there."""
+
+
+@dataclass(frozen=True)
+class MountService:
+    """The systemd service that carries a mount. `template`: under templates/systemd/; `infix`: of the unit's name;
+    daemon: the service is the process that serves the mount, and starting it anew is how it is made otherwise."""
+
+    template: str
+    infix: str
+    daemon: bool
+
+
+ONE_SHOT = MountService("mount.service.j2", "mount", daemon=False)
+"""Runs the kind's mount command once, at boot."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is so of every mount of a kind. No field has a default: a kind that does not answer cannot be imported.
+
+    client: the package that it needs (model/clients.py), "" for none
+    service: what carries it
+    target: the fields that say what is mounted, not how; () where `service` is started anew for every change
+    in_vpc: it is reached by a DNS name in the cluster's own VPC
+    nfs: it is spoken over NFS, whose servers believe every user of the node who he says he is
+    helper_stays: its mount command leaves a process behind that the mount cannot do without
+    kernel_module: mounting may load a module of the kernel
+    local_disk: it is the node's own disk, and nothing comes over a network
+    tells_capacity: statvfs says how full it is
+    one_identity: every user of the node is the same to its server, so what is refused to root is refused to jobs
+    cached_stat: stat and statvfs are answered on the node alone, and only listing asks the server
+    keeps_versions: whatever was written may stay for ever, even when it is removed
+    carries_homes: the image's own home directories are copied to it where it would hide them
+    at_home: the platform itself mounts it over /home
+    keeps_slurm_state: it has the renames, links and locks that slurmctld's state needs, and all nodes see the same
+    storage_config: what InstanceStorageConfigs calls it where HyperPod can mount it by itself, "" where it cannot
+    """
+
+    client: str
+    service: MountService
+    target: Tuple[str, ...]
+    in_vpc: bool
+    nfs: bool
+    helper_stays: bool
+    kernel_module: bool
+    local_disk: bool
+    tells_capacity: bool
+    one_identity: bool
+    cached_stat: bool
+    keeps_versions: bool
+    carries_homes: bool
+    at_home: bool
+    keeps_slurm_state: bool
+    storage_config: str
+
+
+class Mount(ABC):
+    """What every kind of mount has: a frozen dataclass with these fields, `kind`, `traits` and the methods below.
+
+    name: part of unit names; required: whether a node without it has failed; roles, groups: who carries it, no groups
+    meaning every group of the roles. Kinds that have one of the other six have it as a field: suid_and_devices, see
+    `PROTECTED`; read_only: nothing can be written; region: where it is not the node's; owner: the user whose home this
+    is (model/homes.py); efa: it waits for the node's EFA set-up; platform: HyperPod makes it (model/platform.py).
+    """
+
+    kind: ClassVar[str]
+    traits: ClassVar[Traits]
+    name: str
+    path: str
+    required: bool
+    roles: Tuple[str, ...]
+    groups: Tuple[str, ...]
+    suid_and_devices: bool = False
+    read_only: bool = False
+    region: Optional[str] = None
+    owner: Optional[str] = None
+    efa: bool = False
+    platform: bool = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        missing = [word for word in ("kind", "traits") if word not in cls.__dict__]
+        if missing:
+            raise TypeError(f"{cls.__name__} lacks {' and '.join(missing)}")
+
+    @abstractmethod
+    def host(self, region: str, dns_suffix: str) -> str:
+        """The host name that must resolve before it can be mounted on a node in `region`; "" when there is none, or
+        when it is not known without the region."""
+
+    def platform_could(self) -> bool:
+        """Whether InstanceStorageConfigs can express this very mount."""
+        return bool(self.traits.storage_config)
+
+    def one_users(self) -> bool:
+        """Whether every file of it belongs to one user, whoever writes it."""
+        return False
+
+    def takes_a_probe(self) -> bool:
+        """Whether a health check may make a small file there and remove it again."""
+        return not self.read_only
+
+    def target(self) -> Tuple[object, ...]:
+        """What is mounted, without how."""
+        return tuple(getattr(self, key) for key in self.traits.target)
+
+    def flags(self) -> Tuple[str, ...]:
+        """The flags that the kernel must show of it."""
+        return () if self.suid_and_devices else PROTECTED
+
+    def carried_by(self, role: str, group: str) -> bool:
+        """Whether a node of that role, in that instance group, has it."""
+        return role in self.roles and (not self.groups or group in self.groups)

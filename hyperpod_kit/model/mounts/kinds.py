@@ -1,0 +1,68 @@
+"""The one list of the kinds of mounts.
+
+A package's `__init__` imports nothing here, so the list is a module of its own. Each layer that knows more of a kind
+has a file of the kind's name; `for_every_kind` collects them.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict, fields
+from typing import Any, Dict, Mapping, Type, TypeVar
+
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.nvme import NvmeMount
+from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
+from hyperpod_kit.model.mounts.s3files import S3FilesMount
+
+KINDS: Dict[str, Type[Any]] = {
+    EfsMount.kind: EfsMount,
+    S3FilesMount.kind: S3FilesMount,
+    LustreMount.kind: LustreMount,
+    OpenZfsMount.kind: OpenZfsMount,
+    S3Mount.kind: S3Mount,
+    NvmeMount.kind: NvmeMount,
+}
+
+T = TypeVar("T")
+
+
+def for_every_kind(package: str, answer: Type[T]) -> Dict[str, T]:
+    """Kind -> `KIND` of the module in `package` that has the name of the kind's own file here.
+
+    Raises ImportError for a kind without such a module and TypeError for one that is not an `answer`: both where a
+    layer is imported, so that no kind can be forgotten in one.
+    """
+    found = {}
+    for kind, mount in KINDS.items():
+        name = f"{package}.{mount.__module__.rpartition('.')[2]}"
+        __import__(name)
+        own = getattr(sys.modules[name], "KIND", None)
+        if not isinstance(own, answer):
+            raise TypeError(f"{name}.KIND is a {type(own).__name__}, expected {answer.__name__}")
+        found[kind] = own
+    return found
+
+
+def mount_to_dict(mount: Mount) -> Dict[str, Any]:
+    """JSON form of a mount: its fields and `kind`."""
+    values: Dict[str, Any] = asdict(mount)  # type: ignore[call-overload]
+    return {"kind": mount.kind, **values, "roles": list(mount.roles), "groups": list(mount.groups)}
+
+
+def mount_from_dict(raw: Mapping[str, Any]) -> Mount:
+    """Inverse of `mount_to_dict`. Raises KeyError for an unknown kind, TypeError for unknown or missing fields."""
+    data = dict(raw)
+    cls = KINDS[data.pop("kind")]
+    for key in ("roles", "groups"):
+        if key in data:
+            data[key] = tuple(data[key])
+    unknown = sorted(set(data) - {known.name for known in fields(cls)})
+    if unknown:
+        raise TypeError(f"unknown field(s) {', '.join(unknown)} of a {cls.kind} mount")
+    mount: Mount = cls(**data)
+    return mount

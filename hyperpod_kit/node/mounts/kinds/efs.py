@@ -10,7 +10,7 @@ from typing import Sequence
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kinds import efs_utils
-from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
 
 
@@ -19,6 +19,9 @@ class EfsKind(Kind):
 
     client = "/usr/sbin/mount.efs"
     package = "amazon-efs-utils"
+    # Before 1.34.4 two TLS mounts made at the same time could take the same port (efs-utils' change log).
+    client_check = ClientCheck("1.34.4", ("--version",))
+    restart_when_hung = False
 
     def command(self, node: Node, mount: EfsMount) -> Sequence[str]:
         options = ["_netdev", *mount.flags(), "noresvport"]
@@ -41,3 +44,6 @@ class EfsKind(Kind):
 
     def endpoint_gone(self, node: Node, mount: EfsMount, entry: MountEntry) -> bool:
         return efs_utils.proxy_is_gone(entry)
+
+
+KIND = EfsKind()

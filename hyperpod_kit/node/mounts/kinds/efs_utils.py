@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Union
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -114,8 +114,7 @@ def proxy_is_gone(entry: MountEntry) -> bool:
     return False
 
 
-def options(mount: Mount) -> List[str]:
+def options(mount: Union[EfsMount, S3FilesMount]) -> List[str]:
     """The options that both helpers take alike."""
-    assert isinstance(mount, (EfsMount, S3FilesMount))
     given = [f"accesspoint={mount.access_point_id}"] if mount.access_point_id else []
     return given + ([f"region={mount.region}"] if mount.region else [])

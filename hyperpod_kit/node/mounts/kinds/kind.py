@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.system.mountinfo import MountEntry
@@ -27,8 +27,21 @@ class MountIdentity:
     endpoint_gone: bool = False
 
 
+@dataclass(frozen=True)
+class ClientCheck:
+    """How to tell that a client will do. `minimum`: the version from which on, "" when every one will; ask: arguments
+    with which the program says its version, () when that is not asked; module: the kernel module that must fit."""
+
+    minimum: str = ""
+    ask: Tuple[str, ...] = ()
+    module: str = ""
+
+
 class Kind(ABC):
-    """One kind of mount; `mount` is the dataclass of that kind. Nothing here does I/O on the mount itself."""
+    """One kind of mount; `mount` is the dataclass of that kind. Nothing here does I/O on the mount itself.
+
+    A kind that leaves one of the next four open is a TypeError at its import.
+    """
 
     client: str
     """The program without which nothing can be mounted."""
@@ -36,8 +49,16 @@ class Kind(ABC):
     package: str
     """Where `client` comes from, for a person."""
 
-    restart_when_hung = False
+    client_check: ClientCheck
+
+    restart_when_hung: bool
     """Whether a hung endpoint may be killed: only where a process of ours on this node is what hangs."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        missing = [word for word in Kind.__annotations__ if not hasattr(cls, word)]
+        if missing:
+            raise TypeError(f"{cls.__name__} lacks {', '.join(missing)}")
 
     @abstractmethod
     def command(self, node: Node, mount: Any) -> Sequence[str]:

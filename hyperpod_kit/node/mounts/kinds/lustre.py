@@ -9,7 +9,7 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
 
 
@@ -18,6 +18,9 @@ class LustreKind(Kind):
 
     client = "/usr/sbin/mount.lustre"
     package = "lustre-client-modules-aws"
+    # Any client that was built for the running kernel speaks to FSx; mount.lustre's own version says nothing.
+    client_check = ClientCheck(module="lustre")
+    restart_when_hung = False
 
     def command(self, node: Node, mount: LustreMount) -> Sequence[str]:
         # flock: PyTorch's and HDF5's locks fail without it. noatime: no write per read.
@@ -30,3 +33,6 @@ class LustreKind(Kind):
         if separator and "@" in server:
             return MountIdentity(name == mount.mount_name, entry.source, f"expected mount name {mount.mount_name}")
         return MountIdentity(False, entry.source, f"expected Lustre …@tcp:/{mount.mount_name}, found {entry.fs_type}")
+
+
+KIND = LustreKind()

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
 from hyperpod_kit.system.mountinfo import MountEntry, find
@@ -28,6 +28,8 @@ class MountpointS3Kind(Kind):
 
     client = "/usr/bin/mount-s3"
     package = "mount-s3 (Mountpoint for Amazon S3)"
+    # --allow-overwrite came with 1.4.0, --write-part-size with 1.8.0 (Mountpoint's change log).
+    client_check = ClientCheck("1.8.0", ("--version",))
     restart_when_hung = True
 
     def command(self, node: Node, mount: S3Mount) -> Sequence[str]:
@@ -130,3 +132,6 @@ def parse_command(words: Sequence[str]) -> Optional[Served]:
         elif word.startswith("--prefix="):
             prefix = word[len("--prefix=") :]
     return Served(given[-2], prefix, os.path.normpath(given[-1]))
+
+
+KIND = MountpointS3Kind()

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds import instance_store
-from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.kinds.record import read_record
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted.files import own_directory
@@ -27,13 +27,15 @@ class NvmeKind(Kind):
 
     client = "/usr/bin/mount"
     package = "util-linux"
+    client_check = ClientCheck()
+    restart_when_hung = False
 
     def command(self, node: Node, mount: NvmeMount) -> Sequence[str]:
         return ("mount", "-o", "bind,nosuid,nodev", directory(node, mount), mount.path)
 
     def prepare(self, node: Node, mount: NvmeMount) -> None:
         """Make the directory on the store, with the owner and mode that were asked for."""
-        others = [other.name for other in node.mounts if isinstance(other, NvmeMount)]
+        others = [other.name for other in node.mounts if other.kind == mount.kind]
         store = instance_store.provide(node, others.index(mount.name))
         shelf = node.paths.real(f"{store.path}/hyperpod-kit")
         place = f"{shelf}/{mount.name}"
@@ -90,3 +92,6 @@ def directory(node: Node, mount: NvmeMount) -> str:
         if os.path.isdir(node.paths.real(place)):
             return place
     return f"{instance_store.PLATFORM}/hyperpod-kit/{mount.name}"
+
+
+KIND = NvmeKind()

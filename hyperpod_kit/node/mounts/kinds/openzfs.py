@@ -9,7 +9,7 @@ from typing import Sequence
 
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
 
 OPTIONS = "noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,timeo=600"
@@ -21,6 +21,8 @@ class OpenZfsKind(Kind):
 
     client = "/usr/sbin/mount.nfs"
     package = "nfs-common"
+    client_check = ClientCheck()
+    restart_when_hung = False
 
     def command(self, node: Node, mount: OpenZfsMount) -> Sequence[str]:
         options = ",".join(("_netdev", *mount.flags(), OPTIONS))
@@ -37,3 +39,6 @@ class OpenZfsKind(Kind):
         if host.replace(".", "").isdigit():
             return MountIdentity(True, entry.source, "known by its export only")
         return MountIdentity(host == mount.dns_name, entry.source, f"expected {wanted}")
+
+
+KIND = OpenZfsKind()

@@ -10,7 +10,7 @@ from typing import Sequence
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts.kinds import efs_utils
-from hyperpod_kit.node.mounts.kinds.kind import Kind, MountIdentity
+from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.system.mountinfo import MountEntry
 
 
@@ -19,6 +19,9 @@ class S3FilesKind(Kind):
 
     client = "/usr/sbin/mount.s3files"
     package = "amazon-efs-utils 3.0 or newer"
+    # mount.s3files came with 3.0.0 (efs-utils' change log).
+    client_check = ClientCheck("3.0.0", ("--version",))
+    restart_when_hung = False
 
     def command(self, node: Node, mount: S3FilesMount) -> Sequence[str]:
         options = ["_netdev", *mount.flags(), "noresvport", *efs_utils.options(mount)]
@@ -29,3 +32,6 @@ class S3FilesKind(Kind):
 
     def endpoint_gone(self, node: Node, mount: S3FilesMount, entry: MountEntry) -> bool:
         return efs_utils.proxy_is_gone(entry)
+
+
+KIND = S3FilesKind()

@@ -36,14 +36,13 @@ def decode(
     top = Section(values, "", findings, reads)
     top.optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
-    bucketname = top.optional_text("bucketname")
     kit = top.child("hyperpod_kit")
     top.close()
     cluster = decode_cluster(kit.child("cluster"), parameters)
     location = kit.child("bundle")
     bundle = BundleLocation(location.text("bucket"), location.text("prefix", "hyperpod-kit/"))
     location.close()
-    mounts = decode_mounts(kit, bucketname, parameters)
+    mounts = decode_mounts(kit, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
     homes = decode_homes(section) if kit.has("homes") else None
@@ -107,6 +106,7 @@ def _parameters(top: Section) -> ProvisioningParameters:
         top.optional_text("fsx_dns_name"),
         top.optional_text("fsx_mountname"),
         passthrough,
+        top.optional_text("bucketname"),
     )
 
 

@@ -1,7 +1,6 @@
-"""The mounts of a configuration: the long form under hyperpod_kit.mounts and the three short forms of AWS's file.
+"""The mounts of a configuration: the long form under hyperpod_kit.mounts and the short forms of AWS's file.
 
-`fsx_dns_name` + `fsx_mountname` stand for one Lustre mount at /fsx, `fsx_openzfs_dns_name` for one OpenZFS mount at
-/home (both are where AWS's own scripts mount them), `bucketname` for one Mountpoint mount at /mount-s3.
+A short form is a key or two at the top of the file that stand for one mount, where AWS's own scripts mount it.
 The keys of the long form are the fields of the mount's dataclass, but for those that follow from the rest.
 """
 
@@ -12,44 +11,21 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import Any, Optional, get_type_hints
 
+from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
-from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 
-NICKNAMES = {
-    "s3": "mountpoint-s3",
-    "mount-s3": "mountpoint-s3",
-    "mountpoint": "mountpoint-s3",
-    "fsx": "lustre",
-    "fsx-lustre": "lustre",
-    "fsx-openzfs": "openzfs",
-    "zfs": "openzfs",
-    "nfs": "efs",
-    "s3-files": "s3files",
-    "scratch": "nvme",
-    "instance-store": "nvme",
-}
+NICKNAMES = {nickname: kind for kind, form in FORMS.items() for nickname in form.nicknames}
 """What people write for a kind, for the hint."""
 
 
-def decode_mounts(
-    kit: Section, bucketname: Optional[str], parameters: ProvisioningParameters
-) -> tuple[WrittenMount, ...]:
+def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[WrittenMount, ...]:
     """Short forms first, then configuration order."""
-    found: list[WrittenMount] = []
-    if parameters.fsx_dns_name and parameters.fsx_mountname:
-        lustre = LustreMount("fsx", "/fsx", parameters.fsx_dns_name, parameters.fsx_mountname)
-        found.append(WrittenMount(lustre, "fsx_dns_name"))
-    zfs = parameters.passthrough.get("fsx_openzfs_dns_name")
-    if isinstance(zfs, str) and zfs:
-        found.append(WrittenMount(OpenZfsMount("openzfs", "/home", zfs), "fsx_openzfs_dns_name"))
-    if bucketname:
-        found.append(WrittenMount(S3Mount("mount-s3", "/mount-s3", bucketname), "bucketname"))
+    short = [form.short_form(parameters) for form in FORMS.values() if form.short_form is not None]
+    found = [mount for mount in short if mount is not None]
     for section in kit.children("mounts"):
         mount = _mount(section)
         if mount is not None:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 from typing import Any, Optional
 
+from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import ClusterSpec, InstanceGroup, Vpc
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 NODE_TYPES: dict[str, str] = {Role.CONTROLLER: "Controller", Role.LOGIN: "Login", Role.COMPUTE: "Compute"}
@@ -140,7 +139,7 @@ def _volumes(group: InstanceGroup) -> list[dict[str, Any]]:
 
 
 def _storage(mount: Mount) -> dict[str, Any]:
-    if isinstance(mount, LustreMount):
-        return {"FsxLustreConfig": {"DnsName": mount.dns_name, "MountName": mount.mount_name, "MountPath": mount.path}}
-    assert isinstance(mount, OpenZfsMount)
-    return {"FsxOpenZfsConfig": {"DnsName": mount.dns_name, "MountPath": mount.path}}
+    config = FORMS[mount.kind].storage_config
+    assert config is not None, f"HyperPod mounts no {mount.kind}"
+    given = {key: getattr(mount, ours) for key, ours in config.keys.items()}
+    return {mount.traits.storage_config: {**given, "MountPath": mount.path}}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping, Optional
 
 from hyperpod_kit.config import patterns
-from hyperpod_kit.config.field_mounts import MOUNT_FIELDS
+from hyperpod_kit.config.mounts.reference import MOUNT_FIELDS
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES

@@ -1,8 +1,26 @@
-"""InstanceStorageConfigs of a cluster's groups -> volumes of the groups, and FSx mounts of the whole file."""
+"""InstanceStorageConfigs of a cluster's groups -> volumes of the groups, and mounts of the whole file."""
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from hyperpod_kit.config.mounts.form import StorageConfig
+from hyperpod_kit.config.mounts.registry import FORMS
+from hyperpod_kit.model.mounts.kinds import KINDS
+
+
+class _Storage(NamedTuple):
+    """A kind of mount that an entry of InstanceStorageConfigs can name."""
+
+    kind: str
+    config: StorageConfig
+
+
+_BY_ENTRY = {
+    KINDS[kind].traits.storage_config: _Storage(kind, form.storage_config)
+    for kind, form in FORMS.items()
+    if form.storage_config is not None
+}
 
 
 class ImportedStorage:
@@ -10,21 +28,21 @@ class ImportedStorage:
 
     def __init__(self, groups: Sequence[str]) -> None:
         self._all = list(groups)
-        self._fsx: dict[tuple[str, str, str, str], list[str]] = {}
+        self._mounts: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
         self.notes: list[str] = []
 
     def of_group(self, group: str, configs: Any) -> dict[str, Any]:
-        """The keys of the group that its EBS volumes become; FSx is kept for `mounts`."""
+        """The keys of the group that its EBS volumes become; what is mounted is kept for `mounts`."""
         keys: dict[str, Any] = {}
         for config in configs if isinstance(configs, list) else ():
             kind, given = next(iter(config.items())) if isinstance(config, Mapping) and config else ("", None)
             if kind == "EbsVolumeConfig" and isinstance(given, Mapping):
                 keys |= _volume(given)
-            elif kind in ("FsxLustreConfig", "FsxOpenZfsConfig") and isinstance(given, Mapping):
-                lustre = kind == "FsxLustreConfig"
-                path = str(given.get("MountPath") or ("/fsx" if lustre else "/home"))
-                mount = ("lustre" if lustre else "openzfs", str(given.get("DnsName")), path)
-                self._fsx.setdefault((*mount, str(given.get("MountName", ""))), []).append(group)
+            elif kind in _BY_ENTRY and isinstance(given, Mapping):
+                form = _BY_ENTRY[kind]
+                path = str(given.get("MountPath") or form.config.path)
+                values = tuple(str(given.get(key, "")) for key in form.config.keys)
+                self._mounts.setdefault((kind, path, values), []).append(group)
             else:
                 self.notes.append(f"group `{group}`: InstanceStorageConfigs.{kind or '?'}: there is no key for it")
         return keys
@@ -36,24 +54,22 @@ class ImportedStorage:
         """
         mounts = []
         names: set[str] = set()
-        for (kind, dns_name, path, mount_name), groups in self._fsx.items():
-            name = base = "fsx" if kind == "lustre" else "openzfs"
+        for (entry, path, given), groups in self._mounts.items():
+            form = _BY_ENTRY[entry]
+            name = base = form.config.name
             number = 1
             while name in names:
                 number += 1
                 name = f"{base}-{number}"
             names.add(name)
-            mount: dict[str, Any] = {"kind": kind, "name": name, "path": path, "dns_name": dns_name}
-            if kind == "lustre":
-                mount["mount_name"] = mount_name
+            mount: dict[str, Any] = {"kind": form.kind, "name": name, "path": path}
+            mount.update(zip(form.config.keys.values(), given))
             if sorted(groups) != sorted(self._all):
                 mount["groups"] = groups
             mounts.append(mount)
-            short = "fsx_dns_name" if kind == "lustre" else "fsx_openzfs_dns_name"
-            if values.get(short) == dns_name:
-                del values[short]
-                if kind == "lustre":
-                    values.pop("fsx_mountname", None)
+            if values.get(form.config.short[0]) == given[0]:
+                for key in form.config.short:
+                    values.pop(key, None)
         return mounts
 
 

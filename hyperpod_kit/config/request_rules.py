@@ -13,7 +13,6 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.emit import create_cluster_request
 from hyperpod_kit.config.findings import INFO, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.lustre import LustreMount
 
 AT = "hyperpod_kit.cluster"
 CODE = "HPK-R004"
@@ -115,6 +114,6 @@ def _volume(entry: dict[str, Any], field: str, at: str) -> str:
 def _file_system(settings: Settings, entry: dict[str, Any], at: str) -> str:
     wanted = next(iter(entry.values()))["MountPath"]
     for mount, place in settings.written_mounts:
-        if mount.path == wanted and isinstance(mount, LustreMount) == ("FsxLustreConfig" in entry):
+        if mount.path == wanted and mount.traits.storage_config in entry:
             return place
     return at

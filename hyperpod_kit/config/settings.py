@@ -12,7 +12,6 @@ from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.secrets import Secret
@@ -42,6 +41,7 @@ class ProvisioningParameters:
     fsx_dns_name: Optional[str] = None
     fsx_mountname: Optional[str] = None
     passthrough: Mapping[str, Any] = field(default_factory=dict)
+    bucketname: Optional[str] = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Settings:
     @property
     def homeless(self) -> tuple[str, ...]:
         """Users whose home has no access point yet: no bundle is made before `users apply`."""
-        homes = [mount for mount, _ in self.written(EfsMount) if mount.owner]
+        homes = [mount for mount in self.mounts if mount.owner]
         return tuple(str(mount.owner) for mount in homes if mount.access_point_id == NO_ACCESS_POINT)
 
     @property

@@ -11,6 +11,7 @@ from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, d
 from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_kit.system import atomic_file
 
@@ -91,7 +92,7 @@ def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> 
 def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> None:
     mounts = kit.setdefault("mounts", [])
     if answers.efs is not None:
-        efs = {"kind": "efs", "name": "home", "path": "/efs", "file_system_id": answers.efs, "tls": True}
+        efs = {"kind": EfsMount.kind, "name": "home", "path": "/efs", "file_system_id": answers.efs, "tls": True}
         if answers.efs_access_point is not None:
             efs["access_point_id"] = answers.efs_access_point
         mounts.append(efs)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Callable, Iterable
 
 from hyperpod_kit.config.findings import INFO, Finding, under
+from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.request_rules import refused
 from hyperpod_kit.config.rules import (
     bundle,
@@ -20,11 +21,8 @@ from hyperpod_kit.config.rules import (
     metadata_service,
     mount_paths,
     names,
-    nvme,
     passthrough_fields,
     patterns,
-    s3,
-    s3_options,
     secrets,
     slurm_state,
     users,
@@ -47,7 +45,6 @@ RULES: tuple[Rule, ...] = (
     slurm_state.kept,
     passthrough_fields.api,  # HPK-R  the request
     bundle.location,  # HPK-B  where the bundle goes
-    bundle.nobody_writes,
     names.mount_names,  # HPK-M  every mount
     names.mount_roles,
     names.mount_groups,
@@ -55,19 +52,9 @@ RULES: tuple[Rule, ...] = (
     mount_paths.reserved,
     mount_paths.protected,
     mount_paths.disjoint,
-    filesystems.efs,  # HPK-E, HPK-F
     filesystems.regions,
-    filesystems.lustre,
-    filesystems.openzfs,
     filesystems.by_the_platform,
-    filesystems.short_form,
-    s3.bucket_and_prefix,  # HPK-S
-    s3.ownership,
-    s3_options.cache,
-    s3_options.parts,
-    s3_options.access,
-    nvme.scratch,  # HPK-N
-    nvme.disks,
+    *(rule for form in FORMS.values() for rule in form.rules),  # each kind's own, config/mounts/
     clients.architecture,  # HPK-P  packages of mount clients
     clients.origin,
     clients.complete,

@@ -7,9 +7,8 @@ from typing import Iterator
 
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.rules.s3 import PREFIX
+from hyperpod_kit.config.mounts.mountpoint_s3 import PREFIX
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 AT = "hyperpod_kit.bundle"
 
@@ -33,19 +32,3 @@ def location(settings: Settings) -> Iterator[Finding]:
             f"`{prefix}` has characters that a shell or a URL would change",
             "Use letters, digits and ._=- between slashes, no slash first",
         )
-
-
-def nobody_writes(settings: Settings) -> Iterator[Finding]:
-    """No node may write where the bundle is: who replaces it there is root of every node made afterwards."""
-    bundle = settings.bundle
-    for mount, place in settings.written_mounts:
-        if not isinstance(mount, S3Mount) or mount.read_only or mount.bucket != bundle.bucket:
-            continue
-        if mount.prefix.startswith(bundle.prefix) or bundle.prefix.startswith(mount.prefix):
-            yield Finding(
-                "HPK-B005",
-                place if place == "bucketname" else f"{place}.prefix",
-                f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: whoever may "
-                f"write there is root of every node that is made or replaced afterwards",
-                "Set read_only to true, or use another bucket, or a prefix beside the bundle's",
-            )

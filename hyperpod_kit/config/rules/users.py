@@ -8,7 +8,6 @@ from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.efs import EfsMount
 
 SYSTEM_NAMES = ("root", "daemon", "nobody", "slurm", "munge", "ubuntu", "sshd")
 AT = "hyperpod_kit.users"
@@ -76,7 +75,7 @@ def homes(settings: Settings) -> Iterator[Finding]:
 
 
 def beside_homes(settings: Settings) -> Iterator[Finding]:
-    """What else is mounted neither hides a home nor needs what the homes' policy denies."""
+    """What else is mounted hides no home."""
     chosen = settings.homes
     if chosen is None:
         return
@@ -88,20 +87,4 @@ def beside_homes(settings: Settings) -> Iterator[Finding]:
                 f"{place}.path",
                 f"`{mount.path}` is the home of `{taken[mount.path]}`",
                 "Mount it somewhere else, or choose another homes.path",
-            )
-        if not isinstance(mount, EfsMount) or mount.file_system_id != chosen.file_system_id:
-            continue
-        if mount.access_point_id is None:
-            yield Finding(
-                "HPK-U015",
-                f"{place}.access_point_id",
-                f"{mount.file_system_id} holds the homes: its policy denies mounts without an access point",
-                "Make an access point for it, or use another file system",
-            )
-        elif not mount.iam:
-            yield Finding(
-                "HPK-U016",
-                f"{place}.iam",
-                f"{mount.file_system_id} holds the homes: its policy denies mounts without IAM",
-                "Set iam to true, and allow the access point in a statement of your own",
             )

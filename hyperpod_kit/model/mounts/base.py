@@ -77,7 +77,7 @@ class Mount(ABC):
     """What every kind of mount has: a frozen dataclass with these fields, `kind`, `traits` and the methods below.
 
     name: part of unit names; required: whether a node without it has failed; roles, groups: who carries it, no groups
-    meaning every group of the roles. Kinds that have one of the other six have it as a field: suid_and_devices, see
+    meaning every group of the roles. Kinds that have one of the other seven have it as a field: suid_and_devices, see
     `PROTECTED`; read_only: nothing can be written; region: where it is not the node's; owner: the user whose home this
     is (model/homes.py); efa: it waits for the node's EFA set-up; platform: HyperPod makes it (model/platform.py).
     """
@@ -92,6 +92,7 @@ class Mount(ABC):
     suid_and_devices: bool = False
     read_only: bool = False
     region: Optional[str] = None
+    access_point_id: Optional[str] = None
     owner: Optional[str] = None
     efa: bool = False
     platform: bool = False

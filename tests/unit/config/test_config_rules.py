@@ -143,8 +143,8 @@ def test_what_is_allowed(change: Change) -> None:
 
 
 def test_every_code_has_a_case_and_is_used_once() -> None:
-    rules = ROOT / "hyperpod_kit/config/rules"
-    files = [*rules.glob("*.py"), rules.parent / "request_rules.py", rules.parent / "fields.py"]
+    config = ROOT / "hyperpod_kit/config"
+    files = [*config.glob("rules/*.py"), *config.glob("mounts/*.py"), config / "request_rules.py", config / "fields.py"]
     sources = "".join(path.read_text() for path in files)
     written = re.findall(r"HPK-[A-Z]\d{3}", sources)
     assert len(written) == len(set(written))
@@ -155,8 +155,9 @@ def test_every_code_has_a_case_and_is_used_once() -> None:
 def test_every_rule_is_in_the_list() -> None:
     """A rule that nobody calls is no rule: every public function of the rules that takes Settings is called."""
     found = set()
-    for file in (ROOT / "hyperpod_kit/config/rules").glob("*.py"):
-        module = importlib.import_module(f"hyperpod_kit.config.rules.{file.stem}")
+    config = ROOT / "hyperpod_kit/config"
+    for file in [*config.glob("rules/*.py"), *config.glob("mounts/*.py")]:
+        module = importlib.import_module(f"hyperpod_kit.config.{file.parent.name}.{file.stem}")
         for name, rule in inspect.getmembers(module, inspect.isfunction):
             takes = list(inspect.signature(rule).parameters)
             if rule.__module__ == module.__name__ and not name.startswith("_") and takes == ["settings"]:

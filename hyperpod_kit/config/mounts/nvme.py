@@ -1,4 +1,4 @@
-"""NVMe scratch: whose it is, and who may write."""
+"""NVMe scratch: its keys, whose it is, and who may write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.mounts.form import MountForm
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.model.mounts.nvme import NvmeMount
@@ -52,8 +53,8 @@ def scratch(settings: Settings) -> Iterator[Finding]:
 
 def disks(settings: Settings) -> Iterator[Finding]:
     """Every group that must have scratch has instance types with local disks."""
-    for mount, place in settings.written_mounts:
-        if not isinstance(mount, NvmeMount) or not mount.required:
+    for mount, place in settings.written(NvmeMount):
+        if not mount.required:
             continue
         for group in settings.cluster.groups:
             if mount.carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
@@ -64,3 +65,16 @@ def disks(settings: Settings) -> Iterator[Finding]:
                     "Name the groups that have one, or set required to false",
                     WARNING,
                 )
+
+
+KIND = MountForm(
+    fields={
+        "uid": "Owner of the directory.",
+        "gid": "Group of the directory.",
+        "mode": "Mode of the directory, octal, in quotes.",
+    },
+    nicknames=("scratch", "instance-store"),
+    short_form=None,
+    storage_config=None,
+    rules=(scratch, disks),  # HPK-N
+)

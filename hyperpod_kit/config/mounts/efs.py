@@ -1,0 +1,56 @@
+"""EFS: its keys, its ids, and what access points and homes ask of a mount."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.mounts.file_system_ids import wrong_ids
+from hyperpod_kit.config.mounts.form import MountForm
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts.efs import EfsMount
+
+
+def ids_and_tls(settings: Settings) -> Iterator[Finding]:
+    """Ids are ids, and access points and IAM come with TLS."""
+    yield from wrong_ids(settings.written(EfsMount), "EFS")
+    for mount, place in settings.written(EfsMount):
+        if mount.access_point_id is not None and not mount.tls:
+            yield Finding("HPK-E003", f"{place}.tls", "an access point is mounted with TLS only", "Set tls to true")
+        if mount.iam and not mount.tls:
+            yield Finding("HPK-E004", f"{place}.iam", "IAM authorization needs TLS", "Set tls to true")
+
+
+def beside_homes(settings: Settings) -> Iterator[Finding]:
+    """What else is mounted of the homes' file system needs nothing that its policy denies."""
+    homes = settings.homes
+    for mount, place in settings.written(EfsMount):
+        if homes is None or mount.file_system_id != homes.file_system_id:
+            continue
+        if mount.access_point_id is None:
+            yield Finding(
+                "HPK-U015",
+                f"{place}.access_point_id",
+                f"{mount.file_system_id} holds the homes: its policy denies mounts without an access point",
+                "Make an access point for it, or use another file system",
+            )
+        elif not mount.iam:
+            yield Finding(
+                "HPK-U016",
+                f"{place}.iam",
+                f"{mount.file_system_id} holds the homes: its policy denies mounts without IAM",
+                "Set iam to true, and allow the access point in a statement of your own",
+            )
+
+
+KIND = MountForm(
+    fields={
+        "access_point_id": "The access point, fsap-…; needs tls.",
+        "tls": "Whether the connection is encrypted.",
+        "iam": "Whether the node's role is checked by the file system's policy; needs tls.",
+    },
+    nicknames=("nfs",),
+    short_form=None,
+    storage_config=None,
+    rules=(ids_and_tls, beside_homes),  # HPK-E, HPK-U
+)

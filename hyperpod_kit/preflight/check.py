@@ -8,6 +8,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.checks import buckets, fsx, groups, limits, network, not_queried, role, shared
 from hyperpod_kit.preflight.facts import AccountFacts
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 
 Check = Callable[[Settings, AccountFacts], Iterable[Finding]]
 
@@ -35,8 +36,7 @@ CHECKS: tuple[Check, ...] = (
     shared.targets,
     shared.port,
     shared.access_points,
-    shared.policy,
-    shared.closed,
+    *(check for its in INQUIRIES.values() for check in its.checks),  # each kind's own, preflight/mounts/
     fsx.there,  # HPK-V5  FSx
     fsx.names,
     fsx.place,

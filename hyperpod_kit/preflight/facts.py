@@ -171,7 +171,8 @@ class NetworkFacts:
 
 @dataclass(frozen=True)
 class AccountFacts:
-    """Everything that the checks look at. Keys: buckets by name, file systems by (region, id), prefixes by (bucket,
+    """Everything that the checks look at. Keys: buckets by name, file systems by kind of mount
+    and (region, id), FSx's by (region, id), prefixes by (bucket,
     prefix), types without `ml.`, roles and secrets by ARN, decisions by (role, Sid of the need)."""
 
     caller: Caller
@@ -180,8 +181,7 @@ class AccountFacts:
     decisions: Mapping[tuple[str, str], Answer[tuple[Decision, ...]]] = field(default_factory=dict)
     buckets: Mapping[str, Answer[BucketHead]] = field(default_factory=dict)
     empty: Mapping[tuple[str, str], Answer[bool]] = field(default_factory=dict)
-    efs: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
-    s3files: Mapping[tuple[str, str], Answer[Optional[FileSystem]]] = field(default_factory=dict)
+    file_systems: Mapping[str, Mapping[tuple[str, str], Answer[Optional[FileSystem]]]] = field(default_factory=dict)
     fsx: Mapping[tuple[str, str], Answer[Optional[FsxFileSystem]]] = field(default_factory=dict)
     types: Answer[Mapping[str, InstanceType]] = UNKNOWN
     offered: Answer[frozenset[tuple[str, str]]] = UNKNOWN

@@ -12,10 +12,9 @@ from typing import Any, Callable, Hashable, Mapping, TypeVar
 from hyperpod_kit.aws import iam
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.efs import EfsMount
-from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.facts import AccountFacts, group_ids
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.queries import buckets, fsx, limits, network, role, shared
 from hyperpod_kit.preflight.queries.client import QueryClient
@@ -42,17 +41,16 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
 
     try:
         subnets = ask(network.subnets, settings)
-        efs = {
-            (want.region, want.id): ask(shared.efs, want)
-            for want in shared.wanted(settings, EfsMount)
-            if sound(want.path) and sound(want.region_path)
+        shares = {
+            kind: {
+                (want.region, want.id): ask(its.shared.query, want)
+                for want in shared.wanted(settings, kind)
+                if sound(want.path) and sound(want.region_path)
+            }
+            for kind, its in INQUIRIES.items()
+            if its.shared is not None
         }
-        files = {
-            (want.region, want.id): ask(shared.s3files, want)
-            for want in shared.wanted(settings, S3FilesMount)
-            if sound(want.path) and sound(want.region_path)
-        }
-        lustre = {
+        of_fsx = {
             (want.region, want.id): ask(fsx.file_system, want) for want in fsx.wanted(settings) if sound(want.path)
         }
         roles = [wanted for wanted in placement.roles(settings) if sound(wanted.path)]
@@ -81,9 +79,11 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         }
         types, offered = ask(network.instance_types, settings), ask(network.offered, settings)
         quotas, used = ask(limits.quotas, settings), ask(limits.used, settings)
-        systems = _results(efs), _results(files), _results(lustre)
+        file_systems = {kind: _results(asked) for kind, asked in shares.items()}
+        fsx_systems = _results(of_fsx)
         nodes = [group for one in placement.placements(settings) for group in one.vpc.security_group_ids]
-        groups = {*nodes, *(group for found in systems for group in group_ids(found.values()))}
+        stores = [system for found in file_systems.values() for system in found.values()]
+        groups = {*nodes, *group_ids([*stores, *fsx_systems.values()])}
         surroundings = network.surroundings(client, settings, subnets.result(), groups)
         return AccountFacts(
             caller,
@@ -92,7 +92,8 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
             _results(decisions),
             _results(looked),
             _results(empty),
-            *systems,
+            file_systems,
+            fsx_systems,
             types.result(),
             offered.result(),
             quotas.result(),

@@ -6,7 +6,7 @@ from typing import Any, Iterable, Mapping
 
 from hyperpod_kit.aws.policies import VERSION, statements, to_text
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.needs import Need
+from hyperpod_kit.preflight.need import Need
 from hyperpod_kit.preflight.placement import RoleOf
 
 SERVICE = "sagemaker.amazonaws.com"

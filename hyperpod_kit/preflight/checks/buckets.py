@@ -46,7 +46,7 @@ def region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             f"bucket `{settings.bundle.bucket}` is in {bundle.region}, the cluster is in {here}",
             "Use a bucket of the cluster's region: SageMaker reads its inputs there",
         )
-    for name, path, mount in buckets.places(settings):
+    for (name, _, path), mount in buckets.places(settings):
         looked = known(facts.buckets.get(name))
         if looked is None or looked.region is None:
             continue
@@ -71,7 +71,7 @@ def zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A directory bucket lies in one zone: the nodes should be there."""
     subnets = known(facts.network.subnets) if facts.network else None
     zones = {subnet.zone for subnet in subnets or ()}
-    for name, path, _ in buckets.places(settings):
+    for (name, _, path), _ in buckets.places(settings):
         lies = zone_of(name)
         if zones and lies is not None and lies not in zones:
             yield Finding(

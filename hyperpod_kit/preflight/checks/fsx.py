@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Iterator
+from typing import Any, Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.preflight.checks.endpoints import from_endpoints, ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FsxFileSystem, known
+from hyperpod_kit.preflight.mounts.inquiry import FsxType
 from hyperpod_kit.preflight.placement import placements
 from hyperpod_kit.preflight.queries import fsx
-from hyperpod_kit.preflight.queries.fsx import FsxMount
 
 READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
-
-LUSTRE_PORTS = (988, 1018, 1019, 1020, 1021, 1022, 1023)
-"""FSx for Lustre User Guide, `File system access control with Amazon VPC`: both ways."""
-OPENZFS_PORTS = (2049,)
-"""NFS 4.2 needs no other; the guide's further ones serve older versions."""
 
 
 def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
@@ -42,9 +35,8 @@ def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Kind, DNS name, mount name and volume are the file system's own."""
-    for mount, at, at_name, system in _found(settings, facts):
-        kind = "LUSTRE" if isinstance(mount, LustreMount) else "OPENZFS"
-        if system.kind != kind:
+    for its, mount, at, at_name, system in _found(settings, facts):
+        if system.kind != its.name:
             yield Finding(
                 "HPK-V503",
                 at,
@@ -59,28 +51,13 @@ def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 f"the DNS name of {system.id} is {system.dns_name}, not {mount.dns_name}",
                 f"Write {system.dns_name}",
             )
-        if isinstance(mount, LustreMount) and system.mount_name and mount.mount_name != system.mount_name:
-            yield Finding(
-                "HPK-V505",
-                at_name,
-                f"the mount name of {system.id} is {system.mount_name}, not {mount.mount_name}",
-                f"Write {system.mount_name}",
-            )
-        volumes = known(system.volumes)
-        if isinstance(mount, OpenZfsMount) and volumes is not None and mount.export not in volumes:
-            listed = ", ".join(sorted(volumes)[:5]) or "none"
-            yield Finding(
-                "HPK-V506",
-                at_name,
-                f"{system.id} has no volume {mount.export}: it has {listed}",
-                "Name one of its volumes",
-            )
+        yield from its.differs(mount, at_name, system)
 
 
 def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
     everywhere = known(facts.network.subnets) if facts.network else None
-    for mount, at, _, system in _found(settings, facts):
+    for _, mount, at, _, system in _found(settings, facts):
         ids = {
             name
             for placement in placements(settings)
@@ -101,7 +78,7 @@ def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         apart, lies = ", ".join(sorted(zones - theirs)), ", ".join(sorted(theirs))
         if not theirs or not apart:
             continue
-        if isinstance(mount, LustreMount) and mount.efa:
+        if mount.efa:
             yield Finding(
                 "HPK-V512",
                 at,
@@ -121,8 +98,8 @@ def place(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that wants EFA has a file system that has it."""
-    for mount, at, _, system in _found(settings, facts):
-        if isinstance(mount, LustreMount) and mount.efa and system.kind == "LUSTRE" and not system.efa:
+    for its, mount, at, _, system in _found(settings, facts):
+        if mount.efa and system.kind == its.name and not system.efa:
             yield Finding(
                 "HPK-V509",
                 f"{at.removesuffix('.dns_name')}.efa" if at.endswith(".dns_name") else at,
@@ -133,7 +110,7 @@ def fabric(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The network interfaces and their security groups are visible; those of another account are not."""
-    for _, at, _, system in _found(settings, facts):
+    for _, _, at, _, system in _found(settings, facts):
         endpoints = known(system.endpoints)
         if endpoints is None or facts.network is None:
             continue
@@ -152,14 +129,13 @@ def seen(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Security groups let the protocol through, from the nodes to the file system and for Lustre back again."""
     seen: set[str] = set()
-    for mount, at, _, system in _found(settings, facts):
+    for its, mount, at, _, system in _found(settings, facts):
         endpoints = known(system.endpoints)
         if not endpoints or system.id in seen:
             continue
         seen.add(system.id)
-        wanted = LUSTRE_PORTS if isinstance(mount, LustreMount) else OPENZFS_PORTS
         # All interfaces of a file system have its security groups: one of them stands for all.
-        shut = list(to_endpoints(settings, facts, [mount], endpoints[:1], wanted))
+        shut = list(to_endpoints(settings, facts, [mount], endpoints[:1], its.ports))
         for one in shut:
             yield Finding(
                 "HPK-V510",
@@ -167,8 +143,8 @@ def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 f"TCP {ports_text(one.ports)} is shut: {one.where}",
                 f"Allow it in {one.groups[0] if one.groups else 'a security group of the file system'}",
             )
-        if isinstance(mount, LustreMount) and not shut:
-            for one in from_endpoints(settings, facts, [mount], endpoints[:1], wanted):
+        if its.both_ways and not shut:
+            for one in from_endpoints(settings, facts, [mount], endpoints[:1], its.ports):
                 yield Finding(
                     "HPK-V511",
                     at,
@@ -178,9 +154,9 @@ def ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
                 )
 
 
-def _found(settings: Settings, facts: AccountFacts) -> Iterator[tuple[FsxMount, str, str, FsxFileSystem]]:
+def _found(settings: Settings, facts: AccountFacts) -> Iterator[tuple[FsxType, Any, str, str, FsxFileSystem]]:
     """Every FSx mount whose file system is there, with the paths of its DNS name and of its mount name or export."""
-    for mount, at, at_name in fsx.places(settings):
+    for its, mount, at, at_name in fsx.places(settings):
         system = known(facts.fsx.get(fsx.identify(mount.dns_name, settings.cluster.region)))
         if system is not None:
-            yield mount, at, at_name, system
+            yield its, mount, at, at_name, system

@@ -6,10 +6,9 @@ from typing import Iterator, Sequence
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
-from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, Endpoint, RouteTable, Subnet, known
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import TYPES, placement_of, placements
 from hyperpod_kit.preflight.queries.network import SUBNETS
 
@@ -146,7 +145,7 @@ def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def names(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The VPC resolves names and has host names: file systems are mounted by name."""
-    by_name = [mount for mount in settings.mounts if not isinstance(mount, (S3Mount, NvmeMount))]
+    by_name = [mount for mount in settings.mounts if mount.traits.in_vpc]
     if facts.network is None or not by_name:
         return
     for vpc_id, answer in facts.network.dns.items():
@@ -208,7 +207,7 @@ def zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def needs_s3(settings: Settings) -> bool:
     """Whether nodes fetch anything from S3: a bundle, or what a bucket mount shows."""
-    return bool(settings.entry_script) or any(isinstance(mount, S3Mount) for mount in settings.mounts)
+    return bool(settings.entry_script) or any(INQUIRIES[mount.kind].bucket is not None for mount in settings.mounts)
 
 
 def _tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:

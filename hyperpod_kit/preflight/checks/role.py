@@ -8,8 +8,10 @@ from hyperpod_kit.aws.iam import ALLOWED, Decision
 from hyperpod_kit.aws.policies import lets_in
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, NotQueried, RoleFacts, known
-from hyperpod_kit.preflight.needs import Need, needs
+from hyperpod_kit.preflight.need import Need
+from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import RoleOf, roles
 from hyperpod_kit.preflight.policy import SERVICE, trusts_sagemaker
 
@@ -76,7 +78,7 @@ def _let_in_by_the_file_system(facts: AccountFacts, role: RoleOf, need: Need, re
     if denied or not need.actions[0].startswith("elasticfilesystem:Client"):
         return False
     region, file_system_id = need.resources[0].split(":")[3], need.resources[0].rpartition("/")[2]
-    system = known(facts.efs.get((region, file_system_id)))
+    system = known(facts.file_systems.get(EfsMount.kind, {}).get((region, file_system_id)))
     if system is None or isinstance(system.policy, NotQueried):
         return True
     return system.policy is None or all(lets_in(system.policy, role.arn, one.action) for one in refused)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Iterator, NamedTuple, Union
+from typing import Any, Iterator, NamedTuple
 
-from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
-from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.efs import EfsMount
-from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.preflight.checks.endpoints import ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, FileSystem, NotQueried, Subnet, known
-from hyperpod_kit.preflight.placement import placements, roles
-from hyperpod_kit.preflight.queries.client import region_of
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery, wanted
+from hyperpod_kit.preflight.mounts.inquiry import SharedService
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
+from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.queries.shared import FileSystemQuery, answer_for, wanted
 
 NFS = 2049
 READY = ("available", "updating")
@@ -29,18 +27,15 @@ class FoundFileSystem(NamedTuple):
 
 def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every file system exists and is ready."""
-    for kind, answers, name, command in (
-        (EfsMount, facts.efs, "EFS", "aws efs describe-file-systems"),
-        (S3FilesMount, facts.s3files, "S3 Files", "aws s3files list-file-systems"),
-    ):
+    for kind, service in _services():
         for want in wanted(settings, kind):
-            system = answers.get((want.region, want.id), UNKNOWN)
+            system = facts.file_systems.get(kind, {}).get((want.region, want.id), UNKNOWN)
             if system is None:
                 yield Finding(
                     "HPK-V401",
                     want.path,
-                    f"there is no {name} file system `{want.id}` in {want.region}",
-                    f"{command} --region {want.region} lists them",
+                    f"there is no {service.name} file system `{want.id}` in {want.region}",
+                    f"{service.listing} --region {want.region} lists them",
                 )
             elif isinstance(system, FileSystem) and system.state.lower() not in READY:
                 yield Finding(
@@ -101,13 +96,12 @@ def port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
-    for mount, place in settings.written_mounts:
-        if not isinstance(mount, (EfsMount, S3FilesMount)) or mount.access_point_id is None:
+    for written, place in settings.written_mounts:
+        mount: Any = written
+        if mount.access_point_id is None:
             continue
-        system = _system(settings, facts, mount)
-        if system is None:
-            continue
-        if mount.access_point_id not in system.points:
+        system = answer_for(settings, facts, mount)
+        if system is None or mount.access_point_id not in system.points:
             continue
         answer = system.points[mount.access_point_id]
         at = place if place.endswith(".homes") else f"{place}.access_point_id"
@@ -124,8 +118,7 @@ def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             yield Finding(
                 "HPK-V407",
                 at,
-                f"access point `{mount.access_point_id}` belongs to {answer.file_system_id}, not to "
-                f"{mount.file_system_id}",
+                f"access point `{mount.access_point_id}` belongs to {answer.file_system_id}, not to {system.id}",
                 "Name the file system that it belongs to, or another access point",
             )
         elif not answer.ready:
@@ -134,66 +127,17 @@ def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             )
 
 
-def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
-    for mount, place in settings.written_mounts:
-        system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
-        said = known(system.policy) if system else None
-        if said is None or not isinstance(mount, EfsMount):
-            continue
-        if mount.owner is not None:
-            for role in roles(settings):
-                if any(mount.carried_by(group.role, group.name) for group in role.groups) and not lets_in(
-                    said, role.arn, MOUNT
-                ):
-                    yield Finding(
-                        "HPK-V410",
-                        role.path,
-                        f"the policy of {mount.file_system_id} does not let {role.arn} mount homes",
-                        "hyperpod-kit users apply puts a policy that lets the cluster's role in",
-                    )
-        elif not mount.iam and not open_statements(said):
-            let_in = any(lets_in(said, role.arn, MOUNT) for role in roles(settings))
-            yield Finding(
-                "HPK-V409",
-                f"{place}.iam",
-                f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
-                "Set iam to true" + ("" if let_in else ", and let the role in"),
-            )
-
-
-def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
-    seen = set()
-    for mount, place in settings.written_mounts:
-        system = _system(settings, facts, mount) if isinstance(mount, EfsMount) else None
-        if system is None or isinstance(system.policy, NotQueried) or system.id in seen:
-            continue
-        seen.add(system.id)
-        open_to_all = open_statements(system.policy)
-        if system.policy is not None and not open_to_all:
-            continue
-        why = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
-        yield Finding(
-            "HPK-V411",
-            f"{place}.file_system_id" if getattr(mount, "owner", None) is None else place,
-            f"{system.id}: {why}: who reaches it over the network mounts it, as anybody he says he is, root included",
-            "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",
-            WARNING,
-        )
+def _services() -> list[tuple[str, SharedService]]:
+    """The kinds of mounts that have such file systems."""
+    return [(kind, its.shared) for kind, its in INQUIRIES.items() if its.shared is not None]
 
 
 def _systems(settings: Settings, facts: AccountFacts) -> Iterator[FoundFileSystem]:
-    for kind, answers, service in ((EfsMount, facts.efs, "efs"), (S3FilesMount, facts.s3files, "s3files")):
+    for kind, service in _services():
         for want in wanted(settings, kind):
-            system = known(answers.get((want.region, want.id)))
+            system = known(facts.file_systems.get(kind, {}).get((want.region, want.id)))
             if system is not None:
-                yield FoundFileSystem(want, system, service)
-
-
-def _system(settings: Settings, facts: AccountFacts, mount: Union[EfsMount, S3FilesMount]) -> Union[FileSystem, None]:
-    answers = facts.efs if isinstance(mount, EfsMount) else facts.s3files
-    return known(answers.get((region_of(mount.region, settings.cluster.region), mount.file_system_id)))
+                yield FoundFileSystem(want, system, service.word)
 
 
 def _subnets(settings: Settings, facts: AccountFacts, found: FoundFileSystem) -> list[Subnet]:

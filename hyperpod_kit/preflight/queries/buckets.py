@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from hyperpod_kit.aws.buckets import BucketHead, Buckets
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.preflight.facts import Answer
+from hyperpod_kit.preflight.mounts.inquiry import BucketOf
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.queries.client import QueryClient
 
 
-def places(settings: Settings) -> list[tuple[str, str, S3Mount]]:
-    """(bucket, path of its name, mount) of every bucket mount behind AWS's own endpoint."""
-    return [
-        (mount.bucket, place if place == "bucketname" else f"{place}.bucket", mount)
-        for mount, place in settings.written_mounts
-        if isinstance(mount, S3Mount) and mount.endpoint_url is None
-    ]
+def places(settings: Settings) -> list[tuple[BucketOf, Mount]]:
+    """Every bucket that a mount shows."""
+    found = []
+    for mount, place in settings.written_mounts:
+        of_mount = INQUIRIES[mount.kind].bucket
+        shown = of_mount(mount, place) if of_mount is not None else None
+        if shown is not None:
+            found.append((shown, mount))
+    return found
 
 
 def wanted(settings: Settings) -> dict[str, str]:
     """Bucket -> the path that names it first."""
     found = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"} if settings.entry_script else {}
-    for bucket, path, _ in places(settings):
-        found.setdefault(bucket, path)
+    for shown, _ in places(settings):
+        found.setdefault(shown.bucket, shown.path)
     return found
 
 
 def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
     """(bucket, prefix) of every mount that only reads -> the path of it: nothing there is nothing to read."""
-    return {(bucket, mount.prefix): path for bucket, path, mount in places(settings) if mount.read_only}
+    return {(shown.bucket, shown.prefix): shown.path for shown, mount in places(settings) if mount.read_only}
 
 
 def look(client: QueryClient, settings: Settings, bucket: str, path: str) -> Answer[BucketHead]:

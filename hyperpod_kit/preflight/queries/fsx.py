@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, NamedTuple, Optional, Union
+from typing import Any, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.preflight.facts import Answer, FsxFileSystem, NotQueried, StorageEndpoint
+from hyperpod_kit.preflight.mounts.inquiry import FsxType
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.queries.client import QueryClient
-
-FsxMount = Union[LustreMount, OpenZfsMount]
 
 
 class FsxQuery(NamedTuple):
@@ -30,27 +28,23 @@ def identify(dns_name: str, region: str) -> tuple[str, str]:
     return (labels[2] if len(labels) > 3 and labels[1] == "fsx" else region, labels[0])
 
 
-def places(settings: Settings) -> list[tuple[FsxMount, str, str]]:
-    """Every FSx mount with the paths of its DNS name and of its mount name or export."""
-    found: list[tuple[FsxMount, str, str]] = []
+def places(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
+    """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
+    found = []
     for mount, place in settings.written_mounts:
-        if isinstance(mount, LustreMount):
-            short = place == "fsx_dns_name"
-            found.append(
-                (mount, place if short else f"{place}.dns_name", "fsx_mountname" if short else f"{place}.mount_name")
-            )
-        elif isinstance(mount, OpenZfsMount):
-            found.append((mount, place if place == "fsx_openzfs_dns_name" else f"{place}.dns_name", f"{place}.export"))
+        its = INQUIRIES[mount.kind].fsx
+        if its is not None:
+            found.append((its, mount, *its.paths(mount, place)))
     return found
 
 
 def wanted(settings: Settings) -> list[FsxQuery]:
     """Every file system once, in the order of the mounts."""
     found: dict[tuple[str, str], FsxQuery] = {}
-    for mount, path, _ in places(settings):
+    for its, mount, path, _ in places(settings):
         key = identify(mount.dns_name, settings.cluster.region)
         here = found.setdefault(key, FsxQuery(*key, path, False))
-        if isinstance(mount, OpenZfsMount) and mount.export != "/fsx":
+        if its.volumes(mount):
             found[key] = here._replace(volumes=True)
     return list(found.values())
 

@@ -7,7 +7,7 @@ from typing import Optional
 from hyperpod_kit.aws.iam import Decision, Iam
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import Answer, RoleFacts
-from hyperpod_kit.preflight.needs import Need
+from hyperpod_kit.preflight.need import Need
 from hyperpod_kit.preflight.placement import RoleOf
 from hyperpod_kit.preflight.queries.client import QueryClient
 

@@ -78,14 +78,14 @@ def storage_of(case: Case) -> str:
 
 def efs(case: Case, **changes: Any) -> Case:
     """Other facts about the one EFS file system."""
-    ((key, system),) = case.facts.efs.items()
+    ((key, system),) = case.facts.file_systems["efs"].items()
     assert isinstance(system, FileSystem)
-    return case.said(efs={key: replace(system, **changes)})
+    return case.said(file_systems={"efs": {key: replace(system, **changes)}})
 
 
 def endpoint(case: Case, **changes: Any) -> Case:
     """Other facts about its one mount target."""
-    (system,) = case.facts.efs.values()
+    (system,) = case.facts.file_systems["efs"].values()
     assert isinstance(system, FileSystem) and not isinstance(system.endpoints, NotQueried)
     return efs(case, endpoints=(replace(system.endpoints[0], **changes),))
 
@@ -162,7 +162,7 @@ def zfs(case: Case, *, volumes: tuple[str, ...] = ("/fsx", "/fsx/data")) -> Case
 
 def s3files(case: Case) -> Case:
     return case.mount(S3FilesMount("files", "/files", "fs-0cccccccccccccccc")).said(
-        s3files={(REGION, "fs-0cccccccccccccccc"): None}
+        file_systems={**case.facts.file_systems, "s3files": {(REGION, "fs-0cccccccccccccccc"): None}}
     )
 
 
@@ -212,7 +212,7 @@ def tcp(cidr: str, low: int = 0, high: int = 65535) -> SecurityRule:
 
 
 def system_of(case: Case) -> FileSystem:
-    (system,) = case.facts.efs.values()
+    (system,) = case.facts.file_systems["efs"].values()
     assert isinstance(system, FileSystem)
     return system
 

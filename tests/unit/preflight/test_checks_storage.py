@@ -32,7 +32,10 @@ from tests.unit.preflight.account import (
 from tests.unit.preflight.world import CLOSED, ROLE
 
 CASES: Cases = {
-    "no EFS": (lambda c: c.said(efs=dict.fromkeys(c.facts.efs)), [("HPK-V401", "error", f"{M0}.file_system_id")]),
+    "no EFS": (
+        lambda c: c.said(file_systems={"efs": dict.fromkeys(c.facts.file_systems["efs"])}),
+        [("HPK-V401", "error", f"{M0}.file_system_id")],
+    ),
     "no S3 Files": (s3files, [("HPK-V401", "error", "hyperpod_kit.mounts[2].file_system_id")]),
     "EFS without a policy": (
         lambda c: efs(c, policy=None),
@@ -51,7 +54,9 @@ CASES: Cases = {
     "EFS of another VPC": (lambda c: endpoint(c, vpc_id="vpc-2"), [("HPK-V404", "error", f"{M0}.file_system_id")]),
     "EFS in another region is not judged by zones": (
         lambda c: first_mount(c, region="eu-west-1").said(
-            efs={("eu-west-1", next(iter(c.facts.efs))[1]): FileSystem("fs", "available", None, (), CLOSED, {})}
+            file_systems={
+                "efs": {("eu-west-1", efs_id(c)): FileSystem("fs", "available", None, (), CLOSED, {})},
+            }
         ),
         [],
     ),

@@ -1,0 +1,77 @@
+"""What the preflight knows of a kind of mount."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable, Iterator, NamedTuple, Optional
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.facts import AccountFacts, Answer, FileSystem, FsxFileSystem
+from hyperpod_kit.preflight.need import Account, Carried, Need
+from hyperpod_kit.preflight.placement import RoleOf
+from hyperpod_kit.preflight.queries.client import QueryClient
+from hyperpod_kit.preflight.queries.shared import FileSystemQuery
+
+
+@dataclass(frozen=True)
+class SharedService:
+    """A service of file systems with an id and with mount targets, such as EFS.
+
+    name: for a person; word: what the aws command calls it; listing: the command that lists file systems.
+    """
+
+    name: str
+    word: str
+    listing: str
+    query: Callable[[QueryClient, FileSystemQuery], Answer[Optional[FileSystem]]]
+
+
+@dataclass(frozen=True)
+class FsxType:
+    """A type of FSx file system.
+
+    name: as FSx writes it; ports: of the protocol; both_ways: its servers connect to the nodes too; paths: (path of the
+    DNS name, path of what is mounted of it), of a mount and its place; volumes: whether a mount names a volume that
+    FSx has to be asked about; differs: what the mount says otherwise than the file system, beside the DNS name, with
+    the place of that.
+    """
+
+    name: str
+    ports: tuple[int, ...]
+    both_ways: bool
+    paths: Callable[[Any, str], tuple[str, str]]
+    volumes: Callable[[Any], bool]
+    differs: Callable[[Any, str, FsxFileSystem], Iterator[Finding]]
+
+
+class BucketOf(NamedTuple):
+    """The part of a bucket that a mount shows. `path`: where its name is written."""
+
+    bucket: str
+    prefix: str
+    path: str
+
+
+@dataclass(frozen=True)
+class MountInquiry:
+    """What AWS is asked about the mounts of one kind. No field has a default: a kind that asks nothing says `None`.
+
+    needs: what the role must be allowed for the mounts that its nodes have; shared, fsx: the service behind the kind;
+    bucket: what a mount shows of a bucket, None for one that is not AWS's; checks: of this kind alone.
+    """
+
+    needs: Callable[[Carried, Account, RoleOf], Iterable[Need]]
+    shared: Optional[SharedService]
+    fsx: Optional[FsxType]
+    bucket: Optional[Callable[[Any, str], Optional[BucketOf]]]
+    checks: tuple[Callable[[Settings, AccountFacts], Iterable[Finding]], ...]
+
+
+def no_needs(carried: Carried, account: Account, role: RoleOf) -> Iterable[Need]:
+    """Mounting asks no permission of the role."""
+    return ()
+
+
+NOTHING = MountInquiry(needs=no_needs, shared=None, fsx=None, bucket=None, checks=())
+"""AWS knows nothing of these mounts."""

@@ -1,0 +1,38 @@
+"""FSx for Lustre: its ports and its mount name."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.model.mounts.lustre import LustreMount
+from hyperpod_kit.preflight.facts import FsxFileSystem
+from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_needs
+
+PORTS = (988, 1018, 1019, 1020, 1021, 1022, 1023)
+"""FSx for Lustre User Guide, `File system access control with Amazon VPC`: both ways."""
+
+
+def paths(mount: LustreMount, place: str) -> tuple[str, str]:
+    """Of its DNS name and its mount name; the short form has a key for each."""
+    return (place, "fsx_mountname") if place == "fsx_dns_name" else (f"{place}.dns_name", f"{place}.mount_name")
+
+
+def differs(mount: LustreMount, at: str, system: FsxFileSystem) -> Iterator[Finding]:
+    """The mount name is the file system's own."""
+    if system.mount_name and mount.mount_name != system.mount_name:
+        yield Finding(
+            "HPK-V505",
+            at,
+            f"the mount name of {system.id} is {system.mount_name}, not {mount.mount_name}",
+            f"Write {system.mount_name}",
+        )
+
+
+KIND = MountInquiry(
+    needs=no_needs,
+    shared=None,
+    fsx=FsxType("LUSTRE", PORTS, both_ways=True, paths=paths, volumes=lambda mount: False, differs=differs),
+    bucket=None,
+    checks=(),
+)

@@ -1,0 +1,42 @@
+"""FSx for OpenZFS: its port and its volumes."""
+
+from __future__ import annotations
+
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME, OpenZfsMount
+from hyperpod_kit.preflight.facts import FsxFileSystem, known
+from hyperpod_kit.preflight.mounts.inquiry import FsxType, MountInquiry, no_needs
+
+PORTS = (2049,)
+"""NFS 4.2 needs no other; the guide's further ones serve older versions."""
+
+
+def paths(mount: OpenZfsMount, place: str) -> tuple[str, str]:
+    """Of its DNS name and its export."""
+    return place if place == "fsx_openzfs_dns_name" else f"{place}.dns_name", f"{place}.export"
+
+
+def volumes(mount: OpenZfsMount) -> bool:
+    """Every file system has the root volume."""
+    return mount.export != ROOT_VOLUME
+
+
+def differs(mount: OpenZfsMount, at: str, system: FsxFileSystem) -> Iterator[Finding]:
+    """The volume is one of the file system's."""
+    there = known(system.volumes)
+    if there is not None and mount.export not in there:
+        listed = ", ".join(sorted(there)[:5]) or "none"
+        yield Finding(
+            "HPK-V506", at, f"{system.id} has no volume {mount.export}: it has {listed}", "Name one of its volumes"
+        )
+
+
+KIND = MountInquiry(
+    needs=no_needs,
+    shared=None,
+    fsx=FsxType("OPENZFS", PORTS, both_ways=False, paths=paths, volumes=volumes, differs=differs),
+    bucket=None,
+    checks=(),
+)

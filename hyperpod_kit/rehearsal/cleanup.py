@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Optional
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cgroups, host, mounts, network, own_place, processes, state
+from hyperpod_kit.rehearsal import cgroups, host, host_mounts, network, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import CGROUP_PARENT, Layout, existing
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.process import Process
@@ -48,7 +48,7 @@ def remove_traces(layout: Layout) -> list[str]:
     left: list[str] = []
     if not cgroups.kill(layout.cgroup):
         left += [f"process {pid}" for pid in sorted(cgroups.members(layout.cgroup))]
-    left += [f"mount {point}" for point in mounts.unmount_below(layout.root, runner)]
+    left += [f"mount {point}" for point in host_mounts.unmount_below(layout.root, runner)]
     network.remove_all(layout, runner)
     left += [f"network namespace {name}" for name in network.namespaces() if name.startswith(layout.netns(""))]
     left += [f"link {name}" for name in network.links(runner) if name == layout.bridge]

@@ -31,6 +31,8 @@ from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout, lock_file
 from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
+from hyperpod_kit.rehearsal.mounts import efs
+from hyperpod_kit.rehearsal.mounts.mountpoint_s3 import BUCKETS
 from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import NodeSecrets
 from hyperpod_kit.rehearsal.operations import Operations
@@ -73,7 +75,7 @@ class Daemon:
         storage.create(layout, bridge.gateway)
         host_keys.generate(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
         store = StoredBuckets(layout.s3)
-        for bucket in storage.BUCKETS:
+        for bucket in BUCKETS:
             store.create_bucket(bucket)
         machines = Machines(layout, MachineOptions(self.settings.shares, self.settings.shm_size))
         keys = Keys.new()
@@ -85,7 +87,7 @@ class Daemon:
             [("127.0.0.1", 0), (bridge.gateway, 0)],
             store,
             RehearsalControlPlane(self._operations),
-            EfsService(layout.file_systems["efs"]),
+            EfsService(layout.file_systems[efs.KIND.data]),
             keys=keys.known(),
         )
         bridge.require_reachable(self._server.port)

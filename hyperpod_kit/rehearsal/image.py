@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Callable, Iterator, Tuple
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import apt_sources, image_root, mounts
+from hyperpod_kit.rehearsal import apt_sources, host_mounts, image_root
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import every
@@ -194,7 +194,7 @@ def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
 def _remove_left_behind(cache: Path) -> None:
     for path in cache.glob("build-*"):
         # Never remove what is mounted there: it may be this machine's own /proc.
-        if not mounts.unmount_below(path.absolute(), LocalRunner()):
+        if not host_mounts.unmount_below(path.absolute(), LocalRunner()):
             shutil.rmtree(path, ignore_errors=True)
 
 

@@ -15,6 +15,7 @@ from typing import Dict, Optional
 
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.rehearsal import own_place
+from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 
 DEFAULT_NAME = "demo"
 STATE_BASE = Path("/var/lib/hyperpod-kit-rehearsal")
@@ -112,8 +113,8 @@ class Layout:
 
     @property
     def file_systems(self) -> Dict[str, Path]:
-        """Data of the shared file systems, by kind as the stand-ins name it; nodes see them under /hpk."""
-        return {kind: self.root / kind for kind in ("efs", "s3files", "fsx", "openzfs")}
+        """Data of the shared file systems, by the name that the stand-ins know them by; nodes see them under /hpk."""
+        return {its.data: self.root / its.data for its in REHEARSED.values() if its.data}
 
     @property
     def ssh_key(self) -> Path:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cgroups, host, launch, mounts, processes
+from hyperpod_kit.rehearsal import cgroups, host, host_mounts, launch, processes
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.run import Completed, LocalRunner
 from hyperpod_kit.system.process import Process, identify
@@ -200,5 +200,5 @@ class Machines:
         self._running.pop(instance_id, None)
         self.keep_logs(instance_id)
         cgroups.remove(f"{self.layout.cgroup}/{instance_id}")
-        mounts.unmount_below(self.directory(instance_id), self._runner)
+        host_mounts.unmount_below(self.directory(instance_id), self._runner)
         shutil.rmtree(self.directory(instance_id), ignore_errors=True)

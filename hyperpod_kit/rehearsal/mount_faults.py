@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cgroups, processes, storage, targets
+from hyperpod_kit.rehearsal import cgroups, processes, targets
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 from hyperpod_kit.rehearsal.standins.install import LIBRARY
 from hyperpod_kit.run import LocalRunner, Runner
 from hyperpod_kit.system.mountinfo import parse, read
@@ -178,16 +179,11 @@ def unit_of(pid: int) -> str:
 
 def foreign_mount(fs_type: str, serving: List[str], path: str) -> List[str]:
     """A command that mounts something else of the same kind at `path`. `serving`: words of the present server."""
-    if fs_type == "fuse" and "mount-s3" in serving:
-        bucket = next(name for name in storage.BUCKETS if name not in serving)
-        return ["/usr/bin/mount-s3", "--allow-other", bucket, path]
-    commands = {
-        "fuse.efs": ["efs", "-o", "tls", f"{storage.OTHER_EFS_ID}:/"],
-        "fuse.s3files": ["s3files", f"{storage.OTHER_S3FILES_ID}:/"],
-        "fuse.lustre": ["lustre", f"{storage.LUSTRE_DNS_NAME}@tcp:/{storage.OTHER_LUSTRE_MOUNT_NAME}"],
-        "fuse.nfs4": ["nfs", f"{storage.OTHER_OPENZFS_DNS_NAME}:{storage.OPENZFS_EXPORT}"],
-    }
-    return ["/usr/bin/mount", "-t", *commands.get(fs_type, ["tmpfs", "somebody-elses"]), path]
+    for its in REHEARSED.values():
+        command = its.another(fs_type, serving)
+        if command is not None:
+            return [*command, path]
+    return ["/usr/bin/mount", "-t", "tmpfs", "somebody-elses", path]
 
 
 FAULTS: Dict[str, Callable[[Spot], str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Dict, Tuple
@@ -11,6 +12,7 @@ from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
+from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 
 RECORDED = (
     "systemctl",
@@ -52,14 +54,7 @@ RECORDED = (
     "modinfo",
 )
 """Programs that a lifecycle script may call and that must not touch this machine."""
-PRESENT = (
-    "usr/bin/mount-s3",
-    "usr/sbin/mount.efs",
-    "usr/sbin/mount.s3files",
-    "usr/sbin/mount.lustre",
-    "usr/sbin/mount.nfs",
-    "usr/sbin/nft",
-)
+PRESENT = (*(client for its in REHEARSED.values() for client in its.clients), "usr/sbin/nft")
 """Programs that the node side looks for by their place."""
 NODE_TYPES: dict[str, str] = {Role.CONTROLLER: CONTROLLER, Role.LOGIN: LOGIN, Role.COMPUTE: COMPUTE}
 
@@ -115,6 +110,8 @@ def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[P
     program.chmod(0o755)
     for name in RECORDED:
         (shims / name).symlink_to(program)
+    shown = {word: how for its in REHEARSED.values() for word, how in its.shown.items()}
+    (inside / "sandbox" / "shown.json").write_text(json.dumps(shown))
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
         (inside / "opt/slurm/bin" / name).symlink_to(program)
     for client in PRESENT:

@@ -69,12 +69,8 @@ def mount(args: List[str]) -> int:
     rest = operands(args, ("-t", "-o", "--types", "--options"))
     kind = args[args.index("-t") + 1] if "-t" in args else "none"
     if len(rest) == 2:
-        source = {
-            "efs": "127.0.0.1:/",
-            "s3files": "127.0.0.1:/",
-            "lustre": "10.0.0.1@tcp:/" + rest[0].rpartition(":/")[2],
-        }.get(kind, rest[0])
-        add_mount(rest[1], {"efs": "nfs4", "s3files": "nfs4", "nfs": "nfs4"}.get(kind, kind), source)
+        fs_type, source = read_state("shown.json").get(kind, (kind, "{source}"))
+        add_mount(rest[1], fs_type, source.format(source=rest[0], name=rest[0].rpartition(":/")[2]))
     return 0
 
 
@@ -273,7 +269,6 @@ HANDLERS: Dict[str, Callable[[List[str]], int]] = {
     "sudo": sudo,
     "modinfo": modinfo,
     "nft": nft,
-    **{f"mount.{kind}": client_version for kind in ("efs", "s3files", "lustre", "nfs")},
 }
 
 
@@ -281,7 +276,7 @@ def call(name: str, args: List[str]) -> int:
     """Record a command and imitate it. A name without a handler succeeds in silence."""
     with (STATE / "commands.jsonl").open("a") as file:
         file.write(json.dumps([name, *args]) + "\n")
-    handler = HANDLERS.get(name)
+    handler = client_version if name.startswith("mount.") else HANDLERS.get(name)
     return handler(args) if handler else 0
 
 

@@ -14,9 +14,9 @@ from driver import CONFIG, Driver
 
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
 from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
-from hyperpod_kit.rehearsal.storage import LUSTRE_MOUNT_NAME
 from tests.faults.site import CAPTURER, TRAINER, output, settle
 from tests.support.wait import until
 

@@ -14,7 +14,7 @@ import pytest
 from driver import Driver, wait_until
 
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.rehearsal.storage import S3FILES_ID
+from hyperpod_kit.rehearsal.mounts.s3files import S3FILES_ID
 
 WORKER = "storage-worker/0"
 DEADLINE = 2.0

@@ -12,6 +12,9 @@ from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.rehearsal import mount_faults, storage
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.mount_faults import Spot, foreign_mount
+from hyperpod_kit.rehearsal.mounts.efs import OTHER_EFS_ID
+from hyperpod_kit.rehearsal.mounts.mountpoint_s3 import BUCKETS
+from hyperpod_kit.rehearsal.mounts.openzfs import OTHER_OPENZFS_DNS_NAME
 
 
 def test_the_command_offers_every_fault():
@@ -24,16 +27,16 @@ def test_the_command_offers_every_fault():
     [
         (
             "fuse",
-            ["python3", "mount-s3", "--prefix", "corpus/", storage.BUCKETS[1], "/m"],
-            ["/usr/bin/mount-s3", "--allow-other", storage.BUCKETS[0], "/m"],
+            ["python3", "mount-s3", "--prefix", "corpus/", BUCKETS[1], "/m"],
+            ["/usr/bin/mount-s3", "--allow-other", BUCKETS[0], "/m"],
         ),
         (
             "fuse",
-            ["python3", "mount-s3", storage.BUCKETS[0], "/m"],
-            ["/usr/bin/mount-s3", "--allow-other", storage.BUCKETS[1], "/m"],
+            ["python3", "mount-s3", BUCKETS[0], "/m"],
+            ["/usr/bin/mount-s3", "--allow-other", BUCKETS[1], "/m"],
         ),
-        ("fuse.efs", [], ["/usr/bin/mount", "-t", "efs", "-o", "tls", f"{storage.OTHER_EFS_ID}:/", "/m"]),
-        ("fuse.nfs4", [], ["/usr/bin/mount", "-t", "nfs", f"{storage.OTHER_OPENZFS_DNS_NAME}:/fsx", "/m"]),
+        ("fuse.efs", [], ["/usr/bin/mount", "-t", "efs", "-o", "tls", f"{OTHER_EFS_ID}:/", "/m"]),
+        ("fuse.nfs4", [], ["/usr/bin/mount", "-t", "nfs", f"{OTHER_OPENZFS_DNS_NAME}:/fsx", "/m"]),
         ("ext4", [], ["/usr/bin/mount", "-t", "tmpfs", "somebody-elses", "/m"]),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from hyperpod_kit.environment import HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import cgroups, layout, mounts, targets
+from hyperpod_kit.rehearsal import cgroups, host_mounts, layout, targets
 from hyperpod_kit.rehearsal.layout import Layout
 
 HYBRID = """\
@@ -65,7 +65,7 @@ def test_mounts_below_are_newest_first_and_unescaped():
 13 10 0:4 / /var/tmp/x/demo2/image ro - squashfs /dev/loop1 ro
 14 12 0:5 / /var/tmp/x/demo/a\\040b rw - tmpfs tmpfs rw
 """
-    assert [str(point) for point in mounts.below(Path("/var/tmp/x/demo"), text)] == [
+    assert [str(point) for point in host_mounts.below(Path("/var/tmp/x/demo"), text)] == [
         "/var/tmp/x/demo/a b",
         "/var/tmp/x/demo/nodes/i-1/root",
         "/var/tmp/x/demo/image",

@@ -1,0 +1,1 @@
+"""What stands in for each kind of mount in a rehearsal, one file for each."""

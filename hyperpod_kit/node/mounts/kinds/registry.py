@@ -9,7 +9,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import for_every_kind
 from hyperpod_kit.node.mounts.kinds.kind import Kind
 
-KINDS = for_every_kind("hyperpod_kit.node.mounts.kinds", Kind)
+KINDS = for_every_kind("hyperpod_kit.node.mounts.kinds", Kind)  # type: ignore[type-abstract]
 
 
 def kind_of(mount: Mount) -> Kind:

@@ -65,8 +65,9 @@ def test_the_documented_permissions_are_all_that_is_asked_for() -> None:
     """Plus DescribeCluster, which comes with ListClusters."""
     root = Path(__file__).parents[3]
     asked = set()
-    for path in (root / "hyperpod_kit/preflight/queries").glob("*.py"):
-        asked |= set(re.findall(r'"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()))
+    preflight = root / "hyperpod_kit/preflight"
+    for path in [*preflight.glob("queries/*.py"), *preflight.glob("mounts/*.py")]:
+        asked |= set(re.findall(r'(?:\.ask\(|\baction =)\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()))
     page = (root / "docs/preflight.md").read_text()
     policy = json.loads(page.split("```json\n")[1].split("```")[0])
     assert set(policy["Statement"][0]["Action"]) == asked | {"sagemaker:DescribeCluster"}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar, List, Optional, Tuple
-from urllib.parse import urlsplit
 
 from hyperpod_kit.model.mounts.base import Mount, MountService, Traits
 from hyperpod_kit.model.states import ROLES
@@ -121,6 +120,8 @@ class S3Mount(Mount):
 
     def host(self, region: str, dns_suffix: str) -> str:
         if self.endpoint_url:
+            from urllib.parse import urlsplit  # not for a health check, which costs less than this
+
             return urlsplit(self.endpoint_url).hostname or ""
         where = self.region or region
         return f"s3.{where}.{dns_suffix}" if where else ""

@@ -87,6 +87,11 @@ def cluster_of(spec: ClusterSpec) -> RehearsedCluster:
     return cluster
 
 
+def shown_mounts() -> str:
+    """What the shim of mount(8) reads: how the kernel would list the mounts of each kind."""
+    return json.dumps({word: how for its in REHEARSED.values() for word, how in its.shown.items()})
+
+
 def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[Path, Path]:
     """Fill an empty directory for `node`; returns the shims' directory and the root that is HPK_ROOT."""
     shims, inside = root / "shims", root / "root"
@@ -110,8 +115,7 @@ def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[P
     program.chmod(0o755)
     for name in RECORDED:
         (shims / name).symlink_to(program)
-    shown = {word: how for its in REHEARSED.values() for word, how in its.shown.items()}
-    (inside / "sandbox" / "shown.json").write_text(json.dumps(shown))
+    (inside / "sandbox" / "shown.json").write_text(shown_mounts())
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
         (inside / "opt/slurm/bin" / name).symlink_to(program)
     for client in PRESENT:

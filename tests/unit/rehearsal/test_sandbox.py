@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.rehearsal import sandbox, sandbox_shim
+from hyperpod_kit.rehearsal import sandbox, sandbox_root, sandbox_shim
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 
@@ -24,6 +24,7 @@ def shim(tmp_path):
     (root / "proc/self/mountinfo").write_text("1 0 0:1 / / rw - overlay overlay rw\n")
     (root / "etc/passwd").write_text("root:x:0:0::/root:/bin/bash\n")
     (root / "etc/group").write_text("root:x:0:\n")
+    (root / "sandbox/shown.json").write_text(sandbox_root.shown_mounts())
     program = tmp_path / "shim"
     shutil.copyfile(sandbox_shim.__file__, program)
     program.chmod(0o755)

@@ -111,7 +111,7 @@ subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
 os.makedirs(base + "/ubuntu/.ssh")
 subprocess.run(["chown", "-R", "1000:1000", base + "/ubuntu"], check=True)
 subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", base], check=True)
-beneath.homes_in = lambda node, path: [beneath.Home(base + "/ubuntu", 1000, 1000)]
+shadowed_homes.homes_in = lambda node, path: [shadowed_homes.Home(base + "/ubuntu", 1000, 1000)]
 
 class Racing(LocalRunner):
     "The attacker has his turn before each command of root's."

@@ -67,7 +67,11 @@ def test_the_documented_permissions_are_all_that_is_asked_for() -> None:
     asked = set()
     preflight = root / "hyperpod_kit/preflight"
     for path in [*preflight.glob("queries/*.py"), *preflight.glob("mounts/*.py")]:
-        asked |= set(re.findall(r'(?:\.ask\(|\baction =)\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()))
+        asked |= set(
+            re.findall(
+                r'(?:\.ask\(|\baction =|with_groups\(\s*client,)\s*"([a-z0-9]+:[A-Z][A-Za-z]+)"', path.read_text()
+            )
+        )
     page = (root / "docs/preflight.md").read_text()
     policy = json.loads(page.split("```json\n")[1].split("```")[0])
     assert set(policy["Statement"][0]["Action"]) == asked | {"sagemaker:DescribeCluster"}

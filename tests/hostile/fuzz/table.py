@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import List
 
-from tests.hostile.fuzz import checkpoint_parsers, word_parsers
+from tests.hostile.fuzz import checkpoint_parsers, foreign_parsers, job_parsers, node_parsers
 from tests.hostile.fuzz.engine import Parser
 
-PARSERS: List[Parser] = [*checkpoint_parsers.PARSERS, *word_parsers.PARSERS]
+PARSERS: List[Parser] = [
+    *checkpoint_parsers.PARSERS,
+    *foreign_parsers.PARSERS,
+    *job_parsers.PARSERS,
+    *node_parsers.PARSERS,
+]

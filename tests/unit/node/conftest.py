@@ -15,6 +15,7 @@ import pytest
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
 from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.node.health import check_cycle
 from tests.unit.node import fakes, serving_fuse, silent_fuse, swept
 
 CHECKOUT = Path(__file__).parents[3]
@@ -200,3 +201,9 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
         return Sandbox(root, staging, bundle, CONTROLLER if role == "controller" else WORKER)
 
     return make
+
+
+@pytest.fixture
+def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the rules of the packet filter add to a check: test_packet_rules.py and tests/hostile."""
+    monkeypatch.setattr(check_cycle.packet_rules, "see_to", lambda node: check_cycle.packet_rules.Guarded())

@@ -10,6 +10,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
+from hyperpod_kit.node.health.check_cycle import CheckCycle, check_cycle
 from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import Completed
@@ -116,3 +117,10 @@ class FakeNode:
         process = self.root / "proc" / str(pid)
         process.mkdir(parents=True, exist_ok=True)
         (process / "cmdline").write_text("\0".join(argv) + "\0")
+
+
+def ticked(node: Node) -> CheckCycle:
+    """The timer's check, which no other one keeps away."""
+    done = check_cycle(node)
+    assert done is not None
+    return done

@@ -1,0 +1,249 @@
+"""What ledgers, ranks, Slurm and sockets say."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Any, Dict, List
+
+from hyperpod_kit.checkpoint.agent.channel import Channel
+from hyperpod_kit.errors import JobError, RunError, Untrusted
+from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline
+from hyperpod_kit.slurm import control, hostlist, records
+from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.untrusted.lines import Lines
+from tests.hostile.fuzz.engine import Parser
+from tests.hostile.fuzz.places import file_of, folder
+from tests.hostile.fuzz.words import Said, js, of_bytes, of_json, of_rows, text_of
+
+
+def read_ledger(data: bytes) -> None:
+    path = file_of(data, "root/.hpk/attempts.jsonl")
+    found = timeline.attempts(os.path.dirname(os.path.dirname(path)), "", [])
+    sums = timeline.totals(found, 2e9)
+    status.table(found, sums)
+    if len(data) % 8 == 0:
+        status_page.page("x", found, sums, 2e9)
+    rows = ledger.Ledger(os.path.dirname(path), "7", 1).rows()
+    policy.spent(rows, (2, 5), 1)
+    policy.poison(rows)
+
+
+def read_decision(data: bytes) -> None:
+    file_of(data, "state/decisions/7.0.0.0.json")
+    record = shared_decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0)
+    for line in shared_decision.task_prolog_lines(record, "0"):
+        if not line.isprintable():
+            raise AssertionError(f"a line for the environment: {line!r}")
+
+
+DECIDED = {
+    "launch": "7.0.0.0",
+    "by": "0@n",
+    "t": 1.5,
+    "from": "seq-000005.step-0000000050.e2-abcd",
+    "step": 50,
+    "order": [2, 5],
+    "kind": "hyperpod-kit",
+    "proof": "",
+    "rejected": [{"attempt": "a", "why": "b"}],
+}
+
+
+def read_exits(data: bytes) -> None:
+    file_of(data, "state/exits/7.0.0/0.json")
+    found = exits.read(folder("state"), "7.0.0")
+    for one in found:
+        exits.describe(one)
+    outcome.furthest(found)
+    outcome.earliest(found)
+
+
+NODE = (
+    b"NodeName=ip-10-1-0-1 Arch=x86_64 NodeAddr=10.1.0.1 NodeHostName=ip-10-1-0-1 Port=6818 State=IDLE+DRAIN "
+    b"BootTime=2026-11-20T23:58:03 Reason=hyperpod-kit:mount:fsx [root@2026-11-20T23:58:03]\n"
+)
+WORDS = [
+    b"JobId=",
+    b"JobState=",
+    b"NodeList=",
+    b"Port=",
+    b"HetJobOffset=",
+    b"Comment=",
+    b"\n",
+    b" ",
+    b"=",
+    b"(null)",
+    b"7_[1-9]",
+    b"State=",
+    b"BootTime=",
+    b"NodeName=",
+    b"ip-[0-4294967295]",
+]
+
+
+def read_slurm(data: bytes) -> None:
+    """Records of nodes and steps; and of jobs, with the mark that only squeue and we know."""
+    runner: Any = Said(text_of(data))
+    failed = None
+    for ask in (lambda: control.all_nodes(runner), lambda: control.running_steps(runner, JobId("7"), "hpk")):
+        try:
+            ask()
+        except (RunError, JobError) as err:
+            failed = err
+    found = records.split(text_of(data), "@mark@")
+    if found is not None:
+        with contextlib.suppress(RunError):
+            sweep.orphans(found)
+    if failed is not None:
+        raise failed
+
+
+SQUEUE = (
+    b"".join(
+        value + b"@mark@"
+        for value in (
+            b"7",
+            b"7",
+            b"2",
+            b"",
+            b"",
+            b"1001",
+            b"1001",
+            b"RUNNING",
+            b"None",
+            b"1",
+            b"0",
+            b"1",
+            b"n1",
+            b"n[1-4]",
+            b"hpk:elsewhere",
+        )
+    )
+    + b"\n"
+)
+
+
+def read_hosts(data: bytes) -> None:
+    names = hostlist.expand(text_of(data))
+    if sorted(set(hostlist.expand(hostlist.compress(names)))) != sorted(set(names)):
+        raise AssertionError("compress and expand disagree")
+
+
+def read_lines(data: bytes) -> None:
+    """As a socket gives them: in pieces, then its end."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.setblocking(False)
+        there.send(data[:100_000])
+        there.close()
+        found = Lines(here, 4096)
+        while not found.ended or found.waiting:
+            if found.arrived() is None and found.ended:
+                return
+
+
+def read_messages(data: bytes) -> None:
+    here, there = socket.socketpair()
+    with there:
+        there.setblocking(False)
+        there.send(data[:100_000])
+        there.close()
+        channel = Channel(here)
+        try:
+            while channel.arrived() is not None:
+                pass
+        except EOFError as err:
+            if err.args:  # and not just the end
+                raise
+        finally:
+            channel.close()
+
+
+ROWS: List[Dict[str, Any]] = [
+    {
+        "t": 1.5,
+        "job": "7",
+        "restart": 0,
+        "event": "attempt",
+        "attempt": "7.0.0",
+        "nodes": ["n1"],
+        "from": "seq-x",
+        "step": 5,
+        "order": [2, 5],
+        "kind": "hyperpod-kit",
+        "proof": "",
+        "rejected": [{"attempt": "a", "why": "b"}],
+    },
+    {
+        "t": 9,
+        "job": "7",
+        "restart": 0,
+        "event": "ended",
+        "attempt": "7.0.0",
+        "class": "crash",
+        "seconds": 7.5,
+        "code": 1,
+        "lost": ["n1"],
+        "first": {"rank": 0, "node": "n1", "code": 1, "signal": None},
+        "reached": 9,
+        "begins": 6,
+    },
+    {"t": 10, "job": "7", "restart": 0, "event": "requeue", "why": "x", "life": "ab"},
+    {"t": 11, "job": "7", "restart": 1, "event": "gave_up", "why": "y"},
+]
+EXIT = {
+    "rank": 0,
+    "node": "n1",
+    "boot_id": "b",
+    "code": 1,
+    "signal": None,
+    "started": 1.5,
+    "ended": 2.5,
+    "step": 5,
+    "begins": 1,
+}
+
+PARSERS = [
+    Parser(
+        "job: decision record",
+        read_decision,
+        (JobError,),
+        of_json(DECIDED, {**DECIDED, "from": None}),
+        (js(DECIDED),),
+    ),
+    Parser("job: ledger", read_ledger, (OSError,), of_rows(*ROWS), (b"\n".join(map(js, ROWS)),)),
+    Parser("job: exit records", read_exits, (), of_json(EXIT), (js(EXIT),)),
+    Parser(
+        "slurm: records",
+        read_slurm,
+        (RunError, JobError),
+        of_bytes([SQUEUE * 2, NODE, b"7.0 hpk-rank\n7.batch batch\n"], [b"@mark@", *WORDS]),
+        (NODE,),
+    ),
+    Parser(
+        "slurm: host lists",
+        read_hosts,
+        (ValueError,),
+        of_bytes(
+            [b"ip-10-1-41-[18-20],x[01-03]", b"a[1-2]b[3-4]", b"n1"],
+            [b"[", b"]", b"-", b",", b"[0-9]", b"[000-999]", b"9" * 12],
+        ),
+        (b"x[01-03]",),
+    ),
+    Parser(
+        "socket: lines",
+        read_lines,
+        (Untrusted,),
+        of_bytes([b'{"op":"hello"}\n' * 3], [b"\n", b"x" * 5000]),
+        (b"x\n",),
+    ),
+    Parser(
+        "socket: agents' messages",
+        read_messages,
+        (EOFError,),
+        of_rows({"op": "which", "key": [2, 5, "ab"], "tensors": None}),
+        (b"{}\n",),
+    ),
+]

@@ -1,0 +1,211 @@
+"""What nodes say to who asks them, and what people write into files."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any, Dict
+
+from hyperpod_kit.config import document, load
+from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.node.peers.query import PeerQuestion
+from hyperpod_kit.remote import causes, controller, installed, node_report
+from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
+from hyperpod_kit.remote.known_hosts import KnownHosts
+from hyperpod_kit.remote.ssm_shell import _understood
+from hyperpod_kit.remote.target import NodeTarget
+from tests.hostile.fuzz.engine import Parser
+from tests.hostile.fuzz.mutate import a_json, some_bytes
+from tests.hostile.fuzz.places import file_of
+from tests.hostile.fuzz.words import Said, js, of_bytes, of_json, of_rows, text_of
+
+TARGET = NodeTarget("i-0123456789abcdef0", "workers", "compute", "10.0.0.1", "Running")
+STATUS = {
+    "bundle_id": "ab12",
+    "ok": False,
+    "finished_at": 1.7e9,
+    "steps": [
+        {"step": "verify-bundle", "status": "ok", "error": "", "hint": ""},
+        {
+            "step": "mount:fsx",
+            "status": "failed",
+            "error": "mount.nfs4: Connection timed out",
+            "hint": "the security group",
+        },
+    ],
+}
+MOUNTS = {
+    "node": "n1",
+    "instance_id": TARGET.instance_id,
+    "bundle_id": "ab12",
+    "checked_at": 1.7e9,
+    "mounts": [
+        {
+            "name": "fsx",
+            "kind": "lustre",
+            "path": "/fsx",
+            "state": "ok",
+            "source": "fs-1@tcp:/x",
+            "detail": "",
+            "latency_ms": 1.5,
+            "required": True,
+            "checked_at": 1.7e9,
+        },
+        {
+            "name": "s3",
+            "kind": "s3",
+            "path": "/s3",
+            "state": "stale",
+            "detail": "Transport endpoint is not connected",
+        },
+    ],
+}
+
+
+def read_diagnosis(data: bytes) -> None:
+    [found] = diagnose([(TARGET, AwsWords())], lambda target: Said(text_of(data)))  # type: ignore[arg-type, return-value]
+    list(sentences(found))
+    found.to_dict()
+    if any("its answers cannot be read" in odd for odd in found.odd):
+        raise AssertionError(found.odd[0])  # nothing should need the last resort
+
+
+def read_bundle(data: bytes) -> None:
+    found = installed.understand(TARGET, text_of(data))
+    found.to_dict()
+
+
+def read_controller(data: bytes) -> None:
+    for said in controller._said(text_of(data)).values():
+        controller._response(TARGET, said)
+
+
+KEY = b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE4mGxAg0j0bX9nqU9nW1Yv9eJ2nVdJ2o9yHqK3f0a1b"
+HOSTS = (
+    b"10.0.0.1,[10.0.0.2]:2222 "
+    + KEY
+    + b"\n|1|F1E1KeoE/eEWhi10WpGv4OdiO6Y=|3988QV0VE8wmZL7suNrYQLITLCg= "
+    + KEY
+    + b"\n@revoked * "
+    + KEY
+    + b"\n@cert-authority * "
+    + KEY
+    + b"\n# x\n10.0.0.1 ssh-rsa AAAAB3NzaC1yc2EAAAADAQABAAAAAQ==\n"
+)
+
+
+def read_hosts_file(data: bytes) -> None:
+    known = KnownHosts(Path(file_of(data, "known_hosts")))
+    known.keys("10.0.0.1")
+    known.keys("[10.0.0.2]:2222")
+
+
+MARK = "hpk0123456789abcdef"
+FRAME = f"$ echo xx | base64 -d\r\n{MARK}-begin\r\n{'aGVsbG8='}\r\n{MARK}-end-0\r\n".encode()
+SMALL: Dict[str, Any] = {
+    "version": "1.0.0",
+    "workload_manager": "slurm",
+    "hyperpod_kit": {
+        "cluster": {"name": "demo", "region": "us-east-1", "instance_groups": [{"name": "w", "count": 2}]},
+        "mounts": [{"name": "s3", "kind": "s3", "path": "/s3", "bucket": "b"}],
+    },
+}
+CONFIG = json.loads((Path(__file__).parents[3] / "provisioning_parameters.example.json").read_text())
+
+
+def read_yaml(data: bytes) -> None:
+    document.read(Path(file_of(data, "config.yaml")))
+
+
+def read_json_config(data: bytes) -> None:
+    path = Path(file_of(data, "config.json"))
+    if hash(data) % 64:
+        document.read(path)
+    else:
+        load.check(path)  # all the rules, which are 50 times as slow
+
+
+def yaml_seed() -> bytes:
+    import yaml
+
+    return yaml.safe_dump(CONFIG["hyperpod_kit"]["cluster"]).encode()
+
+
+SCRIPT = (
+    "== current\nab12\n== status\n"
+    + json.dumps(STATUS)
+    + "\n== identity\n"
+    + "a" * 64
+    + "  SHA256SUMS\n== sums\n"
+    + "b" * 64
+    + "  lib/x.py\n== damaged\nlib/x.py: FAILED\n== files\n./lib/x.py\n./lib/y.py\n== end\n"
+).encode()
+QUESTION = {"connect_timeout": 10, "timeout": 10, "nodes": [{"id": "i-1", "address": "10.0.0.1", "slurm": "n1"}]}
+HEARD = {"id": TARGET.instance_id, "way": "ssh", "returncode": 0, "stdout": json.dumps(MOUNTS), "stderr": ""}
+
+PARSERS = [
+    Parser(
+        "node: mount report",
+        lambda data: node_report.read_report(text_of(data)),
+        (node_report.NoReport,),
+        of_json(MOUNTS),
+        (js(MOUNTS),),
+    ),
+    Parser("node: diagnose", read_diagnosis, (), of_rows(STATUS, MOUNTS, STATUS["steps"]), (js(STATUS), js(MOUNTS))),
+    Parser(
+        "node: bundle (diff)",
+        read_bundle,
+        (),
+        lambda rng: some_bytes(
+            rng, SCRIPT.replace(js(STATUS), a_json(rng, [STATUS])), [SCRIPT], [b"\n== ", b"== end\n", b": FAILED\n"]
+        ),
+        (SCRIPT,),
+    ),
+    Parser("node: by the controller", read_controller, (), of_rows(HEARD, {"end": 1}), (js(HEARD),)),
+    Parser(
+        "node: question to neighbours",
+        lambda data: PeerQuestion.read(io.StringIO(text_of(data))),
+        (UsageError,),
+        of_json(QUESTION),
+        (js(QUESTION),),
+    ),
+    Parser(
+        "node: causes in a log",
+        lambda data: list(causes.recognise(text_of(data) * 2)),
+        (),
+        of_bytes(
+            [b"mount target s3 modprobe exceeded insufficient bad interpreter\n", js(STATUS)],
+            [b"mount target ", b"s3", b"403", b"modprobe"],
+        ),
+        (js(STATUS),),
+    ),
+    Parser(
+        "ssm: shell frame",
+        lambda data: _understood(data, MARK),
+        (),
+        of_bytes([FRAME], [MARK.encode(), b"-begin\n", b"-end-", b"==", b"\r\n"]),
+        (FRAME,),
+    ),
+    Parser(
+        "ssh: known_hosts",
+        read_hosts_file,
+        (),
+        of_bytes([HOSTS], [KEY, b"@revoked ", b"|1|", b"ssh-rsa ", b"ecdsa-sha2-nistp256 "]),
+        (HOSTS,),
+    ),
+    Parser(
+        "configuration: JSON",
+        read_json_config,
+        (ConfigError, UsageError),
+        of_json(SMALL, SMALL, SMALL, SMALL, SMALL, SMALL, SMALL, CONFIG),
+        (js(CONFIG),),
+    ),
+    Parser(
+        "configuration: YAML",
+        read_yaml,
+        (ConfigError, UsageError),
+        of_bytes([yaml_seed()], [b"&a ", b"*a", b"!!python/object:x ", b"- ", b": ", b"<<: *a"]),
+        (yaml_seed(),),
+    ),
+]

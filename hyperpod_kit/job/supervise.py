@@ -165,7 +165,7 @@ def _seen(
     if end and nodes:
         lost = () if end.kind == ended.CANCELLED else tuple(sorted({*lost, *_missing(nodes, rules, records)}))
     elif code != 0 and rules.nodes:
-        lost = tuple(sorted({*lost, *_vanished(rules.nodes.doubted, rules.lines.words, records)}))
+        lost = tuple(sorted({*lost, *vanished(rules.nodes.doubted, rules.lines.words, records)}))
     return Observation(
         code=-9 if code is None else code,
         exits=records,
@@ -187,7 +187,7 @@ def _missing(seen: allocation.Allocation, rules: SupervisionRules, records: Iter
     return (silent | anew | set(seen.before)) & set(rules.used)
 
 
-def _vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterable[exits.Exit]) -> Set[str]:
+def vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterable[exits.Exit]) -> Set[str]:
     """Nodes that broke off without a last word, left no record and did not answer for a while: their machine died.
 
     One that is replaced or boots within seconds answers again before it would be given up.

@@ -61,15 +61,34 @@ def test_every_flip_and_every_torn_end_is_found() -> None:
             index.decode(data[:length])
 
 
+def resealed(body: bytes) -> bytes:
+    """With a digest that fits."""
+    return bytes(body) + hashlib.blake2b(body, digest_size=16).digest()
+
+
+def test_an_index_that_contradicts_itself_is_refused() -> None:
+    """Counts that do not fit the bytes, and a number of a name or of a kind that is not there."""
+    body = index.encode(SMALL)[:-16]
+    assert index.decode(resealed(body)) == SMALL
+    counts = range(8, 8 + 5 * 8, 8)
+    names = body.index(b"a.weightb") + len("a.weightb") + len("F32")
+    for at in (*counts, names, names + 3 * 4):
+        for more in (2, 200):
+            damaged = bytearray(body)
+            damaged[at] = damaged[at] + more & 0xFF
+            with pytest.raises(CheckpointError, match="contradicts itself"):
+                index.decode(resealed(damaged))
+
+
 @settings(max_examples=300)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=9))
-def test_an_index_that_contradicts_itself_is_refused(at: int, other: bytes) -> None:
+def test_nothing_but_checkpoint_error_comes_out_of_an_index(at: int, other: bytes) -> None:
     """Even with a digest that fits, nothing but CheckpointError comes out of `decode`."""
     body = bytearray(index.encode(SMALL)[:-16])
     at = 8 + at % (len(body) - 8)
     body[at : at + len(other)] = other
     with contextlib.suppress(CheckpointError):
-        index.decode(bytes(body) + hashlib.blake2b(body, digest_size=16).digest())
+        index.decode(resealed(body))
 
 
 def test_built_from_the_layouts_of_shards() -> None:

@@ -182,7 +182,7 @@ def test_every_check_is_wired_and_every_code_has_a_case() -> None:
 
 
 def test_no_wrong_configuration_breaks_a_check(right: Case) -> None:
-    """Findings of the rules do not end the preflight: every one of them, with what a right account says."""
+    """No exception is all that is asked: for each change that breaks a rule, with a right account and without facts."""
     for *_, change in OFFLINE:
         values = json.loads(EXAMPLE.read_text())
         change(values)

@@ -17,7 +17,7 @@ from hyperpod_kit.job.foreign import newest, quarantine
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, place
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 RANK = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "0", "SLURM_STEP_ID": "0", "SLURM_STEP_LAUNCHER_PORT": "41234"}
 KEY = shared_decision.key(RANK)

@@ -10,16 +10,7 @@ import pytest
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.errors import AwsError, Throttled
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
+from tests.support.clock import FakeClock
 
 
 def turned_away(times: int) -> Callable[[], str]:
@@ -35,27 +26,27 @@ def turned_away(times: int) -> Callable[[], str]:
 
 
 def test_later_and_later_until_it_is_answered() -> None:
-    clock = Clock()
-    assert patiently(turned_away(6), clock=lambda: clock.now, sleep=clock.sleep, chance=lambda: 1.0) == "done"
-    assert clock.pauses == [1, 2, 4, 8, 8, 8]
+    clock = FakeClock()
+    assert patiently(turned_away(6), clock=clock, sleep=clock.sleep, chance=lambda: 1.0) == "done"
+    assert clock.slept == [1, 2, 4, 8, 8, 8]
 
 
 def test_not_for_ever() -> None:
-    clock = Clock()
+    clock = FakeClock()
     with pytest.raises(Throttled):
-        patiently(turned_away(1000), patience=60, clock=lambda: clock.now, sleep=clock.sleep, chance=lambda: 0.0)
+        patiently(turned_away(1000), patience=60, clock=clock, sleep=clock.sleep, chance=lambda: 0.0)
     assert 50 < clock.now <= 60
 
 
 def test_another_error_is_not_repeated() -> None:
-    clock = Clock()
+    clock = FakeClock()
 
     def refused() -> str:
         raise AwsError("Op", "AccessDenied", "no")
 
     with pytest.raises(AwsError):
-        patiently(refused, clock=lambda: clock.now, sleep=clock.sleep)
-    assert clock.pauses == []
+        patiently(refused, clock=clock, sleep=clock.sleep)
+    assert clock.slept == []
 
 
 def test_side_by_side_and_still_in_order() -> None:

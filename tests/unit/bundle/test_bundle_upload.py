@@ -13,9 +13,8 @@ from hyperpod_kit.bundle import manifest
 from hyperpod_kit.bundle.render import Bundle
 from hyperpod_kit.bundle.upload import require_uploaded, upload
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
-from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import endpoint
 
 NAME = "sagemaker-hyperpod-kit-demo"
 
@@ -32,12 +31,8 @@ def bundle(**more: bytes) -> Bundle:
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoredBuckets]:
     made = StoredBuckets(tmp_path / "s3")
     made.create_bucket(NAME)
-    server = serve([("127.0.0.1", 0)], made, keys={"test": Key("test", "test")})
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    yield made
-    server.close()
+    with endpoint(monkeypatch, made):
+        yield made
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any, List
 
 import pytest
 
+from tests.support.clock import FakeClock
 from tests.support.wait import until
 
 torch = pytest.importorskip("torch")
@@ -26,14 +27,6 @@ from hyperpod_kit.checkpoint.saves import Saves  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 
 KEY = "abc123"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def ended(saves: Saves, seq: int, kind: str, note: str = "the disk is full", **more: Any) -> None:
@@ -57,7 +50,7 @@ def state() -> State:
 def test_the_first_and_then_every_doubling_is_said_with_how_long_ago_the_newest_durable_one_was(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    clock = Clock()
+    clock = FakeClock(1000.0)
     saves = Saves("/root", None, clock=clock)
     ended(saves, 1, "durable")
     clock.now += 720
@@ -113,7 +106,7 @@ def test_storage_that_is_only_slower_than_the_saves_is_said_and_no_error(caplog:
 
 
 def test_a_late_end_of_an_older_save_does_not_begin_a_row() -> None:
-    tally = losses.Tally(Clock())
+    tally = losses.Tally(FakeClock(1000.0))
     assert tally.lost(3, "full") and not tally.kept(2, 20) and tally.in_a_row == 1
     assert tally.kept(4, 40) and not tally.lost(1, "full") and tally.in_a_row == 0
     for seq in range(5, 3000):

@@ -9,13 +9,11 @@ from typing import Any, Callable, Iterator, Mapping
 
 import pytest
 
-from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import ARN, endpoint
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
-ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 
 
 class Control:
@@ -153,14 +151,8 @@ class Outcome:
 @pytest.fixture
 def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     store, control = StoredBuckets(tmp_path / "s3"), Control()
-    server = serve([("127.0.0.1", 0)], store, control, keys={"test": Key("test", "test")})
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    yield Cloud(server.url, store, control)
-    server.close()
+    with endpoint(monkeypatch, store, control) as url:
+        yield Cloud(url, store, control)
 
 
 @pytest.fixture

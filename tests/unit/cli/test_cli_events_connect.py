@@ -8,12 +8,12 @@ import stat
 import subprocess
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING, Any, Callable, ClassVar, Iterator
 
 import pytest
+
+from tests.support.http import Responder, served
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
@@ -85,34 +85,22 @@ def test_diagnose_tells_of_nodes_that_failed_and_are_gone(made: Cloud, hk: Hk) -
     assert "do: elasticfilesystem:ClientMount" in said.out
 
 
-class Sessions(BaseHTTPRequestHandler):
+class Sessions(Responder):
     """SSM's StartSession, and nothing else."""
 
     asked: ClassVar[list[tuple[str, dict[str, Any]]]] = []
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.asked.append((self.headers["X-Amz-Target"], body))
-        text = json.dumps({"SessionId": "s-1", "TokenValue": "secret", "StreamUrl": "wss://x/"}).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Quiet."""
+        self.asked.append((self.headers["X-Amz-Target"], json.loads(self.body())))
+        self.answer(200, json.dumps({"SessionId": "s-1", "TokenValue": "secret", "StreamUrl": "wss://x/"}).encode())
 
 
 @pytest.fixture
 def ssm(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     Sessions.asked = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Sessions)
-    Thread(target=server.serve_forever, daemon=True).start()
-    url = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", url)
-    yield url
-    server.shutdown()
-    server.server_close()
+    with served(Sessions) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_SSM", url)
+        yield url
 
 
 def program(directory: Path, name: str, text: str) -> None:

@@ -21,6 +21,7 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError, ConfigError, UsageError, WaitTimeout
 from hyperpod_kit.model.node_config import User
+from tests.support.clock import FakeClock
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 ALICE, BOB = User("alice", 2001, 2001), User("bob", 2002, 2002)
@@ -244,23 +245,21 @@ def test_of_two_admins_at_once_both_get_the_same_access_point() -> None:
 
 
 def test_a_new_access_point_is_waited_for_with_a_bound() -> None:
-    efs, now = Efs(REGION), [0.0]
+    efs, clock = Efs(REGION), FakeClock()
     observed = homes.Observed(
         "demo", "arn:aws:iam::1:role/R", "arn:aws:efs:fs-1", access_points.plan([WANTED], []), (), None
     )
     creating = described(1, LifeCycleState="creating")
 
     def run() -> homes.Observed:
-        return homes.apply(
-            efs, observed, clock=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds)
-        )
+        return homes.apply(efs, observed, clock=clock, sleep=clock.sleep)
 
     with Stubber(efs._client) as stub:
         stub.add_response("create_access_point", creating)
         for point in (creating, creating, described(1)):
             stub.add_response("describe_access_points", {"AccessPoints": [point]})
         stub.add_response("put_file_system_policy", {})
-        assert run().arns and 1 < now[0] < 10
+        assert run().arns and 1 < clock.now < 10
         stub.assert_no_pending_responses()
         stub.add_response("create_access_point", creating)
         for _ in range(100):

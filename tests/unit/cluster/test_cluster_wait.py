@@ -9,21 +9,22 @@ import pytest
 from hyperpod_kit.cluster.state import ClusterState, GroupState
 from hyperpod_kit.cluster.wait import observe, wait_deleted, wait_ready
 from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, WaitTimeout
+from tests.support.clock import FakeClock
 
 Step = Union[tuple[str, dict[str, int], str], Exception]
 GONE = AwsError("DescribeCluster demo", "ResourceNotFound", "no such cluster")
 
 
-class Scripted:
+class Scripted(FakeClock):
     """Answers one step a poll; the last step stays."""
 
     def __init__(self, *steps: Step, target: int = 2, continuous: bool = False) -> None:
+        super().__init__()
         self.steps = list(steps)
         self.target = target
         self.continuous = continuous
         self.events: list[dict[str, Any]] = []
         self.polls = 0
-        self.now = 0.0
         self._current: Step = steps[0]
 
     def describe_cluster(self, name: str) -> dict[str, Any]:
@@ -55,16 +56,10 @@ class Scripted:
             for _ in range(count)
         ]
 
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
 
 def go(function: Callable[..., Any], cloud: Scripted, **options: Any) -> Any:
     return function(
-        cloud, "demo", **{"timeout": 100.0, "interval": 10.0, "clock": cloud.clock, "sleep": cloud.sleep, **options}
+        cloud, "demo", **{"timeout": 100.0, "interval": 10.0, "clock": cloud, "sleep": cloud.sleep, **options}
     )
 
 

@@ -16,7 +16,7 @@ from hyperpod_kit.job.decider import Decider
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.policy import RetryPolicy
 from hyperpod_kit.job.report import PREFIX, JobReport
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 HERE = Path(__file__).parent
 TRAINER = HERE / "toy_trainer.py"

@@ -13,8 +13,8 @@ from hyperpod_kit.job import sweep
 from hyperpod_kit.job.batch_host_watch import BatchHostWatch, held_alone
 from hyperpod_kit.job.storage import RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
+from tests.support.runner import RecordingRunner
 from tests.support.wait import until
-from tests.unit.slurm.recording import RecordingRunner
 
 JOB = JobEnvironment.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"})
 

@@ -11,7 +11,7 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 GOOD = doctor_look.SlurmFacts(
     version=(22, 5),

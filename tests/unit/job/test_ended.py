@@ -7,7 +7,7 @@ import pytest
 from hyperpod_kit.job import allocation, ended
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 NODES = (
     "NodeName=n1 NodeAddr=10.0.0.1 State=IDLE+COMPLETING BootTime=2026-11-22T01:28:54\n"

@@ -12,8 +12,8 @@ import pytest
 from hyperpod_kit.errors import GaveUp, RunIsOwned, Unreachable
 from hyperpod_kit.job import ownership
 from hyperpod_kit.slurm.job_id import JobId
+from tests.support.runner import RecordingRunner
 from tests.unit.job.conftest import Job
-from tests.unit.slurm.recording import RecordingRunner
 
 
 def claim(state: Path, job: str, others: str = "", limit: float = 0.0) -> None:

@@ -4,28 +4,23 @@ from pathlib import Path
 from typing import Dict, Mapping, Tuple
 
 from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
+from tests.support.clock import FakeClock
 
 
-class World:
+class AskedNodes(FakeClock):
     """A clock and the answers of nodes."""
 
     def __init__(self, **answers: str) -> None:
-        self.now = 0.0
+        super().__init__()
         self.answers = answers
         self.asked = 0
-
-    def clock(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
     def probe(self, addresses: Mapping[str, Tuple[str, int]], timeout: float) -> Dict[str, str]:
         self.asked += 1
         return {name: self.answers[name] for name in addresses}
 
     def watch(self) -> NodeWatch:
-        return NodeWatch({name: ("h", 1) for name in self.answers}, probe=self.probe, clock=self.clock)
+        return NodeWatch({name: ("h", 1) for name in self.answers}, probe=self.probe, clock=self)
 
     def until_lost(self, watch: NodeWatch, limit: float) -> Tuple[float, list[str]]:
         while self.now < limit:
@@ -37,56 +32,56 @@ class World:
 
 
 def test_a_silent_machine_is_lost_in_seconds() -> None:
-    world = World(n1="open", n2="silent")
-    when, lost = world.until_lost(world.watch(), 60)
+    nodes = AskedNodes(n1="open", n2="silent")
+    when, lost = nodes.until_lost(nodes.watch(), 60)
     assert lost == ["n2"] and when <= 12
 
 
 def test_a_restart_of_slurmd_is_survived() -> None:
-    world = World(n1="open", n2="refused")
-    watch = world.watch()
-    assert world.until_lost(watch, 20) == (20.0, [])
-    world.answers["n2"] = "open"
-    assert world.until_lost(watch, 100) == (100.0, [])
-    world.answers["n2"] = "refused"
-    when, lost = world.until_lost(watch, 200)
+    nodes = AskedNodes(n1="open", n2="refused")
+    watch = nodes.watch()
+    assert nodes.until_lost(watch, 20) == (20.0, [])
+    nodes.answers["n2"] = "open"
+    assert nodes.until_lost(watch, 100) == (100.0, [])
+    nodes.answers["n2"] = "refused"
+    when, lost = nodes.until_lost(watch, 200)
     assert lost == ["n2"] and 130 <= when <= 140
 
 
 def test_healthy_nodes_are_asked_seldom() -> None:
-    world = World(n1="open")
-    world.until_lost(world.watch(), 60)
-    assert world.asked <= 12
+    nodes = AskedNodes(n1="open")
+    nodes.until_lost(nodes.watch(), 60)
+    assert nodes.asked <= 12
 
 
 def test_settling_ends_when_every_suspect_is_judged() -> None:
-    world = World(n1="open", n2="silent")
-    assert settle(world.watch(), 10.0, world.sleep, world.clock) == ["n2"]
-    assert 6 <= world.now <= 10
-    calm = World(n1="open")
-    assert settle(calm.watch(), 10.0, calm.sleep, calm.clock) == [] and calm.now == 0
-    assert settle(None, 10.0, world.sleep) == []
+    nodes = AskedNodes(n1="open", n2="silent")
+    assert settle(nodes.watch(), 10.0, nodes.sleep, nodes) == ["n2"]
+    assert 6 <= nodes.now <= 10
+    calm = AskedNodes(n1="open")
+    assert settle(calm.watch(), 10.0, calm.sleep, calm) == [] and calm.now == 0
+    assert settle(None, 10.0, nodes.sleep) == []
 
 
 def test_settling_waits_for_a_node_that_comes_back() -> None:
-    world = World(n1="silent")
-    watch = world.watch()
+    nodes = AskedNodes(n1="silent")
+    watch = nodes.watch()
 
     def sleep(seconds: float) -> None:
-        world.now += seconds
-        world.answers["n1"] = "open"
+        nodes.now += seconds
+        nodes.answers["n1"] = "open"
 
-    assert settle(watch, 10.0, sleep, world.clock) == []
+    assert settle(watch, 10.0, sleep, nodes) == []
 
 
 def test_output_and_checkpoints_are_progress(tmp_path: Path) -> None:
-    world = World()
+    nodes = AskedNodes()
     root = tmp_path / "root"
     root.mkdir()
     with open(tmp_path / "out", "w") as out:
-        watch = StallWatch(10.0, str(root), out.fileno(), clock=world.clock)
+        watch = StallWatch(10.0, str(root), out.fileno(), clock=nodes)
         for change in ("print", "save", "state"):
-            world.now += 9
+            nodes.now += 9
             assert not watch.stalled()
             if change == "print":
                 print("step", file=out, flush=True)
@@ -94,23 +89,23 @@ def test_output_and_checkpoints_are_progress(tmp_path: Path) -> None:
                 (root / "seq-1").mkdir()
             else:
                 (root / ".hpk").mkdir()
-            world.now += 2
+            nodes.now += 2
             stalled = watch.stalled()
             assert stalled == (change == "state"), change
 
 
 def test_a_start_may_be_silent_for_longer(tmp_path: Path) -> None:
-    world = World()
+    nodes = AskedNodes()
     with open(tmp_path / "out", "w") as out:
-        watch = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=world.clock)
-        world.now += 29
+        watch = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
+        nodes.now += 29
         assert not watch.stalled()
         print("step", file=out, flush=True)
         assert not watch.stalled()
-        world.now += 11
+        nodes.now += 11
         assert watch.stalled()
-        silent = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=world.clock)
-        world.now += 31
+        silent = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
+        nodes.now += 31
         assert silent.stalled()
 
 
@@ -120,18 +115,18 @@ def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
 
 
 def test_a_node_without_the_root_is_given_up_only_while_it_answers_here() -> None:
-    world = World()
+    nodes = AskedNodes()
     here = {"answers": True}
-    watch = AwayWatch(lambda: here["answers"], patience=10.0, clock=world.clock)
+    watch = AwayWatch(lambda: here["answers"], patience=10.0, clock=nodes)
     assert watch.lost([]) == [] and watch.due is None
     assert watch.lost(["n2"]) == [] and watch.due == 1.0
-    world.now += 9
+    nodes.now += 9
     here["answers"] = False  # an outage for everybody
     assert watch.lost(["n2"]) == []
     here["answers"] = True
-    world.now += 9
+    nodes.now += 9
     assert watch.lost(["n1", "n2"]) == []
-    world.now += 9
+    nodes.now += 9
     assert watch.lost(["n2"]) == []  # n1 has taken it back
-    world.now += 1
+    nodes.now += 1
     assert watch.lost(["n1", "n2"]) == ["n2"]

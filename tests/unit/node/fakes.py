@@ -3,85 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import List, Sequence
 
-from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.facts import NodeFacts
 from hyperpod_kit.node.health.check_cycle import CheckCycle, check_cycle
 from hyperpod_kit.node.paths import NodePaths
-from hyperpod_kit.node.timing import Clock
-from hyperpod_kit.run import Completed
-from tests.unit.slurm.recording import as_squeue, command
-
-Answer = Callable[[Sequence[str]], "tuple[int, str]"]
-
-
-class PatientClock(Clock):
-    """Time that passes only when somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 1_800_000_000.0
-        self.slept: List[float] = []
-
-    def wall(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.now += seconds
-
-
-class ScriptedRunner:
-    """Answers commands by their longest known beginning; what it does not know succeeds and says nothing."""
-
-    target = ""
-
-    def __init__(self) -> None:
-        self.calls: List[str] = []
-        self.answers: Dict[str, Answer] = {}
-
-    def on(self, beginning: str, code: int = 0, out: str = "", *, do: Optional[Callable[[], object]] = None) -> None:
-        """Answer commands that begin so; `do` runs first, for what the real command would change."""
-
-        def answer(argv: Sequence[str]) -> tuple[int, str]:
-            if do is not None:
-                do()
-            return code, out
-
-        self.answers[beginning] = answer
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float = 60.0,
-        check: bool = True,
-        input: Optional[str] = None,
-        env: Optional[Mapping[str, Optional[str]]] = None,
-    ) -> Completed:
-        line = command(argv, env)
-        self.calls.append(line)
-        known = [beginning for beginning in self.answers if line.startswith(beginning)]
-        code, out = self.answers[max(known, key=len)](argv) if known else (0, "")
-        wanted = (env or {}).get("SQUEUE_FORMAT2")
-        if check and code != 0:
-            raise RunError(argv, code, stderr=out)
-        if wanted:
-            return Completed(tuple(argv), code, "" if code else as_squeue(out, wanted), out if code else "")
-        return Completed(tuple(argv), code, out, "")
+from tests.support.clock import FakeClock
+from tests.support.runner import RecordingRunner
 
 
 class FakeNode:
     """`node` under `root`; `mounted` and `unmounted` write what the kernel would list."""
 
     def __init__(self, root: Path, mounts: Sequence[Mount], users: Sequence[User] = (), role: str = "compute") -> None:
-        self.root, self.runner, self.clock = root, ScriptedRunner(), PatientClock()
+        self.root, self.runner, self.clock = root, RecordingRunner(otherwise=""), FakeClock(1_800_000_000.0)
         config = NodeConfig(
             "demo",
             "on_create",

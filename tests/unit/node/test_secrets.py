@@ -8,9 +8,7 @@ import os
 import stat
 import subprocess
 import sys
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -29,6 +27,8 @@ from hyperpod_kit.node.secrets.fetch import fetch
 from hyperpod_kit.node.secrets.keep import keep, missing
 from hyperpod_kit.node.secrets.sign import Credentials
 from hyperpod_kit.node.timing import Clock
+from tests.support.clock import FakeClock
+from tests.support.http import Responder, served
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 KEY, SECRET_KEY, TOKEN = "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "role-token=="
@@ -47,7 +47,7 @@ class Cloud:
         self.has_role = True
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Responder):
             def do_PUT(self) -> None:
                 assert self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
                 self.answer(200, b"metadata-token")
@@ -66,7 +66,7 @@ class Cloud:
                     )
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                body = self.body()
                 outer.asked.append(self.headers["X-Amz-Target"])
                 if outer.failures:
                     self.answer(*outer.failures.pop(0))
@@ -79,19 +79,11 @@ class Cloud:
                 else:
                     self.answer(200, json.dumps(outer.values[name]).encode())
 
-            def answer(self, status: int, body: bytes) -> None:
-                self.send_response(status)
-                if status == 302:
-                    self.send_header("Location", "http://127.0.0.1:9/elsewhere")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
+            def answer(self, status: int, body: bytes, **headers: str) -> None:
+                super().answer(status, body, **({"Location": "http://127.0.0.1:9/elsewhere"} if status == 302 else {}))
 
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        self.handler = Handler
+        self.url = ""
 
     def signature(self, headers: Any, body: bytes, service: str, region: str) -> str:
         """What botocore would have sent with the same headers at the same moment."""
@@ -114,22 +106,8 @@ class Cloud:
 @pytest.fixture
 def cloud() -> Iterator[Cloud]:
     made = Cloud()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
-
-
-class Impatient(Clock):
-    """Time passes only where somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.passed = 0.0
-
-    def monotonic(self) -> float:
-        return self.passed
-
-    def sleep(self, seconds: float) -> None:
-        self.passed += seconds
+    with served(made.handler) as made.url:
+        yield made
 
 
 @pytest.mark.parametrize("secret", [DB, PARAMETER], ids=lambda secret: secret.service)
@@ -147,10 +125,10 @@ def test_credentials_of_the_environment_come_first_and_bytes_stay_bytes(cloud: C
 
 def test_what_passes_is_tried_again_and_what_does_not_is_said_at_once(cloud: Cloud) -> None:
     cloud.failures = [(500, b""), (400, b'{"__type": "ThrottlingException"}'), (503, VALUE.encode())]
-    assert fetch(DB, Impatient(), cloud.environment) == VALUE.encode()
+    assert fetch(DB, FakeClock(), cloud.environment) == VALUE.encode()
     cloud.failures = [(400, json.dumps({"__type": "com.amazon#AccessDeniedException", "message": VALUE}).encode())]
     with pytest.raises(NodeError, match=r"secret:db-a1b2c3: .* answers 400 AccessDeniedException") as denied:
-        fetch(DB, Impatient(), cloud.environment)
+        fetch(DB, FakeClock(), cloud.environment)
     assert denied.value.hint is not None and "secretsmanager:GetSecretValue" in denied.value.hint
     assert "hunter2" not in str(denied.value)
 
@@ -158,27 +136,27 @@ def test_what_passes_is_tried_again_and_what_does_not_is_said_at_once(cloud: Clo
 def test_a_signature_that_is_wrong_would_be_seen(cloud: Cloud) -> None:
     given = {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY + "x", "AWS_SESSION_TOKEN": TOKEN}
     with pytest.raises(NodeError, match="InvalidSignatureException"):
-        fetch(DB, Impatient(), {**cloud.environment, **given})
+        fetch(DB, FakeClock(), {**cloud.environment, **given})
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"SecretStrin": "hunter2"}', b"hunter2", b"\xff"])
 def test_an_answer_that_makes_no_sense_is_not_quoted(cloud: Cloud, body: bytes) -> None:
     cloud.failures = [(200, body)]
     with pytest.raises(NodeError, match="the answer is none of secretsmanager") as caught:
-        fetch(DB, Impatient(), cloud.environment)
+        fetch(DB, FakeClock(), cloud.environment)
     assert "hunter2" not in str(caught.value) and caught.value.__cause__ is None
 
 
 def test_nobody_answers_within_the_bound(cloud: Cloud) -> None:
     cloud.has_role = False
-    clock = Impatient()
+    clock = FakeClock()
     with pytest.raises(NodeError, match=r"not fetched within 60 s: the metadata service .* knows no role"):
         fetch(DB, clock, cloud.environment)
-    assert 60 <= clock.passed < 70
+    assert 60 <= clock.now < 70
     with pytest.raises(NodeError, match="does not answer"):
         fetch(
             DB,
-            Impatient(),
+            FakeClock(),
             {
                 **cloud.environment,
                 "AWS_ENDPOINT_URL": "http://127.0.0.1:9",

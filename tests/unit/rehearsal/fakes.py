@@ -22,21 +22,7 @@ from hyperpod_kit.rehearsal.settings import RehearsalSettings
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
 from hyperpod_kit.run import Completed
 from hyperpod_kit.system.process import Process
-
-
-class RecordingRunner:
-    """Answers every command with the output that its first matching prefix names, else with nothing."""
-
-    target = ""
-
-    def __init__(self, outputs=None):
-        self.outputs = outputs or {}
-        self.commands = []
-
-    def run(self, argv, *, timeout=60.0, check=True, input=None, env=None):
-        self.commands.append(" ".join(argv))
-        text = next((out for prefix, out in self.outputs.items() if " ".join(argv).startswith(prefix)), "")
-        return Completed(tuple(argv), 0, text, "")
+from tests.support.runner import RecordingRunner
 
 
 class DirectoryMachines:
@@ -102,7 +88,7 @@ def make_operations(root: Path, agent_says=lambda config: ("Running", "")) -> Op
     fleet = Fleet(
         layout,
         RehearsalSettings("test", "image"),
-        Network(layout, 1, RecordingRunner()),
+        Network(layout, 1, RecordingRunner(otherwise="")),
         MetadataServers(lambda netns: socket.create_server(("127.0.0.1", 0))),
         machines,
         NodeSecrets("ssh-ed25519 AAAA test", b"munge", Key("a", "b", "c", node=True)),

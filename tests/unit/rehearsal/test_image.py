@@ -103,9 +103,9 @@ def test_an_image_has_no_identity(tmp_path):
         (tmp_path / path).write_text("#user_allow_other\n")
     (tmp_path / "etc/passwd").write_text("ubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
 
-    from tests.unit.rehearsal.fakes import RecordingRunner
+    from tests.support.runner import RecordingRunner
 
-    runner = RecordingRunner()
+    runner = RecordingRunner(otherwise="")
     image_root.customize(tmp_path, runner)
     for path in ("etc/hostname", "etc/munge/munge.key", "etc/ssh/ssh_host_rsa_key"):
         assert not (tmp_path / path).exists()
@@ -115,10 +115,10 @@ def test_an_image_has_no_identity(tmp_path):
         "ExecStart=/opt/slurm/sbin/slurmd -D $SLURMD_OPTIONS"
         in (tmp_path / "etc/systemd/system/slurmd.service").read_text()
     )
-    enabled = next(command.split() for command in runner.commands if "systemctl -q enable" in command)
+    enabled = next(command.split() for command in runner.calls if "systemctl -q enable" in command)
     # AWS's own bundle starts Slurm's daemons and counts on munge.
     assert {"ssh.service", "munge.service"} <= set(enabled)
-    assert not any("disable munge" in command for command in runner.commands)
+    assert not any("disable munge" in command for command in runner.calls)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="builds are made by root")

@@ -9,7 +9,7 @@ from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import network
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.network import CANDIDATES, Network, choose_subnet
-from tests.unit.rehearsal.fakes import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 LAYOUT = Layout(Path("/var/tmp/x/demo"))
 
@@ -40,13 +40,14 @@ def test_routes_and_addresses_count_as_used():
         {
             "ip -j -4 route": json.dumps([{"dst": "default", "gateway": "192.0.2.1"}, {"dst": "10.9.0.0/16"}]),
             "ip -j -4 addr": json.dumps([{"addr_info": [{"local": "10.1.0.1", "prefixlen": 16}]}, {}]),
-        }
+        },
+        otherwise="",
     )
     assert network.networks_in_use(runner) == ["10.9.0.0/16", "10.1.0.1/16"]
 
 
 def test_addresses_are_unique_and_named_as_in_ec2():
-    net = Network(LAYOUT, 7, RecordingRunner())
+    net = Network(LAYOUT, 7, RecordingRunner(otherwise=""))
     assert net.gateway == "10.7.0.1" and net.address(0, 0) == "10.7.41.18" and net.address(1, 2) == "10.7.42.20"
     assert network.host_name(net.address(1, 2)) == "ip-10-7-42-20"
     addresses = {net.address(group, index) for group in range(5) for index in range(500)}
@@ -60,11 +61,11 @@ def test_a_firewall_between_nodes_and_endpoint_is_named():
                 raise RunError(argv, 124)
             return super().run(argv, **more)
 
-    runner = Refused()
+    runner = Refused(otherwise="")
     with pytest.raises(RehearsalError, match="firewall") as caught:
         Network(LAYOUT, 1, runner).require_reachable(8080)
     assert LAYOUT.bridge in caught.value.hint
-    assert any("netns del" in command for command in runner.commands)
+    assert any("netns del" in command for command in runner.calls)
 
 
 def test_removal_touches_only_links_of_this_rehearsal():
@@ -74,8 +75,9 @@ def test_removal_touches_only_links_of_this_rehearsal():
             "ip -j link": json.dumps(
                 [{"ifname": name} for name in ("lo", "eth0", LAYOUT.bridge, veth, "hvffff9abcdef0", "hpk-ffff")]
             )
-        }
+        },
+        otherwise="",
     )
     network.remove_all(LAYOUT, runner)
-    deleted = [command for command in runner.commands if "link del" in command]
+    deleted = [command for command in runner.calls if "link del" in command]
     assert deleted == [f"ip link del {LAYOUT.bridge}", f"ip link del {veth}"]

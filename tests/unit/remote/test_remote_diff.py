@@ -17,56 +17,20 @@ from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.bundle.upload import THREADS, upload
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
-from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.api import ApiError
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import ListedNodes, endpoint
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
-ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 GROUPS = ("controller-machine", "worker-group")
 
 
-class Control:
-    """A cluster of one node a group; nothing else of the control plane is asked."""
-
-    def __init__(self) -> None:
-        self.uris: dict[str, str] = {}
-        self.addresses: list[str] = []
-
-    def describe_cluster(self, name: str) -> dict[str, Any]:
-        if not self.uris:
-            raise ApiError("ResourceNotFound", f"Cluster {name} does not exist")
-        groups = [
-            {"InstanceGroupName": group, "LifeCycleConfig": {"SourceS3Uri": uri, "OnCreate": "on_create.sh"}}
-            for group, uri in self.uris.items()
-        ]
-        return {"ClusterArn": ARN, "ClusterStatus": "InService", "InstanceGroups": groups}
-
-    def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
-        return [
-            {
-                "InstanceGroupName": GROUPS[min(index, 1)],
-                "InstanceId": f"i-{index:017x}",
-                "InstanceType": "ml.c5.xlarge",
-                "LaunchTime": 1767225600.0,
-                "InstanceStatus": {"Status": "Running"},
-            }
-            for index in range(len(self.addresses))
-        ]
-
-    def describe_cluster_node(self, name: str, node_id: str) -> dict[str, Any]:
-        index = int(node_id[2:], 16)
-        return {**self.list_cluster_nodes(name)[index], "PrivatePrimaryIp": self.addresses[index]}
-
-
-class World:
+class ClusterOfBundles:
     """`bundle`: that of the configuration; `older`: one with another file of the node's program and one unit more."""
 
-    def __init__(self, directory: Path, control: Control, network: Network) -> None:
+    def __init__(self, directory: Path, control: ListedNodes, network: Network) -> None:
         self.directory, self.control, self._network = directory, control, network
         settings = load(EXAMPLE)
         self.bundle = render(settings)
@@ -94,7 +58,7 @@ class World:
         return root
 
     def groups(self, *bundles: Bundle) -> None:
-        self.control.uris = {name: bundle.source_s3_uri for name, bundle in zip(GROUPS, bundles)}
+        self.control.sources = {name: bundle.source_s3_uri for name, bundle in zip(GROUPS, bundles)}
 
     def ssh(self) -> list[str]:
         given = self._network.settings
@@ -122,22 +86,18 @@ def put(path: Path, text: str) -> None:
 
 
 @pytest.fixture
-def world(tmp_path: Path, small: None, network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    store, control = StoredBuckets(tmp_path / "s3"), Control()
-    server = serve([("127.0.0.1", 0)], store, control, keys={"test": Key("test", "test")})  # type: ignore[arg-type]
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+def world(tmp_path: Path, small: None, network: Network, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterOfBundles]:
+    store, control = StoredBuckets(tmp_path / "s3"), ListedNodes(*GROUPS, sources={})
     monkeypatch.chdir(tmp_path)
     shutil.copy(EXAMPLE, tmp_path / "provisioning_parameters.json")
-    made = World(tmp_path, control, network)
-    store.create_bucket(made.bundle.bucket)
-    yield made
-    server.close()
+    with endpoint(monkeypatch, store, control):
+        made = ClusterOfBundles(tmp_path, control, network)
+        store.create_bucket(made.bundle.bucket)
+        yield made
 
 
 @pytest.fixture
-def diff(world: World, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, Any]]]:
+def diff(world: ClusterOfBundles, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, dict[str, Any]]]:
     """diff("--no-nodes") -> (exit code, the JSON object)."""
 
     def call(*words: str) -> tuple[int, dict[str, Any]]:
@@ -155,7 +115,7 @@ def states(answer: dict[str, Any]) -> dict[str, tuple[str, str]]:
     return {f"{row['what']} {row['where'].split()[0]}": (row["state"], row["detail"]) for row in answer["places"]}
 
 
-def test_all_the_same(world: World, diff: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_the_same(world: ClusterOfBundles, diff: Any, capsys: pytest.CaptureFixture[str]) -> None:
     upload(world.bundle, world.bucket)
     world.groups(world.bundle, world.bundle)
     world.node(world.bundle)
@@ -172,7 +132,7 @@ def test_all_the_same(world: World, diff: Any, capsys: pytest.CaptureFixture[str
 
 
 def test_an_older_bundle_is_seen_in_groups_and_on_nodes_with_what_changed(
-    world: World, diff: Any, capsys: pytest.CaptureFixture[str]
+    world: ClusterOfBundles, diff: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     upload(world.bundle, world.bucket)
     upload(world.older, world.bucket)
@@ -195,7 +155,7 @@ def test_an_older_bundle_is_seen_in_groups_and_on_nodes_with_what_changed(
     assert "  changed  node_config.json" in out
 
 
-def test_every_state_of_a_node_and_of_the_files_in_s3(world: World, diff: Any) -> None:
+def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, diff: Any) -> None:
     """The older bundle is not in S3: the node's own list says what changed."""
     upload(world.bundle, world.bucket)
     world.bucket.put(world.bundle.prefix + "on_create.sh", b"x" * len(world.bundle.files["on_create.sh"]))
@@ -237,7 +197,7 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: World, diff: Any) -
 
 
 def test_before_the_first_upload_and_before_the_cluster(
-    world: World, diff: Any, capsys: pytest.CaptureFixture[str]
+    world: ClusterOfBundles, diff: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, answer = diff()
     absent = {f"s3 {world.bundle.source_s3_uri}": ("absent", "not uploaded: hyperpod-kit upload")}
@@ -248,7 +208,7 @@ def test_before_the_first_upload_and_before_the_cluster(
     assert "there is no cluster demo yet" in capsys.readouterr().err
 
 
-def test_silence_is_neither_the_same_nor_a_difference(world: World, diff: Any, network: Network) -> None:
+def test_silence_is_neither_the_same_nor_a_difference(world: ClusterOfBundles, diff: Any, network: Network) -> None:
     upload(world.bundle, world.bucket)
     world.groups(world.bundle)
     world.node(world.bundle)
@@ -264,7 +224,7 @@ def test_silence_is_neither_the_same_nor_a_difference(world: World, diff: Any, n
     assert "there are no host keys at nowhere" in answer["places"][-1]["detail"]
 
 
-def test_nobody_answers(world: World, diff: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_answers(world: ClusterOfBundles, diff: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     code, answer = diff()
     assert code == 3 and [row["state"] for row in answer["places"]] == ["unknown", "unknown"]

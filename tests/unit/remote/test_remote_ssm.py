@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-import threading
 import time
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -21,6 +19,8 @@ from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import validate_mounts
 from hyperpod_kit.system.token_bucket import TokenBucket
+from tests.support.aws import as_client
+from tests.support.http import aws_json
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abc123def456"
 PLUGIN = Path(__file__).with_name("session_manager_plugin.py")
@@ -33,23 +33,6 @@ class Aws:
         self.how: dict[str, str] = {}
         self.started: list[str] = []
         self.ended: list[str] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                status, answer = outer.answer(self.headers["X-Amz-Target"].split(".")[1], request)
-                body = json.dumps(answer).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/x-amz-json-1.1")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def answer(self, operation: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if operation == "TerminateSession":
@@ -67,17 +50,15 @@ class Aws:
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Aws]:
     made = Aws()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.server.server_address[1]}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    as_client(monkeypatch)
     plugin = tmp_path / "bin/session-manager-plugin"
     plugin.parent.mkdir()
     plugin.write_text(f'#!/bin/sh\nexec {sys.executable} {PLUGIN} "$@"\n')
     plugin.chmod(0o755)
     monkeypatch.setenv("PATH", f"{plugin.parent}:{os.environ['PATH']}")
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    with aws_json(made.answer) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        yield made
 
 
 def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 from dataclasses import asdict
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 
@@ -19,6 +17,8 @@ from hyperpod_kit.remote.report import age, rows
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
 from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
+from tests.support.aws import as_client
+from tests.support.http import aws_json
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
@@ -50,22 +50,6 @@ class Nodes:
     def __init__(self) -> None:
         self.addresses: list[str] = []
         self.states: dict[int, str] = {}
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                body = json.dumps(outer.answer(self.headers["X-Amz-Target"].split(".")[1], request)).encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "application/x-amz-json-1.1")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: Any) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def node(self, index: int) -> dict[str, Any]:
         group = "controller-machine" if index == 0 else "worker-group"
@@ -77,26 +61,23 @@ class Nodes:
             "InstanceStatus": {"Status": self.states.get(index, "Running")},
         }
 
-    def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, operation: str, request: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if operation == "DescribeClusterNode":
             index = int(request["NodeId"][2:], 16)
-            return {"NodeDetails": {**self.node(index), "PrivatePrimaryIp": self.addresses[index]}}
+            return 200, {"NodeDetails": {**self.node(index), "PrivatePrimaryIp": self.addresses[index]}}
         assert operation == "ListClusterNodes"
         first = int(request.get("NextToken", "0"))
         page = {"ClusterNodeSummaries": [self.node(index) for index in range(len(self.addresses))][first : first + 2]}
-        return {**page, "NextToken": str(first + 2)} if first + 2 < len(self.addresses) else page
+        return 200, {**page, "NextToken": str(first + 2)} if first + 2 < len(self.addresses) else page
 
 
 @pytest.fixture
 def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
     made = Nodes()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{made.server.server_address[1]}")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    as_client(monkeypatch)
+    with aws_json(made.answer) as url:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        yield made
 
 
 def ssh(network: Network) -> list[str]:

@@ -15,10 +15,9 @@ from xml.etree import ElementTree as Xml
 import pytest
 
 from hyperpod_kit.cli.main import run
-from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.remote import survey
+from tests.support.aws import ListedNodes, endpoint
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
@@ -26,42 +25,13 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[3]
 
 
-class Control:
-    """A cluster whose nodes have their addresses in their names."""
-
-    def __init__(self) -> None:
-        self.addresses: list[str] = []
-
-    def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
-        return [
-            {
-                "InstanceGroupName": "w",
-                "InstanceId": f"i-{index}",
-                "InstanceType": "ml.c5.xlarge",
-                "LaunchTime": 1767225600.0,
-                "InstanceStatus": {"Status": "Running"},
-                "PrivateDnsHostname": f"ip-{address.replace('.', '-')}.ec2.internal",
-            }
-            for index, address in enumerate(self.addresses)
-        ]
-
-
 @pytest.fixture
-def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
-    made = Control()
-    server = serve(
-        [("127.0.0.1", 0)],
-        StoredBuckets(tmp_path / "s3"),
-        made,  # type: ignore[arg-type]
-        keys={"test": Key("test", "test")},
-    )
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ListedNodes]:
+    """A cluster whose nodes have their addresses in their names."""
+    made = ListedNodes("w", instance_id="i-{}", named=True)
     monkeypatch.chdir(tmp_path)
-    yield made
-    server.close()
+    with endpoint(monkeypatch, StoredBuckets(tmp_path / "s3"), made):
+        yield made
 
 
 def report(index: int, state: str = "ok") -> str:
@@ -103,7 +73,7 @@ def begin(network: Network, *more: str) -> subprocess.Popen[str]:
 
 
 def test_many_nodes_are_counted_and_each_is_a_row_on_demand(
-    network: Network, control: Control, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    network: Network, control: ListedNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     control.addresses = [
         network.node(lambda command, index=index: (0, report(index), "")).address for index in range(13)
@@ -119,7 +89,7 @@ def test_many_nodes_are_counted_and_each_is_a_row_on_demand(
     assert "cannot write nowhere/mounts.xml: No such file" in capsys.readouterr().err
 
 
-def test_watching_says_what_changes_and_ends_with_ctrl_c(network: Network, control: Control) -> None:
+def test_watching_says_what_changes_and_ends_with_ctrl_c(network: Network, control: ListedNodes) -> None:
     state = ["ok"]
     control.addresses = [network.node(lambda command: (0, report(0, state[0]), "")).address]
     process = begin(network, "--watch", "1")
@@ -135,7 +105,7 @@ def test_watching_says_what_changes_and_ends_with_ctrl_c(network: Network, contr
 
 
 def test_a_line_is_a_whole_look_in_json(
-    network: Network, control: Control, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    network: Network, control: ListedNodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     control.addresses = [network.node(lambda command: (0, report(0), "")).address]
     paused: list[float] = []
@@ -164,7 +134,7 @@ class Clock:
         return getattr(time, name)
 
 
-def test_ctrl_c_waits_for_no_node(network: Network, control: Control) -> None:
+def test_ctrl_c_waits_for_no_node(network: Network, control: ListedNodes) -> None:
     hangs = network.node(None)
     control.addresses = [hangs.address, network.silent()]
     process = begin(network, "--timeout", "60", "--connect-timeout", "60")

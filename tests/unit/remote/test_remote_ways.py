@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Iterator
 
 import boto3
 import pytest
@@ -14,56 +14,32 @@ from moto import mock_aws
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.remote.known_hosts import KnownHosts
+from tests.support.aws import KEYS, ListedNodes, endpoint
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
 
-ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
-
-
-class Control:
-    """One node a group, with no address that could be reached."""
-
-    def describe_cluster(self, name: str) -> dict[str, Any]:
-        return {"ClusterArn": ARN, "ClusterName": name, "ClusterStatus": "InService", "InstanceGroups": []}
-
-    def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
-        return [
-            {
-                "InstanceGroupName": group,
-                "InstanceId": f"i-{index}",
-                "InstanceType": "ml.c5.xlarge",
-                "LaunchTime": 1767225600.0,
-                "InstanceStatus": {"Status": "Running"},
-                "PrivateDnsHostname": f"ip-127-78-0-{index + 1}.ec2.internal",
-            }
-            for index, group in enumerate(("controller-machine", "worker-group"))
-        ]
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = serve(
-        [("127.0.0.1", 0)],
-        StoredBuckets(tmp_path / "s3"),
-        Control(),  # type: ignore[arg-type]
-        # Where a test has moto in place, its keys are everybody's.
-        keys={"test": Key("test", "test"), "FOOBARKEY": Key("FOOBARKEY", "FOOBARSECRET")},
+    """One node a group, with no address that could be reached."""
+    control = ListedNodes(
+        "controller-machine",
+        "worker-group",
+        addresses=("127.78.0.1", "127.78.0.2"),
+        instance_id="i-{}",
+        named=True,
     )
-    for name, value in (
-        ("AWS_ENDPOINT_URL_SAGEMAKER", server.url),
-        ("AWS_ACCESS_KEY_ID", "test"),
-        ("AWS_SECRET_ACCESS_KEY", "test"),
-        ("AWS_DEFAULT_REGION", "us-east-1"),
-    ):
-        monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     monkeypatch.chdir(tmp_path)
-    yield
-    server.close()
+    # Where a test has moto in place, its keys are everybody's.
+    keys = {**KEYS, "FOOBARKEY": Key("FOOBARKEY", "FOOBARSECRET")}
+    store = StoredBuckets(tmp_path / "s3")
+    with endpoint(monkeypatch, store, control, keys=keys, variable="AWS_ENDPOINT_URL_SAGEMAKER"):
+        yield
 
 
 def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 NODES = (
     "NodeName=n1 Arch=x86_64 CoresPerSocket=1 NodeAddr=10.1.41.18 NodeHostName=n1 Port=6818 Version=22.05.8"

@@ -11,7 +11,7 @@ import pytest
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.slurm import control, records
 from hyperpod_kit.slurm.job_id import JobId
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 PRINTED: List[Dict[str, Any]] = json.loads((Path(__file__).parent / "printed" / "arrays.json").read_text())
 VERSIONS = sorted({str(case["slurm"]) for case in PRINTED})

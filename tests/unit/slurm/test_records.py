@@ -10,7 +10,7 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import sweep
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import records
-from tests.unit.slurm.recording import RecordingRunner
+from tests.support.runner import RecordingRunner
 
 
 def test_what_stands_between_the_fields_is_on_no_command_line_and_never_the_same(tmp_path: Path) -> None:

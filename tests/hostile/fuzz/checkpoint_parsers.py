@@ -240,7 +240,7 @@ def a_shard() -> Parser:
 def a_page() -> Parser:
     room = bytearray(control_page.PAGE)
     control_page.write(memoryview(room), 1, PAGE)
-    body = json.loads(json.dumps(PAGE.__dict__))
+    body = json.loads(json.dumps(PAGE.to_json()))
     seed = bytes(room)
 
     def half(rng: Random) -> bytes:

@@ -12,6 +12,7 @@ from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_kit.system import atomic_file
 
@@ -98,7 +99,7 @@ def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> Non
         mounts.append(efs)
     if answers.data_bucket is not None:
         mounts.append(
-            {"kind": "mountpoint-s3", "name": "data", "path": "/mnt/data", "bucket": answers.data_bucket,
+            {"kind": S3Mount.kind, "name": "data", "path": "/mnt/data", "bucket": answers.data_bucket,
              "prefix": answers.data_prefix or "", "read_only": True}
         )  # fmt: skip
     for key, value in (("fsx_dns_name", answers.fsx_dns_name), ("fsx_mountname", answers.fsx_mountname)):

@@ -1,0 +1,144 @@
+"""Every layer answers for every kind of mount, and what is about one kind stands in the files of its name."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import MISSING, fields, is_dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+import pytest
+
+from hyperpod_kit.config.mounts.form import MountForm
+from hyperpod_kit.config.mounts.registry import FORMS
+from hyperpod_kit.model.clients import CLIENTS
+from hyperpod_kit.model.mounts.base import Mount, MountService, Traits
+from hyperpod_kit.model.mounts.kinds import KINDS, for_every_kind
+from hyperpod_kit.node.mounts.kinds import registry as of_the_node
+from hyperpod_kit.node.mounts.kinds.kind import Kind
+from hyperpod_kit.preflight.mounts.inquiry import MountInquiry
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
+from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
+from hyperpod_kit.rehearsal.mounts.rehearsed import RehearsedMount
+
+PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
+TEMPLATES = PACKAGE.parent / "templates"
+
+LAYERS: Dict[str, Mapping[str, Any]] = {
+    "node/mounts/kinds": of_the_node.KINDS,
+    "config/mounts": FORMS,
+    "preflight/mounts": INQUIRIES,
+    "rehearsal/mounts": REHEARSED,
+}
+FOLDERS = ("model/mounts", *LAYERS)
+
+NAMES = {cls.__module__.rpartition(".")[2]: cls for cls in KINDS.values()}
+"""Name of a kind's files -> its class."""
+
+OTHER_MEANINGS = {
+    ("checkpoint/repository/store/open.py", "mountpoint-s3"): "the source that the kernel shows",
+    ("rehearsal/sandbox_shim.py", "mountpoint-s3"): "the same",
+    ("rehearsal/standins/mountpoint_s3/cli.py", "mountpoint-s3"): "the same",
+    ("model/clients.py", "lustre"): "a client, of whatever kind needs it",
+    ("node/mounts/protect.py", "lustre"): "a type of file system",
+    ("rehearsal/standins/modinfo.py", "lustre"): "a module of the kernel",
+    ("rehearsal/standins/mount_lustre.py", "lustre"): "a type of file system",
+    ("rehearsal/standins/mount_efs.py", "efs"): "a directory of the rehearsal, and a type of file system",
+    ("rehearsal/standins/mount_s3files.py", "s3files"): "the same",
+    ("rehearsal/standins/mount_nfs.py", "openzfs"): "a directory of the rehearsal",
+    ("rehearsal/efs/protocol.py", "efs"): "botocore's name of a service",
+    ("rehearsal/sagemaker/server.py", "efs"): "an attribute of the endpoint's handler",
+    ("aws/efs.py", "efs"): "botocore's name of a service",
+    ("aws/s3files.py", "s3files"): "the same",
+}
+"""(file, word) -> what the word means there: not a kind of mount."""
+
+
+def sources() -> Iterator[Tuple[str, ast.Module]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "_bundle" not in path.parts:
+            yield path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text())
+
+
+def is_of_a_kind(name: str) -> bool:
+    """Whether a file is one of a kind's own: `config/mounts/mountpoint_s3_options.py` too."""
+    folder, _, file = name.rpartition("/")
+    return folder in FOLDERS and any(file == f"{own}.py" or file.startswith(f"{own}_") for own in NAMES)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_answers_for_every_kind(layer: str) -> None:
+    assert list(LAYERS[layer]) == list(KINDS)
+    for own in NAMES:
+        assert (PACKAGE / layer / f"{own}.py").is_file()
+
+
+@pytest.mark.parametrize("question", [Traits, MountService, MountForm, MountInquiry, RehearsedMount])
+def test_no_question_has_an_answer_of_its_own(question: type) -> None:
+    """A default would answer for a kind that forgot the question."""
+    assert is_dataclass(question)
+    assert [one.name for one in fields(question) if one.default is not MISSING] == []
+    assert [one.name for one in fields(question) if one.default_factory is not MISSING] == []
+
+
+def test_a_kind_that_forgets_a_trait_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="at_home"):
+        answers = {one.name: None for one in fields(Traits) if one.name != "at_home"}
+        Traits(**answers)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Forgetful lacks traits"):
+        type("Forgetful", (Mount,), {"kind": "forgetful"})
+    with pytest.raises(TypeError, match="abstract"):
+        type("Silent", (Mount,), {"kind": "silent", "traits": None})()
+    with pytest.raises(TypeError, match="Forgetful lacks package, client_check, restart_when_hung"):
+        type("Forgetful", (Kind,), {"client": "/usr/sbin/mount.forgetful"})
+
+
+def test_a_layer_without_the_file_of_a_kind_cannot_be_imported() -> None:
+    with pytest.raises(ImportError):
+        for_every_kind("hyperpod_kit.cli", MountForm)
+    with pytest.raises(TypeError, match=r"hyperpod_kit\.model\.mounts\.efs\.KIND is a NoneType, expected MountForm"):
+        for_every_kind("hyperpod_kit.model.mounts", MountForm)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_answers_of_a_kind_fit_each_other(kind: str) -> None:
+    cls = KINDS[kind]
+    names = [one.name for one in fields(cls)]
+    traits: Traits = cls.traits
+    assert cls.kind == kind and NAMES[kind.replace("-", "_")] is cls
+    assert names[:2] == ["name", "path"] and {"required", "roles", "groups"} <= set(names)
+    assert set(traits.target) <= set(names)
+    assert traits.client in ("", *CLIENTS)
+    assert (TEMPLATES / "systemd" / traits.service.template).is_file()
+    assert set(FORMS[kind].fields) <= set(names)
+    storage = FORMS[kind].storage_config
+    assert bool(traits.storage_config) == (storage is not None) == ("platform" in names)
+    assert storage is None or set(storage.keys.values()) <= set(names)
+    assert not (traits.local_disk and traits.in_vpc)
+
+
+def test_nobody_asks_for_a_class() -> None:
+    """What differs from kind to kind is a trait, a method, or stands in the kind's own file."""
+    classes = {cls.__name__ for cls in KINDS.values()}
+    found: List[str] = []
+    for name, tree in sources():
+        for call in ast.walk(tree):
+            if not isinstance(call, ast.Call) or is_of_a_kind(name):
+                continue
+            asking = isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "issubclass")
+            asking |= isinstance(call.func, ast.Attribute) and call.func.attr == "written"
+            named = {one.id for argument in call.args for one in ast.walk(argument) if isinstance(one, ast.Name)}
+            if asking and named & classes:
+                found.append(f"{name}:{call.lineno}")
+    assert found == []
+
+
+def test_nobody_compares_the_name_of_a_kind() -> None:
+    found = set()
+    for name, tree in sources():
+        words = {one.value for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        if not is_of_a_kind(name):
+            found |= {(name, word) for word in words & set(KINDS)}
+    assert found == set(OTHER_MEANINGS)
+    for path in TEMPLATES.rglob("*.j2"):
+        assert ".kind ==" not in path.read_text() and ".kind in" not in path.read_text(), path

@@ -20,6 +20,7 @@ from typing import Any, List, Optional, Tuple
 from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, places
 from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.wait import every, look_until
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -101,13 +102,11 @@ def _answer(read: int, end: float) -> Tuple[bytes, str]:
 
 
 def _end(pid: int, end: float) -> str:
-    while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return "" if status == 0 else "failed, see standard error"
-        if time.monotonic() > end:
-            return "it has answered and does not end"
-        time.sleep(0.005)
+    left = end - time.monotonic()
+    done, status = look_until(lambda: os.waitpid(pid, os.WNOHANG), lambda found: found[0], every(0.005), seconds=left)
+    if not done:
+        return "it has answered and does not end"
+    return "" if status == 0 else "failed, see standard error"
 
 
 def _outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:

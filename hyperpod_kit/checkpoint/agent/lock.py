@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Optional, Tuple
 from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
 from hyperpod_kit.system import process
+from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.system.process import Process, alive, myself
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.ours import open_ours
@@ -54,14 +54,11 @@ def try_acquire(path: str, trainer: Process = NOBODY) -> Optional[Lock]:
 def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
     fd = _open(path)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # The holder before us may have removed the file: then this lock is on nothing.
-        if os.fstat(fd).st_nlink:
+        if try_lock(fd) and os.fstat(fd).st_nlink:
             # Written over and cut then: a page that is there already is had even where no memory is left.
             os.ftruncate(fd, os.pwrite(fd, json.dumps([list(myself()), list(trainer)]).encode(), 0))
             return Lock(path, fd)
-    except BlockingIOError:
-        pass
     except BaseException:
         if os.fstat(fd).st_size == 0:
             with contextlib.suppress(OSError):

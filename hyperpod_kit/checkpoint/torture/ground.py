@@ -7,14 +7,14 @@ import os
 import shutil
 import signal
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.system import process
 from hyperpod_kit.system.process import Process
+from hyperpod_kit.system.wait import every, look_until
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,6 @@ def ground(directory: str | None = None) -> Iterator[Ground]:
         made.clear()
 
 
-def until(condition: object, seconds: float) -> bool:
+def until(condition: Callable[[], object], seconds: float) -> bool:
     """Poll a callable until it is true; False when the time is over."""
-    assert callable(condition)
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.005)
-    return True
+    return bool(look_until(condition, bool, every(0.005), seconds=seconds))

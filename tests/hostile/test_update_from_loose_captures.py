@@ -161,6 +161,11 @@ def test_a_page_and_the_names_of_the_first_release_are_read(base: Path) -> None:
     half = b"HPKSLOT1" + (2).to_bytes(8, "little") + len(text).to_bytes(4, "little") + text
     half += hashlib.blake2b(half, digest_size=8).digest()
     found = control_page.read(memoryview(half.ljust(2048, b"\0") + bytes(2048)))
-    assert found is not None and found[0] == 2 and found[1].step == 10 and found[1].trainer == process.Process(*DEAD)
+    assert (
+        found is not None
+        and found[0] == 2
+        and found[1].step == 10
+        and found[1].origin.trainer == process.Process(*DEAD)
+    )
     assert shm_slots.SlotName(4002, "0" * 12, 1, 2).file("ctl") == "hpk-4002-000000000000-00001-02.ctl"
     assert shm_slots.lock_file(4002, "0" * 12, 1) == "hpk-4002-000000000000-00001.lock"

@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Callable, Mapping, Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import HyperpodKitError, RunError
@@ -71,21 +71,34 @@ def _revived(node: Node, mount: Mount) -> bool:
     return bool(wait_for(look, seconds=REVIVED_WITHIN, clock=node.clock, first=0.5, longest=2.0))
 
 
+def _kill_daemon(node: Node, mount: Mount) -> None:
+    node.runner.run(["systemctl", "kill", "--signal=KILL", carrier_unit(mount)], timeout=30)
+    audit.record("killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=_asked_by(mount))
+
+
+BEFORE_START: Mapping[RepairAction, Callable[[Node, Mount], None]] = {
+    RepairAction.RESTART: lambda node, mount: None,
+    RepairAction.KILL: _kill_daemon,
+}
+"""What each of REPAIRS does before what is dead is detached and the unit is started."""
+
+
+def _asked_by(mount: Mount) -> str:
+    return f"repair of mount {mount.name}"
+
+
 def carry_out(node: Node, mount: Mount, action: RepairAction) -> Repaired:
     """Do one of REPAIRS. Only what is dead is detached; a unit that serves again by itself is left alone."""
     unit = carrier_unit(mount)
-    asked_by = f"repair of mount {mount.name}"
     try:
-        if action == RepairAction.KILL:
-            node.runner.run(["systemctl", "kill", "--signal=KILL", unit], timeout=30)
-            audit.record("killed", f"the daemon of {mount.path}", "it hung at two checks in a row", asked_by=asked_by)
+        BEFORE_START[action](node, mount)
         clear_dead(node, mount)
         # The daemon's own supervision may have been faster than this check.
         if check(node, mount).healthy:
             return Repaired(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
         verb = "restart" if systemd.is_active(node, unit) else "start"
-        audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=asked_by)
+        audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_asked_by(mount))
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)
         return Repaired(True, f"{action}: {unit} serves again")

@@ -13,7 +13,9 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
+from hyperpod_kit.model.states import REPAIRS
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
+from hyperpod_kit.node.health.repair import BEFORE_START
 from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.classify import MountObservation, classify
@@ -85,3 +87,7 @@ def test_a_clock_that_was_set_back_does_not_keep_the_back_off_for_ever() -> None
     record = HealthRecord({}, repairs=3, healthy_since=9000.0).after(status("ok", 1000.0), policy)
     assert record.healthy_since == 1000.0
     assert record.after(status("ok", 1120.0), policy).repairs == 0
+
+
+def test_every_repair_that_is_carried_out_has_its_row() -> None:
+    assert set(BEFORE_START) == set(REPAIRS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Tuple, Union
+from typing import Callable, Mapping, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.memory import memory_store
@@ -19,18 +19,24 @@ MOUNTPOINT = "mountpoint-s3"
 """What Mountpoint for Amazon S3 calls itself in the table of mounts, with the type `fuse`."""
 
 
+def _s3(root: str) -> Store:
+    from hyperpod_kit.checkpoint.repository.store.s3 import connect  # boto3 need not be there
+
+    return connect(root)
+
+
+SCHEMES: Mapping[str, Callable[[str], Store]] = {"s3": _s3, "memory": memory_store}
+"""Scheme of a URL -> what opens it; everything else is a path."""
+
+
 def open_store(root: str) -> Store:
     """The store of a checkpoint root: a path, `s3://bucket/prefix`, or `memory://name` in this process.
 
     Touches nothing. Raises CheckpointError (S3 without boto3).
     """
     scheme, slashes, _ = root.partition("://")
-    if slashes and scheme == "s3":
-        from hyperpod_kit.checkpoint.repository.store.s3 import connect
-
-        return connect(root)
-    if slashes and scheme == "memory":
-        return memory_store(root)
+    if slashes and scheme in SCHEMES:
+        return SCHEMES[scheme](root)
     path = os.path.abspath(root)
     return RestrictedStore(path) if mount_of(path) == ("fuse", MOUNTPOINT) else PosixStore(path)
 

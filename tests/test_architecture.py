@@ -260,6 +260,62 @@ def test_a_class_name_stands_once_in_the_package() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
+MOST_ATTRIBUTES = 12
+HUBS = {"Decider", "Lifelines", "MountOptions"}
+"""Classes that have more attributes than that. None in checkpoint; what belongs together gets a class of its own."""
+
+
+def attributes(of: ast.ClassDef) -> Set[str]:
+    """What a class assigns to `self`, anywhere, and its annotated fields."""
+    found = {
+        node.target.id for node in of.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    for node in ast.walk(of):
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "self"
+        ):
+            found.add(node.attr)
+    return found
+
+
+def is_data(of: ast.ClassDef) -> bool:
+    """A dataclass or a NamedTuple: a record of what belongs to one thing, however many fields that takes."""
+    names = [node.func if isinstance(node, ast.Call) else node for node in of.decorator_list] + of.bases
+    return any(isinstance(name, ast.Name) and name.id in ("dataclass", "NamedTuple") for name in names)
+
+
+def test_no_class_with_behaviour_has_many_attributes() -> None:
+    found = {
+        node.name: len(attributes(node))
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and not is_data(node) and len(attributes(node)) > MOST_ATTRIBUTES
+    }
+    assert {name: count for name, count in found.items() if name not in HUBS} == {}
+
+
+def test_attributes_are_counted_wherever_they_are_set() -> None:
+    lines = (
+        "class A:",
+        "    def f(self):",
+        "        self.a, (self.b, *self.c) = x",
+        "        self.d += 1",
+        "        with y as self.e:",
+        "            other.g = self.h",
+    )
+    tree = ast.parse("\n".join(lines)).body[0]
+    assert isinstance(tree, ast.ClassDef) and attributes(tree) == set("abcde")
+
+
+def test_the_control_page_is_made_of_values_with_names() -> None:
+    tree = ast.parse((PACKAGE / "checkpoint/agent/control_page.py").read_text())
+    sizes = {node.name: len(attributes(node)) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    assert max(sizes.values()) <= MOST_ATTRIBUTES and {"Page", "CaptureOrigin", "ShardFacts"} <= set(sizes)
+
+
 def test_tests_are_one_package() -> None:
     """A module that can be imported under two names would be there twice, with two states."""
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}

@@ -38,6 +38,37 @@ START = 120.0
 
 _PAUSES = (0.0, 1.0, 5.0)
 _TICK = 1.0
+_UNHEARD = 64
+
+
+class SaidBefore:
+    """What the trainer has said that the next agent cannot find in memory."""
+
+    def __init__(self) -> None:
+        self._connect: Connect | None = None
+        self._settle: Settle | None = None
+        self._unheard: list[SaveSkipped] = []
+        self.close: Close | None = None
+
+    def note(self, message: TrainerMessage) -> None:
+        """It is about to be said."""
+        if isinstance(message, Connect):
+            self._connect = message
+        elif isinstance(message, Settle):
+            self._settle = message
+        elif isinstance(message, Close):
+            self.close = message
+
+    def unheard(self, message: TrainerMessage) -> None:
+        """No agent was there."""
+        if isinstance(message, SaveSkipped):
+            self._unheard = [*self._unheard, message][-_UNHEARD:]
+
+    def to_the_next(self) -> list[TrainerMessage]:
+        """All that is to be said to an agent in the place of a dead one."""
+        unheard, self._unheard = self._unheard, []
+        said = (self._connect, self._settle, TakeOver(), *unheard, self.close)
+        return [message for message in said if message is not None]
 
 
 class AgentKeeper:
@@ -53,10 +84,8 @@ class AgentKeeper:
         self._on_event = on_event
         self._lock = threading.Lock()
         self._used = 0
-        self._connect: Connect | None = None
-        self._settle: Settle | None = None
-        self._unheard: list[SaveSkipped] = []
-        self._closing = self._left = self._final = False
+        self._said = SaidBefore()
+        self._left = self._final = False
         self._over = threading.Event()
         self._heard = threading.Event()
         self._link = AgentLink(setup, self._hear)
@@ -93,15 +122,10 @@ class AgentKeeper:
     def send(self, message: TrainerMessage) -> bool:
         """Tell the agent; what a dead one did not hear, and the next cannot see in memory, is said to the next."""
         with self._lock:
-            if isinstance(message, Connect):
-                self._connect = message
-            elif isinstance(message, Settle):
-                self._settle = message
-            elif isinstance(message, Close):
-                self._closing = True
+            self._said.note(message)
             heard = self._link.send(message)
-            if not heard and isinstance(message, SaveSkipped):
-                self._unheard = [*self._unheard, message][-64:]
+            if not heard:
+                self._said.unheard(message)
             return heard
 
     def let_go(self) -> None:
@@ -162,7 +186,7 @@ class AgentKeeper:
         dead.wait_end(START)
         how = dead.how_it_ended
         why = f"the checkpoint agent has ended ({how})"
-        if not (self._left or self._final or (self._closing and dead.clean)):
+        if not (self._left or self._final or (self._said.close is not None and dead.clean)):
             while self._used < self.tries:
                 self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
                 self._used += 1
@@ -189,16 +213,8 @@ class AgentKeeper:
                 return False
             # From here on the trainer speaks to this one. What it captured before, `again` finds in memory.
             self._link = link
-            unheard, self._unheard = self._unheard, []
-            for message in (
-                self._connect,
-                self._settle,
-                TakeOver(),
-                *unheard,
-                Close() if self._closing else None,
-            ):
-                if message is not None:
-                    link.send(message)
+            for message in self._said.to_the_next():
+                link.send(message)
         return True
 
     def _hear_of(self, link: AgentLink, event: AgentEvent) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,6 +13,14 @@ from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, modules, o
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse
 from hyperpod_kit.errors import CheckpointError
+
+
+class Filling(NamedTuple):
+    """A restore under way: the live tensors that it fills, by their names in the checkpoint, and the optimizers whose
+    state was made for it."""
+
+    live: dict[str, torch.Tensor]
+    made: list[torch.optim.Optimizer]
 
 
 class State:
@@ -57,8 +65,7 @@ class State:
         }
         self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
         self._known = Known()
-        self._live: dict[str, torch.Tensor] = {}
-        self._made: list[torch.optim.Optimizer] = []
+        self._filling = Filling({}, [])
         self._generators: dict[str, Any] | None = None
         self._sharded1: fsdp1.Dicts | None = None
 
@@ -149,7 +156,7 @@ class State:
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
         for path, thing in self._optimizers().items():
             if tree[path].get("state") and not sharded1 and optimizer.materialise(thing):
-                self._made.append(thing)
+                self._filling.made.append(thing)
         # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
             ranks, Known() if self.full else self._known, full=self.full, gather=False, owned=self._owned
@@ -172,11 +179,12 @@ class State:
         _refuse_twice(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
         absent = tuple(name for name in tensors.absent if name in wanted)
-        self._live = {
+        live_by_name = {
             names.get(name, name): collector.source(name)
             for name in (*(piece.spec.name for piece in tensors.pieces), *absent)
             if names.get(name, name) in wanted
         }
+        self._filling = Filling(live_by_name, self._filling.made)
         return replace(tensors, pieces=pieces, absent=absent)
 
     def names(self, ranks: Ranks) -> dict[str, str]:
@@ -229,9 +237,9 @@ class State:
 
     def withdraw(self) -> None:
         """Nothing was restored: the state that `targets` made for optimizers goes again."""
-        for thing in self._made:
+        for thing in self._filling.made:
             thing.state.clear()
-        self._made, self._live, self._sharded1 = [], {}, None
+        self._filling, self._sharded1 = Filling({}, []), None
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.
@@ -240,8 +248,10 @@ class State:
         Raises what a module's or an object's own loading code raises.
         """
 
+        live = self._filling.live
+
         def tensor(name: str) -> torch.Tensor:
-            return self._live[name] if name in self._live else loaded[name]
+            return live[name] if name in live else loaded[name]
 
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.adopt(tree, tensor)
@@ -250,7 +260,7 @@ class State:
         fqns = modules.fqns(self.model)[0] if self.model is not None else {}
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
-                optimizer.adopt(thing, tree[path], fqns, self._live, loaded.__getitem__)
+                optimizer.adopt(thing, tree[path], fqns, live, loaded.__getitem__)
         for name, other in self.objects.items():
             path = f"objects.{name}"
             if isinstance(other, torch.nn.Module):
@@ -260,7 +270,7 @@ class State:
         inplace.adopt(self.extra, tree["extra"], tensor)
         self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
         self.restore_rng()
-        self._made, self._live, self._sharded1 = [], {}, None
+        self._filling, self._sharded1 = Filling({}, []), None
 
     def restore_rng(self) -> None:
         """Put the random number generators once more to where the last restore put them.

@@ -201,7 +201,7 @@ class Orders:
             self._persisted(capture.report, key)
         elif "upload" not in capture.jobs:
             capture.jobs.add("upload")
-            self._workers.uploader.submit(WriteResult, key, self._storage.write(capture, upload=True))
+            self._workers.uploader.submit(WriteResult, key, self._storage.upload(capture))
 
     def _persisted(self, report: Report, key: Key) -> None:
         news = report.page.shard.layout != self._told_layout

@@ -75,22 +75,28 @@ class Storage:
 
         return job
 
-    def write(self, capture: Capture, *, upload: bool = False) -> Callable[[], Report]:
-        """Write this rank's shard to storage, from memory while it is there; what is to be said about it."""
+    def write(self, capture: Capture) -> Callable[[], Report]:
+        """Write this rank's shard to storage, from memory; what is to be said about it."""
 
         def job() -> Report:
-            how = self._how(capture, self._upload_pace if upload else self._pace)
-            if capture.slot is not None and capture.shard is not None:
-                if not upload and not capture.begin():
-                    raise persist.Stopped("withdrawn before it was begun")
-                record = self._write_shard(capture, capture.shard, how)
-                return assemble.report_of(capture.shard.slot, record, self._parser)
-            if self.local is None or capture.part is None:
-                raise CheckpointError("it is neither in memory nor on the node's disk any more")
-            upload_local.copy_shard(capture.part, self.local.store, self.store, capture.attempt, how)
-            return capture.part.report
+            if capture.slot is not None and not capture.begin():
+                raise persist.Stopped("withdrawn before it was begun")
+            return self._bring(capture, self._how(capture, self._pace))
 
         return job
+
+    def upload(self, capture: Capture) -> Callable[[], Report]:
+        """The same for what is on the node's disk: from memory while it is there too."""
+        return lambda: self._bring(capture, self._how(capture, self._upload_pace))
+
+    def _bring(self, capture: Capture, how: persist.How) -> Report:
+        if capture.slot is not None and capture.shard is not None:
+            record = self._write_shard(capture, capture.shard, how)
+            return assemble.report_of(capture.shard.slot, record, self._parser)
+        if self.local is None or capture.part is None:
+            raise CheckpointError("it is neither in memory nor on the node's disk any more")
+        upload_local.copy_shard(capture.part, self.local.store, self.store, capture.attempt, how)
+        return capture.part.report
 
     def _write_shard(self, capture: Capture, shard: SlotShard, how: persist.How) -> manifest.FileRecord:
         """As persist.write_shard; where an agent that died left the file, it is taken or replaced."""

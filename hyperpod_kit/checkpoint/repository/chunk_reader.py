@@ -10,7 +10,7 @@ import collections
 import heapq
 import os
 import threading
-from typing import Callable, Deque, List, Optional, Sequence, Tuple
+from typing import Callable, Deque, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.stream import Buffer, Mapped, Shard, aligned_up
 
@@ -25,6 +25,13 @@ Chunk = Tuple[int, Buffer, memoryview]
 
 Deliver = Callable[[Shard, int, memoryview], None]
 """deliver(shard, begin, view): the bytes from offset `begin` on. Called from several threads; must copy the view."""
+
+
+class Ring(NamedTuple):
+    """The buffers that may be filled, and those whose pages are not there yet."""
+
+    free: List[Buffer]
+    cold: List[Buffer]
 
 
 class Pump:
@@ -57,7 +64,7 @@ class Pump:
         # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
         count = max(readers + workers + 1, ahead // max(size, 1)) if readers else 0
         buffers = [Buffer(size) for _ in range(min(len(self._jobs), count))]
-        self._free, self._cold = buffers[:readers], buffers[readers:]
+        self._ring = Ring(buffers[:readers], buffers[readers:])
         self._first: Optional[memoryview] = None
         self._deliver: Optional[Deliver] = None
         self._error: Optional[BaseException] = None
@@ -120,11 +127,11 @@ class Pump:
     def _reading(self) -> None:
         while True:
             with self._state:
-                self._state.wait_for(lambda: bool(self._stopped or self._free))
+                self._state.wait_for(lambda: bool(self._stopped or self._ring.free))
                 number = self._take()
                 if number is None:
                     return
-                buffer = self._free.pop()
+                buffer = self._ring.free.pop()
             shard, index = self._jobs[number]
             view = shard.fetch(index, buffer)
             with self._state:
@@ -135,12 +142,12 @@ class Pump:
         """While the disk is at the first chunks, make the other buffers ready."""
         while True:
             with self._state:
-                if self._stopped or not self._cold:
+                if self._stopped or not self._ring.cold:
                     return
-                buffer = self._cold.pop()
+                buffer = self._ring.cold.pop()
             buffer.fault_in()
             with self._state:
-                self._free.append(buffer)
+                self._ring.free.append(buffer)
                 self._state.notify_all()
 
     def _working(self) -> None:
@@ -157,7 +164,7 @@ class Pump:
                 continue
             self._hand_on(number, view)
             with self._state:
-                self._free.append(buffer)
+                self._ring.free.append(buffer)
                 self._state.notify_all()
 
     def _worth_waking(self) -> bool:

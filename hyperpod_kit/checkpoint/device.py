@@ -18,7 +18,7 @@ _SMALL = 256 * 1024  # bytes below which a transfer of its own costs more than g
 _STAGE = 32 * 1024 * 1024  # bytes of pinned memory for gathered small tensors, at most
 _registered: dict[int, int] = {}
 
-DeviceCopy = tuple[torch.Tensor, torch.Tensor, bool]
+DevicePiece = tuple[torch.Tensor, torch.Tensor, bool]
 """The view into the slot, the tensor on the device, whether it is early (see TensorPiece)."""
 
 Fold = tuple[torch.Tensor, bool, Callable[[bytes], object]]
@@ -54,7 +54,7 @@ def unregister(slot: shm_slots.Slot) -> None:
         torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
 
 
-class Transfer:
+class DeviceCopy:
     """Copies from one device that were enqueued on a side stream. `landed` are small tensors, gathered: each
     (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`. `sums` are digests, and who
     is told them."""
@@ -92,7 +92,7 @@ class CudaDevice:
         self._which = which
         self._stage: torch.Tensor | None = None
 
-    def start(self, copies: Sequence[DeviceCopy], folds: Sequence[Fold] = ()) -> Transfer:
+    def start(self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = ()) -> DeviceCopy:
         """Enqueue copies and digests, and return at once.
 
         The side stream waits for what the current stream was given so far. Early tensors, which the next forward pass
@@ -100,7 +100,7 @@ class CudaDevice:
         """
         early, late = [one for one in folds if one[1]], [one for one in folds if not one[1]]
         sums = [(folding.fold([tensor for tensor, _, _ in early]), early)] if early else []
-        ready = [(view, source.clone() if early else source) for view, source, early in copies]
+        ready = [(view, source.clone() if early else source) for view, source, early in pieces]
         small: list[tuple[torch.Tensor, torch.Tensor]] = []
         large: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0
@@ -126,7 +126,7 @@ class CudaDevice:
                 sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return Transfer(event, landed, (ready, gathered, folds), sums)
+        return DeviceCopy(event, landed, (ready, gathered, folds), sums)
 
     def _room(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:
@@ -140,12 +140,13 @@ class Devices:
     def __init__(self) -> None:
         self._devices: dict[torch.device, CudaDevice] = {}
 
-    def start(self, copies: Sequence[DeviceCopy], folds: Sequence[Fold] = ()) -> list[Transfer]:
+    def start(self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = ()) -> list[DeviceCopy]:
         """`CudaDevice.start` for each device that has something."""
-        devices = dict.fromkeys([copy[1].device for copy in copies] + [one[0].device for one in folds])
+        devices = dict.fromkeys([piece[1].device for piece in pieces] + [one[0].device for one in folds])
         return [
             self._of(which).start(
-                [copy for copy in copies if copy[1].device == which], [one for one in folds if one[0].device == which]
+                [piece for piece in pieces if piece[1].device == which],
+                [one for one in folds if one[0].device == which],
             )
             for which in devices
         ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hyperpod_kit.checkpoint.copier import Batch, Copier, CopyRun
-from hyperpod_kit.checkpoint.device import Transfer
+from hyperpod_kit.checkpoint.device import DeviceCopy
 
 
 class SlotCopy:
@@ -21,24 +21,26 @@ class SlotCopy:
         self,
         copier: Copier,
         batches: Sequence[Batch],
-        transfers: Sequence[Transfer],
+        device_copies: Sequence[DeviceCopy],
         finish: Callable[[BaseException | None], None],
         *,
         background: bool,
     ) -> None:
-        self._transfers = transfers
+        self._device_copies = device_copies
         self._lock = threading.Lock()
-        self._open = 1 + bool(transfers)
+        self._open = 1 + bool(device_copies)
         self._finish = finish
         self._error: BaseException | None = None
         landing: list[Batch] = [
-            [(transfer.wait, ())]
-            + [(torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in transfer.landed]
-            for transfer in transfers
+            [(copy.wait, ())]
+            + [(torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in copy.landed]
+            for copy in device_copies
         ]
         # The host's copies first: a thread that waits for a device copies nothing else meanwhile.
         self._host: CopyRun = copier.start(batches, self._part, background=background)
-        self._landing: CopyRun | None = copier.start(landing, self._part, background=background) if transfers else None
+        self._landing: CopyRun | None = (
+            copier.start(landing, self._part, background=background) if device_copies else None
+        )
 
     def _part(self, error: BaseException | None) -> None:
         with self._lock:
@@ -51,8 +53,8 @@ class SlotCopy:
     def fence(self) -> None:
         """Until nothing reads the tensors any more; of device tensors only the device waits. Raises what failed."""
         self._host.wait()
-        for transfer in self._transfers:
-            transfer.fence()
+        for copy in self._device_copies:
+            copy.fence()
 
     def wait(self) -> None:
         """Until everything is in the slot. Raises what failed."""

@@ -123,8 +123,8 @@ class Staging:
         compared: comparing.Comparison | None,
     ) -> SlotCopy:
         pieces = slot.grouped(plan.pieces_of(tensors))
-        transfers = self._devices.start(
-            slot.device_copies(pieces.device), compared.folds() if compared is not None else ()
+        device_copies = self._devices.start(
+            slot.device_pieces(pieces.device), compared.folds() if compared is not None else ()
         )
         early, late = slot.batches(pieces.early), slot.batches(pieces.late)
         if compared is not None:
@@ -135,8 +135,8 @@ class Staging:
 
         if self._overlap:
             self._copier.start(early).wait()
-            return SlotCopy(self._copier, late, transfers, finish, background=True)
-        return SlotCopy(self._copier, late + early, transfers, finish, background=False)
+            return SlotCopy(self._copier, late, device_copies, finish, background=True)
+        return SlotCopy(self._copier, late + early, device_copies, finish, background=False)
 
     def _finish(
         self, slot: StagingSlot, handle: Handle, error: BaseException | None, compared: comparing.Comparison | None

@@ -107,8 +107,8 @@ class StagingSlot:
             self._batches = made
         return made
 
-    def device_copies(self, pieces: Sequence[TensorPiece]) -> list[device.DeviceCopy]:
-        """The copies of these pieces from devices."""
+    def device_pieces(self, pieces: Sequence[TensorPiece]) -> list[device.DevicePiece]:
+        """These pieces, on devices, and where they go."""
         return [
             (self._views[piece.spec.name], piece.tensor, piece.early)
             for piece in pieces

@@ -67,11 +67,11 @@ def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
         torch.randn(n + 1, device="cuda").to(dtype) for n in range(300) for dtype in (torch.float32, torch.bfloat16)
     ] + [torch.randn(1 << 20, device="cuda")]
     targets = [torch.zeros(source.shape, dtype=source.dtype) for source in sources]
-    transfer = device.CudaDevice(torch.device("cuda", 0)).start(
+    copy = device.CudaDevice(torch.device("cuda", 0)).start(
         [(target, source, False) for target, source in zip(targets, sources, strict=True)]
     )
-    transfer.wait()
-    for view, data in transfer.landed:
+    copy.wait()
+    for view, data in copy.landed:
         view.view(-1).view(torch.uint8).copy_(data)
-    assert len(transfer.landed) == 600
+    assert len(copy.landed) == 600
     assert all(torch.equal(t, s.cpu()) for t, s in zip(targets, sources, strict=True))

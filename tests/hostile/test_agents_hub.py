@@ -20,7 +20,7 @@ from tests.support.wait import until
 TOKEN = "0123456789abcdef" * 2
 
 
-class Head:
+class Leader:
     """A hub and what it has heard."""
 
     def __init__(self, peers: int = 3) -> None:
@@ -47,8 +47,8 @@ class Head:
 
 
 @pytest.fixture
-def head() -> Head:
-    return Head()
+def leader() -> Leader:
+    return Leader()
 
 
 @pytest.fixture
@@ -56,21 +56,21 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "GREET", 0.5)
 
 
-def test_a_line_without_an_end_is_not_kept(head: Head) -> None:
+def test_a_line_without_an_end_is_not_kept(leader: Leader) -> None:
     before, block = resident(), b"x" * (1 << 20)
-    with strangers(head.address, 1) as (sock,):
+    with strangers(leader.address, 1) as (sock,):
         with pytest.raises(OSError):
             for _ in range(200):
                 sock.sendall(block)
         assert resident() - before < 32 << 20
-    head.works()
+    leader.works()
 
 
 def test_three_hundred_silent_strangers_get_no_thread_and_no_more_than_their_seconds(soon: None) -> None:
-    head = Head()
+    leader = Leader()
     threads = threading.active_count()
-    with strangers(head.address, 300) as socks:
-        head.works()
+    with strangers(leader.address, 300) as socks:
+        leader.works()
         assert threading.active_count() == threads
         assert all(ended(sock) for sock in socks)
 
@@ -93,17 +93,17 @@ def test_three_hundred_silent_strangers_get_no_thread_and_no_more_than_their_sec
         b'{"token":"' + TOKEN.encode() + b'","rank":1,"again":false}',
     ],
 )
-def test_odd_greetings_end_only_their_own_connection(head: Head, line: bytes) -> None:
-    with strangers(head.address, 1, line + b"\n") as (sock,):
+def test_odd_greetings_end_only_their_own_connection(leader: Leader, line: bytes) -> None:
+    with strangers(leader.address, 1, line + b"\n") as (sock,):
         assert ended(sock)
-    head.works()
-    assert head.nothing_heard()
+    leader.works()
+    assert leader.nothing_heard()
 
 
 def test_a_thousand_that_speak_a_byte_at_a_time_keep_nobody_out(soon: None) -> None:
-    head = Head()
+    leader = Leader()
     stop = threading.Event()
-    with strangers(head.address, 1000, b"{") as socks:
+    with strangers(leader.address, 1000, b"{") as socks:
 
         def trickle() -> None:
             while not stop.is_set():
@@ -114,38 +114,38 @@ def test_a_thousand_that_speak_a_byte_at_a_time_keep_nobody_out(soon: None) -> N
         thread = threading.Thread(target=trickle)
         thread.start()
         try:
-            head.works()
+            leader.works()
         finally:
             stop.set()
             thread.join()
         assert all(ended(sock) for sock in socks)
 
 
-def test_connections_of_which_one_half_is_closed_are_ended(head: Head) -> None:
-    with strangers(head.address, 100, b'{"protocol"') as socks:
+def test_connections_of_which_one_half_is_closed_are_ended(leader: Leader) -> None:
+    with strangers(leader.address, 100, b'{"protocol"') as socks:
         for sock in socks:
             with contextlib.suppress(OSError):  # it is ended already: there is no room for all
                 sock.shutdown(socket.SHUT_WR)
         assert all(ended(sock, 4.0) for sock in socks), "before their seconds are over"
-    head.works()
+    leader.works()
 
 
-def test_no_more_strangers_are_held_than_allowed(head: Head) -> None:
+def test_no_more_strangers_are_held_than_allowed(leader: Leader) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with strangers(head.address, 200):
-        until(lambda: len(head.hub._strangers) == 16)
-        head.works()
-        assert len(head.hub._strangers) <= 16
+    with strangers(leader.address, 200):
+        until(lambda: len(leader.hub._strangers) == 16)
+        leader.works()
+        assert len(leader.hub._strangers) <= 16
         assert len(os.listdir("/proc/self/fd")) <= before + 200 + 16 + 3
 
 
 def test_who_fills_the_room_keeps_out_himself() -> None:
     """An agent of another machine that is slow to say who it is stays, while one machine connects without end."""
-    head = Head()
-    with socket.create_connection(head.address, timeout=60, source_address=("127.0.0.2", 0)) as slow:
+    leader = Leader()
+    with socket.create_connection(leader.address, timeout=60, source_address=("127.0.0.2", 0)) as slow:
         asked = slow.recv(4096).rstrip(b"\n")
-        with strangers(head.address, 300):
-            until(lambda: len(head.hub._strangers) == 16)
+        with strangers(leader.address, 300):
+            until(lambda: len(leader.hub._strangers) == 16)
             said, seals = greeting.answer(TOKEN.encode(), asked, 1, False)
             slow.sendall(said + b"\n")
             welcome = slow.recv(4096).rstrip(b"\n")
@@ -156,11 +156,11 @@ def test_who_fills_the_room_keeps_out_himself() -> None:
 
 
 @pytest.fixture
-def between(head: Head) -> Iterator[Callable[..., Between]]:
+def between(leader: Leader) -> Iterator[Callable[..., Between]]:
     made: List[Between] = []
 
     def make(change: Callable[[int, bytes], bytes] = lambda _, line: line) -> Between:
-        made.append(Between(head.address, change))
+        made.append(Between(leader.address, change))
         return made[-1]
 
     yield make
@@ -168,22 +168,22 @@ def between(head: Head) -> Iterator[Callable[..., Between]]:
         one.close()
 
 
-def test_the_token_does_not_pass_by(head: Head, between: Callable[..., Between]) -> None:
+def test_the_token_does_not_pass_by(leader: Leader, between: Callable[..., Between]) -> None:
     way = between()
     channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 1)
-    assert channel and channel.send({"op": "done"}) and head.next() == (1, {"op": "done"})
+    assert channel and channel.send({"op": "done"}) and leader.next() == (1, {"op": "done"})
     assert not [line for line in (*way.up, *way.down) if TOKEN.encode() in line or TOKEN[:16].encode() in line]
 
 
-def test_a_greeting_that_was_recorded_is_of_no_use(head: Head, between: Callable[..., Between]) -> None:
+def test_a_greeting_that_was_recorded_is_of_no_use(leader: Leader, between: Callable[..., Between]) -> None:
     way = between()
     channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 1)
-    assert channel and channel.send({"op": "done"}) and head.next() == (1, {"op": "done"})
+    assert channel and channel.send({"op": "done"}) and leader.next() == (1, {"op": "done"})
     channel.close()
-    assert head.next() == (1, None)
-    with strangers(head.address, 1, b"".join(way.up)) as (sock,):
+    assert leader.next() == (1, None)
+    with strangers(leader.address, 1, b"".join(way.up)) as (sock,):
         assert ended(sock)
-    assert head.nothing_heard()
+    assert leader.nothing_heard()
 
 
 @pytest.mark.parametrize(
@@ -202,32 +202,32 @@ def test_a_greeting_that_was_recorded_is_of_no_use(head: Head, between: Callable
     ],
 )
 def test_what_was_changed_on_its_way_is_not_believed(
-    head: Head, between: Callable[..., Between], name: str, change: Callable[[int, bytes], bytes], heard: int
+    leader: Leader, between: Callable[..., Between], name: str, change: Callable[[int, bytes], bytes], heard: int
 ) -> None:
     way = between(change)
     channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel is not None
     for number in range(1, 5):
         channel.send({"op": "done", "n": number})
-    assert [head.next() for _ in range(heard + 1)] == [
+    assert [leader.next() for _ in range(heard + 1)] == [
         *((2, {"op": "done", "n": n + 1}) for n in range(heard)),
         (2, None),
     ]
     # The connection is ended, which its agent notices, and comes back.
     assert channel.receive() is None
-    head.join(2, again=True).send({"op": "done", "n": 5})
-    assert [head.next(), head.next()] == [(2, {"op": "joined"}), (2, {"op": "done", "n": 5})]
+    leader.join(2, again=True).send({"op": "done", "n": 5})
+    assert [leader.next(), leader.next()] == [(2, {"op": "joined"}), (2, {"op": "done", "n": 5})]
 
 
 @pytest.mark.parametrize("at", range(0, 90, 6))
-def test_a_bit_that_was_flipped_ends_the_connection(head: Head, between: Callable[..., Between], at: int) -> None:
+def test_a_bit_that_was_flipped_ends_the_connection(leader: Leader, between: Callable[..., Between], at: int) -> None:
     way = between(lambda number, line: flipped(line, at) if number == 1 else line)
     channel = rpc.join([("127.0.0.1", way.port)], TOKEN, 2)
     assert channel and channel.send({"op": "done", "n": 1})
-    assert head.next() == (2, None) and head.nothing_heard()
+    assert leader.next() == (2, None) and leader.nothing_heard()
 
 
-def test_messages_that_change_places_are_not_believed(head: Head, between: Callable[..., Between]) -> None:
+def test_messages_that_change_places_are_not_believed(leader: Leader, between: Callable[..., Between]) -> None:
     kept: List[bytes] = []
 
     def change(number: int, line: bytes) -> bytes:
@@ -238,17 +238,17 @@ def test_messages_that_change_places_are_not_believed(head: Head, between: Calla
 
     channel = rpc.join([("127.0.0.1", between(change).port)], TOKEN, 2)
     assert channel and channel.send({"n": 1}) and channel.send({"n": 2})
-    assert head.next() == (2, None) and head.nothing_heard()
+    assert leader.next() == (2, None) and leader.nothing_heard()
 
 
-def test_an_order_of_another_connection_is_not_obeyed(head: Head) -> None:
+def test_an_order_of_another_connection_is_not_obeyed(leader: Leader) -> None:
     """The same bytes in another place: what the hub said to one agent, said by somebody to another."""
     orders: queue.SimpleQueue[Any] = queue.SimpleQueue()
     impostor = socket.create_server(("127.0.0.1", 0))
 
     def pose() -> None:
         sock, _ = impostor.accept()
-        real = socket.create_connection(head.address)
+        real = socket.create_connection(leader.address)
         asked = real.recv(4096)
         sock.sendall(asked)
         real.sendall(sock.recv(4096))
@@ -289,35 +289,35 @@ def test_an_impostor_at_the_port_learns_nothing_and_leads_nobody(soon: None) -> 
 
 @pytest.mark.parametrize("rank", [0, -1, 4, 10**30])
 def test_a_rank_that_is_none_is_refused(soon: None, rank: int) -> None:
-    head = Head()
-    assert rpc.join([head.address], TOKEN, rank, deadline=0.5) is None
-    assert head.nothing_heard()
+    leader = Leader()
+    assert rpc.join([leader.address], TOKEN, rank, deadline=0.5) is None
+    assert leader.nothing_heard()
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["as if it were the first", "as if it came back"])
 def test_a_second_agent_does_not_take_the_place_of_one_that_answers(
-    head: Head, again: bool, monkeypatch: pytest.MonkeyPatch
+    leader: Leader, again: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "ANSWER", 0.3)
-    first = head.join(1)
+    first = leader.join(1)
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
     first.listen(lambda message: None, lambda: ends.put("ended"))
-    assert rpc.join([head.address], TOKEN, 1, again=again, deadline=1.5) is None
+    assert rpc.join([leader.address], TOKEN, 1, again=again, deadline=1.5) is None
     first.send({"op": "done"})
-    assert head.next() == (1, {"op": "done"}) and head.nothing_heard() and ends.empty()
+    assert leader.next() == (1, {"op": "done"}) and leader.nothing_heard() and ends.empty()
 
 
 def test_one_that_comes_back_is_let_in_though_its_predecessor_was_never_seen_to_end(
-    head: Head, monkeypatch: pytest.MonkeyPatch
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rpc, "ANSWER", 0.3)
-    first = head.join(1)  # its machine is gone without a word: nobody listens at it, so nobody answers
-    second = head.join(1, again=True)
+    first = leader.join(1)  # its machine is gone without a word: nobody listens at it, so nobody answers
+    second = leader.join(1, again=True)
     second.send({"op": "done"})
-    assert [head.next(), head.next()] == [(1, {"op": "joined"}), (1, {"op": "done"})]
+    assert [leader.next(), leader.next()] == [(1, {"op": "joined"}), (1, {"op": "done"})]
     assert first.receive() == {"op": greeting.PING} and first.receive() is None
 
 
-def test_the_hub_is_heard_at_its_address_and_at_no_other(head: Head) -> None:
+def test_the_hub_is_heard_at_its_address_and_at_no_other(leader: Leader) -> None:
     with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.2", head.hub.port), timeout=60)
+        socket.create_connection(("127.0.0.2", leader.hub.port), timeout=60)

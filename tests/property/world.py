@@ -147,10 +147,10 @@ class World:
         self.half.clear()
         for rank in range(self.world):
             self.agents[rank] = self._make_agent(rank)
-        head = self.agents[0].link.head
-        assert head is not None
+        first = self.agents[0].link.leader
+        assert first is not None
         for rank in range(1, self.world):
-            head.hub.peers[rank] = self.agents[rank]
+            first.hub.peers[rank] = self.agents[rank]
             self.agents[rank].link.uplink = Pipe(  # type: ignore[assignment]
                 lambda message, rank=rank: self.agents[0]._heard_rank(rank, message) if 0 in self.agents else None
             )
@@ -205,11 +205,11 @@ class World:
         os.close(dead.lock._fd)
         if rank == 0:
             for peer in self.agents.values():
-                peer.events.put(agent_events.HeadGone())
+                peer.events.put(agent_events.LeaderGone())
         elif 0 in self.agents:
-            head = self.agents[0].link.head
-            assert head is not None
-            head.hub.peers.pop(rank, None)
+            first = self.agents[0].link.leader
+            assert first is not None
+            first.hub.peers.pop(rank, None)
             self.agents[0]._heard_rank(rank, None)
 
     def wipe(self) -> None:
@@ -320,8 +320,8 @@ class World:
         """The agent takes one event from its queue."""
         mine = self.agents[rank]
         mine.handle(mine.events.get_nowait())
-        if mine.link.head is not None:
-            mine.link.head.look_round()
+        if mine.link.leader is not None:
+            mine.link.leader.look_round()
         if mine._finished():
             mine._leave()
             del self.agents[rank]
@@ -329,7 +329,7 @@ class World:
     def workers(self) -> Iterator[Tuple[int, Worker]]:
         """Those that have something to do now: a writer waits for the sealer of the same capture."""
         for rank, mine in self.agents.items():
-            commits = [mine.link.head.worker] if mine.link.head is not None else []
+            commits = [mine.link.leader.worker] if mine.link.leader is not None else []
             sealer, writer, _, chores = mine.workers
             for worker in (sealer, writer, chores, *commits):
                 sealing = {key for _, key, _ in sealer.jobs}

@@ -30,9 +30,9 @@ from hyperpod_kit.checkpoint.agent.agent_orders import Orders
 from hyperpod_kit.checkpoint.agent.agent_pulse import Pulse
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.channel import Channel, Message
-from hyperpod_kit.checkpoint.agent.head_link import HeadLink
 from hyperpod_kit.checkpoint.agent.intake import Intake
-from hyperpod_kit.checkpoint.agent.leader import Head
+from hyperpod_kit.checkpoint.agent.leader import Leader
+from hyperpod_kit.checkpoint.agent.leader_link import LeaderLink
 from hyperpod_kit.checkpoint.agent.lifetime import Lifetime
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import never
@@ -50,7 +50,7 @@ class Agent:
     """One rank's agent. `run()` returns when the trainer is gone and nothing is left to do.
 
     Its parts: `intake` takes captures on, `orders` does with them what rank 0's agent wants, `link` is the way to that
-    one (or the `Head` itself, at rank 0), `life` says how near the end is.
+    one (or the `Leader` itself, at rank 0), `life` says how near the end is.
     """
 
     def __init__(self, trainer: Channel, setup: AgentSetup) -> None:
@@ -73,20 +73,20 @@ class Agent:
             stopped=lambda: self.life.stop,
         )
         self.workers = Workers.start(self.events.put)
-        self.link = HeadLink(setup, self.events.put)
+        self.link = LeaderLink(setup, self.events.put)
         self.intake = Intake(setup, self.captures, self.storage, self.workers.sealer, self.link.report)
         self.orders = Orders(setup.rank, trainer, self.captures, self.storage, self.workers, self.link.report)
         if setup.rank == 0:
-            self.link.head = self._make_head(whose)
+            self.link.leader = self._make_leader(whose)
 
-    def _make_head(self, whose: identity.RunIdentity) -> Head:
+    def _make_leader(self, whose: identity.RunIdentity) -> Leader:
         setup = self.setup
         hub = rpc.Hub(setup.token, self._heard_rank, peers=setup.world - 1, addresses=setup.addresses, port=setup.port)
         if not setup.again:
             saves_note.remove(setup.folder, places.node_uid(), setup.run_hash)
         chores = self.workers.chores
         counted = Counted(setup.folder, setup.root, whose, setup.incarnation, self.storage, chores)
-        return Head(setup.world, hub, self.captures, self.storage, self.events.put, self._on_order, chores, counted)
+        return Leader(setup.world, hub, self.captures, self.storage, self.events.put, self._on_order, chores, counted)
 
     # --- the loop -----------------------------------------------------------------------------------------------
 
@@ -101,14 +101,14 @@ class Agent:
         self.workers.chores.submit(
             agent_events.SweepResult, (0, 0, ""), lambda: shm_gc.sweep(*places.of_mine(), but=self.setup.run_hash)
         )
-        head = self.link.head
-        self._tell(trainer_channel.Ready(head.hub.port if head is not None else 0))
+        leader = self.link.leader
+        self._tell(trainer_channel.Ready(leader.hub.port if leader is not None else 0))
         sealer, writer, uploader, _ = self.workers
-        pulse = Pulse(self._tell, [sealer, writer, uploader], head.worker if head is not None else None)
+        pulse = Pulse(self._tell, [sealer, writer, uploader], leader.worker if leader is not None else None)
         while not self._finished():
             pulse.beat()
-            if head is not None:
-                head.look_round()
+            if leader is not None:
+                leader.look_round()
             try:
                 event = self.events.get(timeout=_TICK)
             except queue.Empty:
@@ -122,14 +122,14 @@ class Agent:
         """What one event changes."""
         if isinstance(event, agent_events.FromTrainer):
             self._on_trainer(event.message)
-        elif isinstance(event, agent_events.FromHead):
+        elif isinstance(event, agent_events.FromLeader):
             self._on_order(event.order)
         elif isinstance(event, agent_events.TrainerGone):
             self._on_trainer_gone()
-        elif isinstance(event, agent_events.HeadGone):
-            self._on_head_gone()
-        elif isinstance(event, agent_events.HeadSought):
-            self._on_head_sought(event.uplink)
+        elif isinstance(event, agent_events.LeaderGone):
+            self._on_leader_gone()
+        elif isinstance(event, agent_events.LeaderSought):
+            self._on_leader_sought(event.uplink)
         elif isinstance(event, agent_events.StopAsked):
             self.life.stop = True
         elif isinstance(event, agent_events.HurryAsked):
@@ -147,17 +147,17 @@ class Agent:
         ):
             self.orders.on_result(event)
         else:
-            self._on_head_event(event)
+            self._on_leader_event(event)
 
-    def _on_head_event(self, event: agent_events.HeadEvent) -> None:
-        head = self.link.head
-        assert head is not None
+    def _on_leader_event(self, event: agent_events.LeaderEvent) -> None:
+        leader = self.link.leader
+        assert leader is not None
         if isinstance(event, agent_events.FromRank):
-            head.heard(event.rank, event.report)
+            leader.heard(event.rank, event.report)
         elif isinstance(event, agent_events.RankGone):
-            head.lost(event.rank)
+            leader.lost(event.rank)
         else:
-            head.on_result(event)
+            leader.on_result(event)
 
     def _on_order(self, order: rank_channel.Order) -> None:
         if order.kind is rank_channel.OrderKind.BYE:
@@ -231,18 +231,18 @@ class Agent:
 
     # --- rank 0's agent -----------------------------------------------------------------------------------------
 
-    def _on_head_gone(self) -> None:
+    def _on_leader_gone(self) -> None:
         """While training runs its trainer starts another one, which listens at the same place; without it nothing can
         be committed, so nothing is waited for once training ends."""
         if self.life.bye:
             return
         if not self.link.known or self.life.abandoned:
-            self._on_head_sought(None)
+            self._on_leader_sought(None)
             return
         self._tell(trainer_channel.AgentTrouble("rank 0's agent is gone; another one is waited for"))
         self.link.seek()
 
-    def _on_head_sought(self, uplink: Optional[Channel]) -> None:
+    def _on_leader_sought(self, uplink: Optional[Channel]) -> None:
         self.link.sought(uplink)
         if uplink is not None:
             self._report_again()
@@ -257,7 +257,7 @@ class Agent:
             return True
         if self.captures.busy("seal"):
             return False
-        if life.bye and link.head is not None and link.head.keeping:
+        if life.bye and link.leader is not None and link.leader.keeping:
             return False
         if life.bye or (life.alone and link.orphaned) or (life.abandoned and link.seeking):
             return True
@@ -279,7 +279,7 @@ class Agent:
         with contextlib.suppress(FileNotFoundError):
             if os.stat(log).st_size == 0:
                 os.unlink(log)
-        if self.link.head is not None and not unsaved:
+        if self.link.leader is not None and not unsaved:
             saves_note.remove(folder, places.node_uid(), self.setup.run_hash)
         failpoint("agent.before_unlock")
         self.lock.release()

@@ -23,17 +23,17 @@ class TrainerGone(NamedTuple):
     """Its end of the socket is closed."""
 
 
-class FromHead(NamedTuple):
+class FromLeader(NamedTuple):
     """From rank 0's agent."""
 
     order: Order
 
 
-class HeadGone(NamedTuple):
+class LeaderGone(NamedTuple):
     """The connection to rank 0's agent has ended."""
 
 
-class HeadSought(NamedTuple):
+class LeaderSought(NamedTuple):
     """The search for another agent of rank 0 is over; None: nobody came."""
 
     uplink: Optional[Channel]
@@ -133,11 +133,13 @@ class SweepResult(NamedTuple):
 OwnResult = Union[SealResult, LocalResult, WriteResult, PruneResult, SweepResult]
 """Of jobs that each agent has done for its own rank."""
 
-HeadResult = Union[LookResult, CommitResult, RetentionResult, LossNoteResult]
+LeaderResult = Union[LookResult, CommitResult, RetentionResult, LossNoteResult]
 """Of jobs that rank 0's agent has done for all."""
 
-JobResult = Union[OwnResult, HeadResult]
-HeadEvent = Union[FromRank, RankGone, HeadResult]
+JobResult = Union[OwnResult, LeaderResult]
+LeaderEvent = Union[FromRank, RankGone, LeaderResult]
 """Of rank 0's agent only."""
 
-Event = Union[FromTrainer, TrainerGone, FromHead, HeadGone, HeadSought, StopAsked, HurryAsked, OwnResult, HeadEvent]
+Event = Union[
+    FromTrainer, TrainerGone, FromLeader, LeaderGone, LeaderSought, StopAsked, HurryAsked, OwnResult, LeaderEvent
+]

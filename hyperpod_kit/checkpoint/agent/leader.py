@@ -10,7 +10,7 @@ from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures
 from hyperpod_kit.checkpoint.agent.agent_events import (
     CommitResult,
-    HeadResult,
+    LeaderResult,
     LookResult,
     LossNoteResult,
     RetentionResult,
@@ -40,7 +40,7 @@ from hyperpod_kit.checkpoint.agent.worker import Post, Worker
 from hyperpod_kit.checkpoint.repository.shard import Placed
 
 
-class Head:
+class Leader:
     """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Head:
         counted: Counted,
     ) -> None:
         self.hub = hub
-        self._brain = Coordinator(world, local=storage.local is not None)
+        self._coordinator = Coordinator(world, local=storage.local is not None)
         self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
         self._captures = captures
         self._storage = storage
@@ -70,46 +70,46 @@ class Head:
 
     def heard(self, rank: int, report: RankReport) -> None:
         """What the agent of `rank` reports."""
-        brain = self._brain
+        coordinator = self._coordinator
         if isinstance(report, RankJoined):
             self._joined(rank)
         elif isinstance(report, RankDone):
             self.attendance.done(rank)
-            self._obey(brain.done(rank, "its trainer is gone"))
+            self._obey(coordinator.done(rank, "its trainer is gone"))
         elif isinstance(report, RankCaptured):
-            self._obey(brain.captured(rank, report.key, adopted=report.adopted, held=report.replicas))
+            self._obey(coordinator.captured(rank, report.key, adopted=report.adopted, held=report.replicas))
         elif isinstance(report, RankTensors):
-            self._obey(brain.which(rank, report.key, report.tensors or None))
+            self._obey(coordinator.which(rank, report.key, report.tensors or None))
         elif isinstance(report, RankSealed):
-            self._obey(brain.sealed(rank, report.key))
+            self._obey(coordinator.sealed(rank, report.key))
         elif isinstance(report, RankSkipped):
-            self._obey(brain.skipped(rank, report.key, report.why))
+            self._obey(coordinator.skipped(rank, report.key, report.why))
         elif isinstance(report, RankPersisted):
-            self._obey(brain.persisted(rank, report.key, self._whole(rank, Report.from_json(report.report))))
+            self._obey(coordinator.persisted(rank, report.key, self._whole(rank, Report.from_json(report.report))))
         elif isinstance(report, RankLocal):
-            self._obey(brain.local(rank, report.key, report.there))
+            self._obey(coordinator.local(rank, report.key, report.there))
         elif isinstance(report, RankFailed):
-            self._obey(brain.failed(rank, report.key, report.why))
+            self._obey(coordinator.failed(rank, report.key, report.why))
         else:
             never(report)
 
     def lost(self, rank: int) -> None:
         """The agent of `rank` is gone."""
         if not self.attendance.leaves(rank):
-            self._obey(self._brain.lost(rank))
+            self._obey(self._coordinator.lost(rank))
 
     def _joined(self, rank: int) -> None:
         """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
         this agent has missed something."""
         self._pieces.pop(rank, None)
         if self.attendance.returns(rank):
-            self._brain.renew(rank)
+            self._coordinator.renew(rank)
             self._pass_on(Order(OrderKind.AGAIN, None))
 
     def look_round(self) -> None:
         """Give up those that have been away for too long."""
         for rank in self.attendance.give_up():
-            self._obey(self._brain.lost(rank))
+            self._obey(self._coordinator.lost(rank))
 
     def _whole(self, rank: int, report: Report) -> Report:
         """With the pieces, which a rank says only when they have changed."""
@@ -118,7 +118,7 @@ class Head:
             return report
         return replace(report, pieces=self._pieces[rank][1])
 
-    def on_result(self, result: HeadResult) -> None:
+    def on_result(self, result: LeaderResult) -> None:
         """What a job for all ranks gave."""
         if isinstance(result, LookResult):
             self.looked(*result)
@@ -139,14 +139,14 @@ class Head:
         if why:
             # It may be there or not; a second copy does no harm, none at all would.
             print(f"capture {key}: {why}", file=sys.stderr, flush=True)
-        self._obey(self._brain.looked(key, bool(attempt)))
+        self._obey(self._coordinator.looked(key, bool(attempt)))
 
     def committed(self, key: Key, attempt: Optional[str], why: str) -> None:
         """The manifest is written, or not."""
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs.discard("commit")
-        self._obey(self._brain.committed(key) if attempt else self._brain.failed(0, key, why))
+        self._obey(self._coordinator.committed(key) if attempt else self._coordinator.failed(0, key, why))
         if attempt:
             self.keeping += 1
             self._chores.submit(RetentionResult, key, self._storage.keep_up())
@@ -166,7 +166,7 @@ class Head:
                 self.worker.submit(LookResult, capture.key, self._storage.look(capture))
             elif order.kind is OrderKind.COMMIT and capture is not None:
                 capture.jobs.add("commit")
-                reports: Dict[int, Report] = dict(self._brain.reports(capture.key))
+                reports: Dict[int, Report] = dict(self._coordinator.reports(capture.key))
                 self.worker.submit(CommitResult, capture.key, self._storage.commit(capture, reports))
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:

@@ -6,15 +6,15 @@ import threading
 from typing import Callable, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent import rpc
-from hyperpod_kit.checkpoint.agent.agent_events import Event, FromHead, HeadGone, HeadSought
+from hyperpod_kit.checkpoint.agent.agent_events import Event, FromLeader, LeaderGone, LeaderSought
 from hyperpod_kit.checkpoint.agent.channel import Channel, Message
-from hyperpod_kit.checkpoint.agent.leader import Head
+from hyperpod_kit.checkpoint.agent.leader import Leader
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankReport, order_of
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 
 
-class HeadLink:
-    """`head` is set in rank 0's agent, `uplink` in the others while they have a connection.
+class LeaderLink:
+    """`leader` is set in rank 0's agent, `uplink` in the others while they have a connection.
 
     `seeking`: the connection is lost, and another agent of rank 0 is looked for. `orphaned`: none will come. What is
     heard is put into the queue (`post`).
@@ -23,14 +23,14 @@ class HeadLink:
     def __init__(self, setup: AgentSetup, post: Callable[[Event], None]) -> None:
         self._setup, self._post = setup, post
         self._addresses: List[Tuple[str, int]] = []
-        self.head: Optional[Head] = None
+        self.leader: Optional[Leader] = None
         self.uplink: Optional[Channel] = None
         self.seeking = self.orphaned = False
 
     def report(self, report: RankReport) -> None:
         """Tell the coordinator, which may be here."""
-        if self.head is not None:
-            self.head.heard(0, report)
+        if self.leader is not None:
+            self.leader.heard(0, report)
         elif self.uplink is not None:
             self.uplink.send(report.to_json())
 
@@ -38,11 +38,11 @@ class HeadLink:
         """In the thread that listens."""
         order = order_of(said)
         if order is not None:
-            self._post(FromHead(order))
+            self._post(FromLeader(order))
 
     def connect(self, addresses: Sequence[Tuple[str, int]]) -> str:
         """Where rank 0's agent did not answer, in words; "" when there is a connection."""
-        if self.head is not None:
+        if self.leader is not None:
             return ""
         self._addresses = list(addresses)
         setup = self._setup
@@ -52,7 +52,7 @@ class HeadLink:
     def _use(self, uplink: Optional[Channel]) -> None:
         self.uplink = uplink
         if uplink is not None:
-            uplink.listen(self.heard, lambda: self._post(HeadGone()))
+            uplink.listen(self.heard, lambda: self._post(LeaderGone()))
 
     @property
     def known(self) -> bool:
@@ -60,14 +60,14 @@ class HeadLink:
         return bool(self._addresses)
 
     def seek(self) -> None:
-        """Look for another agent of rank 0; what comes of it is a HeadSought."""
+        """Look for another agent of rank 0; what comes of it is a LeaderSought."""
         self.seeking = True
         threading.Thread(target=self._seek, daemon=True).start()
 
     def _seek(self) -> None:
         setup = self._setup
         found = rpc.join(self._addresses, setup.token, setup.rank, again=True, deadline=rpc.REJOIN)
-        self._post(HeadSought(found))
+        self._post(LeaderSought(found))
 
     def sought(self, uplink: Optional[Channel]) -> None:
         """The search is over; without `uplink` nobody came."""
@@ -77,8 +77,8 @@ class HeadLink:
 
     def hurry(self) -> None:
         """The trainer is gone: nobody waits long for an agent that does not answer."""
-        link = self.head.hub if self.head is not None else self.uplink
+        link = self.leader.hub if self.leader is not None else self.uplink
         if link is not None:
             link.patience(rpc.HURRY)
-        if self.head is not None:
-            self.head.attendance.hurried = True
+        if self.leader is not None:
+            self.leader.attendance.hurried = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, Callable, Dict, List, NamedTuple, Pattern, Sequence, Tuple
 
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 
@@ -70,6 +70,20 @@ def parse_mount_arguments(argv: Sequence[str]) -> MountArguments:
         elif not argument.startswith("-"):
             positional.append(argument)
     return MountArguments(positional, options)
+
+
+def named_file_system(argv: Sequence[str], program: str, source: Pattern[str]) -> Tuple[str, str, str, Dict[str, str]]:
+    """(file system, path in it, target, options) of efs-utils' helpers. `source`: how a file system is named.
+
+    Raises StartFailed.
+    """
+    positional, options = parse_mount_arguments(argv)
+    if len(positional) != 2:
+        raise StartFailed(f"Usage: {program} [--version] [-h|--help] <fsname> <mountpoint> [-o <options>]")
+    match = source.fullmatch(positional[0])
+    if match is None:
+        raise StartFailed(f'Invalid file system name: "{positional[0]}"')
+    return match[1], match[2] or "/", positional[1], options
 
 
 def unknown_options(options: Dict[str, str], known: Sequence[str]) -> List[str]:

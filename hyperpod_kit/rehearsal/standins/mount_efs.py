@@ -17,7 +17,7 @@ from hyperpod_kit.rehearsal.standins import policy
 from hyperpod_kit.rehearsal.standins.access_point import SHOWN, denied, enter
 from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
-    parse_mount_arguments,
+    named_file_system,
     read_registry,
     run_helper,
     unknown_options,
@@ -69,14 +69,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _mount(argv: Sequence[str]) -> int:
-    positional, options = parse_mount_arguments(argv)
-    if len(positional) != 2:
-        raise StartFailed("Usage: mount.efs [--version] [-h|--help] <fsname> <mountpoint> [-o <options>]")
-    source, target = positional
-    match = SOURCE.fullmatch(source)
-    if match is None:
-        raise StartFailed(f'Invalid file system name: "{source}"')
-    file_system, path = match[1], match[2] or "/"
+    file_system, path, target, options = named_file_system(argv, "mount.efs", SOURCE)
     _check_options(options, path)
     registry = read_registry("efs")
     if file_system not in registry["file_systems"]:

@@ -14,7 +14,7 @@ from typing import Optional, Sequence
 from hyperpod_kit.rehearsal.standins.access_point import SHOWN, denied, enter
 from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
-    parse_mount_arguments,
+    named_file_system,
     read_registry,
     run_helper,
     unknown_options,
@@ -66,14 +66,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _mount(argv: Sequence[str]) -> int:
-    positional, options = parse_mount_arguments(argv)
-    if len(positional) != 2:
-        raise StartFailed("Usage: mount.s3files [--version] [-h|--help] <fsname> <mountpoint> [-o <options>]")
-    source, target = positional
-    match = SOURCE.fullmatch(source)
-    if match is None:
-        raise StartFailed(f'Invalid file system name: "{source}"')
-    file_system, path = match[1], match[2] or "/"
+    file_system, path, target, options = named_file_system(argv, "mount.s3files", SOURCE)
     refused = [f'"{name}"' for name in REFUSED if name in options]
     if refused:
         raise StartFailed(f"Unsupported mount options detected: {', '.join(refused)}")

@@ -316,6 +316,21 @@ def test_the_control_page_is_made_of_values_with_names() -> None:
     assert max(sizes.values()) <= MOST_ATTRIBUTES and {"Page", "CaptureOrigin", "ShardFacts"} <= set(sizes)
 
 
+BY_HAND = {
+    "os.replace(": {"node/slurm/plugin.py", "rehearsal/agent/main.py", "rehearsal/image.py", "system/atomic_file.py"},
+    "fcntl.flock(": {"system/file_lock.py"},
+    '.partition(" - ")': {"system/mountinfo.py"},
+    "fields[19]": {"system/process.py"},
+}
+"""What the operating system is asked in one place, and the few places that say why they do it themselves."""
+
+
+@pytest.mark.parametrize("words", BY_HAND)
+def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
+    found = {str(path.relative_to(PACKAGE)) for path in modules() if words in path.read_text()}
+    assert found == BY_HAND[words], f"{words}: see hyperpod_kit/system"
+
+
 def test_tests_are_one_package() -> None:
     """A module that can be imported under two names would be there twice, with two states."""
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}

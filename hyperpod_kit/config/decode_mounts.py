@@ -24,8 +24,11 @@ NICKNAMES = {nickname: kind for kind, form in FORMS.items() for nickname in form
 
 def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[WrittenMount, ...]:
     """Short forms first, then configuration order."""
-    short = [form.short_form(parameters) for form in FORMS.values() if form.short_form is not None]
-    found = [mount for mount in short if mount is not None]
+    found = []
+    for form in FORMS.values():
+        mount = form.short_form.mount(parameters) if form.short_form is not None else None
+        if form.short_form is not None and mount is not None:
+            found.append(WrittenMount(mount, form.short_form.at))
     for section in kit.children("mounts"):
         mount = _mount(section)
         if mount is not None:

@@ -6,31 +6,14 @@ any item of a list, `[KIND]` for a mount of that kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Mapping, Optional
 
 from hyperpod_kit.config import patterns
+from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.reference import MOUNT_FIELDS
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
-
-
-@dataclass(frozen=True)
-class Field:
-    """`text`: one sentence or two.
-
-    choices: all values there are; request: the field of CreateCluster whose limits, in the installed botocore, count;
-    pattern: what the text, or each text of a list, must look like; former: the key's name in earlier releases, which is
-    still read.
-    """
-
-    text: str
-    choices: tuple[str, ...] = ()
-    request: Optional[str] = None
-    pattern: Optional[Pattern] = None
-    former: str = ""
-
 
 _PLAIN = "Use 1 to 63 letters, digits and hyphens, no hyphen first or last"
 _SECURITY_GROUP, _SUBNET = (
@@ -291,10 +274,7 @@ FIELDS: Mapping[str, Field] = {
     "slurm_configurations": Field("AWS's settings of several controllers, passed on in on_create mode."),
     "hyperpod_kit": Field("Everything that is not in AWS's own file."),
     **{f"hyperpod_kit.{key}": field for key, field in _KIT.items()},
-    **{
-        f"hyperpod_kit.mounts{key}": Field(text, ROLES if key.endswith("].roles") else ())
-        for key, text in MOUNT_FIELDS.items()
-    },
+    **{f"hyperpod_kit.mounts{key}": field for key, field in MOUNT_FIELDS.items()},
 }
 
 
@@ -304,10 +284,10 @@ def describe(place: str, kind: str = "") -> Field:
     return FIELDS[own] if own in FIELDS else FIELDS[place]
 
 
-def pattern_of(place: str, kind: str = "") -> Optional[Pattern]:
+def pattern_of(place: str) -> Optional[Pattern]:
     """The pattern of the field there; None where there is none, or no field of ours (a tag)."""
     try:
-        return describe(place, kind).pattern
+        return describe(place).pattern
     except KeyError:
         return None
 

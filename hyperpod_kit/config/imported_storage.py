@@ -10,14 +10,17 @@ from hyperpod_kit.model.mounts.kinds import KINDS
 
 
 class _Storage(NamedTuple):
-    """A kind of mount that an entry of InstanceStorageConfigs can name."""
+    """A kind of mount that an entry of InstanceStorageConfigs can name. `short`: keys of its short form."""
 
     kind: str
     config: StorageConfig
+    short: tuple[str, ...]
 
 
 _BY_ENTRY = {
-    KINDS[kind].traits.storage_config: _Storage(kind, form.storage_config)
+    KINDS[kind].traits.storage_config: _Storage(
+        kind, form.storage_config, tuple(form.short_form.keys.values()) if form.short_form else ()
+    )
     for kind, form in FORMS.items()
     if form.storage_config is not None
 }
@@ -67,8 +70,8 @@ class ImportedStorage:
             if sorted(groups) != sorted(self._all):
                 mount["groups"] = groups
             mounts.append(mount)
-            if values.get(form.config.short[0]) == given[0]:
-                for key in form.config.short:
+            if form.short and values.get(form.short[0]) == given[0]:
+                for key in form.short:
                     values.pop(key, None)
         return mounts
 

@@ -11,7 +11,8 @@ from typing import Any, Iterator
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
-from hyperpod_kit.config.fields import Field, describe
+from hyperpod_kit.config.field import Field
+from hyperpod_kit.config.fields import describe
 from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.model.mounts.kinds import KINDS
 

@@ -52,7 +52,7 @@ RULES: tuple[Rule, ...] = (
     mount_paths.reserved,
     mount_paths.protected,
     mount_paths.disjoint,
-    filesystems.regions,
+    patterns.of_mounts,
     filesystems.by_the_platform,
     *(rule for form in FORMS.values() for rule in form.rules),  # each kind's own, config/mounts/
     clients.architecture,  # HPK-P  packages of mount clients

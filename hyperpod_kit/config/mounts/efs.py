@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Iterator
 
+from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.mounts.file_system_ids import wrong_ids
+from hyperpod_kit.config.mounts.file_system_ids import ACCESS_POINT_ID, file_system_id
 from hyperpod_kit.config.mounts.form import MountForm
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
 
 
-def ids_and_tls(settings: Settings) -> Iterator[Finding]:
-    """Ids are ids, and access points and IAM come with TLS."""
-    yield from wrong_ids(settings.written(EfsMount), "EFS")
+def tls(settings: Settings) -> Iterator[Finding]:
+    """Access points and IAM come with TLS."""
     for mount, place in settings.written(EfsMount):
         if mount.access_point_id is not None and not mount.tls:
             yield Finding("HPK-E003", f"{place}.tls", "an access point is mounted with TLS only", "Set tls to true")
@@ -45,12 +45,13 @@ def beside_homes(settings: Settings) -> Iterator[Finding]:
 
 KIND = MountForm(
     fields={
-        "access_point_id": "The access point, fsap-…; needs tls.",
-        "tls": "Whether the connection is encrypted.",
-        "iam": "Whether the node's role is checked by the file system's policy; needs tls.",
+        "file_system_id": Field("The file system, fs-….", pattern=file_system_id("EFS")),
+        "access_point_id": Field("The access point, fsap-…; needs tls.", pattern=ACCESS_POINT_ID),
+        "tls": Field("Whether the connection is encrypted."),
+        "iam": Field("Whether the node's role is checked by the file system's policy; needs tls."),
     },
     nicknames=("nfs",),
     short_form=None,
     storage_config=None,
-    rules=(ids_and_tls, beside_homes),  # HPK-E, HPK-U
+    rules=(tls, beside_homes),  # HPK-E, HPK-U
 )

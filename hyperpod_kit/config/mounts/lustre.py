@@ -2,48 +2,24 @@
 
 from __future__ import annotations
 
-import re
 from typing import Iterator, Optional
 
+from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.mounts.form import MountForm, StorageConfig
-from hyperpod_kit.config.mounts.fsx_names import FSX_DNS
+from hyperpod_kit.config.mounts.form import MountForm, ShortForm, StorageConfig
+from hyperpod_kit.config.mounts.fsx_names import FSX_DNS, HINT, WHY
+from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
-from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 
-LUSTRE_NAME = re.compile(r"[A-Za-z0-9_-]{1,8}")
-STORAGE_CONFIG = StorageConfig(
-    {"DnsName": "dns_name", "MountName": "mount_name"}, "fsx", "/fsx", ("fsx_dns_name", "fsx_mountname")
-)
+STORAGE_CONFIG = StorageConfig({"DnsName": "dns_name", "MountName": "mount_name"}, "fsx", "/fsx")
 
 
-def short_form(parameters: ProvisioningParameters) -> Optional[WrittenMount]:
+def short_form(parameters: ProvisioningParameters) -> Optional[LustreMount]:
     """The mount at /fsx that `fsx_dns_name` and `fsx_mountname` stand for."""
     if not parameters.fsx_dns_name or not parameters.fsx_mountname:
         return None
-    mount = LustreMount(STORAGE_CONFIG.name, STORAGE_CONFIG.path, parameters.fsx_dns_name, parameters.fsx_mountname)
-    return WrittenMount(mount, "fsx_dns_name")
-
-
-def names(settings: Settings) -> Iterator[Finding]:
-    """The DNS name and the mount name are what FSx gives out."""
-    for mount, place in settings.written(LustreMount):
-        short = place == "fsx_dns_name"
-        if not FSX_DNS.fullmatch(mount.dns_name):
-            yield Finding(
-                "HPK-F001",
-                place if short else f"{place}.dns_name",
-                f"`{mount.dns_name}` is not the DNS name of an FSx file system",
-                "Write it like fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
-            )
-        if not LUSTRE_NAME.fullmatch(mount.mount_name):
-            yield Finding(
-                "HPK-F002",
-                "fsx_mountname" if short else f"{place}.mount_name",
-                f"`{mount.mount_name}` is not a Lustre mount name",
-                "It is 1 to 8 letters and digits: see `aws fsx describe-file-systems`",
-            )
+    return LustreMount(STORAGE_CONFIG.name, STORAGE_CONFIG.path, parameters.fsx_dns_name, parameters.fsx_mountname)
 
 
 def both_keys(settings: Settings) -> Iterator[Finding]:
@@ -61,11 +37,22 @@ def both_keys(settings: Settings) -> Iterator[Finding]:
 
 KIND = MountForm(
     fields={
-        "mount_name": "Mount name of the file system, as FSx shows it.",
-        "efa": "Whether it is mounted over EFA, once that is set up.",
+        "dns_name": Field(
+            "DNS name of the file system, as FSx shows it.", pattern=Pattern("HPK-F001", FSX_DNS, WHY, HINT)
+        ),
+        "mount_name": Field(
+            "Mount name of the file system, as FSx shows it.",
+            pattern=Pattern(
+                "HPK-F002",
+                r"[A-Za-z0-9_-]{1,8}",
+                "`{value}` is not a Lustre mount name",
+                "It is 1 to 8 letters and digits: see `aws fsx describe-file-systems`",
+            ),
+        ),
+        "efa": Field("Whether it is mounted over EFA, once that is set up."),
     },
     nicknames=("fsx", "fsx-lustre"),
-    short_form=short_form,
+    short_form=ShortForm({"dns_name": "fsx_dns_name", "mount_name": "fsx_mountname"}, short_form),
     storage_config=STORAGE_CONFIG,
-    rules=(names, both_keys),  # HPK-F
+    rules=(both_keys,),  # HPK-F
 )

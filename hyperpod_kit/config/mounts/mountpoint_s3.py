@@ -5,35 +5,27 @@ from __future__ import annotations
 import re
 from typing import Iterator, Optional
 
+from hyperpod_kit.config import patterns
+from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.mounts import mountpoint_s3_options as options
-from hyperpod_kit.config.mounts.form import MountForm
-from hyperpod_kit.config.patterns import BUCKET
+from hyperpod_kit.config.mounts.form import MountForm, ShortForm
+from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
-from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 PREFIX = r"([A-Za-z0-9._=-]+/)+"
-MODE = re.compile(r"0?[0-7]{3}")
+MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755"')
 
 
-def short_form(parameters: ProvisioningParameters) -> Optional[WrittenMount]:
+def short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
     """The read-only mount at /mount-s3 that `bucketname` stands for."""
-    if not parameters.bucketname:
-        return None
-    return WrittenMount(S3Mount("mount-s3", "/mount-s3", parameters.bucketname), "bucketname")
+    return S3Mount("mount-s3", "/mount-s3", parameters.bucketname) if parameters.bucketname else None
 
 
-def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
-    """Bucket names are legal, prefixes end in `/` and have no surprises."""
+def prefix_and_writes(settings: Settings) -> Iterator[Finding]:
+    """Prefixes end in `/` and have no surprises."""
     for mount, place in settings.written(S3Mount):
-        if not re.fullmatch(BUCKET, mount.bucket):
-            yield Finding(
-                "HPK-S001",
-                place if place == "bucketname" else f"{place}.bucket",
-                f"`{mount.bucket}` is not a bucket name",
-                "Use 3 to 63 lower-case letters, digits, dots and hyphens, without s3://",
-            )
         if mount.prefix and not mount.prefix.endswith("/"):
             yield Finding(
                 "HPK-S002", f"{place}.prefix", f"`{mount.prefix}` does not end with /", f"Write `{mount.prefix}/`"
@@ -60,19 +52,17 @@ def bucket_and_prefix(settings: Settings) -> Iterator[Finding]:
 
 
 def ownership(settings: Settings) -> Iterator[Finding]:
-    """Modes are octal and nothing is writable by everybody; ids are ids."""
+    """Nothing is writable by everybody; ids are ids."""
     for mount, place in settings.written(S3Mount):
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
-            if not MODE.fullmatch(mode):
-                yield Finding("HPK-S005", f"{place}.{key}", f"`{mode}` is not an octal mode", 'Write it like "0755"')
-            elif int(mode, 8) & 0o002 and not mount.world_writable:
+            if MODE.fits(mode) and int(mode, 8) & 0o002 and not mount.world_writable:
                 yield Finding(
                     "HPK-S006",
                     f"{place}.{key}",
                     f"`{mode}` lets everybody write",
                     "Set uid and gid to the user who writes, and 0755 or 0644; or world_writable to true",
                 )
-        modes = [mode for mode in (mount.dir_mode, mount.file_mode) if MODE.fullmatch(mode)]
+        modes = [mode for mode in (mount.dir_mode, mount.file_mode) if MODE.fits(mode)]
         if mount.world_writable and not any(int(mode, 8) & 0o002 for mode in modes):
             yield Finding(
                 "HPK-S009",
@@ -96,7 +86,7 @@ def nobody_writes(settings: Settings) -> Iterator[Finding]:
         if mount.prefix.startswith(bundle.prefix) or bundle.prefix.startswith(mount.prefix):
             yield Finding(
                 "HPK-B005",
-                place if place == "bucketname" else f"{place}.prefix",
+                KIND.place(place, "prefix"),
                 f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: whoever may "
                 f"write there is root of every node that is made or replaced afterwards",
                 "Set read_only to true, or use another bucket, or a prefix beside the bundle's",
@@ -105,34 +95,44 @@ def nobody_writes(settings: Settings) -> Iterator[Finding]:
 
 KIND = MountForm(
     fields={
-        "bucket": "The bucket.",
-        "prefix": "Only this part of it; ends in /.",
-        "read_only": "Whether nothing can be written.",
-        "allow_delete": "Whether files can be removed.",
-        "allow_overwrite": "Whether a file can be written again from its beginning.",
-        "incremental_upload": "Whether files can be appended to; on directory buckets only.",
-        "uid": "Owner shown for every file.",
-        "gid": "Group shown for every file.",
-        "dir_mode": "Mode shown for directories, octal, in quotes.",
-        "file_mode": "Mode shown for files, octal, in quotes.",
-        "cache_dir": "Directory of a local cache; it is not encrypted and relaxes consistency.",
-        "cache_mib": "MiB that the cache may use.",
-        "metadata_ttl": "Seconds that metadata are believed, or `minimal`, or `indefinite`.",
-        "read_part_size_mib": "MiB of one request when reading.",
-        "write_part_size_mib": "MiB of one part of an upload; a file has at most 10,000 parts.",
-        "largest_file_gib": "GiB of the largest file that will be written, to check the parts against.",
-        "max_threads": "Threads that serve the file system.",
-        "maximum_throughput_gbps": "Gbit/s that the client aims at.",
-        "endpoint_url": "An endpoint that is not AWS's own.",
-        "force_path_style": "Whether the bucket's name stands in the path instead of the host.",
-        "expected_bucket_owner": "Account that has to own the bucket, in quotes.",
-        "requester_pays": "Whether requests are paid by this account.",
-        "storage_class": "Storage class of what is written.",
-        "sse": "Encryption of what is written: aws:kms or aws:kms:dsse.",
-        "sse_kms_key_id": "KMS key of that.",
+        "bucket": Field(
+            "The bucket.",
+            pattern=Pattern(
+                "HPK-S001",
+                patterns.BUCKET,
+                "`{value}` is not a bucket name",
+                "Use 3 to 63 lower-case letters, digits, dots and hyphens, without s3://",
+            ),
+        ),
+        "prefix": Field("Only this part of it; ends in /."),
+        "read_only": Field("Whether nothing can be written."),
+        "allow_delete": Field("Whether files can be removed."),
+        "allow_overwrite": Field("Whether a file can be written again from its beginning."),
+        "incremental_upload": Field("Whether files can be appended to; on directory buckets only."),
+        "uid": Field("Owner shown for every file."),
+        "gid": Field("Group shown for every file."),
+        "dir_mode": Field("Mode shown for directories, octal, in quotes.", pattern=MODE),
+        "file_mode": Field("Mode shown for files, octal, in quotes.", pattern=MODE),
+        "cache_dir": Field("Directory of a local cache; it is not encrypted and relaxes consistency."),
+        "cache_mib": Field("MiB that the cache may use."),
+        "metadata_ttl": Field(
+            "Seconds that metadata are believed, or `minimal`, or `indefinite`.", pattern=options.METADATA_TTL
+        ),
+        "read_part_size_mib": Field("MiB of one request when reading."),
+        "write_part_size_mib": Field("MiB of one part of an upload; a file has at most 10,000 parts."),
+        "largest_file_gib": Field("GiB of the largest file that will be written, to check the parts against."),
+        "max_threads": Field("Threads that serve the file system."),
+        "maximum_throughput_gbps": Field("Gbit/s that the client aims at."),
+        "endpoint_url": Field("An endpoint that is not AWS's own.", pattern=options.ENDPOINT),
+        "force_path_style": Field("Whether the bucket's name stands in the path instead of the host."),
+        "expected_bucket_owner": Field("Account that has to own the bucket, in quotes.", pattern=options.ACCOUNT),
+        "requester_pays": Field("Whether requests are paid by this account."),
+        "storage_class": Field("Storage class of what is written."),
+        "sse": Field("Encryption of what is written: aws:kms or aws:kms:dsse."),
+        "sse_kms_key_id": Field("KMS key of that."),
     },
     nicknames=("s3", "mount-s3", "mountpoint"),
-    short_form=short_form,
+    short_form=ShortForm({"bucket": "bucketname"}, short_form),
     storage_config=None,
-    rules=(bucket_and_prefix, ownership, nobody_writes, options.cache, options.parts, options.access),  # HPK-S, HPK-B
+    rules=(prefix_and_writes, ownership, nobody_writes, options.cache, options.parts, options.access),  # HPK-S, HPK-B
 )

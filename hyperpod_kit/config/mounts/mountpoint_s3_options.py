@@ -6,13 +6,24 @@ import re
 from typing import Iterator, Optional
 
 from hyperpod_kit.config.findings import WARNING, Finding
+from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.rules.mount_paths import PATH, RESERVED_TREES, inside
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
-METADATA_TTL = re.compile(r"minimal|indefinite|[0-9]{1,9}")
-ENDPOINT = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?")
-ACCOUNT = re.compile(r"[0-9]{12}")
+METADATA_TTL = Pattern(
+    "HPK-S014",
+    r"minimal|indefinite|[0-9]{1,9}",
+    "`{value}` is not a time",
+    'Write seconds like "60", or "minimal", or "indefinite"',
+)
+ENDPOINT = Pattern(
+    "HPK-S018",
+    r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?/?",
+    "`{value}` is not the URL of an endpoint",
+    "Write it like https://bucket.vpce-0123.s3.us-east-1.vpce.amazonaws.com",
+)
+ACCOUNT = Pattern("HPK-S019", r"[0-9]{12}", "`{value}` is not an account", "Write its twelve digits in quotes")
 KEY = re.compile(r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?(key|alias)/[A-Za-z0-9/_-]+|[0-9a-f-]{36}")
 STORAGE_CLASSES = (
     "STANDARD",
@@ -64,13 +75,6 @@ def cache(settings: Settings) -> Iterator[Finding]:
                     f"`{where}` lies on `{above.name}`, which is no local disk",
                     "Use local NVMe: a mount of kind nvme, or /opt/dlami/nvme",
                 )
-        if mount.metadata_ttl is not None and not METADATA_TTL.fullmatch(mount.metadata_ttl):
-            yield Finding(
-                "HPK-S014",
-                f"{place}.metadata_ttl",
-                f"`{mount.metadata_ttl}` is not a time",
-                'Write seconds like "60", or "minimal", or "indefinite"',
-            )
 
 
 def parts(settings: Settings) -> Iterator[Finding]:
@@ -102,22 +106,8 @@ def parts(settings: Settings) -> Iterator[Finding]:
 
 
 def access(settings: Settings) -> Iterator[Finding]:
-    """Endpoint, owner, storage class and encryption are what S3 knows."""
+    """Storage class and encryption are what S3 knows."""
     for mount, place in settings.written(S3Mount):
-        if mount.endpoint_url is not None and not ENDPOINT.fullmatch(mount.endpoint_url):
-            yield Finding(
-                "HPK-S018",
-                f"{place}.endpoint_url",
-                f"`{mount.endpoint_url}` is not the URL of an endpoint",
-                "Write it like https://bucket.vpce-0123.s3.us-east-1.vpce.amazonaws.com",
-            )
-        if mount.expected_bucket_owner is not None and not ACCOUNT.fullmatch(mount.expected_bucket_owner):
-            yield Finding(
-                "HPK-S019",
-                f"{place}.expected_bucket_owner",
-                f"`{mount.expected_bucket_owner}` is not an account",
-                "Write its twelve digits in quotes",
-            )
         if mount.storage_class is not None and mount.storage_class not in STORAGE_CLASSES:
             yield Finding(
                 "HPK-S020",

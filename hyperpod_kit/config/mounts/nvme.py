@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from typing import Iterator
 
+from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.mounts.form import MountForm
+from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.instance_types import has_instance_store
 from hyperpod_kit.model.mounts.nvme import NvmeMount
 
-MODE = re.compile(r"0?[0-3]?[0-7]{3}")
+MODE = Pattern("HPK-N002", r"0?[0-3]?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755" or "1777"')
 
 
 def scratch(settings: Settings) -> Iterator[Finding]:
-    """Modes are octal, nothing is everybody's unless that is said twice, ids are ids."""
+    """Nothing is everybody's unless that is said twice, ids are ids."""
     for mount, place in settings.written(NvmeMount):
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
                 yield Finding(
                     "HPK-N001", f"{place}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
                 )
-        if not MODE.fullmatch(mount.mode):
-            yield Finding(
-                "HPK-N002", f"{place}.mode", f"`{mount.mode}` is not an octal mode", 'Write it like "0755" or "1777"'
-            )
+        if not MODE.fits(mount.mode):
             continue
         everybody = bool(int(mount.mode, 8) & 0o002)
         if everybody and not mount.world_writable:
@@ -69,9 +67,9 @@ def disks(settings: Settings) -> Iterator[Finding]:
 
 KIND = MountForm(
     fields={
-        "uid": "Owner of the directory.",
-        "gid": "Group of the directory.",
-        "mode": "Mode of the directory, octal, in quotes.",
+        "uid": Field("Owner of the directory."),
+        "gid": Field("Group of the directory."),
+        "mode": Field("Mode of the directory, octal, in quotes.", pattern=MODE),
     },
     nicknames=("scratch", "instance-store"),
     short_form=None,

@@ -1,25 +1,18 @@
-"""S3 Files: its ids."""
+"""S3 Files: its keys."""
 
 from __future__ import annotations
 
-from typing import Iterator
-
-from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.mounts.file_system_ids import wrong_ids
+from hyperpod_kit.config.field import Field
+from hyperpod_kit.config.mounts.file_system_ids import ACCESS_POINT_ID, file_system_id
 from hyperpod_kit.config.mounts.form import MountForm
-from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.mounts.s3files import S3FilesMount
-
-
-def ids(settings: Settings) -> Iterator[Finding]:
-    """Ids are ids."""
-    return wrong_ids(settings.written(S3FilesMount), "S3 Files")
-
 
 KIND = MountForm(
-    fields={},
+    fields={
+        "file_system_id": Field("The file system, fs-….", pattern=file_system_id("S3 Files")),
+        "access_point_id": Field("The access point, fsap-….", pattern=ACCESS_POINT_ID),
+    },
     nicknames=("s3-files",),
     short_form=None,
     storage_config=None,
-    rules=(ids,),  # HPK-E
+    rules=(),
 )

@@ -1,22 +1,12 @@
-"""Mounts of several kinds: the region that they name, and whose an FSx mount is."""
+"""Whose an FSx mount is: HyperPod's or ours."""
 
 from __future__ import annotations
 
-import re
 from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.patterns import REGION
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model import platform
-
-
-def regions(settings: Settings) -> Iterator[Finding]:
-    """The `region` of a mount is a valid AWS region."""
-    for mount, place in settings.written_mounts:
-        region = mount.region
-        if region is not None and not re.fullmatch(REGION, region):
-            yield Finding("HPK-M007", f"{place}.region", f"`{region}` is not an AWS region", "Write it like us-east-1")
 
 
 def by_the_platform(settings: Settings) -> Iterator[Finding]:

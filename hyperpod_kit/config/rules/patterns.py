@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Iterator
 
 from hyperpod_kit.config.fields import pattern_of
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.mounts.reference import COMMON
+from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.schema_recorder import MOUNTS, KeyPath, KeyRead
 from hyperpod_kit.config.settings import Settings
 
 
 def match(settings: Settings) -> Iterator[Finding]:
-    """Every text that was read matches the pattern of its field, where it has one."""
-    kinds: dict[Any, str] = {}
+    """Every text that was read matches the pattern of its field, where it has one. Those of mounts are judged below."""
     left_out: set[KeyPath] = set()
     for read in settings.reads:
-        inside, key = read.key_path[:-1], read.key_path[-1]
+        inside = read.key_path[:-1]
         if read.kind == "object" and read.value is None and (read.optional or inside in left_out):
             left_out.add(read.key_path)
-        if inside[:-1] == MOUNTS and key == "kind":
-            kinds[inside] = str(read.value)
-        if inside in left_out:
+        if inside in left_out or inside[:-1] == MOUNTS:
             continue
-        pattern = pattern_of(read.field, kinds.get(inside, ""))
+        pattern = pattern_of(read.field)
         if pattern is not None:
             for path, text in _texts(read):
                 if not pattern.fits(text):
                     yield Finding(pattern.code, path, pattern.why.replace("{value}", text), pattern.hint)
+
+
+def of_mounts(settings: Settings) -> Iterator[Finding]:
+    """So do those of the mounts: of the long form, of a short form, and of the homes."""
+    for mount, at in settings.written_mounts:
+        form = FORMS[mount.kind]
+        for key, field in {**COMMON, **form.fields}.items():
+            text, pattern = getattr(mount, key, None), field.pattern
+            if pattern is not None and isinstance(text, str) and not pattern.fits(text):
+                yield Finding(pattern.code, form.place(at, key), pattern.why.replace("{value}", text), pattern.hint)
 
 
 def _texts(read: KeyRead) -> Iterator[tuple[str, str]]:

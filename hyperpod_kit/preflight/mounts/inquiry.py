@@ -31,16 +31,15 @@ class SharedService:
 class FsxType:
     """A type of FSx file system.
 
-    name: as FSx writes it; ports: of the protocol; both_ways: its servers connect to the nodes too; paths: (path of the
-    DNS name, path of what is mounted of it), of a mount and its place; volumes: whether a mount names a volume that
-    FSx has to be asked about; differs: what the mount says otherwise than the file system, beside the DNS name, with
-    the place of that.
+    name: as FSx writes it; ports: of the protocol; both_ways: its servers connect to the nodes too; part: the key that
+    says what is mounted of it; volumes: whether a mount names a volume that FSx has to be asked about; differs: what
+    the mount says otherwise than the file system, beside the DNS name, with the place of `part`.
     """
 
     name: str
     ports: tuple[int, ...]
     both_ways: bool
-    paths: Callable[[Any, str], tuple[str, str]]
+    part: str
     volumes: Callable[[Any], bool]
     differs: Callable[[Any, str, FsxFileSystem], Iterator[Finding]]
 

@@ -13,11 +13,6 @@ PORTS = (988, 1018, 1019, 1020, 1021, 1022, 1023)
 """FSx for Lustre User Guide, `File system access control with Amazon VPC`: both ways."""
 
 
-def paths(mount: LustreMount, place: str) -> tuple[str, str]:
-    """Of its DNS name and its mount name; the short form has a key for each."""
-    return (place, "fsx_mountname") if place == "fsx_dns_name" else (f"{place}.dns_name", f"{place}.mount_name")
-
-
 def differs(mount: LustreMount, at: str, system: FsxFileSystem) -> Iterator[Finding]:
     """The mount name is the file system's own."""
     if system.mount_name and mount.mount_name != system.mount_name:
@@ -32,7 +27,7 @@ def differs(mount: LustreMount, at: str, system: FsxFileSystem) -> Iterator[Find
 KIND = MountInquiry(
     needs=no_needs,
     shared=None,
-    fsx=FsxType("LUSTRE", PORTS, both_ways=True, paths=paths, volumes=lambda mount: False, differs=differs),
+    fsx=FsxType("LUSTRE", PORTS, both_ways=True, part="mount_name", volumes=lambda mount: False, differs=differs),
     bucket=None,
     checks=(),
 )

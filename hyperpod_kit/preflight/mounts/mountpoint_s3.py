@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator, Optional
 
+from hyperpod_kit.config.mounts.mountpoint_s3 import KIND as FORM
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.preflight.mounts.inquiry import BucketOf, MountInquiry
 from hyperpod_kit.preflight.need import Account, Carried, Need, sid_of
@@ -46,7 +47,7 @@ def bucket(mount: S3Mount, place: str) -> Optional[BucketOf]:
     """What a mount behind AWS's own endpoint shows."""
     if mount.endpoint_url is not None:
         return None
-    return BucketOf(mount.bucket, mount.prefix, place if place == "bucketname" else f"{place}.bucket")
+    return BucketOf(mount.bucket, mount.prefix, FORM.place(place, "bucket"))
 
 
 KIND = MountInquiry(needs=needs, shared=None, fsx=None, bucket=bucket, checks=())

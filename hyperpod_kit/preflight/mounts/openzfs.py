@@ -13,11 +13,6 @@ PORTS = (2049,)
 """NFS 4.2 needs no other; the guide's further ones serve older versions."""
 
 
-def paths(mount: OpenZfsMount, place: str) -> tuple[str, str]:
-    """Of its DNS name and its export."""
-    return place if place == "fsx_openzfs_dns_name" else f"{place}.dns_name", f"{place}.export"
-
-
 def volumes(mount: OpenZfsMount) -> bool:
     """Every file system has the root volume."""
     return mount.export != ROOT_VOLUME
@@ -36,7 +31,7 @@ def differs(mount: OpenZfsMount, at: str, system: FsxFileSystem) -> Iterator[Fin
 KIND = MountInquiry(
     needs=no_needs,
     shared=None,
-    fsx=FsxType("OPENZFS", PORTS, both_ways=False, paths=paths, volumes=volumes, differs=differs),
+    fsx=FsxType("OPENZFS", PORTS, both_ways=False, part="export", volumes=volumes, differs=differs),
     bucket=None,
     checks=(),
 )

@@ -6,6 +6,7 @@ from typing import Any, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
+from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight.facts import Answer, FsxFileSystem, NotQueried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
@@ -34,7 +35,8 @@ def places(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
     for mount, place in settings.written_mounts:
         its = INQUIRIES[mount.kind].fsx
         if its is not None:
-            found.append((its, mount, *its.paths(mount, place)))
+            form = FORMS[mount.kind]
+            found.append((its, mount, form.place(place, "dns_name"), form.place(place, its.part)))
     return found
 
 

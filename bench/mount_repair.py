@@ -27,6 +27,7 @@ sys.path[:0] = [str(REPOSITORY / "examples/demo"), str(REPOSITORY)]
 
 from driver import Driver, wait_until  # noqa: E402
 
+from hyperpod_kit.model.mounts.kinds import KINDS  # noqa: E402
 from hyperpod_kit.rehearsal import boot, mount_faults, targets  # noqa: E402
 from hyperpod_kit.rehearsal.machine import inside  # noqa: E402
 from hyperpod_kit.rehearsal.mount_faults import Spot  # noqa: E402
@@ -48,7 +49,8 @@ def serves(at: Spot) -> bool:
 
 def can_suffer(fault: str, kind: str) -> bool:
     """Scratch has no daemon; of those that hang only mount-s3 is ours to kill, the others wait for their server."""
-    return {"unmount": True, "kill-daemon": kind != "nvme", "hang-daemon": kind == "mountpoint-s3"}[fault]
+    traits = KINDS[kind].traits
+    return {"unmount": True, "kill-daemon": not traits.local_disk, "hang-daemon": traits.service.daemon}[fault]
 
 
 def one_round(spots: Dict[str, Spot], fault: str) -> Dict[str, float]:

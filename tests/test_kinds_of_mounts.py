@@ -20,6 +20,7 @@ from hyperpod_kit.preflight.mounts.inquiry import MountInquiry
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 from hyperpod_kit.rehearsal.mounts.rehearsed import RehearsedMount
+from hyperpod_kit.rehearsal.standins.install import LAUNCHERS
 
 PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
 TEMPLATES = PACKAGE.parent / "templates"
@@ -115,6 +116,7 @@ def test_the_answers_of_a_kind_fit_each_other(kind: str) -> None:
     assert bool(traits.storage_config) == (storage is not None) == ("platform" in names)
     assert storage is None or set(storage.keys.values()) <= set(names)
     assert not (traits.local_disk and traits.in_vpc)
+    assert set(REHEARSED[kind].clients) <= set(LAUNCHERS), "a node of the rehearsal has each program that mounts"
 
 
 def test_nobody_asks_for_a_class() -> None:

@@ -1,4 +1,4 @@
-"""EFS: its keys, its ids, and what access points and homes ask of a mount."""
+"""EFS: what access points, IAM and homes on the same file system ask of a mount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FSx for Lustre: its keys, its names and AWS's short form of it."""
+"""FSx for Lustre: its names, and AWS's short form of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Iterator, Optional
 from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm, StorageConfig
-from hyperpod_kit.config.mounts.fsx_names import FSX_DNS, HINT, WHY
+from hyperpod_kit.config.mounts.fsx_names import FSX_DNS
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
 from hyperpod_kit.model.mounts.lustre import LustreMount
@@ -38,7 +38,13 @@ def both_keys(settings: Settings) -> Iterator[Finding]:
 KIND = MountForm(
     fields={
         "dns_name": Field(
-            "DNS name of the file system, as FSx shows it.", pattern=Pattern("HPK-F001", FSX_DNS, WHY, HINT)
+            "DNS name of the file system, as FSx shows it.",
+            pattern=Pattern(
+                "HPK-F001",
+                FSX_DNS,
+                "`{value}` is not the DNS name of an FSx file system",
+                "Write it like fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
+            ),
         ),
         "mount_name": Field(
             "Mount name of the file system, as FSx shows it.",

@@ -1,4 +1,4 @@
-"""Mountpoint for S3: its keys, its bucket and prefix, and who owns what is seen."""
+"""Mountpoint for S3: bucket, prefix, and who owns what is seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVMe scratch: its keys, whose it is, and who may write."""
+"""NVMe scratch: whose it is, and who may write."""
 
 from __future__ import annotations
 

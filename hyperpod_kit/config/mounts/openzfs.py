@@ -1,4 +1,4 @@
-"""FSx for OpenZFS: its keys and AWS's short form of it."""
+"""FSx for OpenZFS: its names, and AWS's short form of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Optional
 
 from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm, StorageConfig
-from hyperpod_kit.config.mounts.fsx_names import FSX_DNS, HINT, WHY
+from hyperpod_kit.config.mounts.fsx_names import FSX_DNS
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
@@ -25,7 +25,13 @@ def short_form(parameters: ProvisioningParameters) -> Optional[OpenZfsMount]:
 KIND = MountForm(
     fields={
         "dns_name": Field(
-            "DNS name of the file system, as FSx shows it.", pattern=Pattern("HPK-F004", FSX_DNS, WHY, HINT)
+            "DNS name of the file system, as FSx shows it.",
+            pattern=Pattern(
+                "HPK-F004",
+                FSX_DNS,
+                "`{value}` is not the DNS name of an FSx file system",
+                "Write it like fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
+            ),
         ),
         "export": Field(
             "Path of the volume: /fsx, or /fsx/NAME.",

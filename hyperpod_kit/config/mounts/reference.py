@@ -1,4 +1,7 @@
-"""What the keys of a mount mean: `[]` for every kind, `[KIND]` for one."""
+"""Keys that mounts of several kinds have.
+
+`[]` stands for every kind, `[KIND]` for one.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,8 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Set
 
 import pytest
 
+from hyperpod_kit.model.mounts.kinds import KINDS
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hyperpod_kit"
 
@@ -149,7 +151,7 @@ def layer(name: str) -> str:
 
 
 def imports(path: Path) -> List[str]:
-    """Every module or name that a file imports, at its top or in a function."""
+    """Every module or name that a file imports, at its top or in a function, or by the names of the kinds of mounts."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -157,6 +159,10 @@ def imports(path: Path) -> List[str]:
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             found += [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "for_every_kind":
+            (package, _) = node.args
+            assert isinstance(package, ast.Constant)
+            found += [f"{package.value}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values()]
     return found
 
 

@@ -47,7 +47,7 @@ def cores(ranks_here: int) -> int:
 def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
     """Cut and group copies for several threads, large ones first. They hold addresses: keep the tensors alive."""
     large: list[Batch] = []
-    group: Batch = []
+    batch: Batch = []
     rest: list[Batch] = []
     room = _GROUP
     for copy in sorted(copies, key=lambda copy: -copy.source.nbytes):
@@ -59,12 +59,12 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
             if length >= _GROUP:
                 large.append([call])
                 continue
-            if length > room and group:
-                rest.append(group)
-                group, room = [], _GROUP
-            group.append(call)
+            if length > room and batch:
+                rest.append(batch)
+                batch, room = [], _GROUP
+            batch.append(call)
             room -= length
-    return large + rest + ([group] if group else [])
+    return large + rest + ([batch] if batch else [])
 
 
 def _cut(target: int, source: int, size: int) -> list[tuple[tuple[Callable[..., Any], tuple[Any, ...]], int]]:

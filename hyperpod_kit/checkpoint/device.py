@@ -55,21 +55,21 @@ def unregister(slot: shm_slots.Slot) -> None:
 
 
 class DeviceCopy:
-    """Copies from one device that were enqueued on a side stream. `landed` are small tensors, gathered: each
+    """Copies from one device that were enqueued on a side stream. `small` are the small tensors, gathered: each
     (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`. `sums` are digests, and who
     is told them."""
 
     def __init__(
         self,
         event: Any,
-        landed: Sequence[tuple[torch.Tensor, torch.Tensor]],
+        small: Sequence[tuple[torch.Tensor, torch.Tensor]],
         held: Sequence[Any],
         sums: Sequence[tuple[torch.Tensor, Sequence[Fold]]],
     ) -> None:
         self._event = event
         self._held = held
         self._sums = sums
-        self.landed = landed
+        self.small = small
 
     def wait(self) -> None:
         """Until all bytes are in host memory."""
@@ -109,7 +109,7 @@ class CudaDevice:
             (small if fits else large).append((view, source))
             total += source.nbytes if fits else 0
         self._stream.wait_stream(torch.cuda.current_stream(self._which))
-        landed: list[tuple[torch.Tensor, torch.Tensor]] = []
+        gathered_small: list[tuple[torch.Tensor, torch.Tensor]] = []
         with torch.cuda.stream(self._stream), torch.no_grad():
             for view, source in large:
                 view.copy_(source, non_blocking=True)
@@ -120,13 +120,13 @@ class CudaDevice:
                 stage.copy_(gathered, non_blocking=True)
                 at = 0
                 for view, source in small:
-                    landed.append((view, stage[at : at + source.nbytes]))
+                    gathered_small.append((view, stage[at : at + source.nbytes]))
                     at += source.nbytes
             if late:
                 sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self._stream)
-        return DeviceCopy(event, landed, (ready, gathered, folds), sums)
+        return DeviceCopy(event, gathered_small, (ready, gathered, folds), sums)
 
     def _room(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:

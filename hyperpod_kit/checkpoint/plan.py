@@ -14,15 +14,17 @@ class SavePlan:
 
     def __init__(self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
         owners = replica_assignment.owner(tensors.pieces)
-        self._mine = tuple(n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0])
-        mine = self.pieces_of(tensors)
+        self._numbers = tuple(
+            n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
+        )
+        pieces = self.pieces_of(tensors)
         self._outline = tensors.outline
         self.fingerprint = tensors.plan
         self._shared = tensors.shared
-        self._first = sum(piece.spec.first and not piece.own for piece in mine)
+        self._first = sum(piece.spec.first and not piece.own for piece in pieces)
         self._algorithm = algorithm
         self.layout: ShardLayout = lay_out(
-            [piece.spec for piece in mine], rank=rank, world=world, run=run_id, plan=tensors.plan, algorithm=algorithm
+            [piece.spec for piece in pieces], rank=rank, world=world, run=run_id, plan=tensors.plan, algorithm=algorithm
         )
 
     def fits(self, tensors: StateTensors) -> bool:
@@ -32,7 +34,7 @@ class SavePlan:
 
     def pieces_of(self, tensors: StateTensors) -> list[TensorPiece]:
         """Those that this rank writes."""
-        return [tensors.pieces[n] for n in self._mine]
+        return [tensors.pieces[n] for n in self._numbers]
 
     def facts(self, extra: bytes) -> ShardFacts:
         """What the control page says of the shard; its digest is still unknown."""

@@ -31,15 +31,15 @@ class SlotCopy:
         self._open = 1 + bool(device_copies)
         self._finish = finish
         self._error: BaseException | None = None
-        landing: list[Batch] = [
+        small: list[Batch] = [
             [(copy.wait, ())]
-            + [(torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in copy.landed]
+            + [(torch.Tensor.copy_, (view.view(-1).view(torch.uint8), data)) for view, data in copy.small]
             for copy in device_copies
         ]
         # The host's copies first: a thread that waits for a device copies nothing else meanwhile.
-        self._host: CopyRun = copier.start(batches, self._part, background=background)
-        self._landing: CopyRun | None = (
-            copier.start(landing, self._part, background=background) if device_copies else None
+        self._host_run: CopyRun = copier.start(batches, self._part, background=background)
+        self._device_run: CopyRun | None = (
+            copier.start(small, self._part, background=background) if device_copies else None
         )
 
     def _part(self, error: BaseException | None) -> None:
@@ -52,16 +52,16 @@ class SlotCopy:
 
     def fence(self) -> None:
         """Until nothing reads the tensors any more; of device tensors only the device waits. Raises what failed."""
-        self._host.wait()
+        self._host_run.wait()
         for copy in self._device_copies:
             copy.fence()
 
     def wait(self) -> None:
         """Until everything is in the slot. Raises what failed."""
-        self._host.wait()
-        if self._landing is not None:
-            self._landing.wait()
+        self._host_run.wait()
+        if self._device_run is not None:
+            self._device_run.wait()
 
     @property
     def ended(self) -> bool:
-        return self._host.ended and (self._landing is None or self._landing.ended)
+        return self._host_run.ended and (self._device_run is None or self._device_run.ended)

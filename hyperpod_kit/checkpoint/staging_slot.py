@@ -28,23 +28,22 @@ class PieceGroups(NamedTuple):
 
 
 class StagingSlot:
-    """`memory` with the image's tensors as views, made once for a layout."""
+    """`memory` with the tensors of its image, which are views into it, made once for a layout."""
 
     def __init__(self, memory: shm_slots.Slot, layout: ShardLayout) -> None:
         self.memory = memory
         self.layout = layout
-        self._views: dict[str, torch.Tensor] = {}
+        self._tensors: dict[str, torch.Tensor] = {}
         self._extra = b""
         for placed in layout.tensors:
             if placed.end > placed.begin:
                 raw = torch.frombuffer(
                     memory.buffer, dtype=torch.uint8, offset=placed.begin, count=placed.end - placed.begin
                 )
-                self._views[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
-        # Of the last save: its pieces that are not early, those of them here and on a device, batches for the former.
+                self._tensors[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
+        # Of the last save: its pieces that are not early, the same in groups, and the batches for those in host memory.
         self._late: list[TensorPiece] = []
-        self._here: list[TensorPiece] = []
-        self._far: list[TensorPiece] = []
+        self._grouped = PieceGroups([], [], [])
         self._batches: list[copier.Batch] | None = None
 
     @property
@@ -84,33 +83,36 @@ class StagingSlot:
         late = [piece for piece in pieces if not piece.early]
         if len(late) != len(self._late) or not all(map(operator.is_, late, self._late)):
             self._late, self._batches = late, None
-            self._here = [piece for piece in late if not device.is_on(piece.tensor)]
-            self._far = [piece for piece in late if device.is_on(piece.tensor)]
+            self._grouped = PieceGroups(
+                [],
+                [piece for piece in late if not device.is_on(piece.tensor)],
+                [piece for piece in late if device.is_on(piece.tensor)],
+            )
         return PieceGroups(
             [piece for piece in early if not device.is_on(piece.tensor)],
-            self._here,
-            [piece for piece in early if device.is_on(piece.tensor)] + self._far,
+            self._grouped.late,
+            [piece for piece in early if device.is_on(piece.tensor)] + self._grouped.device,
         )
 
     def batches(self, pieces: Sequence[TensorPiece]) -> list[copier.Batch]:
         """The copies of these pieces from host memory."""
-        if pieces is self._here and self._batches is not None:
+        if pieces is self._grouped.late and self._batches is not None:
             return self._batches
         made = copier.batches(
             [
-                copier.TensorCopy(self._views[piece.spec.name], piece.tensor)
+                copier.TensorCopy(self._tensors[piece.spec.name], piece.tensor)
                 for piece in pieces
-                if piece.spec.name in self._views
+                if piece.spec.name in self._tensors
             ]
         )
-        if pieces is self._here:
+        if pieces is self._grouped.late:
             self._batches = made
         return made
 
     def device_pieces(self, pieces: Sequence[TensorPiece]) -> list[device.DevicePiece]:
         """These pieces, on devices, and where they go."""
         return [
-            (self._views[piece.spec.name], piece.tensor, piece.early)
+            (self._tensors[piece.spec.name], piece.tensor, piece.early)
             for piece in pieces
-            if piece.spec.name in self._views
+            if piece.spec.name in self._tensors
         ]

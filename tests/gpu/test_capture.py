@@ -71,7 +71,7 @@ def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
         [(target, source, False) for target, source in zip(targets, sources, strict=True)]
     )
     copy.wait()
-    for view, data in copy.landed:
+    for view, data in copy.small:
         view.view(-1).view(torch.uint8).copy_(data)
-    assert len(copy.landed) == 600
+    assert len(copy.small) == 600
     assert all(torch.equal(t, s.cpu()) for t, s in zip(targets, sources, strict=True))

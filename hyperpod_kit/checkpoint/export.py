@@ -17,7 +17,7 @@ from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.agent import assemble
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.dcp.slices import Wants
+from hyperpod_kit.checkpoint.dcp.slices import SliceRequests
 from hyperpod_kit.checkpoint.reason import Verdict
 from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -78,11 +78,11 @@ def _read(store: Store, attempt: str) -> _State:
     body = verify.read_manifest(store, attempt)
     tree = assemble.whole_of(verify.read_extra(store, attempt, body.extra))
     with reshard.opened(store, attempt, body) as opened:
-        wants = Wants(opened.rows())
+        requests = SliceRequests(opened.rows())
         names = set(codec.tensor_names(tree)) or set(opened.rows())
-        tensors = {name: wants.add_whole(name) for name in sorted(names)}
+        tensors = {name: requests.add_whole(name) for name in sorted(names)}
         ranks = Ranks(alone=True)
-        problem = reshard.carry_out(ranks, opened, reshard.divide([wants.freeze(body.chunk)]), wants)
+        problem = reshard.carry_out(ranks, opened, reshard.divide([requests.freeze(body.chunk)]), requests)
     if problem is not None and problem.verdict is Verdict.UNREAD:
         raise StorageUnreadable(
             attempt, problem.words, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {store.url}"

@@ -51,7 +51,7 @@ class RestoreOutcome:
 
 
 @dataclass(frozen=True)
-class _Near:
+class _LocalTiers:
     """What this rank has besides the root."""
 
     run_id: str
@@ -61,7 +61,7 @@ class _Near:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _Header:
     """The proved beginning of a candidate: where each rank takes its shard from, and its tree."""
 
     body: Manifest | None  # None: the candidate is not committed, or nothing of the root is needed
@@ -95,7 +95,7 @@ def restore(
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
     try:
-        outcome = _restore(ranks, store, state, _Near(run_id, slots, local, threads), held if near else (), first)
+        outcome = _restore(ranks, store, state, _LocalTiers(run_id, slots, local, threads), held if near else (), first)
     except BaseException:
         state.withdraw()
         raise
@@ -105,7 +105,7 @@ def restore(
 
 
 def _restore(
-    ranks: Ranks, store: Store, state: State, here: _Near, held: Sequence[Sequence[HeldShard]], first: str | None
+    ranks: Ranks, store: Store, state: State, here: _LocalTiers, held: Sequence[Sequence[HeldShard]], first: str | None
 ) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
@@ -152,11 +152,11 @@ def _restore(
 class _Run:
     """One candidate, tried from its cheapest tiers to its dearest."""
 
-    def __init__(self, ranks: Ranks, store: Store, state: State, near: _Near, candidate: Candidate) -> None:
+    def __init__(self, ranks: Ranks, store: Store, state: State, nearer: _LocalTiers, candidate: Candidate) -> None:
         self._ranks = ranks
         self._store = store
         self._state = state
-        self._near = near
+        self._nearer = nearer
         self._candidate = candidate
         self._all = Agreement(ranks, candidate.attempt)
         self._lease: lease.Lease | None = None
@@ -182,8 +182,8 @@ class _Run:
         while all(self._left):
             tiers = tuple(next(tier for tier in TIERS if tier in left) for left in self._left)
             try:
-                head = self._head(tiers)
-                return "+".join(tier for tier in TIERS if tier in head.tiers), self._fill(head)
+                header = self._header(tiers)
+                return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
             except Rejected as err:
                 why = f"in {'+'.join(sorted(set(tiers)))}: {err.reason}"
                 rejected.append((self._candidate.attempt, why))
@@ -218,15 +218,15 @@ class _Run:
     def _held(self, rank: int, tier: str) -> HeldShard:
         return self._candidate.held[rank][tier]
 
-    def _head(self, tiers: tuple[str, ...]) -> _Head:
+    def _header(self, tiers: tuple[str, ...]) -> _Header:
         """Everything but the tensors. Raises Rejected, DigestUnavailable."""
         if STORAGE not in tiers:
-            head = self._head_outside(tiers)
-            if head is not None:
-                return head
-        return self._head_of_root(tiers)
+            header = self._header_outside(tiers)
+            if header is not None:
+                return header
+        return self._header_of_root(tiers)
 
-    def _head_outside(self, tiers: tuple[str, ...]) -> _Head | None:
+    def _header_outside(self, tiers: tuple[str, ...]) -> _Header | None:
         """Without the root: every rank has its shard and its tree nearer. None when it is not this topology's."""
         first = self._held(0, tiers[0])
         for rank, tier in enumerate(tiers):
@@ -236,13 +236,15 @@ class _Run:
                     raise Rejected(Reason("its parts are not of one capture"))
                 self._left = [left & {STORAGE} for left in self._left]
                 return None
-        near, tier = self._near, tiers[self._ranks.rank]
+        nearer, tier = self._nearer, tiers[self._ranks.rank]
 
         def read() -> tuple[Tree, replicas.Replicas]:
             tree = (
-                local_tiers.tree_in_memory(near.slots, first.key)
+                local_tiers.tree_in_memory(nearer.slots, first.key)
                 if tier == MEMORY
-                else local_tiers.tree_on_disk(str(near.local), near.run_id, self._ranks.rank, self._candidate.attempt)
+                else local_tiers.tree_on_disk(
+                    str(nearer.local), nearer.run_id, self._ranks.rank, self._candidate.attempt
+                )
             )
             return tree, replicas.of_tree(tree)
 
@@ -252,9 +254,9 @@ class _Run:
             # The agents refused it, or were killed before they could.
             raise Rejected(Reason(replicas.explain(differ)))
         plan = one_plan([self._held(rank, tier).plan for rank, tier in enumerate(tiers)])
-        return _Head(None, tiers, first.world, plan, first.root.partition(":")[0], tree)
+        return _Header(None, tiers, first.world, plan, first.root.partition(":")[0], tree)
 
-    def _head_of_root(self, tiers: tuple[str, ...]) -> _Head:
+    def _header_of_root(self, tiers: tuple[str, ...]) -> _Header:
         attempt = self._candidate.attempt
 
         def read() -> tuple[Manifest, bytes]:
@@ -262,7 +264,7 @@ class _Run:
             # because making a lease durable takes longer than reading a small state from memory.
             self._lease = self._lease or lease.take(self._store, attempt, _LEASE)
             body = verify.read_manifest(self._store, attempt)
-            if body.run_id != self._near.run_id:
+            if body.run_id != self._nearer.run_id:
                 raise CheckpointError(f"it belongs to another run, {body.run}")
             extra = verify.read_extra(self._store, attempt, body.extra)
             if body.index is not None:
@@ -289,23 +291,23 @@ class _Run:
             else STORAGE
             for rank, tier in enumerate(tiers)
         )
-        return _Head(body, good, body.world, body.plan, body.digest, tree)
+        return _Header(body, good, body.world, body.plan, body.digest, tree)
 
     # --- the tensors --------------------------------------------------------------------------------------------
 
-    def _fill(self, head: _Head) -> int:
+    def _fill(self, header: _Header) -> int:
         """Bring the state to the candidate; how many bytes it has. Raises Rejected, CheckpointError."""
         # Reading needs no plan: it goes on while the state is walked.
-        reading = load.Reading(self._own(head), self._near.threads) if head.world == self._ranks.world else None
+        reading = load.Reading(self._own(header), self._nearer.threads) if header.world == self._ranks.world else None
         with contextlib.closing(reading) if reading is not None else contextlib.nullcontext():
-            targets, same = self._targets(head, reading)
+            targets, same = self._targets(header, reading)
             if same and reading is not None:
                 try:
-                    loaded, size = self._same(head, targets, reading)
+                    loaded, size = self._same(header, targets, reading)
                 finally:
                     self.touched = self.touched or reading.touched
         if not same or reading is None:
-            if head.body is None:
+            if header.body is None:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
                     raise Rejected(
@@ -314,16 +316,16 @@ class _Run:
                             "and never committed"
                         )
                     )
-                head = self._head_of_root((STORAGE,) * self._ranks.world)
-            loaded, size = self._other(head, targets)
-        self._all.fit(lambda: self._state.adopt(head.tree, loaded))
+                header = self._header_of_root((STORAGE,) * self._ranks.world)
+            loaded, size = self._other(header, targets)
+        self._all.fit(lambda: self._state.adopt(header.tree, loaded))
         return size
 
-    def _targets(self, head: _Head, reading: load.Reading | None) -> tuple[StateTensors, bool]:
+    def _targets(self, header: _Header, reading: load.Reading | None) -> tuple[StateTensors, bool]:
         """(what the state wants filled, whether that is on every rank what it saved)."""
 
         def walk() -> tuple[StateTensors, str]:
-            targets = self._state.targets(self._ranks, head.tree)
+            targets = self._state.targets(self._ranks, header.tree)
             if reading is not None:
                 # The plan says nothing of what only this rank has.
                 reading.check({piece.spec.name: piece for piece in targets.pieces})
@@ -332,27 +334,27 @@ class _Run:
         targets, plans = self._all.fit_and_tell(walk)
         if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
             targets, plans = self._all.fit_and_tell(walk)
-        return targets, one_plan(plans) == head.plan
+        return targets, one_plan(plans) == header.plan
 
     @contextlib.contextmanager
-    def _own(self, head: _Head) -> Iterator[load.ProvedShard]:
+    def _own(self, header: _Header) -> Iterator[load.ProvedShard]:
         """This rank's own shard, where it is nearest. Raises DigestMismatch, CheckpointError, OSError."""
-        near, rank = self._near, self._ranks.rank
-        tier = head.tiers[rank]
+        nearer, rank = self._nearer, self._ranks.rank
+        tier = header.tiers[rank]
         with contextlib.ExitStack() as stack:
             if tier == MEMORY:
-                yield stack.enter_context(local_tiers.shard_in_memory(near.slots, self._held(rank, tier)))
+                yield stack.enter_context(local_tiers.shard_in_memory(nearer.slots, self._held(rank, tier)))
             elif tier == LOCAL:
                 yield stack.enter_context(
-                    local_tiers.shard_on_disk(str(near.local), near.run_id, rank, self._held(rank, tier))
+                    local_tiers.shard_on_disk(str(nearer.local), nearer.run_id, rank, self._held(rank, tier))
                 )
             else:
-                assert head.body is not None
-                opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, head.body))
+                assert header.body is not None
+                opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, header.body))
                 yield load.ProvedShard(opened.shard(rank))
 
     def _same(
-        self, head: _Head, targets: StateTensors, reading: load.Reading
+        self, header: _Header, targets: StateTensors, reading: load.Reading
     ) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
@@ -365,33 +367,33 @@ class _Run:
             return own, reading.size
 
         own, sizes = self._all.prove_and_tell(read)
-        self._all.settle(replicate.replicate(self._ranks, targets.pieces, own.here, head.algorithm))
+        self._all.settle(replicate.replicate(self._ranks, targets.pieces, own.here, header.algorithm))
         return own.loaded, sum(sizes)
 
-    def _other(self, head: _Head, targets: StateTensors) -> tuple[Mapping[str, torch.Tensor], int]:
+    def _other(self, header: _Header, targets: StateTensors) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by other ranks or with another division: slices of tensors, wherever they lie."""
-        assert head.body is not None
-        with reshard.opened(self._store, self._candidate.attempt, head.body) as attempt:
+        assert header.body is not None
+        with reshard.opened(self._store, self._candidate.attempt, header.body) as attempt:
             rows = reshard.rows_of(self._ranks, attempt)
             if isinstance(rows, Reason):
                 raise Rejected(rows)
             self._all.fit(lambda: slices.check_fit(rows, targets.pieces))
-            wants = slices.Wants(rows)
+            requests = slices.SliceRequests(rows)
 
             def want() -> dict[str, torch.Tensor]:
                 for piece in targets.pieces:
                     spec = piece.spec
                     wanted = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
-                    wants.add(wanted, piece.tensor)
+                    requests.add(wanted, piece.tensor)
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
-                return {name: wants.add_whole(name) for name in set(codec.tensor_names(head.tree)) - here}
+                return {name: requests.add_whole(name) for name in set(codec.tensor_names(header.tree)) - here}
 
             loaded = self._all.prove(want)
-            work = reshard.work_of(self._ranks, wants.freeze(head.body.chunk))
-            problem = reshard.carry_out(self._ranks, attempt, work, wants)
-            self.touched = self.touched or wants.touched
+            work = reshard.work_of(self._ranks, requests.freeze(header.body.chunk))
+            problem = reshard.carry_out(self._ranks, attempt, work, requests)
+            self.touched = self.touched or requests.touched
             if problem is not None and problem.verdict is Verdict.UNFILLED:
                 raise self._all.unfit(problem.words)
             if problem is not None:
                 raise Rejected(problem)
-        return loaded, head.body.total_bytes
+        return loaded, header.body.total_bytes

@@ -45,11 +45,6 @@ class FlushOutcome(NamedTuple):
     note: str
 
 
-class _Held(NamedTuple):
-    slot: shm_slots.Slot
-    page: Page
-
-
 def flush(
     *, folder: Optional[str] = None, job: Optional[str] = None, timeout: float = 45.0, max_age: float = 86400.0
 ) -> List[FlushOutcome]:
@@ -79,9 +74,9 @@ def _one_run(
     folder: str, run: str, names: List[shm_slots.SlotName], job: Optional[str], end: float, max_age: float
 ) -> Optional[FlushOutcome]:
     """What became of a run; None when there is nothing to say to whoever asked for `job`."""
-    held = _open(folder, names)
-    ours = job is None or any(str(h.page.origin.job.get("slurm_job_id")) == job for h in held)
-    if not ours and any(h.page.state != SlotState.FREE for h in held) and _age(folder, names) <= max_age:
+    slots = _open(folder, names)
+    ours = job is None or any(str(one.page.origin.job.get("slurm_job_id")) == job for one in slots)
+    if not ours and any(one.page.state != SlotState.FREE for one in slots) and _age(folder, names) <= max_age:
         return None
     outcome = _flush_run(folder, run, names, end if ours else 0.0, max_age)
     if outcome.removed:
@@ -98,13 +93,13 @@ def _age(folder: str, names: List[shm_slots.SlotName]) -> float:
     return time.time() - max(times, default=0.0)
 
 
-def _open(folder: str, names: List[shm_slots.SlotName]) -> List[_Held]:
-    held = []
+def _open(folder: str, names: List[shm_slots.SlotName]) -> List[shm_slots.OpenSlot]:
+    found = []
     for slot in shm_slots.attached(folder, names):
         page = slot.page
         if page is not None:
-            held.append(_Held(slot, page))
-    return held
+            found.append(shm_slots.OpenSlot(slot, page))
+    return found
 
 
 def _sweep(folder: str, run: str) -> str:
@@ -147,25 +142,25 @@ def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: floa
 
 
 def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: float) -> FlushOutcome:
-    held = _open(folder, names)
-    alive = next((h.page.origin.trainer for h in held if process.alive(h.page.origin.trainer)), None)
+    slots = _open(folder, names)
+    alive = next((one.page.origin.trainer for one in slots if process.alive(one.page.origin.trainer)), None)
     if alive is not None:
         return FlushOutcome(run, None, False, f"its trainer (pid {alive.pid}) is alive")
-    sealed: Dict[Key, Dict[int, _Held]] = {}
+    sealed: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
     notes = []
-    for slot, page in held:
+    for slot, page in slots:
         try:
             if page.state == SlotState.CAPTURED:
                 page = seal.seal(slot)
         except CheckpointError as err:
             notes.append(str(err))
         if page.state == SlotState.SEALED:
-            sealed.setdefault(page.key, {})[page.origin.rank] = _Held(slot, page)
+            sealed.setdefault(page.key, {})[page.origin.rank] = shm_slots.OpenSlot(slot, page)
     if not sealed and not notes:
         return _remove(folder, run, names, None, "nothing was captured")
     attempt: Optional[str] = None
     try:
-        attempt, note, done = _persist_newest(sealed, [page for _, page in held])
+        attempt, note, done = _persist_newest(sealed, [page for _, page in slots])
         notes.append(note)
     except (CheckpointError, OSError) as err:
         notes.append(f"not persisted: {verify.reason_of(err)}")
@@ -188,7 +183,9 @@ def _remove(folder: str, run: str, names: List[shm_slots.SlotName], attempt: Opt
     return FlushOutcome(run, attempt, True, note)
 
 
-def _persist_newest(sealed: Dict[Key, Dict[int, _Held]], pages: List[Page]) -> Tuple[Optional[str], str, bool]:
+def _persist_newest(
+    sealed: Dict[Key, Dict[int, shm_slots.OpenSlot]], pages: List[Page]
+) -> Tuple[Optional[str], str, bool]:
     """(attempt committed, what happened, whether nothing here is needed any more). Raises as its parts.
 
     `pages`: of all slots, for which ranks of a start live on this node.
@@ -238,7 +235,7 @@ def _committed(store: Store) -> Tuple[int, int]:
     return 0, 0
 
 
-def _persist(store: Store, ranks: Dict[int, _Held]) -> str:
+def _persist(store: Store, ranks: Dict[int, shm_slots.OpenSlot]) -> str:
     first = ranks[0].page
     attempt = str(layout.AttemptName(first.seq, first.step, first.epoch, secrets.token_hex(3)))
     reports = {}

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import Dict, Mapping, Tuple
+from typing import Dict, Mapping
 
 from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import assemble, persist, seal
 from hyperpod_kit.checkpoint.agent.control_page import Page
-from hyperpod_kit.checkpoint.agent.shm_slots import Slot
+from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, Store
 from hyperpod_kit.errors import CheckpointError
 
-Held = Mapping[int, Tuple[Slot, Page]]
+SealedSlots = Mapping[int, OpenSlot]
 """Rank -> its sealed slot and page; all of one capture."""
 
 
@@ -29,15 +29,15 @@ def attempt_of(page: Page) -> str:
     return str(layout.AttemptName(page.seq, page.step, page.epoch, nonce))
 
 
-def hand_in(store: Store, held: Held) -> bool:
+def hand_in(store: Store, slots: SealedSlots) -> bool:
     """Write this node's shards and their reports; True when the capture is committed with them.
 
     A node that comes later may still commit it, so the memory is not needed any more in either case. Raises
     CheckpointError, OSError.
     """
-    page = next(iter(held.values()))[1]
+    page = next(iter(slots.values())).page
     attempt = attempt_of(page)
-    for rank, (slot, _) in sorted(held.items()):
+    for rank, (slot, _) in sorted(slots.items()):
         name = f"{attempt}/{layout.report_file(rank)}"
         if store.exists(name):
             continue

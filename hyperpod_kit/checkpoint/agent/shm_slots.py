@@ -162,6 +162,13 @@ class Slot:
         remove(self.folder, self.name)
 
 
+class OpenSlot(NamedTuple):
+    """A slot, and its page as it was read."""
+
+    slot: Slot
+    page: Page
+
+
 def remove(folder: str, name: SlotName) -> None:
     """Remove a slot's files. The control page goes first: an image without one is nobody's."""
     for suffix in ("ctl", "img"):

@@ -29,7 +29,7 @@ from hyperpod_kit.checkpoint.agent import assemble
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, TensorSlice, Wants, needs
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, SliceRequests, TensorSlice, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.reason import Reason, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
@@ -174,7 +174,7 @@ class Reader(StorageReader):
         assert self._attempt is not None
         work: reshard.Work = plan.storage_data
         ranks = Ranks(self._group, alone=len(work.alone) == 1)
-        wants = Wants(self._rows)
+        requests = SliceRequests(self._rows)
         chunk = self._attempt.manifest.chunk
 
         def want() -> tuple[_Targets, _Targets]:
@@ -183,17 +183,17 @@ class Reader(StorageReader):
             for item in plan.items:
                 if item.type == LoadItemType.TENSOR:
                     tensors.append((item, planner.resolve_tensor(item).detach()))
-                    wants.add(self._slice_of(item), tensors[-1][1])
+                    requests.add(self._slice_of(item), tensors[-1][1])
                 elif self._is_stored(item):
-                    bodies.append((item, wants.add_whole(self._alias[item.storage_index.fqn])))
-            wants.freeze(chunk)
+                    bodies.append((item, requests.add_whole(self._alias[item.storage_index.fqn])))
+            requests.freeze(chunk)
             return tensors, bodies
 
         try:
             found = reshard.guarded(want)
             problem = ranks.agree(reason_in(found))
             if problem is None:
-                problem = reshard.carry_out(ranks, self._attempt, work, wants)
+                problem = reshard.carry_out(ranks, self._attempt, work, requests)
         finally:
             self._attempt.close()
         if problem is not None:

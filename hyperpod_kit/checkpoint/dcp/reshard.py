@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, Wants
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, SliceRequests
 from hyperpod_kit.checkpoint.load import TargetFault, view_of
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
@@ -159,7 +159,7 @@ def work_of(ranks: Ranks, needed: Sequence[Chunk]) -> Work:
     return divide([list(zip(found[::2], found[1::2], strict=True)) for found in everybody])
 
 
-def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> Reason | None:
+def carry_out(ranks: Ranks, attempt: Attempt, work: Work, requests: SliceRequests) -> Reason | None:
     """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
 
     def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:
@@ -168,7 +168,7 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> Reaso
 
         def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
             number = number_of[opened.name]
-            wants.landings[number].take(begin, view)
+            requests.landings[number].take(begin, view)
             if (number, begin // opened.chunk) in kept:
                 kept[number, begin // opened.chunk] = bytes(view)
 
@@ -183,14 +183,14 @@ def carry_out(ranks: Ranks, attempt: Attempt, work: Work, wants: Wants) -> Reaso
         kept = {share.chunk: b"" for share in part if share.owner == ranks.rank}
         problem = ranks.agree(guarded(lambda kept=kept: read(list(kept), kept)))  # type: ignore[misc]
         if problem is None:
-            problem = ranks.agree(_exchange(ranks, attempt, part, kept, wants))
+            problem = ranks.agree(_exchange(ranks, attempt, part, kept, requests))
     if problem is None:
-        problem = ranks.agree(guarded(wants.complete))
+        problem = ranks.agree(guarded(requests.complete))
     return problem
 
 
 def _exchange(
-    ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], wants: Wants
+    ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], requests: SliceRequests
 ) -> Reason | None:
     """Send and receive in one order on all ranks; whatever is wrong with a chunk is said afterwards."""
     problem: Reason | None = None
@@ -210,7 +210,7 @@ def _exchange(
 
             def take(number: int = number, place: int = place, begin: int = begin, view: memoryview = view) -> None:
                 attempt.shard(number).check(place, view)
-                wants.landings[number].take(begin, view)
+                requests.landings[number].take(begin, view)
 
             problem = problem or guarded(take)
     return problem

@@ -105,7 +105,7 @@ def needs(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:
     )
 
 
-class Wants:
+class SliceRequests:
     """What one rank wants of an attempt, and where it goes."""
 
     def __init__(self, rows: Rows) -> None:

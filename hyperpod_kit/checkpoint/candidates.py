@@ -74,7 +74,7 @@ def sealed_pages(slots: Sequence[shm_slots.Slot], run_id: str, rank: int) -> lis
 
 def attempt_of(page: Page) -> str:
     """The attempt that the agents make of a capture."""
-    return str(layout.AttemptName(page.seq, page.step, page.epoch, page.origin.incarnation))
+    return page.attempt(page.origin.incarnation)
 
 
 def of_page(page: Page) -> HeldShard:

@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Dict, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import algorithm
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.process import Process
@@ -105,6 +106,10 @@ class Page:
     def key(self) -> Key:
         """Which capture this is: the same on all ranks, (epoch, seq, incarnation)."""
         return (self.epoch, self.seq, self.origin.incarnation)
+
+    def attempt(self, nonce: str) -> str:
+        """The name of an attempt to put this capture on storage: the same on all ranks that use one nonce."""
+        return str(layout.AttemptName(self.seq, self.step, self.epoch, nonce))
 
     def to(self, state: SlotState, *, durable: bool = False, **shard: Any) -> Page:
         """The page after a transition; `shard`: what is known of the shard besides, `durable`: from now on it is.

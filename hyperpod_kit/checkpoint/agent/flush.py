@@ -27,7 +27,7 @@ from hyperpod_kit.checkpoint.agent import (
     shm_slots,
 )
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
-from hyperpod_kit.checkpoint.repository import commit, identity, layout, selection, verify
+from hyperpod_kit.checkpoint.repository import commit, identity, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
@@ -237,7 +237,7 @@ def _committed(store: Store) -> Tuple[int, int]:
 
 def _persist(store: Store, ranks: Dict[int, shm_slots.OpenSlot]) -> str:
     first = ranks[0].page
-    attempt = str(layout.AttemptName(first.seq, first.step, first.epoch, secrets.token_hex(3)))
+    attempt = first.attempt(secrets.token_hex(3))
     reports = {}
     for rank, (slot, _) in sorted(ranks.items()):
         reports[rank] = assemble.report_of(slot, persist.write_shard(seal.SlotShard(slot), store, attempt))

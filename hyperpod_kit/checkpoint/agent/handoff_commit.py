@@ -26,7 +26,7 @@ SealedSlots = Mapping[int, OpenSlot]
 def attempt_of(page: Page) -> str:
     """The attempt that all nodes hand this capture in to; never the one that the agents were writing."""
     nonce = hashlib.blake2b(f"flush {page.origin.incarnation}".encode(), digest_size=3).hexdigest()
-    return str(layout.AttemptName(page.seq, page.step, page.epoch, nonce))
+    return page.attempt(nonce)
 
 
 def hand_in(store: Store, slots: SealedSlots) -> bool:

@@ -15,7 +15,6 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankCaptured, Ra
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.worker import Worker
-from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.system.process import alive
 
@@ -123,4 +122,4 @@ class Intake:
 
     def _attempt(self, page: Page) -> str:
         """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
-        return str(layout.AttemptName(page.seq, page.step, page.epoch, self._setup.incarnation))
+        return page.attempt(self._setup.incarnation)

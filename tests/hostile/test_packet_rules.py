@@ -239,9 +239,9 @@ packet_rules.NFT = packet_rules.IPTABLES = packet_rules.IP6TABLES = "/nowhere"
 found = packet_rules.see_to(node)
 assert found.holds is False and "could speak NFS" in found.said, found
 assert packet_rules.see_to(node).said == "" and "could speak NFS" in packet_rules.warnings(node)[0]
-from hyperpod_kit.node import gate
-assert "could speak NFS" in gate.unguarded(node)
-assert gate.unguarded(node_of(EFS)) == "", "what is no home stays usable"
+from hyperpod_kit.node import prolog_gate
+assert "could speak NFS" in prolog_gate.unguarded(node)
+assert prolog_gate.unguarded(node_of(EFS)) == "", "what is no home stays usable"
 print("all of it")
 """
 )

@@ -34,27 +34,25 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
       hyperpod-kit policy cluster.yaml --group workers  # where groups have roles of their own
     """
     from hyperpod_kit.config.load import load
-    from hyperpod_kit.preflight import needs
-    from hyperpod_kit.preflight import policy as policies
+    from hyperpod_kit.preflight import needs, role_policy
 
     settings = load(config)
     role = _role(settings, group)
     if of_trust:
-        data(policies.trust())
+        data(role_policy.trust())
         say(f"next: aws iam create-role --role-name {role.name} --assume-role-policy-document file://trust.json")
         return
-    wanted = policies.permissions(needs.needs(settings, role), policies.bundle_denied(settings, role))
+    wanted = role_policy.permissions(needs.needs(settings, role), role_policy.bundle_denied(settings, role))
     data(wanted)
     if settings.metadata_users is None:
         say("every process of every user on these nodes has these rights: the metadata service is open to all of them")
         say("hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone")
     else:
         say(f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights")
-    length = policies.length(wanted)
-    if length > policies.INLINE_LIMIT:
-        say(
-            f"{length} characters: IAM takes {policies.INLINE_LIMIT} of inline policies; make managed ones of its parts"
-        )
+    length = role_policy.length(wanted)
+    limit = role_policy.INLINE_LIMIT
+    if length > limit:
+        say(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
     else:
         say(
             f"next: aws iam put-role-policy --role-name {role.name} --policy-name hyperpod-kit "

@@ -14,8 +14,8 @@ from hyperpod_kit.job import allocation, ended, exits, identity, ownership
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import RunOptions, prepare
 from hyperpod_kit.job.outcome import earliest, furthest
-from hyperpod_kit.job.policy import RetryPolicy
 from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control

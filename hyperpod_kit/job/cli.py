@@ -13,7 +13,7 @@ from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.errors import JobError, UsageError
-from hyperpod_kit.job.policy import RetryPolicy
+from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import terminal

@@ -4,7 +4,7 @@ choose    the newest valid checkpoint, once for all ranks      (checkpoint_choic
 start     srun, every rank under a wrapper that records its end (step.py, exits.py)
 watch     the nodes' slurmds, progress, signals                 (supervise.py, watch.py, signals.py)
 classify  what happened, from facts                             (outcome.py)
-decide    budgets in a ledger that survives a requeue           (policy.py, ledger.py)
+decide    budgets in a ledger that survives a requeue           (retry_policy.py, ledger.py)
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import ENDED, Outcome, classify
 from hyperpod_kit.job.patience import Patience
-from hyperpod_kit.job.policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
 from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.storage import CheckpointRoot
 from hyperpod_kit.job.supervise import SupervisionRules, supervise

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job.policy import RetryPolicy
+from hyperpod_kit.job.retry_policy import RetryPolicy
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the nodes' role must be allowed, read off the configuration.
 
-One list, two readers: policy.py makes the least policy of it, and the preflight has IAM simulate it. So what is
+One list, two readers: role_policy.py makes the least policy of it, and the preflight has IAM simulate it. So what is
 generated passes, and what passes is what the nodes need.
 
 Sources: HyperPod's own needs are those of AWS's managed policy AmazonSageMakerClusterInstanceRolePolicy and, with a

@@ -10,10 +10,22 @@ import pytest
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_kit.rehearsal.sagemaker.server import Server, serve
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 KEYS = {"test": Key("test", "test")}
+
+
+@contextmanager
+def serving(
+    store: StoredBuckets, control: Any = None, *, keys: Mapping[str, Key] = KEYS, **services: Any
+) -> Iterator[Server]:
+    """The server on a port of its own."""
+    server = serve([("127.0.0.1", 0)], store, control, keys=dict(keys), **services)
+    try:
+        yield server
+    finally:
+        server.close()
 
 
 @contextmanager
@@ -26,13 +38,10 @@ def endpoint(
     variable: str = "AWS_ENDPOINT_URL",
 ) -> Iterator[str]:
     """Its URL; AWS's variables name it, of all services or of one, and keys that it takes."""
-    server = serve([("127.0.0.1", 0)], store, control, keys=dict(keys))
-    monkeypatch.setenv(variable, server.url)
-    as_client(monkeypatch)
-    try:
+    with serving(store, control, keys=keys) as server:
+        monkeypatch.setenv(variable, server.url)
+        as_client(monkeypatch)
         yield server.url
-    finally:
-        server.close()
 
 
 def as_client(monkeypatch: pytest.MonkeyPatch) -> None:

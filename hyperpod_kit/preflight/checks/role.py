@@ -13,7 +13,7 @@ from hyperpod_kit.preflight.facts import UNKNOWN, AccountFacts, NotQueried, Role
 from hyperpod_kit.preflight.need import Need
 from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import RoleOf, roles
-from hyperpod_kit.preflight.policy import SERVICE, trusts_sagemaker
+from hyperpod_kit.preflight.role_policy import SERVICE, trusts_sagemaker
 
 
 def there(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Callable, Mapping
 
 from hyperpod_kit.rehearsal import state
-from hyperpod_kit.rehearsal.standins import policy as standin_policy
+from hyperpod_kit.rehearsal.standins import file_system_policy
 
-OWNER = standin_policy.ARN.rpartition(":")[2]
+OWNER = file_system_policy.ARN.rpartition(":")[2]
 PAGE = 100
 POLICY_LIMIT = 20_000
 CREATED = 1_767_225_600.0
@@ -113,7 +113,7 @@ class EfsService:
                     "CreationToken": name,
                     "FileSystemId": name,
                     "CreationTime": CREATED,
-                    "FileSystemArn": f"{standin_policy.ARN}:file-system/{name}",
+                    "FileSystemArn": f"{file_system_policy.ARN}:file-system/{name}",
                     "LifeCycleState": "available",
                     "NumberOfMountTargets": 1,
                     "SizeInBytes": {"Value": 0},
@@ -137,7 +137,7 @@ class EfsService:
         registry = self._of_file_system(request["FileSystemId"])
         try:
             policy = json.loads(request["Policy"])
-            standin_policy.check(policy)
+            file_system_policy.check(policy)
         except (ValueError, AttributeError, TypeError) as err:
             raise EfsError(400, "InvalidPolicyException", str(err)) from None
         if len(request["Policy"]) > POLICY_LIMIT:
@@ -160,6 +160,6 @@ def _described(name: str, point: Mapping[str, Any]) -> dict[str, Any]:
         **({"Name": named} if named else {}),
         "AccessPointId": name,
         "OwnerId": OWNER,
-        "AccessPointArn": f"{standin_policy.ARN}:access-point/{name}",
+        "AccessPointArn": f"{file_system_policy.ARN}:access-point/{name}",
         "LifeCycleState": "available",
     }

@@ -13,7 +13,7 @@ import os
 import re
 from typing import Any, Dict, Optional, Sequence
 
-from hyperpod_kit.rehearsal.standins import policy
+from hyperpod_kit.rehearsal.standins import file_system_policy
 from hyperpod_kit.rehearsal.standins.access_point import SHOWN, denied, enter
 from hyperpod_kit.rehearsal.standins.arguments import (
     data_directory,
@@ -107,22 +107,22 @@ def _mount(argv: Sequence[str]) -> int:
     )
 
 
-def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]) -> policy.Granted:
+def _granted(registry: Dict[str, Any], file_system: str, options: Dict[str, str]) -> file_system_policy.Granted:
     """What the file system's policy lets this client do. Raises StartFailed when that is not even a mount.
 
     How EFS refuses writes to a client without ClientWrite is not documented; here the mount is read-only.
     """
-    role = policy.node_role() if "iam" in options else ""
+    role = file_system_policy.node_role() if "iam" in options else ""
     if "iam" in options and not role:
         raise StartFailed(
             "AWS Access Key ID and Secret Access Key are not found in AWS credentials file (~/.aws/"
             "credentials), config file (~/.aws/config), from ECS credentials relative uri, or from the "
             "instance security credentials service"
         )
-    client = policy.Client(role, "tls" in options, options.get("accesspoint", ""))
+    client = file_system_policy.Client(role, "tls" in options, options.get("accesspoint", ""))
     try:
-        granted = policy.evaluate(registry.get("policies", {}).get(file_system), file_system, client)
-    except policy.UnsupportedPolicy as err:
+        granted = file_system_policy.evaluate(registry.get("policies", {}).get(file_system), file_system, client)
+    except file_system_policy.UnsupportedPolicy as err:
         raise StartFailed(f"mount.efs: the rehearsal cannot evaluate the policy of {file_system}: {err}") from err
     if not granted.mount:
         raise denied()

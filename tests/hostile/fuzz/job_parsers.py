@@ -9,7 +9,7 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.errors import JobError, RunError, Untrusted
-from hyperpod_kit.job import exits, ledger, outcome, policy, shared_decision, status, status_page, sweep, timeline
+from hyperpod_kit.job import exits, ledger, outcome, retry_policy, shared_decision, status, status_page, sweep, timeline
 from hyperpod_kit.slurm import control, hostlist, records
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted.lines import Lines
@@ -26,8 +26,8 @@ def read_ledger(data: bytes) -> None:
     if len(data) % 8 == 0:
         status_page.page("x", found, sums, 2e9)
     rows = ledger.Ledger(os.path.dirname(path), "7", 1).rows()
-    policy.spent(rows, (2, 5), 1)
-    policy.poison(rows)
+    retry_policy.spent(rows, (2, 5), 1)
+    retry_policy.poison(rows)
 
 
 def read_decision(data: bytes) -> None:

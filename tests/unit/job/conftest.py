@@ -14,8 +14,8 @@ import pytest
 
 from hyperpod_kit.job.decider import Decider
 from hyperpod_kit.job.options import RunOptions
-from hyperpod_kit.job.policy import RetryPolicy
 from hyperpod_kit.job.report import PREFIX, JobReport
+from hyperpod_kit.job.retry_policy import RetryPolicy
 from tests.support.runner import RecordingRunner
 
 HERE = Path(__file__).parent

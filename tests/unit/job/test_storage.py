@@ -12,8 +12,8 @@ import pytest
 
 from hyperpod_kit.job.exits import Exit
 from hyperpod_kit.job.outcome import Observation, classify
-from hyperpod_kit.job.policy import spent
 from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.retry_policy import spent
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.storage import CheckpointRoot, Probe
 

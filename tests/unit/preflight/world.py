@@ -10,7 +10,7 @@ from typing import Any, Callable
 from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, for_type
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.config.load import load
-from hyperpod_kit.preflight import policy
+from hyperpod_kit.preflight import role_policy
 from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
 from tests.unit.preflight import moto_more
@@ -101,8 +101,8 @@ def build(directory: Path) -> World:
     world.values["fsx_dns_name"] = f"{world.lustre}.fsx.{REGION}.amazonaws.com"
     settings = load(world.write(directory))
     iam = world.client("iam")
-    iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(policy.trust()))
-    permissions = json.dumps(policy.permissions(needs(settings, roles(settings)[0])))
+    iam.create_role(RoleName="HyperPodKitDemo", AssumeRolePolicyDocument=json.dumps(role_policy.trust()))
+    permissions = json.dumps(role_policy.permissions(needs(settings, roles(settings)[0])))
     iam.put_role_policy(RoleName="HyperPodKitDemo", PolicyName="hyperpod-kit", PolicyDocument=permissions)
     moto_more.QUOTAS.clear()
     for group in settings.cluster.groups:

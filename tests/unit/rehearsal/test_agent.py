@@ -15,8 +15,8 @@ from hyperpod_kit.rehearsal.agent.s3_client import S3ClientError, download_prefi
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.sigv4 import AccessKey
+from tests.support.aws import serving
 from tests.unit.rehearsal_s3.raw import signed
 
 ROLE = AccessKey("role", "secret", "token")
@@ -31,9 +31,8 @@ def store(tmp_path):
 
 @pytest.fixture
 def endpoint(store):
-    server = serve([("127.0.0.1", 0)], store, keys={"role": Key("role", "secret", "token", node=True)})
-    yield server.url
-    server.close()
+    with serving(store, keys={"role": Key("role", "secret", "token", node=True)}) as server:
+        yield server.url
 
 
 def put(endpoint, key, text):

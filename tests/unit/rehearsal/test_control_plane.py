@@ -14,7 +14,7 @@ from hyperpod_kit.rehearsal.control_plane import RehearsalControlPlane
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.recovery import Recovery
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import serving
 from tests.support.wait import until
 
 ROLE = "arn:aws:iam::111122223333:role/Test"
@@ -23,9 +23,8 @@ SOURCE = "s3://sagemaker-test/bundle/"
 
 @pytest.fixture
 def endpoint(operations):
-    server = serve([("127.0.0.1", 0)], operations.store, RehearsalControlPlane(operations), keys={"a": Key("a", "b")})
-    yield server.url
-    server.close()
+    with serving(operations.store, RehearsalControlPlane(operations), keys={"a": Key("a", "b")}) as server:
+        yield server.url
 
 
 def client(service, endpoint):

@@ -12,9 +12,8 @@ from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal import state
 from hyperpod_kit.rehearsal.efs.service import EfsService
-from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import as_client, serving
 
 FS = "fs-0123456789abcdef0"
 ALICE = {
@@ -31,14 +30,9 @@ ALICE = {
 @pytest.fixture
 def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     state.write_json(tmp_path / "registry.json", {"file_systems": [FS, "fs-0fedcba9876543210"], "access_points": {}})
-    server = serve(
-        [("127.0.0.1", 0)], StoredBuckets(tmp_path / "s3"), efs=EfsService(tmp_path), keys={"test": Key("test", "test")}
-    )
-    monkeypatch.delenv("AWS_PROFILE", raising=False)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "test")
-    yield server.url
-    server.close()
+    as_client(monkeypatch)
+    with serving(StoredBuckets(tmp_path / "s3"), efs=EfsService(tmp_path)) as server:
+        yield server.url
 
 
 @pytest.fixture

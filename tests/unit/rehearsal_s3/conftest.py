@@ -8,7 +8,7 @@ from botocore.config import Config
 
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import serving
 
 BUCKET = "sagemaker-test"
 
@@ -22,9 +22,8 @@ def store(tmp_path):
 
 @pytest.fixture
 def endpoint(store):
-    server = serve([("127.0.0.1", 0)], store, keys={"test": Key("test", "secret")})
-    yield server
-    server.close()
+    with serving(store, keys={"test": Key("test", "secret")}) as server:
+        yield server
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from botocore.config import Config
 
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.aws import serving
 from tests.unit.rehearsal_sagemaker.memory_control_plane import MemoryControlPlane
 
 
@@ -17,9 +17,8 @@ def control():
 
 @pytest.fixture
 def endpoint(tmp_path, control):
-    server = serve([("127.0.0.1", 0)], StoredBuckets(tmp_path / "s3"), control, keys={"test": Key("test", "secret")})
-    yield server
-    server.close()
+    with serving(StoredBuckets(tmp_path / "s3"), control, keys={"test": Key("test", "secret")}) as server:
+        yield server
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.job.policy import RetryPolicy, Spent, delay, exhausted, poison, spent
+from hyperpod_kit.job.retry_policy import RetryPolicy, Spent, delay, exhausted, poison, spent
 
 A, B = (1, 1), (2, 2)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hyperpod_kit.aws.policies import file_system_policy, without_open_statements
-from hyperpod_kit.rehearsal.standins.policy import ARN, Client, Granted, UnsupportedPolicy, evaluate
+from hyperpod_kit.rehearsal.standins.file_system_policy import ARN, Client, Granted, UnsupportedPolicy, evaluate
 from tests.unit.rehearsal_standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
 
 ROLE = "arn:aws:iam::111122223333:role/Nodes"

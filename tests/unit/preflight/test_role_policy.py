@@ -13,7 +13,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
-from hyperpod_kit.preflight.policy import permissions, trust, trusts_sagemaker
+from hyperpod_kit.preflight.role_policy import permissions, trust, trusts_sagemaker
 from tests.unit.preflight.world import EXAMPLE, REGION, ROLE, World
 
 GOLDEN = Path(__file__).parent / "golden_policy.json"

@@ -114,15 +114,16 @@ def outside(held: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, Hel
 
 
 def newest_first(
-    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], first: str | None
+    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], first: str | None, own: str | None = None
 ) -> Iterator[Candidate]:
     """Candidates, the same on all ranks, which step through them together.
 
     A capture that is not committed counts when every rank has its shard of it, else it is `passed`. `first`: the newest
-    attempt of the root that may be tried. Raises CheckpointError when the root cannot be read or does not have `first`.
+    attempt of the root that may be tried, but for what the job's attempt `own` has committed itself (`selection.walk`).
+    Raises CheckpointError when the root cannot be read or does not have `first`.
     """
     known = outside(held)
-    listing: Iterator[Candidate] | None = _merged(store, known, first) if ranks.rank == 0 else None
+    listing: Iterator[Candidate] | None = _merged(store, known, first, own) if ranks.rank == 0 else None
     while True:
         found: Candidate | None = None
         problem: str | None = None
@@ -139,12 +140,14 @@ def newest_first(
         yield found
 
 
-def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], first: str | None) -> Iterator[Candidate]:
+def _merged(
+    store: Store, known: dict[str, list[dict[str, HeldShard]]], first: str | None, own: str | None
+) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
 
     def committed() -> Iterator[Candidate]:
-        for entry in selection.walk(store, first=first):
+        for entry in selection.walk(store, first=first, own=own):
             why = tombstone.read(store, entry.attempt) if entry.marked else None
             if why is None:
                 taken.add(entry.attempt)
@@ -161,7 +164,10 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], first: s
         for attempt, tiers in known.items():
             name = layout.parse_attempt(attempt)
             if name is not None:
-                found.append(Candidate(attempt, name, False, tiers, _incomplete(tiers)))
+                passed = _incomplete(tiers)
+                if passed and first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
+                    passed = f"newer than {first}, which this run was told to begin with, and not saved by this attempt"
+                found.append(Candidate(attempt, name, False, tiers, passed))
         yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
 
     # At equal order the committed one comes first, so that it is known when its capture is passed over.

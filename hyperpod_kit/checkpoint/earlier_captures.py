@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hyperpod_kit.checkpoint import candidates, restore
+from hyperpod_kit.checkpoint import candidates, restore, telling
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -15,8 +15,8 @@ from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.startup import StartIdentity
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_MEMORY
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM, HPK_RESUME_MEMORY
+from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 
 
 class EarlierCaptures:
@@ -41,18 +41,26 @@ class EarlierCaptures:
     def restore(self, state: State) -> Restored | Fresh:
         """See Manager.restore."""
         told = os.environ.get(HPK_RESUME_FROM) or None
-        outcome = restore.restore(
-            self._ranks,
-            open_store(self._start.root),
-            state,
-            run_id=self._start.run.run_id,
-            held=self._held,
-            slots=self._pool.slots,
-            threads=self._threads,
-            local=self._local,
-            first=None if told == "none" else told,
-            near=os.environ.get(HPK_RESUME_MEMORY) != "0",
-        )
+        try:
+            outcome = restore.restore(
+                self._ranks,
+                open_store(self._start.root),
+                state,
+                run_id=self._start.run.run_id,
+                held=self._held,
+                slots=self._pool.slots,
+                threads=self._threads,
+                local=self._local,
+                first=None if told == "none" else told,
+                near=os.environ.get(HPK_RESUME_MEMORY) != "0",
+                own=os.environ.get(HPK_ATTEMPT) or None,
+            )
+        except HyperpodKitError as err:
+            if self._ranks.rank == 0:
+                telling.failed(self._start.root, err)
+            raise
+        if self._ranks.rank == 0:
+            telling.restored(self._start.root, outcome.got)
         self._settle(outcome.keep)
         return outcome.got
 

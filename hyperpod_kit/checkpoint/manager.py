@@ -134,9 +134,10 @@ class Manager:
         """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
 
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
-        newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`); `none` means that nothing was
-        found. Fresh only when nothing was ever committed. What is newer and cannot be restored by these ranks (it was
-        never committed and other ranks captured it, or one has lost its part) is named in `rejected`.
+        newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`) or this very attempt of the job
+        (HPK_ATTEMPT) has committed a newer one; `none` means that nothing was found. Fresh only when nothing was ever
+        committed. What is newer and cannot be restored by these ranks (it was never committed and other ranks captured
+        it, or one has lost its part) is named in `rejected`.
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, StorageUnreadable (an I/O error is
         no reason to go back), CheckpointError when the state does not fit. All ranks call it, and all get the same.
         """

@@ -84,18 +84,21 @@ def restore(
     local: str | None = None,
     first: str | None = None,
     near: bool = True,
+    own: str | None = None,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `threads`
     the cores that it may use, `local` is the directory of the node's own disk that the agents write to. `first` is the
-    newest attempt of the root that may be tried, and without `near` only the root is looked at. Of `held`, `first` and
-    `near` rank 0's word counts.
+    newest attempt of the root that may be tried, beside what the job's attempt `own` has committed; without `near` only
+    the root is looked at. Of these four rank 0's word counts.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
+    here = _LocalTiers(run_id, slots, local, threads)
+    listing = candidates.newest_first(ranks, store, held if near else (), first, own)
     try:
-        outcome = _restore(ranks, store, state, _LocalTiers(run_id, slots, local, threads), held if near else (), first)
+        outcome = _restore(ranks, store, state, here, listing)
     except BaseException:
         state.withdraw()
         raise
@@ -105,13 +108,13 @@ def restore(
 
 
 def _restore(
-    ranks: Ranks, store: Store, state: State, here: _LocalTiers, held: Sequence[Sequence[HeldShard]], first: str | None
+    ranks: Ranks, store: Store, state: State, here: _LocalTiers, listing: Iterator[Candidate]
 ) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
     rejected: list[tuple[str, str]] = []
     committed = False
-    for candidate in candidates.newest_first(ranks, store, held, first):
+    for candidate in listing:
         committed = committed or candidate.committed
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import time
 from dataclasses import dataclass
-from typing import Mapping, Optional, Tuple
+from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import GaveUp, HyperpodKitError, JobError, RunError
 from hyperpod_kit.job import allocation, ended, exits, identity, ownership
@@ -18,7 +18,7 @@ from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, verdict
 from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
 
 CLAIM_WAIT = 120.0
@@ -99,10 +99,13 @@ class Beginning:
         for row in rows:
             if row.get("event") == "attempt" and row.get("attempt") not in closed:
                 lost = allocation.lost_since(self.runner, row.get("nodes") or (), float(row.get("t") or 0.0))
-                try:
-                    records = exits.read(self.options.state, str(row.get("attempt")))
-                except OSError:
-                    records = []
+                records: Sequence[exits.Exit] = ()
+                told: Sequence[verdict.RestoreVerdict] = ()
+                with contextlib.suppress(OSError):
+                    told = verdict.read(self.options.state, str(row.get("attempt")))
+                    records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
+                for one in told:
+                    ledger.append("restored", attempt=row.get("attempt"), **one.fields())
                 ledger.append(
                     "ended",
                     attempt=row.get("attempt"),

@@ -9,7 +9,7 @@ from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_KIND, HPK_RESUM
 from hyperpod_kit.errors import NoCheckpoint
 
 Chooser = Callable[[str, Mapping[str, str]], Any]
-"""newest_valid(root, passed_over) -> Found(attempt, epoch, seq, step, rejected).
+"""chooser(root, passed_over) -> Found(attempt, epoch, seq, step, rejected).
 
 Raises NoCheckpoint, NoValidCheckpoint.
 """
@@ -82,16 +82,28 @@ def reasons(pairs: Any) -> List[Dict[str, str]]:
     return [{"attempt": str(name), "why": str(why)} for name, why in pairs]
 
 
-def newest_valid(root: str, passed_over: Mapping[str, str]) -> Any:
-    """Ours first, then what another framework may have left there.
-
-    Imported late: most of this package works on nodes that hold no checkpoint.
-    """
+def newest_whole(root: str, passed_over: Mapping[str, str]) -> Any:
+    """Of ours the newest whose files are all there, whatever their bytes: the ranks prove them while they restore, go
+    back together where they must, and say what they took (slurm/verdict.py). Else what another framework has left
+    there, proved as far as its format can: its trainer would not go back."""
     from hyperpod_kit.checkpoint.repository import selection
+
+    return _ours_first(selection.newest_whole, root, passed_over)
+
+
+def newest_valid(root: str, passed_over: Mapping[str, str]) -> Any:
+    """The same with every byte of it proved, which takes as long as reading it."""
+    from hyperpod_kit.checkpoint.repository import selection
+
+    return _ours_first(selection.newest_valid, root, passed_over)
+
+
+def _ours_first(ours: Chooser, root: str, passed_over: Mapping[str, str]) -> Any:
+    """Imported late: most of this package works on nodes that hold no checkpoint."""
     from hyperpod_kit.job.foreign import newest
 
     try:
-        return selection.newest_valid(root, passed_over)
+        return ours(root, passed_over)
     except NoCheckpoint:
         found = newest.newest(root, passed_over)
         if found is None:
@@ -99,12 +111,19 @@ def newest_valid(root: str, passed_over: Mapping[str, str]) -> Any:
         return found
 
 
-def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Mapping[str, str]] = None) -> Choice:
-    """Newest checkpoint of which every byte is proved; of `passed_over` (attempt -> why) only when there is no other.
+def choose(
+    root: str,
+    chooser: Chooser = newest_whole,
+    passed_over: Optional[Mapping[str, str]] = None,
+    unreadable: Optional[Mapping[str, str]] = None,
+) -> Choice:
+    """Newest checkpoint that the chooser finds good; of `passed_over` (attempt -> why) only when there is no other.
 
+    `unreadable`: likewise, but what memory holds of newer ones may be used.
     Raises NoValidCheckpoint, other CheckpointErrors, OSError.
     """
-    passed = passed_over or {}
+    poisoned = passed_over or {}
+    passed = {**(unreadable or {}), **poisoned}
     try:
         found = chooser(root, passed)
     except NoCheckpoint:
@@ -114,7 +133,7 @@ def choose(root: str, chooser: Chooser = newest_valid, passed_over: Optional[Map
         int(found.step),
         (int(found.epoch), int(found.seq)),
         tuple((name, why) for name, why in found.rejected),
-        stepped_back=any(name in passed for name, _ in found.rejected),
+        stepped_back=any(name in poisoned for name, _ in found.rejected),
         kind=getattr(found, "kind", OURS),
         proof=getattr(found, "proof", ""),
         unread=tuple(getattr(found, "unread", ())),

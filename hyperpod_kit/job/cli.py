@@ -113,6 +113,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="seconds that the step has to save after SIGUSR1 (default %(default)g)",
     )
+    run.add_argument(
+        "--prove",
+        choices=("structure", "bytes"),
+        default="structure",
+        help="what is looked at before the ranks start: the files of a checkpoint, or every byte (default %(default)s)",
+    )
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
     run.add_argument(
         "--container-python",
@@ -186,6 +192,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         probe_interval=args.probe_interval,
         silent_after=args.silent_after,
         refused_after=args.refused_after,
+        prove_bytes=args.prove == "bytes",
     )
     return Decider(options, os.environ, runner=LocalRunner(), report=JobReport()).run()
 

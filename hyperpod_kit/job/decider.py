@@ -1,6 +1,6 @@
 """`job run`: the one decider of a job. Per attempt: choose, start, watch, classify; then retry, requeue or give up.
 
-choose    the newest valid checkpoint, once for all ranks      (checkpoint_choice.py)
+choose    the newest checkpoint, once for all ranks; they prove it  (checkpoint_choice.py)
 start     srun, every rank under a wrapper that records its end (step.py, exits.py)
 watch     the nodes' slurmds, progress, signals                 (supervise.py, watch.py, signals.py)
 classify  what happened, from facts                             (outcome.py)
@@ -38,6 +38,7 @@ from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import ENDED, Outcome, classify
 from hyperpod_kit.job.patience import Patience
 from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.job.resumption import Resumption
 from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.storage import CheckpointRoot
@@ -66,13 +67,13 @@ class Decider:
         *,
         runner: Runner,
         report: JobReport,
-        chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_valid,
+        chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_whole,
+        prover: checkpoint_choice.Chooser = checkpoint_choice.newest_valid,
     ) -> None:
         self._options = options
         self._env = env
         self._runner = runner
         self._report = report
-        self._chooser = chooser
         self._job = JobEnvironment.read(env)
         self._groups = identity.components(self._job, options.srun_args, options.nodes)
         if self._groups:
@@ -81,6 +82,7 @@ class Decider:
         self._policy: RetryPolicy = options.policy
         self._signals = Signals()
         self._patience = Patience(options, runner, self._signals, report, self._heed)
+        self._resumption = Resumption(options, self._patience, chooser, prover)
         self._storage = CheckpointRoot(options.state, options.storage_wait, self._signals, report)
         self._away_since: Optional[float] = None
         self._unwritten = 0
@@ -160,7 +162,7 @@ class Decider:
             step.sweep(self._runner, job.id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
         rows = self._ledger.rows()
         bad = poison(rows)
-        choice = self._patience.choice(self._chooser, {bad.name: bad.why} if bad else {})
+        choice = self._resumption.choice(rows, bad, self._policy, job.restart)
         why = exhausted(self._policy, spent(rows, choice.order, job.restart))
         if why is None and bad and bad.again and choice.stepped_back:
             why = f"{bad.name}: {bad.why}; {choice.source}, the one before it, ends in the same way"
@@ -228,7 +230,11 @@ class Decider:
             seen = supervise(
                 process, attempt, rules, job, runner=self._runner, signals=self._signals, report=self._report
             )
-        outcome, self._heard = classify(seen), bool(lines.words)
+        for verdict in self._resumption.verdicts(attempt):
+            while not self._written("restored", attempt=attempt, **verdict.fields()):
+                pass
+            self._report("restored", verdict.sentence(), attempt=attempt, **verdict.fields())
+        outcome, self._heard = self._resumption.seen_by_ranks(classify(seen)), bool(lines.words)
         seconds = round(time.monotonic() - began, 1)
         while not self._written("ended", attempt=attempt, seconds=seconds, **outcome.fields()):
             pass
@@ -292,6 +298,8 @@ class Decider:
             return AGAIN if outcome.kind == "again" else outcome.code
         if outcome.kind in HANDED_BACK:
             raise _Handed(outcome.kind, outcome.sentence())
+        if nothing := self._resumption.nothing_left(outcome):
+            raise nothing
         if outcome.first is not None and outcome.first.code == GAVE_UP:
             raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
         self._started.look(outcome, self._heard)
@@ -313,6 +321,10 @@ class Decider:
         if self._away_since is None:
             self._away_since = now
         if now - self._away_since >= self._options.storage_wait:
+            if self._resumption.pass_over_unreadable():
+                # It is this checkpoint alone: the one before it is better than no run at all.
+                self._away_since = None
+                return
             raise _Handed("node_lost", f"{outcome.sentence()} for {now - self._away_since:.0f} s")
         self._signals.pause(max(1.0, min(20.0, (now - self._away_since) / 2)))
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit.errors import RunError, Unreachable
-from hyperpod_kit.job.step import HYPERPOD_MARK
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, hyperpod
 
 HOOKS = "/opt/hyperpod-kit/current/slurm"
 """Where the bundle puts what Slurm runs: local on every node."""
@@ -48,7 +47,7 @@ class SlurmFacts:
     containers: bool = False
 
 
-def look(runner: Runner, *, hooks: str = HOOKS, mark: str = HYPERPOD_MARK) -> SlurmFacts:
+def look(runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.MARK) -> SlurmFacts:
     """Ask the running Slurm. Raises Unreachable when it does not answer, with what stands between here and there."""
     try:
         done = runner.run(["scontrol", "show", "config"], timeout=control.DEADLINE)

@@ -6,17 +6,15 @@ srun cannot be asked: after --kill-on-bad-exit it reports 137 or 143, whatever t
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
-from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.slurm import write_once
 from hyperpod_kit.untrusted.text import clean
 
 _NEEDED = ("rank", "node", "boot_id", "code", "signal", "started", "ended")
-_LONGEST, _MOST = 1 << 16, 1 << 62
+_MOST = 1 << 62
 
 AGAIN = 75
 """A rank's exit code for `saved, run me again`."""
@@ -27,6 +25,7 @@ class Exit:
     """One rank's end. `code` is None when `signal` killed it; times are Unix seconds.
 
     step: the last one that it is known to have completed; begins: the first that it did, after what it restored.
+    launch: tells the srun steps apart in which HyperPod has started the ranks of one attempt, "" when not known.
     """
 
     rank: int
@@ -38,6 +37,7 @@ class Exit:
     ended: float
     step: Optional[int] = None
     begins: Optional[int] = None
+    launch: str = ""
 
     @property
     def good(self) -> bool:
@@ -59,16 +59,24 @@ def read(state: str, attempt: str) -> List[Exit]:
     """The records that are there, earliest end first. A record that is not complete is skipped. Raises OSError."""
     if "/" in attempt or attempt in ("", ".", ".."):
         return []  # the ledger that names it may be another's words
-    place = directory(state, attempt)
     found: List[Exit] = []
-    try:
-        names = os.listdir(place)
-    except FileNotFoundError:
-        return found
-    for name in names:
-        with contextlib.suppress(ValueError, FileNotFoundError, Untrusted):
-            found.append(_exit(parse.json_object(files.read(os.path.join(place, name), most=_LONGEST))))
+    for _, _, value in write_once.found(directory(state, attempt)):
+        with contextlib.suppress(ValueError):
+            found.append(_exit(value))
     return sorted(found, key=lambda record: (record.ended, record.rank))
+
+
+def last_launch(found: Sequence[Exit]) -> List[Exit]:
+    """Of the records of one attempt those of its last launch, of each rank the last: HyperPod's step retry starts the
+    ranks of an attempt again, and what ended the launch before has been mended since."""
+    if not found:
+        return []
+    launch = max(found, key=lambda record: record.started).launch
+    of_rank: Dict[int, Exit] = {}
+    for record in sorted(found, key=lambda record: record.started):
+        if record.launch == launch:
+            of_rank[record.rank] = record
+    return sorted(of_rank.values(), key=lambda record: (record.ended, record.rank))
 
 
 def _exit(value: Dict[str, Any]) -> Exit:
@@ -76,7 +84,7 @@ def _exit(value: Dict[str, Any]) -> Exit:
     if not set(_NEEDED) <= set(value) or not set(value) <= {one.name for one in fields(Exit)}:
         raise ValueError("not the fields of a record")
     for name, given in value.items():
-        wanted = str if name in ("node", "boot_id") else (int, float) if name in ("started", "ended") else int
+        wanted = str if name in ("node", "boot_id", "launch") else (int, float) if name in ("started", "ended") else int
         if given is None and name not in _NEEDED[:3]:
             continue
         if (
@@ -87,29 +95,13 @@ def _exit(value: Dict[str, Any]) -> Exit:
             raise ValueError(f"{name} is {given!r}")
     if value["started"] is None or value["ended"] is None:
         raise ValueError("no times")
-    return Exit(**{**value, "node": clean(value["node"]), "boot_id": clean(value["boot_id"])})
+    words = {name: clean(value.get(name) or "") for name in ("node", "boot_id", "launch")}
+    return Exit(**{**value, **words})
 
 
 def write(state: str, attempt: str, record: Exit) -> None:
-    """Write a record once; an earlier one of the same rank stays (HyperPod retries a step under one attempt name).
-
-    One write to a new file and no rename, so that it works on any file system. Raises OSError.
-    """
-    place = directory(state, attempt)
-    os.makedirs(place, mode=0o750, exist_ok=True)
-    data = json.dumps(asdict(record)).encode()
-    for number in range(100):
-        name = f"{record.rank}.json" if number == 0 else f"{record.rank}.{number}.json"
-        try:
-            fd = os.open(os.path.join(place, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-        except FileExistsError:
-            continue
-        try:
-            os.write(fd, data)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        return
+    """Write a record once; an earlier one of the same rank stays. Raises OSError."""
+    write_once.put(directory(state, attempt), str(record.rank), asdict(record))
 
 
 def describe(record: Exit) -> Dict[str, Any]:

@@ -41,6 +41,8 @@ FIELDS: Dict[str, Callable[[Any], bool]] = {
     "first": lambda value: isinstance(value, dict),
     "reached": _count,
     "begins": _count,
+    "tier": _text,
+    "error": _text,
     "order": lambda value: _list_of(int)(value) and len(value) == 2 and all(map(_count, value)),
 }
 """Field -> whether a value of it can be one; a field may be missing, or null."""

@@ -15,6 +15,7 @@ class RunOptions:
     """Times are seconds. `nodes`: how many of the allocation's nodes a step uses, the rest is spare; 0: all of them.
 
     `container_python`: the Python of the container's image; looked for when empty.
+    `prove_bytes`: read every byte of a checkpoint before the ranks are told of it, who prove it again.
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine).
@@ -35,6 +36,7 @@ class RunOptions:
     silent_after: float = 6.0
     refused_after: float = 30.0
     srun: str = "srun"
+    prove_bytes: bool = False
 
     @property
     def state(self) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from concurrent.futures import Future
 from typing import Callable, Mapping
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
@@ -15,6 +17,8 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.system.wait import BackOff
+
+NOTHING: Mapping[str, str] = {}
 
 PAUSES = BackOff(1.0, 20.0)
 """Seconds between two tries."""
@@ -35,7 +39,12 @@ class Patience:
         self._report = report
         self._heed = heed
 
-    def choice(self, chooser: checkpoint_choice.Chooser, passed_over: Mapping[str, str]) -> checkpoint_choice.Choice:
+    def choice(
+        self,
+        chooser: checkpoint_choice.Chooser,
+        passed_over: Mapping[str, str],
+        unreadable: Mapping[str, str] = NOTHING,
+    ) -> checkpoint_choice.Choice:
         """Waits for storage that does not answer; what cannot be trusted or checked is given up at once.
 
         An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
@@ -45,7 +54,9 @@ class Patience:
         failures = 0
         while True:
             try:
-                choice = checkpoint_choice.choose(self._options.root, chooser, passed_over)
+                choice = self._asked(
+                    lambda: checkpoint_choice.choose(self._options.root, chooser, passed_over, unreadable)
+                )
                 os.stat(self._options.state)  # a root that is away reads like an empty one
                 if not choice.unread or time.monotonic() >= end:
                     return choice
@@ -61,6 +72,24 @@ class Patience:
                 self._report("storage", f"cannot read {self._options.root}: {err}; waiting")
             failures += 1
             self._pause(failures, "waiting for storage")
+
+    def _asked(self, question: Callable[[], checkpoint_choice.Choice]) -> checkpoint_choice.Choice:
+        """The answer of a question to storage, or its error. A signal that comes meanwhile is heard at once, which a
+        read of a mount that hangs would not let it be. Raises what `heed` raises."""
+        answer: Future[checkpoint_choice.Choice] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(question())
+            except BaseException as err:
+                answer.set_exception(err)
+            self._signals.wake()
+
+        threading.Thread(target=ask, daemon=True).start()
+        while not answer.done():
+            self._signals.wait(PAUSES.longest)
+            self._heed("waiting for storage")
+        return answer.result()
 
     def nodes(self, job: JobEnvironment) -> allocation.Allocation:
         """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without

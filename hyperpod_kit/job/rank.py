@@ -20,6 +20,7 @@ from hyperpod_kit.job import container
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
+from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import dies_with
 
@@ -113,6 +114,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         ended=round(time.time(), 3),
         step=progress.read(),
         begins=progress.begins(),
+        launch=launch(env),
     )
     if state and attempt:
         if code not in (0, AGAIN) and probe and not probe.answers():

@@ -1,6 +1,6 @@
 """How often a job may try again. Pure: rows of the ledger in, a decision out.
 
-    crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is chosen
+    crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is restored
     preempted, again    does not count, but two in a row from the same checkpoint mean that nothing moves
     node lost           only the total counts
     poison              two failures in a row of the same rank with the same code from one checkpoint, or three of any
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.system.wait import BackOff
 
@@ -51,11 +51,37 @@ class Spent:
     quick: int = 0
 
 
+def starts(rows: Sequence[Row]) -> List[Row]:
+    """The rows with each `attempt` begun from what its ranks said that they restored, where they said it.
+
+    What they restore after HyperPod has started them again within the attempt is a start of its own.
+    """
+    found: List[Row] = []
+    at: Dict[Any, int] = {}
+    told = set()
+    for row in rows:
+        name = row.get("attempt")
+        if row.get("event") == "attempt":
+            at[name] = len(found)
+        elif row.get("event") == "restored":
+            if name in at and row.get("from"):
+                start = {**found[at[name]], **{key: row.get(key) for key in ("from", "order", "step")}}
+                if name in told:
+                    found.append(start)
+                else:
+                    found[at[name]] = start
+                told.add(name)
+            continue
+        found.append(row)
+    return found
+
+
 def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
-    """Count this job's rows. `chosen`: order of the next checkpoint; `restart`: how often Slurm requeued the job."""
+    """Count this job's rows. `chosen`: order of the next checkpoint, when it is known to be valid, or None; `restart`:
+    how often Slurm requeued the job."""
     best: Order = None
     crashes = handed_back = first_restart = quick = 0
-    for row in rows:
+    for row in starts(rows):
         if row.get("event") == "attempt":
             order = _order(row)
             if _newer(order, best):
@@ -103,7 +129,7 @@ def poison(rows: Sequence[Row]) -> Optional[Poison]:
     best: Order = None
     started: Row = {}
     ends: List[str] = []
-    for row in rows:
+    for row in starts(rows):
         if row.get("event") == "attempt":
             if row.get("from") != started.get("from"):
                 ends = []

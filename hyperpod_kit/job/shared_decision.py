@@ -13,13 +13,12 @@ import os
 import stat
 import tempfile
 import time
-import zlib
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
-from hyperpod_kit.slurm.job_id import het_size
+from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.system.wait import every, look_until
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.text import clean
@@ -29,24 +28,25 @@ Record = Dict[str, Any]
 LARGEST = 1 << 20
 """Bytes of a record."""
 
+HEAD_START = 15.0
+"""Seconds that the first node of a step has for its decision, before others decide too: it may have died."""
+
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 def key(env: Mapping[str, str]) -> str:
-    """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port.
+    """Names one launch: HyperPod's step retry keeps job id, restart count and step id, but not srun's port."""
+    return ".".join([env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), launch(env)])
 
-    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for it.
+
+def agree(
+    state: str, name: str, decide: Callable[[], Record], *, patience: float = 30.0, head_start: float = HEAD_START
+) -> Record:
+    """The record `<state>/decisions/<name>.json`, made by `decide` if nobody has. Raises JobError, OSError.
+
+    Of all nodes of a step the first decides, and the others wait for it for `head_start` seconds: proving a checkpoint
+    of another framework on each of them would read it as often as there are nodes.
     """
-    port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
-    if het_size(env):
-        port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
-    return ".".join(
-        [env.get("SLURM_JOB_ID", "0"), env.get("SLURM_RESTART_COUNT", "0"), env.get("SLURM_STEP_ID", "0"), port]
-    )
-
-
-def agree(state: str, name: str, decide: Callable[[], Record], *, patience: float = 30.0) -> Record:
-    """The record `<state>/decisions/<name>.json`, made by `decide` if nobody has. Raises JobError, OSError."""
     place = os.path.join(state, "decisions")
     os.makedirs(place, mode=0o750, exist_ok=True)
     owners = _Owners(place)
@@ -54,6 +54,10 @@ def agree(state: str, name: str, decide: Callable[[], Record], *, patience: floa
         owners.check(folder, os.lstat(folder))
     path = os.path.join(place, name + ".json")
     record = _read(path, name, owners)
+    if record is None and not _is_first(path):
+        record = look_until(
+            lambda: _read(path, name, owners), lambda found: found is not None, every(0.05), seconds=head_start
+        )
     if record is None:
         _publish(place, path, json.dumps({"launch": name, **decide()}).encode())
         record = look_until(
@@ -89,7 +93,7 @@ class _Owners:
             )
 
 
-def decide(root: str, by: str, chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_valid) -> Record:
+def decide(root: str, by: str, chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_whole) -> Record:
     """A new record: the choice, or why there is none."""
     try:
         return {"by": by, "t": round(time.time(), 3), **checkpoint_choice.choose(root, chooser).fields()}
@@ -164,6 +168,15 @@ def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
     if value.get("launch", name) != name:
         raise JobError(f"{path} is of another launch: {clean(value.get('launch'), 80)!r}")
     return value
+
+
+def _is_first(path: str) -> bool:
+    """Whether nobody has begun to decide yet. Raises OSError."""
+    try:
+        os.close(os.open(path + ".begun", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+        return True
+    except FileExistsError:
+        return False
 
 
 def _publish(place: str, path: str, data: bytes) -> None:

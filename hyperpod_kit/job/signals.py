@@ -45,6 +45,7 @@ class Signals:
         signal.set_wakeup_fd(self._wakeup)
         os.close(self._read)
         os.close(self._write)
+        self._read = self._write = -1
 
     def wait(self, seconds: float, files: Sequence[int] = ()) -> None:
         """Return at the next signal (CHLD included), when one of the descriptors can be read, or after `seconds`."""
@@ -56,6 +57,11 @@ class Signals:
             with contextlib.suppress(BlockingIOError):
                 while os.read(self._read, 512):
                     pass
+
+    def wake(self) -> None:
+        """End a `wait` from another thread; nothing happens where nobody waits."""
+        with contextlib.suppress(OSError):
+            os.write(self._write, b"w")
 
     def pause(self, seconds: float) -> None:
         """Wait `seconds`, or until TERM or USR1."""

@@ -17,12 +17,9 @@ from hyperpod_kit.descriptors import under
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.job.container import INSIDE, Container
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, hyperpod
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.slurm.job_id import JobId
-
-HYPERPOD_MARK = "/opt/sagemaker_cluster"
-"""A directory that HyperPod's nodes have."""
 
 STEP_NAME = "hpk-"
 """How our steps are told from others of the same job, which are never touched."""
@@ -104,9 +101,9 @@ def tasks(env: Mapping[str, str], nodes: Sequence[str]) -> Dict[str, str]:
     return {"SLURM_NTASKS": str(int(each) * len(nodes)), "SLURM_NPROCS": str(int(each) * len(nodes))}
 
 
-def on_hyperpod(runner: Runner, mark: str = HYPERPOD_MARK) -> bool:
+def on_hyperpod(runner: Runner, mark: str = hyperpod.MARK) -> bool:
     """Whether HyperPod's own step retry is there to be asked for."""
-    return os.path.isdir(mark) and bool(control.has_option(runner, "srun", "--auto-resume"))
+    return os.path.isdir(mark) and hyperpod.retries_steps(runner)
 
 
 class SrunStep:

@@ -159,7 +159,7 @@ def _seen(
         end = ended.why(nodes, job.restart, signals.stop) if stop else None
         lost = tuple(sorted({*lost, *nodes.down}))
     try:
-        records = tuple(exits.read(rules.options.state, attempt))
+        records = tuple(exits.last_launch(exits.read(rules.options.state, attempt)))
     except OSError:
         records = ()
     if end and nodes:

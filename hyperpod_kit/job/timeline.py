@@ -16,7 +16,8 @@ class JobAttempt:
     """One start of the ranks. Times are Unix seconds, `seconds` its length.
 
     kind: a class of outcome.py, `unfinished` (it runs, or was ended so abruptly that nobody could write it down), or
-    `none` (a run of the batch script that started no rank). source, step: the checkpoint it resumed from.
+    `none` (a run of the batch script that started no rank). source, step: the checkpoint it resumed from, tier: where
+    the ranks had it (memory, local, storage).
     reached: the last step that a rank is known to have completed, begins: the first one that it did. lost: steps done
     here that the next attempt of the job did again; gap: seconds from the end of this attempt to the start of the next.
     None: not known. followed: whether another attempt came after this one.
@@ -41,6 +42,7 @@ class JobAttempt:
     gap: Optional[float] = None
     followed: bool = False
     begins: Optional[int] = None
+    tier: Optional[str] = None
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -98,6 +100,17 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
                 rejected=tuple(row.get("rejected") or ()),
             )
             last[run] = name
+        elif event == "restored" and name in found and row.get("from"):
+            # What the ranks proved and took, which `job run` had not read; in a retry of HyperPod's they take another.
+            before = {(one.get("attempt"), one.get("why")) for one in found[name].rejected}
+            more = [one for one in row.get("rejected") or () if (one.get("attempt"), one.get("why")) not in before]
+            found[name] = replace(
+                found[name],
+                source=row.get("from"),
+                step=row.get("step"),
+                tier=row.get("tier"),
+                rejected=(*found[name].rejected, *more),
+            )
         elif event == "ended" and name in found:
             seconds = row.get("seconds")
             # Of an attempt whose batch host was lost the row is written by the next run: its end is not known.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from hyperpod_kit.environment import HPK_ROOT
+from hyperpod_kit.slurm import hyperpod
 
 PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
 """The installed program, as units and Slurm name it."""
@@ -193,6 +194,11 @@ class NodePaths:
     @property
     def plugstack_conf(self) -> str:
         return self.real("/opt/slurm/etc/plugstack.conf")
+
+    @property
+    def hyperpod_mark(self) -> str:
+        """A directory of a HyperPod's nodes."""
+        return self.real(hyperpod.MARK)
 
     @property
     def scontrol(self) -> str:

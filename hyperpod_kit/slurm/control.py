@@ -205,10 +205,20 @@ def kill_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:
     return left
 
 
-def has_option(runner: Runner, program: str, option: str) -> Optional[bool]:
-    """Whether `program --help` lists the option; None when the program cannot be run."""
+def option_help(runner: Runner, program: str, option: str) -> Optional[str]:
+    """What `program --help` says of the option, "" where it lists none; None when the program cannot be run."""
     try:
         done = runner.run([program, "--help"], timeout=DEADLINE, check=False)
     except RunError:
         return None
-    return re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])", done.stdout + done.stderr) is not None
+    # Slurm breaks the words of a plugin's option over several lines; the next option begins one with a dash.
+    found = re.search(
+        rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", done.stdout + done.stderr
+    )
+    return " ".join(found.group(0).split()) if found else ""
+
+
+def has_option(runner: Runner, program: str, option: str) -> Optional[bool]:
+    """Whether `program --help` lists the option; None when the program cannot be run."""
+    found = option_help(runner, program, option)
+    return None if found is None else bool(found)

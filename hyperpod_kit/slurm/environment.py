@@ -6,13 +6,14 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import re
+import zlib
 from dataclasses import dataclass, replace
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_AUTO_RESUME
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.slurm.hostlist import expand
-from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.slurm.job_id import JobId, het_size
 
 COMMENT_MARK = "hpk:auto-resume="
 """How `job submit` writes the choice into the job's comment, where a cluster without the plugin keeps it."""
@@ -22,6 +23,17 @@ AWAY_MARK = "hpk:elsewhere"
 
 OPTION_VARIABLES = (HPK_AUTO_RESUME, f"SLURM_SPANK_{HPK_AUTO_RESUME}", f"SPANK_{HPK_AUTO_RESUME}")
 """Where the choice is found, best first. `--export=NONE` loses the first and keeps the second; hooks see the third."""
+
+
+def launch(env: Mapping[str, str]) -> str:
+    """Tells one start of a step's ranks from another: HyperPod's step retry may keep the step id, but not srun's port.
+
+    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for it.
+    """
+    port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
+    if het_size(env):
+        port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
+    return f"{env.get('SLURM_STEP_ID', '0')}.{port}"
 
 
 @dataclass(frozen=True)

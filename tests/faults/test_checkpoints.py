@@ -24,9 +24,9 @@ def stopped_and_damaged(job: Job, damage: Callable[[Job], None]) -> float:
 
 def test_the_newest_is_corrupt(job: Job, row: Row) -> None:
     seconds = stopped_and_damaged(job, lambda job: flip(job.checkpoints()[-1] / "shard-00001.safetensors", 0))
-    second = job.rows("attempt")[1]
-    assert second["step"] == 10 and "shard-00001" in second["rejected"][0]["why"], second
     job.ended_well(STEPS)
+    second = job.rows("restored")[1]
+    assert second["step"] == 10 and "shard-00001" in second["rejected"][0]["why"], second
     row("the newest checkpoint is corrupt", "the one before is taken", seconds)
 
 
@@ -46,7 +46,8 @@ def test_all_are_corrupt(job: Job, row: Row) -> None:
         flip(checkpoint / "shard-00000.safetensors", 0)
     job.send(signal.SIGKILL, rank=0)
     assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
-    assert job.show()["ExitCode"] == "86:0" and len(job.rows("attempt")) == 1
+    assert job.show()["ExitCode"] == "86:0" and len(job.rows("attempt")) == 2
+    assert {line["attempt"] for line in job.progress()} == {job.rows("attempt")[0]["attempt"]}
     assert "NoValidCheckpoint" in job.rows("gave_up")[0]["why"]
     row("all checkpoints are corrupt", "gives up with `NoValidCheckpoint`: held, exit 86, no step is done", None)
 

@@ -111,9 +111,36 @@ class Checkpoints:
         # No rank saves before all have met, so every rank finds the same.
         there = map(layout.parse_attempt, os.listdir(root))
         self._epoch = 1 + max((one.epoch for one in there if one), default=0)
-        found = layout.parse_attempt(os.environ["HPK_RESUME_FROM"])
-        self._seq = found.seq if found else 0
+        found = layout.parse_attempt(self._restored())
+        self._seq, self.step = (found.seq, found.step) if found else (0, 0)
         self._from = str(found) if found else ""
+
+    def _restored(self) -> str:
+        """As `checkpoint.Manager` does it: what this attempt is told of and every older one, until one proves every
+        byte; rank 0 says which. Raises CheckpointError."""
+        from hyperpod_kit.checkpoint.repository import selection, verify
+        from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+        from hyperpod_kit.slurm import verdict
+        from hyperpod_kit.slurm.verdict import RestoreVerdict
+
+        told, rejected = os.environ["HPK_RESUME_FROM"], []
+        say_so = (lambda found: verdict.tell(os.environ, found)) if self._rank == 0 else (lambda found: None)
+        first = None if told == verdict.NONE else told
+        for entry in selection.walk(self._root, first=first, own=os.environ["HPK_ATTEMPT"]):
+            try:
+                verify.verify_attempt(self._root, entry.attempt)
+            except CheckpointError as err:
+                rejected.append((entry.attempt, err.message))
+                continue
+            order = (entry.name.epoch, entry.name.seq)
+            say_so(RestoreVerdict(entry.attempt, entry.name.step, order, "storage", tuple(rejected)))
+            return entry.attempt
+        if rejected:
+            none = NoValidCheckpoint(self._root, rejected)
+            say_so(RestoreVerdict("", rejected=tuple(rejected), error=type(none).__name__, why=none.message))
+            raise none
+        say_so(RestoreVerdict(verdict.NONE))
+        return verdict.NONE
 
     def load(self) -> bytes:
         """Of a smaller world's checkpoint, the shards are dealt out again."""
@@ -183,9 +210,8 @@ def main() -> int:
 
     attempt, rank, count = os.environ["HPK_ATTEMPT"], int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     told = Teller()
-    first = int(os.environ["HPK_RESUME_STEP"])
     checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count)
-    state = checkpoints.load()
+    state, first = checkpoints.load(), checkpoints.step
     say(attempt=attempt, rank=rank, resumed=os.environ["HPK_RESUME_FROM"], at=first, node=os.environ["SLURMD_NODENAME"])
     ranks = Ranks(rank, count, Path(os.environ["HPK_STATE"], "meet", attempt))
     for step in range(first + 1, args.steps + 1):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.repository import catalog, tombstone, verify
+from hyperpod_kit.checkpoint.repository import catalog, layout, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import (
@@ -37,24 +37,40 @@ class Found(NamedTuple):
     unread: Tuple[str, ...] = ()
 
 
-def walk(where: Where, *, first: Optional[str] = None) -> Iterator[catalog.AttemptEntry]:
+def walk(where: Where, *, first: Optional[str] = None, own: Optional[str] = None) -> Iterator[catalog.AttemptEntry]:
     """The committed attempts, newest first; with `first`, that one and the older ones only.
 
+    `own` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and `first`
+    may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the environment of
+    its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
     Each is looked at only when it is asked for. Raises OSError; CheckpointError when `first` is not there.
     """
     store = as_store(where)
-    begun = first is None
+    limit = None if first is None else layout.parse_attempt(first)
+    found = first is None
     for entry in catalog.newest_first(store):
-        if entry.attempt == first:
-            begun = entry.committed
-            if not begun:
-                break
-        if begun and entry.committed:
+        if entry.attempt == first and not entry.committed:
+            break
+        below = (
+            first is None
+            or entry.attempt == first
+            or (found and limit is not None and entry.order < catalog.order(limit))
+        )
+        if entry.committed and (below or (own is not None and job_attempt(store, entry.attempt) == own)):
+            found = True
             yield entry
-    if not begun:
+    if not found:
         raise CheckpointError(
             f"{first} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
         )
+
+
+def job_attempt(where: Where, attempt: str) -> Optional[str]:
+    """The job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, or is damaged."""
+    try:
+        return verify.read_manifest(where, attempt).job.get("attempt")
+    except (CheckpointError, OSError):
+        return None
 
 
 def newest(
@@ -96,6 +112,13 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
     `past_unread`."""
     store = as_store(where)
     return newest(store, lambda attempt: verify.verify_attempt(store, attempt), passed_over, past_unread=True)[1]
+
+
+def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
+    """The newest attempt whose manifest proves itself and whose files are all there, as names: no data is read, so it
+    costs the same at any size. Who restores it proves every byte; raises as `newest_valid`."""
+    store = as_store(where)
+    return newest(store, lambda attempt: verify.verify_names(store, attempt), passed_over, past_unread=True)[1]
 
 
 class _Walk(Generic[T]):

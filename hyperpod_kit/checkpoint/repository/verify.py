@@ -55,6 +55,22 @@ def read_extra(where: Where, attempt: str, record: manifest.FileRecord) -> bytes
     return data
 
 
+def verify_names(where: Where, attempt: str) -> manifest.Manifest:
+    """The manifest of a committed attempt, proved, with all its files there by their names. No data is read.
+
+    Raises as `read_manifest`, and CheckpointError when a file is missing.
+    """
+    store = as_store(where)
+    found = read_manifest(store, attempt)
+    there = set(store.list(attempt))
+    records = (*found.shards, found.extra, *([found.index] if found.index else []))
+    missing = [record.file for record in records if record.file not in there]
+    if missing:
+        more = f" and {len(missing) - 1} more are missing" if len(missing) > 1 else " is missing"
+        raise CheckpointError(f"{missing[0]}{more}")
+    return found
+
+
 def verify_attempt(where: Where, attempt: str) -> manifest.Manifest:
     """Verify every byte of a committed attempt.
 

@@ -5,6 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Dict, List, Optional, Tuple
 
@@ -65,7 +66,9 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
     text, notes = merge_hooks(conf, hooks, {"StateSaveLocation": location} if location else {})
     if location and not where:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
-    plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}"])
+    # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
+    contexts = " contexts=allocator" if os.path.isdir(node.paths.hyperpod_mark) else ""
+    plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}{contexts}"])
     files = {
         node.paths.slurm_conf: text,
         node.paths.plugstack_conf: plugstack,

@@ -145,6 +145,20 @@ def test_an_io_error_of_the_root_is_no_reason_to_go_back(site: Site, monkeypatch
     assert (got.step, weight) == (0, 0.0)
 
 
+def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committed(site: Site) -> None:
+    """A part of what is committed and was passed over by `job run` is left on a node's disk."""
+    older = next(entry.attempt for entry in selection.walk(str(site.root)) if entry.attempt != site.attempt)
+    parts = local.store(str(site.local), shm_slots.run_hash(site.run_id))
+    held = candidates.here([], str(site.local), site.run_id, 0)
+    assert [one.attempt for one in held] == [site.attempt] and parts.list()
+    ranks = Ranks()
+    found = list(candidates.newest_first(ranks, open_store(str(site.root)), [held, []], older))
+    assert [one.attempt for one in found] == [site.attempt, older]
+    assert (
+        found[0].passed == f"newer than {older}, which this run was told to begin with, and not saved by this attempt"
+    )
+
+
 def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     from hyperpod_kit.checkpoint.repository.store import posix
 

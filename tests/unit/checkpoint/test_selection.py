@@ -4,6 +4,7 @@ import random
 import shutil
 import sys
 from pathlib import Path
+from typing import List, Optional
 
 import pytest
 
@@ -18,6 +19,7 @@ from hyperpod_kit.errors import (
     StorageUnreadable,
 )
 from tests.support.damage import flip
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 
 def test_nothing_committed_is_not_the_same_as_nothing_valid(committed, tmp_path: Path) -> None:
@@ -121,6 +123,35 @@ def test_told_where_to_begin(committed) -> None:
     assert [entry.attempt for entry in selection.walk(root, first=names[1])] == [names[1], names[0]]
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
         list(selection.walk(root, first="seq-000099.step-0000000010.e1-abcd"))
+
+
+def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(tmp_path: Path) -> None:
+    """HyperPod's step retry: the environment of the attempt's beginning, and newer checkpoints of its own."""
+    (tmp_path / "root").mkdir()
+    store = open_store(str(tmp_path / "root"))
+    before = put_checkpoint(store, 1, job={"attempt": "7.0.0"})
+    told = put_checkpoint(store, 2, job={"attempt": "7.0.0"})
+    poison = put_checkpoint(store, 3, job={"attempt": "7.0.0"})  # `job run` passed over it
+    own = [put_checkpoint(store, seq, epoch=2, job={"attempt": "7.0.1"}) for seq in (4, 5)]
+    strangers = put_checkpoint(store, 6, epoch=2)
+
+    def given(own: Optional[str]) -> List[str]:
+        return [entry.attempt for entry in selection.walk(store, first=told, own=own)]
+
+    assert given("7.0.1") == [own[1], own[0], told, before]
+    assert given("7.0.2") == given(None) == [told, before]
+    # A damaged manifest says nothing of who saved it, so it stays passed over.
+    (tmp_path / "root" / own[1] / layout.MANIFEST_FILE).write_bytes(b"{")
+    assert given("7.0.1") == [own[0], told, before]
+
+    shutil.rmtree(tmp_path / "root" / told)  # retention, since newer ones were saved
+    assert given("7.0.1") == [own[0], before]
+    with pytest.raises(CheckpointError, match="not a committed checkpoint"):
+        given("7.0.2")
+    shutil.rmtree(tmp_path / "root" / own[0])
+    with pytest.raises(CheckpointError, match="not a committed checkpoint"):
+        given("7.0.1")
+    assert poison and strangers
 
 
 def test_a_digest_that_cannot_be_computed_is_no_verdict(committed, monkeypatch: pytest.MonkeyPatch) -> None:

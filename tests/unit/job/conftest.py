@@ -51,7 +51,7 @@ class Job:
             **{**defaults, **options},
         )
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        extra = {"chooser": self.chooser} if self.chooser else {}
+        extra = {"chooser": self.chooser, "prover": self.chooser} if self.chooser else {}
         try:
             return Decider(chosen, env, runner=self.runner, report=JobReport(fd), **extra).run()
         finally:

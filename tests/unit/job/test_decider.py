@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.store import posix
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job import exits, status, timeline
 from tests.support.damage import flip
@@ -161,9 +162,54 @@ def test_the_corrupt_newest_is_passed_over_with_its_reason(job: Job) -> None:
     newest = sorted(job.root.glob("seq-*"))[-1]
     flip(newest / layout.shard_file(0), 3)
     assert job.run("--steps", "12") == 0
+    # Its files are all there, so it is what the ranks are told of; they prove its bytes, and go back.
+    assert job.said("attempt")[-1]["from"] == newest.name
+    last = job.said("restored")[-1]
+    assert (last["step"], last["tier"]) == (5, "storage")
+    assert last["rejected"][0]["attempt"] == newest.name and "shard-00000" in last["rejected"][0]["why"]
+    [*_, attempt] = timeline.attempts(str(job.root))
+    assert (attempt.step, attempt.tier, attempt.rejected[0]["attempt"]) == (5, "storage", newest.name)
+
+
+def test_whoever_wants_it_has_every_byte_read_before_a_rank_is_started(job: Job) -> None:
+    assert job.run("--steps", "10") == 0
+    newest = sorted(job.root.glob("seq-*"))[-1]
+    flip(newest / layout.shard_file(0), 3)
+    assert job.run("--steps", "12", prove_bytes=True) == 0
     last = job.said("attempt")[-1]
     assert last["step"] == 5
     assert last["rejected"][0]["attempt"] == newest.name and "shard-00000" in last["rejected"][0]["why"]
+
+
+def test_the_decision_reads_no_data(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch host would read for minutes what the ranks read again, on all nodes at once."""
+    assert job.run("--steps", "10") == 0
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("the batch host opened a shard")
+
+    monkeypatch.setattr(posix.PosixStore, "open_read", refuse)
+    assert job.run("--steps", "12") == 0 and job.said("restored")[-1]["step"] == 10
+
+
+def test_a_missing_file_is_seen_without_reading_one(job: Job) -> None:
+    assert job.run("--steps", "10") == 0
+    newest = sorted(job.root.glob("seq-*"))[-1]
+    (newest / layout.shard_file(0)).unlink()
+    assert job.run("--steps", "12") == 0
+    last = job.said("attempt")[-1]
+    assert last["step"] == 5 and last["rejected"] == [
+        {"attempt": newest.name, "why": "shard-00000.safetensors is missing"}
+    ]
+
+
+def test_a_new_checkpoint_that_is_damaged_renews_no_budget(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt commits one that nobody can read, and fails: only what was restored counts as progress."""
+    assert job.run("--steps", "5") == 0
+    with pytest.raises(GaveUp, match="failures without a newer valid checkpoint"):
+        job.run("--steps", "20", "--crash", "12", "--spoil", policy={"max_restarts": 2})
+    assert {event["step"] for event in job.said("restored")[1:]} == {5}
+    assert len(job.said("restored")) <= 6
 
 
 def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
@@ -172,17 +218,18 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
         flip(shard, 3)
     before = len(job.sruns)
     job.environment["SLURM_JOB_ID"] = "8"
+    job.runner.answers["squeue job 8"] = job.runner.answers["squeue job 7"].replace("JobId=7", "JobId=8")
     job.runner.answers["squeue job 7"] = "JobId=7 JobState=COMPLETED"
     with pytest.raises(GaveUp, match="NoValidCheckpoint"):
         job.run("--steps", "12")
-    assert len(job.sruns) == before, "no rank was started"
+    assert len(job.sruns) == before + 1, "the ranks are asked once, and not again"
     assert len(job.said("rejected")) == 2
     [gave_up] = job.said("gave_up")
     assert gave_up["error"] == "NoValidCheckpoint" and len(gave_up["rejected"]) == 2
     assert "scontrol requeue 7" not in job.runner.calls
     done, refused = found = timeline.attempts(str(job.root))
     assert (done.kind, done.then) == ("done", "")
-    assert (refused.name, refused.kind, len(refused.rejected)) == ("8.0.-", "none", 2)
+    assert (refused.name, refused.kind, refused.code) == ("8.0.0", "crash", 1)
     assert "gave_up: NoValidCheckpoint" in status.table(found, timeline.totals(found, 0.0)).splitlines()[-2]
 
 

@@ -155,6 +155,26 @@ def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.Monkey
     assert job.runner.calls.count("scontrol requeue 7") >= 2 and job.said("requeue_failed") == []
 
 
+def test_a_choice_that_hangs_is_left_at_the_first_signal(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that hangs in the kernel answers no signal; who waits for it in a thread of its own does."""
+    monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
+    asked: list[str] = []
+    over = threading.Event()
+
+    def chooser(root: str, passed_over: object) -> object:
+        asked.append(root)
+        over.wait(60)
+        raise OSError(5, "Input/output error")
+
+    job.chooser = chooser
+    thread = job.later(signal.SIGUSR1, lambda: asked)
+    assert job.run("--steps", "2") == 75
+    assert len(asked) == 1 and not over.is_set()
+    over.set()
+    thread.join()
+    assert "scontrol requeue 7" in job.runner.calls and job.said("attempt") == []
+
+
 def test_usr1_while_storage_does_not_answer_puts_the_job_back(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
     asked: list[str] = []

@@ -118,3 +118,18 @@ def test_users_arguments_come_after_ours() -> None:
         "--mpi=none",
     ]
     assert argv[-2:] == ["--", "train"]
+
+
+def test_of_several_launches_of_one_attempt_the_last_is_what_failed(tmp_path: Path) -> None:
+    """HyperPod's step retry: rank 1 died with its node, the step was started again, and then rank 0 failed."""
+
+    def ended(rank: int, signal: int, started: float, launch: str) -> exits.Exit:
+        return exits.Exit(rank, "n1", "", None, signal, started, started + 5, launch=launch)
+
+    for record in (ended(1, 9, 1.0, "0.4000"), ended(0, 15, 1.0, "0.4000"), ended(0, 11, 60.0, "0.4001")):
+        exits.write(str(tmp_path), "a", record)
+    assert [(one.rank, one.signal) for one in exits.last_launch(exits.read(str(tmp_path), "a"))] == [(0, 11)]
+    assert exits.last_launch([]) == []
+    # Where nothing tells launches apart, the last record of each rank counts.
+    same = [ended(0, 15, 1.0, ""), ended(0, 11, 60.0, ""), ended(1, 9, 1.0, "")]
+    assert {(one.rank, one.signal) for one in exits.last_launch(same)} == {(0, 11), (1, 9)}

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.job.retry_policy import RetryPolicy, Spent, delay, exhausted, poison, spent
+from hyperpod_kit.job.retry_policy import RetryPolicy, Spent, delay, exhausted, poison, spent, starts
 
 A, B = (1, 1), (2, 2)
 
@@ -136,3 +136,35 @@ def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
     assert why is not None and why.startswith("29 failures in a row, each within 10 minutes")
     made[-11]["seconds"] = 700.0
     assert exhausted(RetryPolicy(), spent(made, (99, 99), 0)) is None
+
+
+def restored(name: str, order: Any, attempt: str = "7.0.0") -> dict[str, Any]:
+    return {"event": "restored", "attempt": attempt, "from": name, "order": list(order) if order else None, "step": 1}
+
+
+def began(name: str, order: Any, attempt: str = "7.0.0") -> dict[str, Any]:
+    return {"event": "attempt", "attempt": attempt, "from": name, "order": list(order)}
+
+
+CRASH = {"event": "ended", "class": "crash", "first": {"rank": 1, "code": 3}}
+
+
+def test_what_was_restored_counts_and_not_what_was_chosen() -> None:
+    """Every attempt commits a newer one that is damaged, and goes back to A: that is no progress."""
+    history = []
+    for number in range(3):
+        history += [began(f"new{number}", (2 + number, 1), f"7.0.{number}"), restored("a", A, f"7.0.{number}"), CRASH]
+    assert spent(history, None, 0).crashes == 3
+    blamed = poison(history)
+    assert blamed is not None and blamed.name == "a"
+
+
+def test_a_launch_that_hyperpod_made_anew_is_a_start_of_its_own() -> None:
+    history = [began("a", A), restored("a", A), restored("b", B), CRASH]
+    assert [row["from"] for row in starts(history) if row["event"] == "attempt"] == ["a", "b"]
+    assert spent(history, None, 0).crashes == 1 and spent([*history[:2], CRASH, *history[2:]], None, 0).crashes == 1
+
+
+def test_a_restore_that_failed_changes_nothing_of_the_choice() -> None:
+    failed = {**restored("a", A), "from": None, "error": "StorageUnreadable"}
+    assert [row["from"] for row in starts([began("a", A), failed, CRASH]) if row["event"] == "attempt"] == ["a"]

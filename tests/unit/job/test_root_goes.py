@@ -31,7 +31,7 @@ def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(
     back.join()
     assert [event["step"] for event in job.said("attempt")] == [0, 12] and job.said("storage")
     rows = [row["event"] for row in ledger_rows(str(job.root / ".hpk" / "attempts.jsonl"))]
-    assert rows == ["attempt", "ended"] * 2
+    assert rows == ["attempt", "restored", "ended"] * 2
 
 
 def test_a_root_that_is_away_while_it_is_read_is_no_empty_one(job: Job) -> None:

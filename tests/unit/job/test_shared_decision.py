@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -43,7 +45,8 @@ def race(tmp_path: Path, ranks: int = 8) -> list[dict[str, object]]:
 def test_all_ranks_are_told_the_same(tmp_path: Path) -> None:
     told = race(tmp_path)
     assert len(told) == 8 and all(one == told[0] for one in told)
-    assert os.listdir(tmp_path / "decisions") == ["7.0.0.1.json"], "nothing temporary is left"
+    left = sorted(os.listdir(tmp_path / "decisions"))
+    assert left == ["7.0.0.1.json", "7.0.0.1.json.begun"], "nothing temporary is left"
 
 
 def test_also_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,13 +87,13 @@ def test_task_prolog_cancels_where_nothing_is_valid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = commit_checkpoint(str(tmp_path), 1, 1, 40)
-    (tmp_path / name / "shard-00000.safetensors").write_bytes(b"x")
+    (tmp_path / name / "shard-00000.safetensors").unlink()
     for key, value in {**RANK, "HPK_CHECKPOINT_ROOT": str(tmp_path)}.items():
         monkeypatch.setenv(key, value)
     assert cli.main(["task-prolog"]) == 86
     out = capsys.readouterr().out
     assert out.startswith("print hyperpod-kit: NoValidCheckpoint") and "export" not in out
-    record = json.loads(next((tmp_path / ".hpk" / "decisions").iterdir()).read_text())
+    record = json.loads(next((tmp_path / ".hpk" / "decisions").glob("*.json")).read_text())
     assert record["from"] is None and record["rejected"][0]["attempt"] == name
 
 
@@ -101,6 +104,30 @@ def test_a_file_system_that_is_not_mounted_is_no_fresh_root(tmp_path: Path, monk
     with pytest.raises(JobError, match=f"{tmp_path}/fsx is not there"):
         cli.main(["task-prolog"])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_one_node_decides_and_the_others_wait_for_it(tmp_path: Path) -> None:
+    """Each of them would read the whole of another framework's checkpoint."""
+    asked = []
+
+    def decide() -> shared_decision.Record:
+        asked.append(1)
+        time.sleep(0.3)
+        return {"from": "none", "step": 0}
+
+    with ThreadPoolExecutor(8) as nodes:
+        records = list(nodes.map(lambda _: shared_decision.agree(str(tmp_path), "7.0.0", decide), range(8)))
+    assert len(asked) == 1 and all(record["from"] == "none" for record in records)
+
+
+def test_where_the_first_dies_in_its_decision_another_decides(tmp_path: Path) -> None:
+    def dies() -> shared_decision.Record:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        shared_decision.agree(str(tmp_path), "7.0.0", dies)
+    record = shared_decision.agree(str(tmp_path), "7.0.0", lambda: {"from": "none", "step": 0}, head_start=0.2)
+    assert record["from"] == "none"
 
 
 def test_the_key_tells_hyperpods_retries_of_a_step_apart() -> None:

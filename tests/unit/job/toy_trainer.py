@@ -19,10 +19,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout
+from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, selection, verify
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.verdict import RestoreVerdict
+from tests.support.damage import flip
 
 
 def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
@@ -59,6 +63,22 @@ def commit_checkpoint(root: str, epoch: int, seq: int, step: int) -> str:
     return name
 
 
+def restore(root: str, told: str) -> RestoreVerdict:
+    """What `Manager.restore` would take of the root: every byte proved. Raises CheckpointError."""
+    rejected = []
+    for entry in selection.walk(root, first=None if told == "none" else told, own=os.environ["HPK_ATTEMPT"]):
+        try:
+            verify.verify_attempt(root, entry.attempt)
+        except CheckpointError as err:
+            rejected.append((entry.attempt, err.message))
+        else:
+            name = entry.name
+            return RestoreVerdict(entry.attempt, name.step, (name.epoch, name.seq), "storage", tuple(rejected))
+    if rejected:
+        raise NoValidCheckpoint(root, rejected)
+    return RestoreVerdict(verdict.NONE)
+
+
 class Together:
     """Ranks in lockstep: nobody begins a step before all have ended the one before."""
 
@@ -90,18 +110,28 @@ def main() -> int:
     parser.add_argument("--crash")
     parser.add_argument("--hang", type=int)
     parser.add_argument("--once")
+    parser.add_argument("--spoil", action="store_true", help="damage every checkpoint once it is committed")
     parser.add_argument("--save-on-usr1", action="store_true")
     args = parser.parse_args()
     rank, ranks = int(os.environ.get("SLURM_PROCID", 0)), int(os.environ.get("SLURM_NTASKS", 1))
     root = os.environ["HPK_CHECKPOINT_ROOT"]
-    resumed = layout.parse_attempt(os.environ["HPK_RESUME_FROM"])
-    epoch, seq = (resumed.epoch + 1, resumed.seq) if resumed else (1, 0)
-    first = int(os.environ["HPK_RESUME_STEP"])
+    try:
+        restored = restore(root, os.environ["HPK_RESUME_FROM"])
+    except CheckpointError as err:
+        if rank == 0:
+            reasons = err.reasons if isinstance(err, NoValidCheckpoint) else ()
+            verdict.tell(os.environ, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message))
+        print(err, file=sys.stderr)
+        return 1
+    if rank == 0:
+        verdict.tell(os.environ, restored)
+    epoch, seq = (restored.order[0] + 1, restored.order[1]) if restored.order else (1, 0)
+    first = restored.step
     wanted = []
     if args.save_on_usr1:
         signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1))
     faulty = rank == ranks - 1 and not (args.once and os.path.exists(args.once))
-    print(json.dumps({"rank": rank, "from": os.environ["HPK_RESUME_FROM"], "step": first}), flush=True)
+    print(json.dumps({"rank": rank, "from": restored.source, "step": first}), flush=True)
     together = Together(rank, ranks)
     told = Teller()
     together.ended(first)
@@ -123,7 +153,9 @@ def main() -> int:
             signal.pause()
         if rank == 0 and (step % args.every == 0 or wanted):
             seq += 1
-            commit_checkpoint(root, epoch, seq, step)
+            name = commit_checkpoint(root, epoch, seq, step)
+            if args.spoil:
+                flip(Path(root, name, layout.shard_file(0)), 3)
         if wanted:
             print(json.dumps({"rank": rank, "saved": step}), flush=True)
             return 75

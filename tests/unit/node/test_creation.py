@@ -57,6 +57,16 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
     assert json.loads((sandbox.root / "var/lib/hyperpod-kit/status.json").read_text())["changed"] == 0
 
 
+def test_on_hyperpod_our_plugin_leaves_srun_to_hyperpods_own(make_sandbox: Any) -> None:
+    """Two plugins with one option: the first in the file has it, and the other is silently never asked."""
+    sandbox = make_sandbox("controller")
+    (sandbox.root / "opt/sagemaker_cluster").mkdir(parents=True)
+    done = sandbox.on_create()
+    assert done.returncode == 0, done.stdout + done.stderr
+    plugstack = (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
+    assert "optional /opt/hyperpod-kit/spank/auto_resume.so contexts=allocator\n" in plugstack
+
+
 def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) -> None:
     sandbox = make_sandbox("controller")
     done = sandbox.on_create()
@@ -65,7 +75,7 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
     assert "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh" in conf
     assert "PrologFlags=Contain,Alloc" in conf and "TaskProlog" not in conf
     plugstack = (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
-    assert "optional /opt/hyperpod-kit/spank/auto_resume.so" in plugstack
+    assert "optional /opt/hyperpod-kit/spank/auto_resume.so\n" in plugstack
     drop_in = (sandbox.root / "etc/systemd/system/hyperpod-kit-sweep.service.d/user.conf").read_text()
     assert drop_in.endswith(f"\n[Service]\nUser={settings(conf).get('slurmuser', 'root')}\n")
     assert "systemctl start slurmctld.service" in sandbox.calls

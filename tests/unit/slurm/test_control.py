@@ -6,7 +6,7 @@ from typing import Optional
 import pytest
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, hyperpod
 from hyperpod_kit.slurm.job_id import JobId
 from tests.support.runner import RecordingRunner
 
@@ -97,3 +97,19 @@ def test_options_of_a_program() -> None:
     runner = RecordingRunner({"srun --help": "      --auto-resume=0|1|N     resume\n      --overlap\n"})
     assert control.has_option(runner, "srun", "--auto-resume") is True
     assert control.has_option(runner, "srun", "--auto") is False
+    assert control.option_help(runner, "srun", "--overlap") == "--overlap"
+
+
+OURS = """\
+Options provided by plugins:
+      --auto-resume[=0|1|N]   resume from the newest valid checkpoint after a
+                              failure (hyperpod-kit)
+      --container-image=IMAGE the image
+"""
+THEIRS = OURS.replace("(hyperpod-kit)", "of a node")
+
+
+@pytest.mark.parametrize(("text", "theirs"), [(OURS, False), (THEIRS, True), ("      --overlap\n", False)])
+def test_the_option_of_our_own_plugin_is_not_hyperpods(text: str, theirs: bool) -> None:
+    """With ours alone, or before HyperPod's in plugstack.conf, srun has our option: nobody replaces a node then."""
+    assert hyperpod.retries_steps(RecordingRunner({"srun --help": text})) is theirs

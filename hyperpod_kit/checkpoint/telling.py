@@ -1,0 +1,42 @@
+"""The first rank tells the `job run` above it what all ranks restored, or why they could not (slurm/verdict.py)."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+
+from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint, StorageUnreadable
+from hyperpod_kit.slurm import verdict
+from hyperpod_kit.slurm.verdict import RestoreVerdict
+
+
+def restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:
+    """To be called on the first rank. Tells nothing of another root than the job's own."""
+    if isinstance(got, Fresh):
+        _tell(root, RestoreVerdict(verdict.NONE, rejected=got.rejected), env)
+    else:
+        _tell(root, RestoreVerdict(got.attempt, got.step, (got.epoch, got.seq), got.tier, got.rejected), env)
+
+
+def failed(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ) -> None:
+    """The same where no checkpoint could be restored."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    if isinstance(err, NoValidCheckpoint):
+        reasons = err.reasons
+    elif isinstance(err, StorageUnreadable):
+        reasons = ((err.attempt, err.message),)
+    _tell(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message), env)
+
+
+def _tell(root: str, found: RestoreVerdict, env: Mapping[str, str]) -> None:
+    own = env.get(HPK_CHECKPOINT_ROOT)
+    if not own or os.path.realpath(own) != os.path.realpath(root):
+        return
+    try:
+        verdict.tell(env, found)
+    except OSError as err:
+        # Without it the budgets of the job count from what `job run` chose, which may be newer.
+        warnings.warn(f"`job run` is not told what was restored: {err}", RuntimeWarning, stacklevel=2)

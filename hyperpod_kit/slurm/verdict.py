@@ -1,0 +1,122 @@
+"""What the ranks found when they restored: told to `job run`, which chose without reading a byte of data.
+
+The first rank of a program that uses `checkpoint.Manager` writes one at each restore, as
+`<state>/verdicts/<attempt of the job>/restored.json` (`restored.1.json` when HyperPod has started its step again).
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_STATE
+from hyperpod_kit.slurm import write_once
+from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.untrusted.text import clean
+
+STEM = "restored"
+NONE = "none"
+"""`source` of a run that begins at step 0, because nothing was ever committed."""
+
+_ATTEMPT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+_MOST = 1 << 62
+
+
+@dataclass(frozen=True)
+class RestoreVerdict:
+    """What all ranks agreed on. `source`: the attempt directory, `none`, or "" where `error` (a class of errors.py)
+    says why there is none, in the words of `why`.
+
+    `order`: its (epoch, seq); `tier`: `memory`, `local`, `storage`, joined by "+"; `rejected`: newer ones, and why.
+    `launch`: which start of the ranks it was (`slurm.environment.launch`).
+    """
+
+    source: str
+    step: int = 0
+    order: Optional[Tuple[int, int]] = None
+    tier: str = ""
+    rejected: Tuple[Tuple[str, str], ...] = ()
+    error: str = ""
+    why: str = ""
+    launch: str = ""
+
+    def fields(self) -> Dict[str, Any]:
+        """For the ledger and the report."""
+        return {
+            "from": self.source or None,
+            "step": self.step,
+            "order": list(self.order) if self.order else None,
+            "tier": self.tier,
+            "rejected": [{"attempt": name, "why": why} for name, why in self.rejected],
+            **({"error": self.error, "why": self.why} if self.error else {}),
+        }
+
+    def sentence(self) -> str:
+        """What the ranks did, in words."""
+        passed = "".join(f"; passed over {name}: {why}" for name, why in self.rejected)
+        if self.error:
+            return f"the ranks could not restore: {self.error}: {self.why}"
+        if self.source == NONE:
+            return f"the ranks begin at step 0{passed}"
+        return f"the ranks restored {self.source}, step {self.step}, from {self.tier}{passed}"
+
+
+def place(state: str, attempt: str) -> str:
+    """Where the verdicts on an attempt of a job lie. Raises ValueError for what is no attempt's name."""
+    if not _ATTEMPT.fullmatch(attempt):
+        raise ValueError(f"{attempt!r} is no name of a job's attempt")
+    return os.path.join(state, "verdicts", attempt)
+
+
+def tell(env: Mapping[str, str], verdict: RestoreVerdict) -> None:
+    """Write it for the `job run` above us, if there is one. Raises OSError."""
+    state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
+    if state and attempt and _ATTEMPT.fullmatch(attempt):
+        kept = [{"attempt": name, "why": clean(why, 500)} for name, why in verdict.rejected[:50]]
+        value = {**asdict(verdict), "launch": launch(env), "why": clean(verdict.why, 2000), "rejected": kept}
+        write_once.put(place(state, attempt), STEM, value)
+
+
+def read(state: str, attempt: str) -> List[RestoreVerdict]:
+    """Those on an attempt, in the order of its launches; what no rank of ours writes is skipped. Raises OSError."""
+    try:
+        folder = place(state, attempt)
+    except ValueError:
+        return []  # the ledger that names it may be another's words
+    told = {number: value for stem, number, value in write_once.found(folder) if stem == STEM}
+    # A program may restore more than once in a launch: the last counts.
+    of_launch: Dict[str, RestoreVerdict] = {}
+    for number in sorted(told):
+        found = _verdict(told[number])
+        if found is not None:
+            of_launch.pop(found.launch, None)
+            of_launch[found.launch] = found
+    return list(of_launch.values())
+
+
+def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
+    """None for what no rank of ours writes."""
+    source, step, order = value.get("source"), value.get("step"), value.get("order")
+    words = [value.get(name, "") for name in ("tier", "error", "why", "launch")]
+    rejected = value.get("rejected") or []
+    if not (
+        isinstance(source, str)
+        and type(step) is int
+        and 0 <= step < _MOST
+        and all(isinstance(word, str) for word in words)
+        and (order is None or _is_order(order))
+        and isinstance(rejected, list)
+        and all(isinstance(one, dict) for one in rejected)
+    ):
+        return None
+    reasons = tuple((clean(one.get("attempt", ""), 200), clean(one.get("why", ""), 500)) for one in rejected[:50])
+    tier, error, why, launched = (clean(word, 2000) for word in words)
+    at = (order[0], order[1]) if order else None
+    return RestoreVerdict(clean(source, 200), step, at, tier, reasons, error, why, launched)
+
+
+def _is_order(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(one) is int and 0 <= one < _MOST for one in value)

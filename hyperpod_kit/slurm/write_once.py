@@ -1,0 +1,57 @@
+"""What a process of a job leaves for `job run`: one JSON object in a file that is written once.
+
+One write to a new file and no rename, so that it works on any file system.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from typing import Any, Dict, Iterator, Mapping, Tuple
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import files, parse
+
+MOST = 100
+"""Records of one name; what comes after them is not written."""
+_LONGEST = 1 << 16
+_NAME = re.compile(r"(.+?)(?:\.(\d{1,3}))?\.json")
+
+
+def put(folder: str, stem: str, value: Mapping[str, Any]) -> None:
+    """Write `<stem>.json`; an earlier one stays, and this is `<stem>.1.json` then, and so on: HyperPod starts a step
+    again under the name of one attempt. Raises OSError."""
+    os.makedirs(folder, mode=0o750, exist_ok=True)
+    data = json.dumps(value).encode()
+    for number in range(MOST):
+        name = f"{stem}.json" if number == 0 else f"{stem}.{number}.json"
+        try:
+            fd = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+        except FileExistsError:
+            continue
+        try:
+            os.write(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return
+
+
+def found(folder: str) -> Iterator[Tuple[str, int, Dict[str, Any]]]:
+    """(stem, number, object) of what lies there, in no order. What is not whole, or no file, is skipped.
+
+    Raises OSError when the folder is there and cannot be read.
+    """
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return
+    for name in names:
+        match = _NAME.fullmatch(name)
+        if match:
+            with contextlib.suppress(ValueError, FileNotFoundError, Untrusted):
+                value = parse.json_object(files.read(os.path.join(folder, name), most=_LONGEST))
+                yield match.group(1), int(match.group(2) or 0), value

@@ -9,8 +9,19 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.errors import JobError, RunError, Untrusted
-from hyperpod_kit.job import exits, ledger, outcome, retry_policy, shared_decision, status, status_page, sweep, timeline
-from hyperpod_kit.slurm import control, hostlist, records
+from hyperpod_kit.job import (
+    exits,
+    ledger,
+    ledger_row,
+    outcome,
+    retry_policy,
+    shared_decision,
+    status,
+    status_page,
+    sweep,
+    timeline,
+)
+from hyperpod_kit.slurm import control, hostlist, records, verdict
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted.lines import Lines
 from tests.hostile.fuzz.engine import Parser
@@ -56,8 +67,16 @@ def read_exits(data: bytes) -> None:
     found = exits.read(folder("state"), "7.0.0")
     for one in found:
         exits.describe(one)
-    outcome.furthest(found)
-    outcome.earliest(found)
+    last = exits.last_launch(found)
+    outcome.furthest(last)
+    outcome.earliest(last)
+
+
+def read_verdicts(data: bytes) -> None:
+    file_of(data, "state/verdicts/7.0.0/restored.json")
+    for one in verdict.read(folder("state"), "7.0.0"):
+        one.sentence()
+        assert not ledger_row.problem({"event": "restored", "attempt": "7.0.0", **one.fields()})
 
 
 NODE = (
@@ -203,6 +222,17 @@ EXIT = {
     "ended": 2.5,
     "step": 5,
     "begins": 1,
+    "launch": "0.4000",
+}
+VERDICT = {
+    "source": "seq-000003.step-0000000030.e1-abcd",
+    "step": 30,
+    "order": [1, 3],
+    "tier": "memory+storage",
+    "rejected": [{"attempt": "a", "why": "b"}],
+    "error": "",
+    "why": "",
+    "launch": "0.4000",
 }
 
 PARSERS = [
@@ -215,6 +245,7 @@ PARSERS = [
     ),
     Parser("job: ledger", read_ledger, (OSError,), of_rows(*ROWS), (b"\n".join(map(js, ROWS)),)),
     Parser("job: exit records", read_exits, (), of_json(EXIT), (js(EXIT),)),
+    Parser("job: verdicts of ranks", read_verdicts, (), of_json(VERDICT), (js(VERDICT),)),
     Parser(
         "slurm: records",
         read_slurm,

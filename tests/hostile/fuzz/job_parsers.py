@@ -43,7 +43,7 @@ def read_ledger(data: bytes) -> None:
 
 def read_decision(data: bytes) -> None:
     file_of(data, "state/decisions/7.0.0.0.json")
-    record = shared_decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0)
+    record = shared_decision.agree(folder("state"), "7.0.0.0", lambda: {"from": None}, patience=0.0, head_start=0.0)
     for line in shared_decision.task_prolog_lines(record, "0"):
         if not line.isprintable():
             raise AssertionError(f"a line for the environment: {line!r}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.agent import local, shm_slots
@@ -13,6 +14,7 @@ from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import layout, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
 
 MEMORY, LOCAL, STORAGE = "memory", "local", "storage"
@@ -32,6 +34,24 @@ class HeldShard:
     plan: str
     root: str  # digest of the shard
     size: int
+
+
+class ResumeFrom(NamedTuple):
+    """What `job run` said. `first`: the newest attempt of the root that may be tried, beside what the job's attempt
+    `own` has committed; without `near` only the root is looked at."""
+
+    first: str | None = None
+    near: bool = True
+    own: str | None = None
+
+    @classmethod
+    def read(cls, env: Mapping[str, str]) -> ResumeFrom:
+        """From the environment of a rank."""
+        first = env.get(HPK_RESUME_FROM) or None
+        return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", env.get(HPK_ATTEMPT) or None)
+
+
+NOTHING_TOLD = ResumeFrom()
 
 
 @values.carried
@@ -114,16 +134,15 @@ def outside(held: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, Hel
 
 
 def newest_first(
-    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], first: str | None, own: str | None = None
+    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], told: ResumeFrom
 ) -> Iterator[Candidate]:
     """Candidates, the same on all ranks, which step through them together.
 
-    A capture that is not committed counts when every rank has its shard of it, else it is `passed`. `first`: the newest
-    attempt of the root that may be tried, but for what the job's attempt `own` has committed itself (`selection.walk`).
-    Raises CheckpointError when the root cannot be read or does not have `first`.
+    A capture that is not committed counts when every rank has its shard of it, else it is `passed`. Raises
+    CheckpointError when the root cannot be read, or does not have the attempt that was `told`.
     """
-    known = outside(held)
-    listing: Iterator[Candidate] | None = _merged(store, known, first, own) if ranks.rank == 0 else None
+    known = outside(held if told.near else ())
+    listing: Iterator[Candidate] | None = _merged(store, known, told) if ranks.rank == 0 else None
     while True:
         found: Candidate | None = None
         problem: str | None = None
@@ -140,14 +159,12 @@ def newest_first(
         yield found
 
 
-def _merged(
-    store: Store, known: dict[str, list[dict[str, HeldShard]]], first: str | None, own: str | None
-) -> Iterator[Candidate]:
+def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: ResumeFrom) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
 
     def committed() -> Iterator[Candidate]:
-        for entry in selection.walk(store, first=first, own=own):
+        for entry in selection.walk(store, first=told.first, own=told.own):
             why = tombstone.read(store, entry.attempt) if entry.marked else None
             if why is None:
                 taken.add(entry.attempt)
@@ -165,8 +182,8 @@ def _merged(
             name = layout.parse_attempt(attempt)
             if name is not None:
                 passed = _incomplete(tiers)
-                if passed and first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
-                    passed = f"newer than {first}, which this run was told to begin with, and not saved by this attempt"
+                if passed and told.first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
+                    passed = f"newer than {told.first}, which this run was told of, and not saved by this attempt"
                 found.append(Candidate(attempt, name, False, tiers, passed))
         yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
 

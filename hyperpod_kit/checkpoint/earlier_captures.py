@@ -15,7 +15,6 @@ from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.startup import StartIdentity
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 
 
@@ -40,7 +39,6 @@ class EarlierCaptures:
 
     def restore(self, state: State) -> Restored | Fresh:
         """See Manager.restore."""
-        told = os.environ.get(HPK_RESUME_FROM) or None
         try:
             outcome = restore.restore(
                 self._ranks,
@@ -51,9 +49,7 @@ class EarlierCaptures:
                 slots=self._pool.slots,
                 threads=self._threads,
                 local=self._local,
-                first=None if told == "none" else told,
-                near=os.environ.get(HPK_RESUME_MEMORY) != "0",
-                own=os.environ.get(HPK_ATTEMPT) or None,
+                told=candidates.ResumeFrom.read(os.environ),
             )
         except HyperpodKitError as err:
             if self._ranks.rank == 0:

@@ -22,7 +22,7 @@ from hyperpod_kit.checkpoint.agent import assemble, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
-from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard
+from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
@@ -82,21 +82,18 @@ def restore(
     slots: Sequence[shm_slots.Slot],
     threads: int = 1,
     local: str | None = None,
-    first: str | None = None,
-    near: bool = True,
-    own: str | None = None,
+    told: ResumeFrom = candidates.NOTHING_TOLD,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `slots` are this rank's slots, `threads`
-    the cores that it may use, `local` is the directory of the node's own disk that the agents write to. `first` is the
-    newest attempt of the root that may be tried, beside what the job's attempt `own` has committed; without `near` only
-    the root is looked at. Of these four rank 0's word counts.
+    the cores that it may use, `local` is the directory of the node's own disk that the agents write to. Of `held` and
+    `told` rank 0's word counts.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
     here = _LocalTiers(run_id, slots, local, threads)
-    listing = candidates.newest_first(ranks, store, held if near else (), first, own)
+    listing = candidates.newest_first(ranks, store, held, told)
     try:
         outcome = _restore(ranks, store, state, here, listing)
     except BaseException:

@@ -71,7 +71,7 @@ class Site:
             held=[candidates.here(slots, str(self.local), self.run_id, 0)],
             slots=slots,
             local=str(self.local),
-            first=first,
+            told=candidates.ResumeFrom(first),
         ).got
         weight = state.model.weight.detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
@@ -152,11 +152,9 @@ def test_a_checkpoint_above_the_choice_is_not_called_one_that_was_never_committe
     held = candidates.here([], str(site.local), site.run_id, 0)
     assert [one.attempt for one in held] == [site.attempt] and parts.list()
     ranks = Ranks()
-    found = list(candidates.newest_first(ranks, open_store(str(site.root)), [held, []], older))
+    found = list(candidates.newest_first(ranks, open_store(str(site.root)), [held, []], candidates.ResumeFrom(older)))
     assert [one.attempt for one in found] == [site.attempt, older]
-    assert (
-        found[0].passed == f"newer than {older}, which this run was told to begin with, and not saved by this attempt"
-    )
+    assert found[0].passed == f"newer than {older}, which this run was told of, and not saved by this attempt"
 
 
 def test_a_nodes_own_disk_that_fails_is_a_copy_less(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -79,6 +79,11 @@ class SlotShard:
             self._upto = upto
             self._moved.notify_all()
 
+    def view(self, begin: int, end: int) -> memoryview:
+        """These bytes of the file, once they are final. Raises as `covered`."""
+        self.covered(end)
+        return self.slot.image[begin:end]
+
     def covered(self, end: int) -> None:
         """Wait until the file's first `end` bytes are final. Raises CheckpointError when they will never be.
 

@@ -33,8 +33,8 @@ def _copy(shard: stream.Shard, target: Store, name: str, how: persist.How) -> No
     last = shard.chunks - 1
     # The leaves go with the last chunk.
     ends = [shard.bounds(index)[1] for index in range(last)] + [shard.size]
-    pieces = [(shard.bounds(index)[0], end) for index, end in enumerate(ends)]
-    longest = max(end - begin for begin, end in pieces)
+    ranges = [(shard.bounds(index)[0], end) for index, end in enumerate(ends)]
+    longest = max(end - begin for begin, end in ranges)
     buffers = threading.local()
 
     def bring(begin: int, end: int) -> memoryview:
@@ -48,5 +48,5 @@ def _copy(shard: stream.Shard, target: Store, name: str, how: persist.How) -> No
         return view
 
     failpoint("upload.begin")
-    persist.write_file(target, name, shard.size, pieces, bring, how)
+    persist.write_file(target, name, shard.size, ranges, bring, how)
     failpoint("upload.done")

@@ -17,7 +17,7 @@ from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.standins.sigv4 import AccessKey
 from tests.support.aws import serving
-from tests.unit.rehearsal_s3.raw import signed
+from tests.unit.rehearsal.s3.raw import signed
 
 ROLE = AccessKey("role", "secret", "token")
 

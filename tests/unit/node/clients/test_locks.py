@@ -19,7 +19,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_clients
 from hyperpod_kit.node.context import Node
-from tests.unit.node_clients.debian_root import DebianRoot
+from tests.unit.node.clients.debian_root import DebianRoot
 
 DATA = S3Mount("data", "/mnt/data", "bucket")
 PROGRAM = "usr/bin/mount-s3"

@@ -13,8 +13,8 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients.fetch import obtain, sha256_of
 from hyperpod_kit.node.clients.install import install_clients
-from tests.unit.node_clients.debian_root import ARCH, OTHER_ARCH, DebianRoot
-from tests.unit.node_clients.package_server import PackageServer, busy, cut, trickle
+from tests.unit.node.clients.debian_root import ARCH, OTHER_ARCH, DebianRoot
+from tests.unit.node.clients.package_server import PackageServer, busy, cut, trickle
 
 DATA = S3Mount("data", "/mnt/data", "bucket")
 PROGRAM = "usr/bin/mount-s3"

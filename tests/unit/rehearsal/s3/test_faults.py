@@ -6,9 +6,9 @@ import urllib.request
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import Faults, S3Fault
-from tests.unit.rehearsal_s3.conftest import BUCKET
-from tests.unit.rehearsal_s3.raw import signed
-from tests.unit.rehearsal_s3.test_objects import status_of
+from tests.unit.rehearsal.s3.conftest import BUCKET
+from tests.unit.rehearsal.s3.raw import signed
+from tests.unit.rehearsal.s3.test_objects import status_of
 
 
 def control(endpoint, what, method="GET", content=None):

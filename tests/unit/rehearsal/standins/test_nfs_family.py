@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from tests.support.wait import until
-from tests.unit.rehearsal_standins.conftest import (
+from tests.unit.rehearsal.standins.conftest import (
     EFS,
     OPENZFS_DNS,
     POINT,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.wait import until
-from tests.unit.rehearsal_standins.conftest import BUCKET, needs_mounts, refused
+from tests.unit.rehearsal.standins.conftest import BUCKET, needs_mounts, refused
 
 pytestmark = needs_mounts
 

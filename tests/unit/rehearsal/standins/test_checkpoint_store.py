@@ -10,7 +10,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from tests.unit.checkpoint.store_contract import StoreContract
-from tests.unit.rehearsal_standins.conftest import BUCKET, needs_mounts
+from tests.unit.rehearsal.standins.conftest import BUCKET, needs_mounts
 
 pytestmark = needs_mounts
 

@@ -10,7 +10,7 @@ from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.receive import receive
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from tests.unit.rehearsal_s3.conftest import BUCKET
+from tests.unit.rehearsal.s3.conftest import BUCKET
 
 
 def blob_count(store):

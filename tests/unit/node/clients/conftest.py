@@ -8,8 +8,8 @@ from typing import Iterator
 
 import pytest
 
-from tests.unit.node_clients.debian_root import DebianRoot
-from tests.unit.node_clients.package_server import PackageServer
+from tests.unit.node.clients.debian_root import DebianRoot
+from tests.unit.node.clients.package_server import PackageServer
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients.install import install_clients, pending
-from tests.unit.node_clients.debian_root import ARCH, KERNEL, OTHER_ARCH, DebianRoot
+from tests.unit.node.clients.debian_root import ARCH, KERNEL, OTHER_ARCH, DebianRoot
 
 DATA = S3Mount("data", "/mnt/data", "bucket")
 HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")

@@ -3,8 +3,8 @@ import os
 import pytest
 from boto3.s3.transfer import TransferConfig
 
-from tests.unit.rehearsal_s3.conftest import BUCKET
-from tests.unit.rehearsal_s3.test_objects import status_of
+from tests.unit.rehearsal.s3.conftest import BUCKET
+from tests.unit.rehearsal.s3.test_objects import status_of
 
 MIB = 1 << 20
 

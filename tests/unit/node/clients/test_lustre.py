@@ -10,7 +10,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_clients, pending
 from hyperpod_kit.node.clients.lustre_hold import moving
-from tests.unit.node_clients.debian_root import KERNEL, DebianRoot
+from tests.unit.node.clients.debian_root import KERNEL, DebianRoot
 
 FSX = LustreMount("fsx", "/fsx", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh")
 MODULE = f"lib/modules/{KERNEL}/lustre.ko"

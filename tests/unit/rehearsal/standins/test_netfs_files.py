@@ -10,7 +10,7 @@ import stat
 import subprocess
 import threading
 
-from tests.unit.rehearsal_standins.conftest import needs_mounts, refused
+from tests.unit.rehearsal.standins.conftest import needs_mounts, refused
 
 pytestmark = needs_mounts
 

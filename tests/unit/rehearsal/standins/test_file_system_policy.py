@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.aws.policies import file_system_policy, without_open_statements
 from hyperpod_kit.rehearsal.standins.file_system_policy import ARN, Client, Granted, UnsupportedPolicy, evaluate
-from tests.unit.rehearsal_standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
+from tests.unit.rehearsal.standins.conftest import EFS, OTHER_USER, POINT, USER, mount_line, needs_mounts, refused
 
 ROLE = "arn:aws:iam::111122223333:role/Nodes"
 OTHER_POINT = "fsap-0123456789abcdeff"

@@ -28,10 +28,10 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.step import MountStep, StepOutcome
 from hyperpod_kit.node.steps import STEPS
-from tests.unit.node_clients.debian_root import DebianRoot
-from tests.unit.node_clients.package_server import PackageServer
+from tests.unit.node.clients.debian_root import DebianRoot
+from tests.unit.node.clients.package_server import PackageServer
 
-EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
+EXAMPLE = Path(__file__).parents[4] / "provisioning_parameters.example.json"
 HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")
 DATA = S3Mount("data", "/mnt/data", "bucket")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.wait import until
-from tests.unit.rehearsal_standins.conftest import (
+from tests.unit.rehearsal.standins.conftest import (
     EFS,
     LUSTRE_DNS,
     OTHER_USER,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from tests.unit.rehearsal_s3.raw import signed
+from tests.unit.rehearsal.s3.raw import signed
 
 
 def error_of(call, **arguments):

@@ -18,8 +18,8 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from tests.unit.rehearsal_s3.conftest import BUCKET
-from tests.unit.rehearsal_s3.raw import signed
+from tests.unit.rehearsal.s3.conftest import BUCKET
+from tests.unit.rehearsal.s3.raw import signed
 
 
 def status_of(call, *args, **kwargs):

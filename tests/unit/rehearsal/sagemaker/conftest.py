@@ -7,7 +7,7 @@ from botocore.config import Config
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.support.aws import serving
-from tests.unit.rehearsal_sagemaker.memory_control_plane import MemoryControlPlane
+from tests.unit.rehearsal.sagemaker.memory_control_plane import MemoryControlPlane
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import S3Fault
 from tests.support.wait import until
-from tests.unit.rehearsal_standins.conftest import BUCKET, PYTHON, mount_line, needs_mounts
+from tests.unit.rehearsal.standins.conftest import BUCKET, PYTHON, mount_line, needs_mounts
 
 pytestmark = needs_mounts
 

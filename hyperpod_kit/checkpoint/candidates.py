@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.agent import local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import layout, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository import layout, rewinds, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
@@ -162,6 +162,7 @@ def newest_first(
 def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: ResumeFrom) -> Iterator[Candidate]:
     """Rank 0's view: the listing of the root, and the captures that are nowhere else, in one order."""
     taken: set[str] = set()
+    gone_back = rewinds.standing(store)
 
     def committed() -> Iterator[Candidate]:
         for entry in selection.walk(store, first=told.first, own=told.own):
@@ -181,9 +182,11 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
         for attempt, tiers in known.items():
             name = layout.parse_attempt(attempt)
             if name is not None:
-                passed = _incomplete(tiers)
-                if passed and told.first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
-                    passed = f"newer than {told.first}, which this run was told of, and not saved by this attempt"
+                passed = rewinds.why_left(gone_back, name)
+                if not passed:
+                    passed = _incomplete(tiers)
+                    if passed and told.first is not None and store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
+                        passed = f"newer than {told.first}, which this run was told of, and not saved by this attempt"
                 found.append(Candidate(attempt, name, False, tiers, passed))
         yield from sorted(found, key=lambda candidate: candidate.order, reverse=True)
 
@@ -196,6 +199,11 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
             passed.append(replace(candidate, passed=""))
     # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
     yield from passed
+    # That something was committed must be known, or the run would start from scratch; none of these is tried.
+    for attempt, why in selection.left(store):
+        name = layout.parse_attempt(attempt)
+        if name is not None and attempt not in taken:
+            yield Candidate(attempt, name, True, [], why)
 
 
 def _incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:

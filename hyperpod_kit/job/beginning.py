@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from typing import Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import GaveUp, HyperpodKitError, JobError, RunError
-from hyperpod_kit.job import allocation, ended, exits, identity, ownership
+from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
+from hyperpod_kit.job import allocation, ended, exits, identity, ownership, rewinding
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import RunOptions, prepare
 from hyperpod_kit.job.outcome import earliest, furthest
@@ -79,6 +79,20 @@ class Beginning:
             if self.signals.stop:
                 return False
             raise (GaveUp(err.message, hint=err.hint) if job.restart else err) from None
+
+    def go_back(self, job: JobEnvironment, ledger: Ledger) -> None:
+        """To the checkpoint that a person named, where one was. Raises JobError."""
+        name = self.options.rewind_to
+        if not name:
+            return
+        try:
+            done = rewinding.at_the_start(self.options.root, name, ledger, job.id.name)
+        except (CheckpointError, OSError) as err:
+            raise JobError(
+                f"cannot go back to {name}: {err}", hint=f"hyperpod-kit checkpoint ls {self.options.root}"
+            ) from err
+        words = "what is newer is left for good" if done else "this job went back to it before, and goes on from there"
+        self.report("rewound", f"--from {name}: {words}", attempt=name, now=done)
 
     def enabled(self, job: JobEnvironment, env: Mapping[str, str]) -> Tuple[bool, RetryPolicy]:
         """The user's choice; a value above 1 is a number of restarts, unless the command line names one."""

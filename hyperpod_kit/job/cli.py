@@ -6,12 +6,13 @@ Exit codes: 0 done · 1 failed · 2 usage · 3 could not check · 75 saved, run 
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import shlex
 import sys
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
@@ -29,6 +30,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     args = build_parser().parse_args(_join_srun_args(words))
     if args.verb == "run":
         return _run(args, command)
+    if args.verb == "rewind":
+        return _rewind(args)
     if args.verb in ("status", "lint", "doctor", "sweep"):
         from hyperpod_kit.job import cli_look
 
@@ -114,6 +117,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="seconds that the step has to save after SIGUSR1 (default %(default)g)",
     )
     run.add_argument(
+        "--from",
+        dest="rewind_to",
+        default="",
+        metavar="ATTEMPT",
+        help="go back to this checkpoint, once; what is newer is left for good (default: the newest that is whole)",
+    )
+    run.add_argument(
         "--prove",
         choices=("structure", "bytes"),
         default="structure",
@@ -166,6 +176,14 @@ def build_parser() -> argparse.ArgumentParser:
         "sbatch with --auto-resume on a cluster without the plugin; same line as sbatch",
         "submit --auto-resume=1 --nodes 8 train.sbatch",
     )
+    rewind = verb(
+        "rewind",
+        "go back on purpose: the next start on a root goes on from this checkpoint, and what is newer is left",
+        "rewind /fsx/$USER/run1 seq-000043.step-0000000110.e2-7f3a9c",
+    )
+    rewind.add_argument("root", metavar="ROOT")
+    rewind.add_argument("attempt", metavar="ATTEMPT", help="a name that `hyperpod-kit checkpoint ls` shows")
+    rewind.add_argument("--json", action="store_true", help="data on standard output")
     verb("task-prolog", "for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun", "task-prolog")
     return parser
 
@@ -177,6 +195,12 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
+    wanted = os.environ.get(HPK_RESUME_FROM)
+    if wanted and not os.environ.get(HPK_ATTEMPT):  # with it, both were inherited from the job that submitted this one
+        raise UsageError(
+            f"{HPK_RESUME_FROM}={wanted} is set, and `job run` tells the ranks where they begin",
+            hint=f"unset {HPK_RESUME_FROM}; to go back to a checkpoint: hyperpod-kit job run --from ATTEMPT",
+        )
     options = RunOptions(
         root=os.path.abspath(args.checkpoint_root),
         command=tuple(command),
@@ -193,8 +217,20 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         silent_after=args.silent_after,
         refused_after=args.refused_after,
         prove_bytes=args.prove == "bytes",
+        rewind_to=args.rewind_to,
     )
     return Decider(options, os.environ, runner=LocalRunner(), report=JobReport()).run()
+
+
+def _rewind(args: argparse.Namespace) -> int:
+    from hyperpod_kit.job.rewinding import rewind
+
+    made = rewind(os.path.abspath(args.root), args.attempt, LocalRunner(), getpass.getuser())
+    if args.json:
+        terminal.data({**made._asdict(), "order": list(made.order)})
+    else:
+        terminal.out(f"the next start goes on from {made.attempt}; what is newer is left, and lies where it was")
+    return 0
 
 
 def _exec(words: List[str], command: List[str]) -> int:

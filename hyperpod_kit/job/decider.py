@@ -101,6 +101,7 @@ class Decider:
         job_index.note(self._job, self._options.root, self._env)
         enabled, self._policy = first.enabled(self._job, self._env)
         first.close_unfinished(self._ledger)
+        first.go_back(self._job, self._ledger)
         self._report(
             "start",
             f"job {self._job.id}, run {self._job.restart}, auto-resume " + ("on" if enabled else "off"),

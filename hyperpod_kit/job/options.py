@@ -16,6 +16,7 @@ class RunOptions:
 
     `container_python`: the Python of the container's image; looked for when empty.
     `prove_bytes`: read every byte of a checkpoint before the ranks are told of it, who prove it again.
+    `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty.
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine).
@@ -37,6 +38,7 @@ class RunOptions:
     refused_after: float = 30.0
     srun: str = "srun"
     prove_bytes: bool = False
+    rewind_to: str = ""
 
     @property
     def state(self) -> str:

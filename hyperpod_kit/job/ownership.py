@@ -76,6 +76,24 @@ def claim(runner: Runner, state: str, job: JobId, pause: Callable[[float], None]
             continue
 
 
+def user_of(runner: Runner, state: str, pause: Callable[[float], None]) -> Tuple[str, str]:
+    """(job, Slurm's word for its state) of the live job that has the root, ("", "") when there is none.
+
+    Raises Unreachable when Slurm does not say, OSError.
+    """
+    try:
+        _, owner = _last(state, pause)
+    except FileNotFoundError:
+        return "", ""
+    word = _word(runner, JobId.parse(owner)) if owner else ENDED
+    if word == UNHEARD:
+        raise Unreachable(
+            f"{os.path.dirname(state)} was used by job {owner}, and Slurm does not say whether that has ended",
+            hint=f"scontrol show job {owner}",
+        )
+    return (str(owner), word) if word in COMING_BACK or word == COMPLETING else ("", "")
+
+
 def _owned(root: str, job: JobId, owner: JobId, word: str) -> RunIsOwned:
     if job.is_sibling(owner):
         return RunIsOwned(

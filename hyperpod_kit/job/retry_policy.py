@@ -93,6 +93,8 @@ def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
         elif row.get("event") == "gave_up":
             crashes = handed_back = quick = 0
             first_restart = int(row.get("restart") or 0) + 1
+        elif row.get("event") == "rewound":
+            best, crashes, handed_back, quick = None, 0, 0, 0
     if _newer(chosen, best):
         crashes = handed_back = 0
     return Spent(crashes, handed_back, max(0, restart - first_restart), quick)
@@ -143,7 +145,7 @@ def poison(rows: Sequence[Row]) -> Optional[Poison]:
                 found = Poison(str(started.get("from")), why)
             elif why and found and found.name != started.get("from"):
                 found = Poison(found.name, found.why, again=True)
-        elif row.get("event") == "gave_up":
+        elif row.get("event") in ("gave_up", "rewound"):
             found, best, ends = None, None, []
     return found
 

@@ -12,6 +12,7 @@
   LATEST                                  hint; may be old, torn or absent
   leases/<attempt>.<until>-<id>.json      somebody reads it until then (Unix seconds)
   pins/<attempt>.json                     never deleted
+  rewinds/000001.json                     the run went back on purpose, and what it left thereby
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ EPOCHS_END = "epoch-~"
 """Behind the names of all epoch files."""
 LEASES = "leases"
 PINS = "pins"
+REWINDS = "rewinds"
 
 _ATTEMPT = re.compile(r"seq-([0-9]{6,18})\.step-([0-9]{10,18})\.e([0-9]{1,18})-([0-9a-f]{4,16})")
+_REWIND = re.compile(r"([0-9]{6,18})\.json")
 _EPOCH = re.compile(r"epoch-([0-9]{6,18})\.json")
 
 
@@ -59,6 +62,16 @@ def parse_attempt(name: str) -> Optional[AttemptName]:
     parsed = AttemptName(int(match.group(1)), int(match.group(2)), int(match.group(3)), match.group(4))
     # Only the canonical spelling is one, so that one checkpoint never has two names.
     return parsed if str(parsed) == name else None
+
+
+def rewind_file(number: int) -> str:
+    return f"{number:06d}.json"
+
+
+def parse_rewind(name: str) -> Optional[int]:
+    """The number of a record of a step back; None when it is not one."""
+    match = _REWIND.fullmatch(name)
+    return int(match.group(1)) if match and rewind_file(int(match.group(1))) == name else None
 
 
 def attempts_from(seq: int) -> str:

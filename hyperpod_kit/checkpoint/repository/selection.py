@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, tombstone, verify
+from hyperpod_kit.checkpoint.repository import catalog, layout, rewinds, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import (
@@ -43,14 +43,18 @@ def walk(where: Where, *, first: Optional[str] = None, own: Optional[str] = None
     `own` names a job's attempt: what it has committed itself is given too when it is newer than `first`, and `first`
     may be gone then (retention). HyperPod's step retry starts the ranks of an attempt again with the environment of
     its beginning, and so does torchrun with --max-restarts. What the job passed over stays passed over.
+    What was left on purpose (`rewinds`) is not among them, unless it is `first` itself.
     Each is looked at only when it is asked for. Raises OSError; CheckpointError when `first` is not there.
     """
     store = as_store(where)
+    gone_back = rewinds.standing(store)
     limit = None if first is None else layout.parse_attempt(first)
     found = first is None
     for entry in catalog.newest_first(store):
         if entry.attempt == first and not entry.committed:
             break
+        if entry.attempt != first and rewinds.why_left(gone_back, entry.name):
+            continue
         below = (
             first is None
             or entry.attempt == first
@@ -104,7 +108,16 @@ def newest(
         if walked.takes(entry.attempt):
             return walked.taken[0], walked.found(entry)
         walked.rejected = earlier
-    raise nothing_left(store, walked.rejected)
+    raise nothing_left(store, [*walked.rejected, *left(store)])
+
+
+def left(store: Store) -> List[Tuple[str, str]]:
+    """The committed attempts that the run left by going back on purpose, and since when. Raises CheckpointError,
+    OSError."""
+    gone_back = rewinds.standing(store)
+    entries = catalog.newest_first(store) if gone_back else ()
+    reasons = ((entry, rewinds.why_left(gone_back, entry.name)) for entry in entries if entry.committed)
+    return [(entry.attempt, why) for entry, why in reasons if why]
 
 
 def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:

@@ -22,6 +22,7 @@ from hyperpod_kit.checkpoint.repository import (
     lease,
     manifest,
     pins,
+    rewinds,
     shard,
     tombstone,
     verify,
@@ -95,6 +96,9 @@ PAGE = control_page.Page(
 )
 
 
+REWIND = {"format": "hpk-rewind/1", "attempt": ATTEMPT, "order": [1, 3], "epoch": 2, "by": "a", "time": "b"}
+
+
 def sealed(name: str, body: Any, read: Callable[[bytes], object]) -> Parser:
     """A file that proves itself: its digest is right in nine inputs of ten, so that what follows is reached."""
 
@@ -143,6 +147,13 @@ def read_run(data: bytes) -> None:
     identity.said(a_store(layout.RUN_FILE, data))
 
 
+def read_rewind(data: bytes) -> None:
+    found = rewinds.standing(a_store(f"{layout.REWINDS}/000001.json", data))
+    name = layout.parse_attempt(ATTEMPT)
+    assert name is not None
+    use(rewinds.why_left(found, name))
+
+
 def read_latest_and_starts(data: bytes) -> None:
     store = DearStore("memory")
     store._objects.update(
@@ -187,6 +198,7 @@ NAMES = "\n".join(
         "epoch-000003.json",
         f"leases/{ATTEMPT}.1700000000-00000000.json",
         f"pins/{ATTEMPT}.json",
+        "rewinds/000001.json",
         ".hpk/saves-e000003-000008.json",
         "LATEST",
     ]
@@ -322,6 +334,7 @@ PARSERS = [
         {"format": "hpk-latest/1", "attempt": ATTEMPT, "first_seq": 3, "id": "0" * 32, "run": "x", "reason": "torn"},
         read_latest_and_starts,
     ),
+    sealed("checkpoint: step back", REWIND, read_rewind),
     Parser("checkpoint: names in a root", read_names, (), a_name_list, (NAMES,)),
     an_index(),
     a_shard(),

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.errors import JobError, RunIsOwned, Unreachable, UsageError
 from hyperpod_kit.job import cli
+from tests.unit.job.toy_trainer import commit_checkpoint
 
 MAIN = Path(cli.__file__).with_name("__main__.py")
 
@@ -25,6 +27,35 @@ def test_a_run_needs_a_command() -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["run", "--", "train"])
     assert caught.value.code == 2
+
+
+def test_a_checkpoint_that_the_user_names_is_never_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HPK_RESUME_FROM", "seq-000001.step-0000000001.e1-abcd")
+    monkeypatch.delenv("HPK_ATTEMPT", raising=False)
+    with pytest.raises(UsageError, match=r"HPK_RESUME_FROM=seq-000001.* is set") as caught:
+        cli.main(["run", "--checkpoint-root", "/c", "--", "true"])
+    assert "--from" in str(caught.value.hint)
+    # With an attempt beside it, a job that submits the next one has handed on what it was told itself.
+    monkeypatch.setenv("HPK_ATTEMPT", "7.0.0")
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(JobError, match="this is not a Slurm job"):
+        cli.main(["run", "--checkpoint-root", "/c", "--", "true"])
+
+
+def test_going_back_waits_for_no_job_that_uses_the_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = commit_checkpoint(str(tmp_path), 1, 1, 40)
+    left = commit_checkpoint(str(tmp_path), 1, 2, 50)
+    assert cli.main(["rewind", str(tmp_path), name]) == 0
+    assert name in capsys.readouterr().out and selection.newest_whole(str(tmp_path)).attempt == name
+    (tmp_path / ".hpk").mkdir()
+    (tmp_path / ".hpk" / "owner-000001.json").write_text('{"job": "9", "t": 1.0}')
+    monkeypatch.setattr("hyperpod_kit.job.ownership._word", lambda runner, job: "RUNNING")
+    with pytest.raises(RunIsOwned, match="is used by job 9, which is RUNNING") as caught:
+        cli.main(["rewind", str(tmp_path), left])
+    assert "scancel 9" in str(caught.value.hint)
+    assert selection.newest_whole(str(tmp_path)).attempt == name
 
 
 def test_by_the_path_of_its_file_isolated_from_the_user(tmp_path: Path) -> None:

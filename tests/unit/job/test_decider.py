@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store import posix
-from hyperpod_kit.errors import GaveUp
+from hyperpod_kit.errors import GaveUp, JobError
 from hyperpod_kit.job import exits, status, timeline
 from tests.support.damage import flip
 from tests.unit.job.conftest import Job
@@ -231,6 +231,39 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
     assert (done.kind, done.then) == ("done", "")
     assert (refused.name, refused.kind, refused.code) == ("8.0.0", "crash", 1)
     assert "gave_up: NoValidCheckpoint" in status.table(found, timeline.totals(found, 0.0)).splitlines()[-2]
+
+
+def test_going_back_on_purpose_stays_so_after_every_kind_of_restart(job: Job) -> None:
+    assert job.run("--steps", "20") == 0
+    _, ten, *later = (path.name for path in sorted(job.root.glob("seq-*")))
+    job.environment["SLURM_JOB_ID"] = "8"
+    job.runner.answers["squeue job 8"] = job.runner.answers["squeue job 7"].replace("JobId=7", "JobId=8")
+    job.runner.answers["squeue job 7"] = "JobId=7 JobState=COMPLETED"
+    once = job.base / "once"
+    # It fails before it has saved anything: the retry goes back to the same, and not to what was left.
+    assert job.run("--steps", "17", "--crash", "12", "--once", str(once), rewind_to=ten) == 0
+    assert [event["from"] for event in job.said("restored")] == ["none", ten, ten]
+    assert [event["now"] for event in job.said("rewound")] == [True]
+    # Slurm runs the same script again, --from and all.
+    assert job.run("--steps", "22", restart=1, rewind_to=ten) == 0
+    assert [event["now"] for event in job.said("rewound")] == [True, False]
+    assert job.said("restored")[-1]["step"] == 15 and job.said("restored")[-1]["order"][0] > 1
+    assert all((job.root / name).is_dir() for name in later), "what was left lies where it was"
+
+
+def test_a_step_back_gives_new_budgets(job: Job) -> None:
+    assert job.run("--steps", "20") == 0
+    _, ten, *_ = (path.name for path in sorted(job.root.glob("seq-*")))
+    with pytest.raises(GaveUp, match="failures without a newer valid checkpoint"):
+        job.run("--steps", "30", "--crash", "21", policy={"max_restarts": 0})
+    assert job.run("--steps", "20", rewind_to=ten, policy={"max_restarts": 0}) == 0
+
+
+def test_nobody_goes_back_to_what_is_not_there(job: Job) -> None:
+    assert job.run("--steps", "5") == 0
+    with pytest.raises(JobError, match="cannot go back to seq-000009") as caught:
+        job.run("--steps", "5", rewind_to="seq-000009.step-0000000009.e1-abcd")
+    assert "checkpoint ls" in str(caught.value.hint)
 
 
 def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:

@@ -1,0 +1,47 @@
+"""Going back on purpose: `job rewind ROOT ATTEMPT` for the next start, `job run --from ATTEMPT` for this one."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from hyperpod_kit.checkpoint.repository import rewinds
+from hyperpod_kit.checkpoint.repository.rewinds import Rewind
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
+from hyperpod_kit.job import ownership
+from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.run import Runner
+
+EVENT = "rewound"
+
+
+def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rewind:
+    """Let the next start on the root go on from `attempt`. Raises RunIsOwned while a job uses the root: what it goes on
+    to save would be left too; Unreachable, CheckpointError, OSError."""
+    owner, word = ownership.user_of(runner, os.path.join(root, ".hpk"), time.sleep)
+    if owner:
+        raise RunIsOwned(
+            f"{root} is used by job {owner}, which is {word}: what it goes on to save would be left as well",
+            hint=f"scancel {owner}, and then the same again",
+        )
+    return _record(root, attempt, by)
+
+
+def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
+    """The same for a job that has the root, once in its life: its script is run again at each requeue, and must not go
+    back again. Whether it was done now. Raises JobError, CheckpointError, OSError."""
+    if any(row.get("event") == EVENT and row.get("from") == attempt for row in ledger.rows()):
+        return False
+    _record(root, attempt, f"job {job}")
+    ledger.append(EVENT, **{"from": attempt})
+    return True
+
+
+def _record(root: str, attempt: str, by: str) -> Rewind:
+    for _ in range(10):
+        try:
+            return rewinds.record(open_store(root), attempt, by)
+        except FileExistsError:
+            continue
+    raise CheckpointError(f"{root}: others go back at the same moment, again and again", hint="look who they are")

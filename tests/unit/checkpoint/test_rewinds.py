@@ -1,0 +1,98 @@
+"""Going back on purpose: what was left stays left, after whatever kind of restart, until somebody goes there again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import layout, pins, retention, rewinds, selection
+from hyperpod_kit.checkpoint.repository.policy import Latest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "root").mkdir()
+    return open_store(str(tmp_path / "root"))
+
+
+def newest(store: Store) -> str:
+    assert selection.newest_valid(store).attempt == selection.newest_whole(store).attempt
+    return selection.newest_whole(store).attempt
+
+
+def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
+    rewinds.record(store, names[1], "alice")
+    assert newest(store) == names[1]
+    assert [entry.attempt for entry in selection.walk(store)] == [names[1], names[0]]
+    # A capture of the branch that was left, which a flush commits late.
+    late = put_checkpoint(store, 5)
+    assert newest(store) == names[1]
+    after = put_checkpoint(store, 3, epoch=2, step=30)
+    assert newest(store) == after
+    shutil.rmtree(Path(store.url, after))
+    assert newest(store) == names[1], "and never the branch that was left"
+    assert {name for name, _ in selection.left(store)} == {names[2], names[3], late}
+
+
+def test_whoever_names_one_that_was_left_is_heard(store: Store) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    rewinds.record(store, names[0])
+    assert [entry.attempt for entry in selection.walk(store, first=names[2])] == [names[2], names[0]]
+
+
+def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
+    rewinds.record(store, names[0])
+    rewinds.record(store, names[2])
+    assert newest(store) == names[2]
+    assert [entry.attempt for entry in selection.walk(store)] == [names[2], names[1], names[0]]
+    assert [one.attempt for one in rewinds.standing(store)] == [names[2]]
+
+
+def test_two_steps_back_leave_two_branches(store: Store) -> None:
+    first = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    rewinds.record(store, first[1])
+    second = [put_checkpoint(store, seq, epoch=2) for seq in (3, 4)]
+    rewinds.record(store, second[0])
+    assert [entry.attempt for entry in selection.walk(store)] == [second[0], first[1], first[0]]
+
+
+def test_nothing_but_what_was_left_is_no_reason_to_start_from_scratch(store: Store) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2)]
+    rewinds.record(store, names[0])
+    shutil.rmtree(Path(store.url, names[0]))
+    with pytest.raises(NoValidCheckpoint, match=f"left on purpose: the run went back to {names[0]}"):
+        selection.newest_whole(store)
+
+
+def test_the_checkpoint_that_was_gone_back_to_outlives_every_policy(store: Store) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    rewinds.record(store, names[0])
+    for seq in (2, 3, 4, 5):
+        put_checkpoint(store, seq, epoch=2)
+    items = retention.survey(store)
+    assert names[0] in dict(retention.plan(items, Latest(1)).keep) and names[0] in pins.pinned(store)
+
+
+def test_a_name_that_is_not_there_is_refused_and_leaves_no_record(store: Store) -> None:
+    put_checkpoint(store, 1)
+    with pytest.raises(CheckpointError, match="not a committed checkpoint"):
+        rewinds.record(store, str(layout.AttemptName(9, 9, 1, "abcd")))
+    assert store.list(layout.REWINDS) == []
+
+
+@pytest.mark.parametrize("text", [b"", b"{}", b'{"format":"hpk-rewind/1","attempt":"x","order":[1,1],"epoch":1}'])
+def test_a_damaged_record_is_not_overlooked(store: Store, text: bytes) -> None:
+    """It says what must not be taken: without it the branch that was left would be taken again, in silence."""
+    name = put_checkpoint(store, 1)
+    rewinds.record(store, name)
+    Path(store.url, layout.REWINDS, "000001.json").write_bytes(text)
+    with pytest.raises(CheckpointError, match="says which checkpoints were left on purpose, and is damaged"):
+        selection.newest_whole(store)

@@ -16,7 +16,7 @@ import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, descriptors
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PASSED_OVER, HPK_STATE, HPK_STEP_RETRY
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import (
     allocation,
@@ -223,6 +223,7 @@ class Decider:
                         HPK_ATTEMPT: attempt,
                         HPK_CHECKPOINT_ROOT: options.root,
                         HPK_STATE: options.state,
+                        **({HPK_STEP_RETRY: "1", HPK_PASSED_OVER: bad.name if bad else ""} if hyperpod else {}),
                     },
                 ),
                 self._limit,

@@ -16,13 +16,17 @@ import time
 from typing import Any, Mapping, Sequence
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
-from hyperpod_kit.job import container
+from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
+from hyperpod_kit.job import container, launches
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import dies_with
+
+GAVE_UP = 86
+"""As `job run` itself ends: there are checkpoints, and none can be trusted."""
 
 NO_STORAGE = 74
 """EX_IOERR: the command was not started, because the checkpoint root does not answer on this node."""
@@ -83,11 +87,17 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)
         line.end(STORAGE)
         return NO_STORAGE
+    try:
+        told = launches.told(env)
+    except (HyperpodKitError, OSError) as err:
+        print(f"hyperpod-kit: {type(err).__name__}: {err}", file=sys.stderr)
+        line.end(BYE)
+        return GAVE_UP if isinstance(err, NoValidCheckpoint) else NO_STORAGE
     orphaned = None
     try:
         # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
         child = subprocess.Popen(
-            list(argv), env={**env, HPK_PROGRESS: progress.path}, preexec_fn=dies_with(os.getpid())
+            list(argv), env={**told, HPK_PROGRESS: progress.path}, preexec_fn=dies_with(os.getpid())
         )
     except OSError as err:
         print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)

@@ -111,6 +111,7 @@ def main() -> int:
     parser.add_argument("--hang", type=int)
     parser.add_argument("--once")
     parser.add_argument("--spoil", action="store_true", help="damage every checkpoint once it is committed")
+    parser.add_argument("--spoil-at", type=int, help="only that of this step")
     parser.add_argument("--save-on-usr1", action="store_true")
     args = parser.parse_args()
     rank, ranks = int(os.environ.get("SLURM_PROCID", 0)), int(os.environ.get("SLURM_NTASKS", 1))
@@ -154,7 +155,7 @@ def main() -> int:
         if rank == 0 and (step % args.every == 0 or wanted):
             seq += 1
             name = commit_checkpoint(root, epoch, seq, step)
-            if args.spoil:
+            if args.spoil or step == args.spoil_at:
                 flip(Path(root, name, layout.shard_file(0)), 3)
         if wanted:
             print(json.dumps({"rank": rank, "saved": step}), flush=True)

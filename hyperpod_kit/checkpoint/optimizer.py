@@ -77,8 +77,10 @@ def materialise(optimizer: torch.optim.Optimizer) -> bool:
     then set from what was loaded. Whether something was made.
     """
     params = [param for group in optimizer.param_groups for param in group[_PARAMS]]
-    if optimizer.state or _has_gradients(optimizer) or any(map(torch.nn.parameter.is_lazy, params)):
+    if optimizer.state or any(map(torch.nn.parameter.is_lazy, params)):
         return False
+    # A program may have run its model backward before: its gradients are put aside, and are there again afterwards.
+    gradients = [param.grad for param in params]
     rates = [group.get("lr") for group in optimizer.param_groups]
     try:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -94,12 +96,9 @@ def materialise(optimizer: torch.optim.Optimizer) -> bool:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             if rate is not None:
                 group["lr"] = rate
-        optimizer.zero_grad(set_to_none=True)
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient
     return bool(optimizer.state)
-
-
-def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    return any(param.grad is not None for group in optimizer.param_groups for param in group[_PARAMS])
 
 
 def check(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], path: str) -> None:
@@ -121,8 +120,7 @@ def compare_class(optimizer: torch.optim.Optimizer, tree: Any, saved: str | None
     if saved is None or saved.rpartition(".")[2] == here.rpartition(".")[2]:
         return None
     differ = f"{path} is {here} here, and the checkpoint's is {saved}"
-    unknown = not optimizer.state and _has_gradients(optimizer)  # so nothing could be made to compare with
-    if _is_ours(optimizer, tree) and tree["state"] and not unknown:
+    if _is_ours(optimizer, tree) and tree["state"]:
         keys = [
             {key for values in states if isinstance(values, Mapping) for key in values}
             for states in (optimizer.state.values(), tree["state"].values())

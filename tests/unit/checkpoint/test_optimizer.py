@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch")
 from hyperpod_kit.checkpoint import Manager, State, optimizer  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
+from tests.unit.checkpoint.agent_run import abandon  # noqa  # noqa: E402
 from tests.unit.checkpoint.test_state import job  # noqa: E402
 
 
@@ -67,6 +68,26 @@ def test_optimizers_that_refuse_zero_gradients_are_restored(root: str, kind: str
     assert a.keys() == b.keys() and all(
         torch.equal(torch.as_tensor(a[n][key]), torch.as_tensor(b[n][key])) for n in a for key in a[n]
     )
+
+
+def test_gradients_from_before_the_restore_keep_no_capture_from_being_used(root: str) -> None:
+    """Without targets for the optimizer's state, the newest save, which is in memory only, would be passed over."""
+    model, its = job()
+    manager = Manager(root)
+    manager.restore(State(model, its))
+    assert manager.save(0, State(model, its)).wait("durable", 60)
+    abandon(manager)
+    other, fresh = job(seed=1)
+    weights = [param.detach().clone() for param in other.parameters()]
+    other(torch.ones(4)).sum().backward()
+    gradients = [param.grad.clone() for param in other.parameters()]
+    assert optimizer.materialise(fresh) and fresh.state
+    assert all(torch.equal(a, param.grad) for a, param in zip(gradients, other.parameters(), strict=True))
+    assert all(torch.equal(a, param) for a, param in zip(weights, other.parameters(), strict=True))
+    fresh.state.clear()
+    with Manager(root) as manager:
+        assert manager.restore(State(other, fresh)).tier == "memory"
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 class Prepared(torch.optim.Optimizer):

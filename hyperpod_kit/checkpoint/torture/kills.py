@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 LIVES_PER_RUN = 25
-_LIFE_SECONDS = 60.0
+_LIFE_SECONDS = 180.0
 _TRIES = 6
 _OFTEN = ("tensor", "slice", "chunk", "leaf", "part")
 AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog", "pruned")

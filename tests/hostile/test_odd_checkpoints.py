@@ -136,7 +136,8 @@ def test_nothing_in_a_files_place_hides_the_older_one(tmp_path: Path, kind: str,
 import resource, sys
 resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
 from hyperpod_kit.job import checkpoint_choice
-print(checkpoint_choice.choose(sys.argv[1]).source)
+checkpoint_choice.choose(sys.argv[1])  # before the ranks start, which may not hang either
+print(checkpoint_choice.choose(sys.argv[1], checkpoint_choice.newest_valid).source)
 """
     done = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=60

@@ -119,7 +119,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
             entry["SlurmConfig"]["PartitionNames"] = [group.partition]
         storage += [
             _storage(mount)
-            for mount, _ in settings.placed_mounts
+            for mount, _ in settings.decided_mounts
             if mount.carried_by(group.role, group.name) and mount.platform
         ]
     if storage:

@@ -1,6 +1,7 @@
 """Configuration file -> Settings, with every finding of reading and of the rules at once.
 
-load(path) = document.read -> text (control characters, secrets) -> decode (types, unknown keys) -> validate (the rules)
+load(path) = document.read -> access_points.read (the file beside it) -> decode (types, unknown keys)
+    -> text_checks (control characters, secrets) -> validate (the rules) -> access_points.findings (do both files agree)
 """
 
 from __future__ import annotations

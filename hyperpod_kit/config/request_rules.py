@@ -111,9 +111,10 @@ def _volume(entry: dict[str, Any], field: str, at: str) -> str:
     return f"{at}.ebs_kms_key" if field.endswith("VolumeKmsKeyId") else f"{at}.ebs_gib"
 
 
-def _file_system(settings: Settings, entry: dict[str, Any], at: str) -> str:
+def _file_system(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
+    """Where the mount is written that became this entry; `otherwise` without one."""
     wanted = next(iter(entry.values()))["MountPath"]
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         if mount.path == wanted and mount.traits.storage_config in entry:
-            return place
-    return at
+            return at
+    return otherwise

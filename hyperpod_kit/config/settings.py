@@ -109,7 +109,7 @@ class Settings:
         return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
-    def placed_mounts(self) -> tuple[WrittenMount, ...]:
+    def decided_mounts(self) -> tuple[WrittenMount, ...]:
         """The mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
         decided = decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
@@ -126,7 +126,7 @@ class Settings:
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,
             roles={group.name: group.role for group in self.cluster.groups},
-            mounts=tuple(mount for mount, _ in self.placed_mounts),
+            mounts=tuple(mount for mount, _ in self.decided_mounts),
             users=self.users,
             health=self.health,
             failure_pause=self.failure_pause,

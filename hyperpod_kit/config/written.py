@@ -8,7 +8,8 @@ from hyperpod_kit.model.mounts.base import Mount
 
 
 class WrittenMount(NamedTuple):
-    """`at`: where the file says it: `hyperpod_kit.mounts[2]`, or the key of a short form such as `bucketname`."""
+    """`at`: where the file says it: `hyperpod_kit.mounts[2]`, the key of a short form such as `bucketname`, or
+    `hyperpod_kit.homes` for the mount of a user's home."""
 
     mount: Mount
     at: str

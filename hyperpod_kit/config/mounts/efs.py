@@ -14,30 +14,30 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 
 def tls(settings: Settings) -> Iterator[Finding]:
     """Access points and IAM come with TLS."""
-    for mount, place in settings.written(EfsMount):
+    for mount, at in settings.written(EfsMount):
         if mount.access_point_id is not None and not mount.tls:
-            yield Finding("HPK-E003", f"{place}.tls", "an access point is mounted with TLS only", "Set tls to true")
+            yield Finding("HPK-E003", f"{at}.tls", "an access point is mounted with TLS only", "Set tls to true")
         if mount.iam and not mount.tls:
-            yield Finding("HPK-E004", f"{place}.iam", "IAM authorization needs TLS", "Set tls to true")
+            yield Finding("HPK-E004", f"{at}.iam", "IAM authorization needs TLS", "Set tls to true")
 
 
 def beside_homes(settings: Settings) -> Iterator[Finding]:
     """What else is mounted of the homes' file system needs nothing that its policy denies."""
     homes = settings.homes
-    for mount, place in settings.written(EfsMount):
+    for mount, at in settings.written(EfsMount):
         if homes is None or mount.file_system_id != homes.file_system_id:
             continue
         if mount.access_point_id is None:
             yield Finding(
                 "HPK-U015",
-                f"{place}.access_point_id",
+                f"{at}.access_point_id",
                 f"{mount.file_system_id} holds the homes: its policy denies mounts without an access point",
                 "Make an access point for it, or use another file system",
             )
         elif not mount.iam:
             yield Finding(
                 "HPK-U016",
-                f"{place}.iam",
+                f"{at}.iam",
                 f"{mount.file_system_id} holds the homes: its policy denies mounts without IAM",
                 "Set iam to true, and allow the access point in a statement of your own",
             )

@@ -25,27 +25,27 @@ def short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
 
 def prefix_and_writes(settings: Settings) -> Iterator[Finding]:
     """Prefixes end in `/` and have no surprises."""
-    for mount, place in settings.written(S3Mount):
+    for mount, at in settings.written(S3Mount):
         if mount.prefix and not mount.prefix.endswith("/"):
             yield Finding(
-                "HPK-S002", f"{place}.prefix", f"`{mount.prefix}` does not end with /", f"Write `{mount.prefix}/`"
+                "HPK-S002", f"{at}.prefix", f"`{mount.prefix}` does not end with /", f"Write `{mount.prefix}/`"
             )
         elif mount.prefix and not re.fullmatch(PREFIX, mount.prefix):
             yield Finding(
                 "HPK-S003",
-                f"{place}.prefix",
+                f"{at}.prefix",
                 f"`{mount.prefix}` has characters that a shell or systemd would change",
                 "Use letters, digits and ._=- between slashes, no slash first",
             )
         writes = [key for key in ("allow_delete", "allow_overwrite", "incremental_upload") if getattr(mount, key)]
         if mount.read_only and writes:
             yield Finding(
-                "HPK-S004", f"{place}.{writes[0]}", "the mount is read-only", "Remove it, or set read_only to false"
+                "HPK-S004", f"{at}.{writes[0]}", "the mount is read-only", "Remove it, or set read_only to false"
             )
         if not mount.read_only and mount.incremental_upload and not mount.bucket.endswith("--x-s3"):
             yield Finding(
                 "HPK-S008",
-                f"{place}.incremental_upload",
+                f"{at}.incremental_upload",
                 f"`{mount.bucket}` is not a directory bucket: only those can append",
                 "Remove it, or use a bucket of S3 Express One Zone",
             )
@@ -53,12 +53,12 @@ def prefix_and_writes(settings: Settings) -> Iterator[Finding]:
 
 def ownership(settings: Settings) -> Iterator[Finding]:
     """Nothing is writable by everybody; ids are ids."""
-    for mount, place in settings.written(S3Mount):
+    for mount, at in settings.written(S3Mount):
         for key, mode in (("dir_mode", mount.dir_mode), ("file_mode", mount.file_mode)):
             if MODE.fits(mode) and int(mode, 8) & 0o002 and not mount.world_writable:
                 yield Finding(
                     "HPK-S006",
-                    f"{place}.{key}",
+                    f"{at}.{key}",
                     f"`{mode}` lets everybody write",
                     "Set uid and gid to the user who writes, and 0755 or 0644; or world_writable to true",
                 )
@@ -66,27 +66,27 @@ def ownership(settings: Settings) -> Iterator[Finding]:
         if mount.world_writable and not any(int(mode, 8) & 0o002 for mode in modes):
             yield Finding(
                 "HPK-S009",
-                f"{place}.world_writable",
+                f"{at}.world_writable",
                 "neither dir_mode nor file_mode lets everybody write",
                 "Remove it, or set the mode that you mean",
             )
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
                 yield Finding(
-                    "HPK-S007", f"{place}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
+                    "HPK-S007", f"{at}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
                 )
 
 
 def nobody_writes(settings: Settings) -> Iterator[Finding]:
     """No node may write where the bundle is: who replaces it there is root of every node made afterwards."""
     bundle = settings.bundle
-    for mount, place in settings.written(S3Mount):
+    for mount, at in settings.written(S3Mount):
         if mount.read_only or mount.bucket != bundle.bucket:
             continue
         if mount.prefix.startswith(bundle.prefix) or bundle.prefix.startswith(mount.prefix):
             yield Finding(
                 "HPK-B005",
-                KIND.place(place, "prefix"),
+                KIND.place(at, "prefix"),
                 f"`{mount.name}` can write to s3://{bundle.bucket}/{bundle.prefix}, where the bundle is: whoever may "
                 f"write there is root of every node that is made or replaced afterwards",
                 "Set read_only to true, or use another bucket, or a prefix beside the bundle's",

@@ -50,28 +50,28 @@ COUNTS = {"cache_mib": (1, 2**31), "max_threads": (1, 1024), "maximum_throughput
 
 def cache(settings: Settings) -> Iterator[Finding]:
     """The cache lies on local disk, in a directory of its own."""
-    for mount, place in settings.written(S3Mount):
+    for mount, at in settings.written(S3Mount):
         where = mount.cache_dir
         if where is None:
             if mount.cache_mib is not None:
-                yield Finding("HPK-S010", f"{place}.cache_mib", "there is no cache_dir", "Add it, or remove cache_mib")
+                yield Finding("HPK-S010", f"{at}.cache_mib", "there is no cache_dir", "Add it, or remove cache_mib")
         elif not PATH.fullmatch(where) or ".." in where.split("/") or "." in where.split("/"):
             yield Finding(
                 "HPK-S011",
-                f"{place}.cache_dir",
+                f"{at}.cache_dir",
                 f"`{where}` is not a plain absolute path",
                 "Use letters, digits and ._- between slashes, like /opt/dlami/nvme/cache",
             )
         elif any(inside(where, tree) for tree in RESERVED_TREES if tree != "/opt/dlami"):
             yield Finding(
-                "HPK-S012", f"{place}.cache_dir", f"`{where}` belongs to the system", "Choose a directory of its own"
+                "HPK-S012", f"{at}.cache_dir", f"`{where}` belongs to the system", "Choose a directory of its own"
             )
         else:
             above = next((other for other in settings.mounts if inside(where, other.path)), None)
             if above is not None and not above.traits.local_disk:
                 yield Finding(
                     "HPK-S013",
-                    f"{place}.cache_dir",
+                    f"{at}.cache_dir",
                     f"`{where}` lies on `{above.name}`, which is no local disk",
                     "Use local NVMe: a mount of kind nvme, or /opt/dlami/nvme",
                 )
@@ -79,25 +79,25 @@ def cache(settings: Settings) -> Iterator[Finding]:
 
 def parts(settings: Settings) -> Iterator[Finding]:
     """Parts and counts are possible, and the largest file fits into the parts."""
-    for mount, place in settings.written(S3Mount):
+    for mount, at in settings.written(S3Mount):
         smallest, largest = PART_LIMITS
         for key in ("read_part_size_mib", "write_part_size_mib"):
             size: Optional[int] = getattr(mount, key)
             if size is not None and not smallest <= size <= largest:
                 yield Finding(
-                    "HPK-S015", f"{place}.{key}", f"{size} MiB is no size of a part", f"Use {smallest} to {largest}"
+                    "HPK-S015", f"{at}.{key}", f"{size} MiB is no size of a part", f"Use {smallest} to {largest}"
                 )
         for key, (low, high) in COUNTS.items():
             count: Optional[int] = getattr(mount, key)
             if count is not None and not low <= count <= high:
-                yield Finding("HPK-S016", f"{place}.{key}", f"{count} is out of range", f"Use {low} to {high}")
+                yield Finding("HPK-S016", f"{at}.{key}", f"{count} is out of range", f"Use {low} to {high}")
         if mount.largest_file_gib is not None and not mount.read_only:
             part = mount.write_part_size_mib or DEFAULT_PART_MIB
             if mount.largest_file_gib * 1024 > part * PARTS:
                 needed = -(-mount.largest_file_gib * 1024 // PARTS)
                 yield Finding(
                     "HPK-S017",
-                    f"{place}.largest_file_gib",
+                    f"{at}.largest_file_gib",
                     f"a file of {mount.largest_file_gib} GiB does not fit into {PARTS:,} parts of {part} MiB: "
                     f"its writer would fail after {part * PARTS / 1024:.1f} GiB",
                     f"Set write_part_size_mib to {needed} or more",
@@ -107,24 +107,24 @@ def parts(settings: Settings) -> Iterator[Finding]:
 
 def access(settings: Settings) -> Iterator[Finding]:
     """Storage class and encryption are what S3 knows."""
-    for mount, place in settings.written(S3Mount):
+    for mount, at in settings.written(S3Mount):
         if mount.storage_class is not None and mount.storage_class not in STORAGE_CLASSES:
             yield Finding(
                 "HPK-S020",
-                f"{place}.storage_class",
+                f"{at}.storage_class",
                 f"`{mount.storage_class}` is not a storage class",
                 f"Use one of {', '.join(STORAGE_CLASSES)}",
             )
         if mount.sse is not None and mount.sse not in ENCRYPTIONS:
             yield Finding(
-                "HPK-S021", f"{place}.sse", f"`{mount.sse}` is not an encryption", f"Use {', '.join(ENCRYPTIONS)}"
+                "HPK-S021", f"{at}.sse", f"`{mount.sse}` is not an encryption", f"Use {', '.join(ENCRYPTIONS)}"
             )
         if mount.sse_kms_key_id is not None and (
             not KEY.fullmatch(mount.sse_kms_key_id) or not (mount.sse or "").startswith("aws:kms")
         ):
             yield Finding(
                 "HPK-S022",
-                f"{place}.sse_kms_key_id",
+                f"{at}.sse_kms_key_id",
                 f"`{mount.sse_kms_key_id}` cannot be used: it is no key of KMS, or sse is not aws:kms",
                 "Write its ARN, its id or alias/NAME, and set sse to aws:kms",
             )

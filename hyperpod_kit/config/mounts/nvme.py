@@ -17,11 +17,11 @@ MODE = Pattern("HPK-N002", r"0?[0-3]?[0-7]{3}", "`{value}` is not an octal mode"
 
 def scratch(settings: Settings) -> Iterator[Finding]:
     """Nothing is everybody's unless that is said twice, ids are ids."""
-    for mount, place in settings.written(NvmeMount):
+    for mount, at in settings.written(NvmeMount):
         for key, number in (("uid", mount.uid), ("gid", mount.gid)):
             if not 0 <= number < 2**32 - 1:
                 yield Finding(
-                    "HPK-N001", f"{place}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
+                    "HPK-N001", f"{at}.{key}", f"{number} is not an id of a user or a group", "Use 0 to 4294967294"
                 )
         if not MODE.fits(mount.mode):
             continue
@@ -29,21 +29,21 @@ def scratch(settings: Settings) -> Iterator[Finding]:
         if everybody and not mount.world_writable:
             yield Finding(
                 "HPK-N003",
-                f"{place}.mode",
+                f"{at}.mode",
                 f"`{mount.mode}` lets everybody write",
                 "Set uid and gid to the user who writes and mode to 0755; or world_writable to true",
             )
         if everybody and not int(mount.mode, 8) & 0o1000:
             yield Finding(
                 "HPK-N004",
-                f"{place}.mode",
+                f"{at}.mode",
                 f"with `{mount.mode}` everybody may remove everybody's files",
                 'Use "1777": the sticky bit leaves each file to its owner',
             )
         if mount.world_writable and not everybody:
             yield Finding(
                 "HPK-N005",
-                f"{place}.world_writable",
+                f"{at}.world_writable",
                 f"the mode `{mount.mode}` does not let everybody write",
                 'Remove it, or set mode to "1777"',
             )
@@ -51,14 +51,14 @@ def scratch(settings: Settings) -> Iterator[Finding]:
 
 def disks(settings: Settings) -> Iterator[Finding]:
     """Every group that must have scratch has instance types with local disks."""
-    for mount, place in settings.written(NvmeMount):
+    for mount, at in settings.written(NvmeMount):
         if not mount.required:
             continue
         for group in settings.cluster.groups:
             if mount.carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
                 yield Finding(
                     "HPK-N006",
-                    f"{place}.groups",
+                    f"{at}.groups",
                     f"nodes of `{group.name}` would fail: {group.instance_type} has no local disk",
                     "Name the groups that have one, or set required to false",
                     WARNING,

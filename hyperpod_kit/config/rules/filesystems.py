@@ -11,7 +11,7 @@ from hyperpod_kit.model import platform
 
 def by_the_platform(settings: Settings) -> Iterator[Finding]:
     """HyperPod makes one FSx mount of a kind in a group: a mount is HyperPod's in all its groups, or ours in all."""
-    for mount, place in settings.placed_mounts:
+    for mount, at in settings.decided_mounts:
         if not mount.platform:
             continue
         carriers = [group for group in settings.cluster.groups if mount.carried_by(group.role, group.name)]
@@ -19,7 +19,7 @@ def by_the_platform(settings: Settings) -> Iterator[Finding]:
             if mount.name not in platform.first_of_platform(settings.mounts, group.name, group.role):
                 yield Finding(
                     "HPK-F006",
-                    place,
+                    at,
                     f"HyperPod would mount `{mount.name}` itself in some of its groups, but in `{group.name}` "
                     f"another one of its kind",
                     "List the mount that all groups share first, or use on_create mode",

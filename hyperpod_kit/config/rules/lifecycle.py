@@ -28,11 +28,11 @@ def mode(settings: Settings) -> Iterator[Finding]:
             'Use "slurm"',
         )
     if chosen == LifecycleMode.AMI_ONLY:
-        for mount, place in settings.placed_mounts:
+        for mount, at in settings.decided_mounts:
             if not mount.platform:
                 yield Finding(
                     "HPK-L003",
-                    place,
+                    at,
                     f"nobody mounts `{mount.name}`: in ami_only mode no lifecycle script runs",
                     "Use on_init_complete, or remove the mount",
                 )

@@ -47,18 +47,18 @@ RESERVED_TREES = (
 
 def absolute(settings: Settings) -> Iterator[Finding]:
     """Paths are absolute, normalised and made of plain characters."""
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         path = mount.path
         if not path.startswith("/"):
-            yield Finding("HPK-M010", f"{place}.path", f"`{path}` is not absolute", "Begin it with /")
+            yield Finding("HPK-M010", f"{at}.path", f"`{path}` is not absolute", "Begin it with /")
         elif path != "/" and posixpath.normpath(path) != path:
             yield Finding(
-                "HPK-M011", f"{place}.path", f"`{path}` is not normalised", f"Write `{posixpath.normpath(path)}`"
+                "HPK-M011", f"{at}.path", f"`{path}` is not normalised", f"Write `{posixpath.normpath(path)}`"
             )
         elif path != "/" and not PATH.fullmatch(path):
             yield Finding(
                 "HPK-M012",
-                f"{place}.path",
+                f"{at}.path",
                 f"`{path}` has characters that a shell or systemd would change",
                 "Use letters, digits and ._- between slashes",
             )
@@ -66,14 +66,14 @@ def absolute(settings: Settings) -> Iterator[Finding]:
 
 def reserved(settings: Settings) -> Iterator[Finding]:
     """No mount hides a part of the system."""
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         tree = next((tree for tree in RESERVED_TREES if inside(mount.path, tree)), None)
         if mount.traits.at_home and mount.path == "/home":
             continue  # where HyperPod and AWS's own scripts put it
         if mount.path in RESERVED or tree:
             yield Finding(
                 "HPK-M013",
-                f"{place}.path",
+                f"{at}.path",
                 f"`{mount.path}` is reserved: a mount there would hide {tree or mount.path} of the system",
                 "Choose a directory of its own, like /fsx or /mnt/data",
             )
@@ -81,11 +81,11 @@ def reserved(settings: Settings) -> Iterator[Finding]:
 
 def protected(settings: Settings) -> Iterator[Finding]:
     """Whoever does without nosuid and nodev knows what that means."""
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         if mount.suid_and_devices:
             yield Finding(
                 "HPK-M016",
-                f"{place}.suid_and_devices",
+                f"{at}.suid_and_devices",
                 f"whoever the server of `{mount.name}` takes for root makes a program there that is root on every "
                 f"node which mounts it",
                 "Remove it, unless set-user-id programs have to run from there and nobody else can write as root",
@@ -96,7 +96,7 @@ def protected(settings: Settings) -> Iterator[Finding]:
 def disjoint(settings: Settings) -> Iterator[Finding]:
     """No two mounts that one node can carry lie at the same place or inside each other."""
     seen: list[Mount] = []
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         for other in seen:
             other_path, other_name = other.path, other.name
             if not _meet(mount, other):
@@ -104,14 +104,14 @@ def disjoint(settings: Settings) -> Iterator[Finding]:
             if mount.path == other_path:
                 yield Finding(
                     "HPK-M014",
-                    f"{place}.path",
+                    f"{at}.path",
                     f"`{mount.path}` is where `{other_name}` is mounted too",
                     "Choose another path",
                 )
             elif inside(mount.path, other_path) or inside(other_path, mount.path):
                 yield Finding(
                     "HPK-M015",
-                    f"{place}.path",
+                    f"{at}.path",
                     f"`{mount.path}` and `{other_path}` (`{other_name}`) lie inside each other",
                     "Put them side by side: the inner one vanishes whenever the outer one is mounted again",
                 )

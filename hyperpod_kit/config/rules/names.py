@@ -15,37 +15,35 @@ from hyperpod_kit.model.states import ROLES
 def mount_names(settings: Settings) -> Iterator[Finding]:
     """Mount names are plain and unique."""
     first: dict[str, str] = {}
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         if not re.fullmatch(MOUNT_NAME, mount.name):
             yield Finding(
                 "HPK-M001",
-                f"{place}.name",
+                f"{at}.name",
                 f"`{mount.name}` is not a mount name",
                 "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
             )
         elif mount.name in first:
             yield Finding(
                 "HPK-M002",
-                f"{place}.name",
+                f"{at}.name",
                 f"`{mount.name}` is the name of {first[mount.name]} too",
                 "Rename one of them",
             )
         else:
-            first[mount.name] = place
+            first[mount.name] = at
 
 
 def mount_roles(settings: Settings) -> Iterator[Finding]:
     """A mount names at least one known role."""
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         for index, role in enumerate(mount.roles):
             if role not in ROLES:
-                yield Finding(
-                    "HPK-M003", f"{place}.roles[{index}]", f"`{role}` is not a role", f"Use {', '.join(ROLES)}"
-                )
+                yield Finding("HPK-M003", f"{at}.roles[{index}]", f"`{role}` is not a role", f"Use {', '.join(ROLES)}")
         if not mount.roles:
             yield Finding(
                 "HPK-M004",
-                f"{place}.roles",
+                f"{at}.roles",
                 "no role carries this mount",
                 f"Use some of {', '.join(ROLES)}, or remove the key",
             )
@@ -54,20 +52,20 @@ def mount_roles(settings: Settings) -> Iterator[Finding]:
 def mount_groups(settings: Settings) -> Iterator[Finding]:
     """The instance groups that a mount names exist, and at least one of them has a role that carries it."""
     roles = {group.name: group.role for group in settings.cluster.groups}
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         unknown = [name for name in mount.groups if name not in roles]
         for name in unknown:
             near = get_close_matches(name, roles, 1, 0.6)
             yield Finding(
                 "HPK-M005",
-                f"{place}.groups[{mount.groups.index(name)}]",
+                f"{at}.groups[{mount.groups.index(name)}]",
                 f"there is no instance group `{name}`",
                 f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(roles) or 'none'}",
             )
         if mount.groups and not unknown and not any(roles[name] in mount.roles for name in mount.groups):
             yield Finding(
                 "HPK-M006",
-                f"{place}.groups",
+                f"{at}.groups",
                 f"no node carries this mount: none of its groups is {' or '.join(mount.roles)}",
                 "Correct roles or groups",
             )

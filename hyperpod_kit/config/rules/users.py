@@ -80,11 +80,11 @@ def beside_homes(settings: Settings) -> Iterator[Finding]:
     if chosen is None:
         return
     taken = {f"{chosen.path.rstrip('/')}/{user.name}": user.name for user in settings.users}
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         if mount.path in taken:
             yield Finding(
                 "HPK-U014",
-                f"{place}.path",
+                f"{at}.path",
                 f"`{mount.path}` is the home of `{taken[mount.path]}`",
                 "Mount it somewhere else, or choose another homes.path",
             )

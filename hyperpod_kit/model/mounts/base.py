@@ -78,8 +78,9 @@ class Mount(ABC):
 
     name: part of unit names; required: whether a node without it has failed; roles, groups: who carries it, no groups
     meaning every group of the roles. Kinds that have one of the other seven have it as a field: suid_and_devices, see
-    `PROTECTED`; read_only: nothing can be written; region: where it is not the node's; owner: the user whose home this
-    is (model/homes.py); efa: it waits for the node's EFA set-up; platform: HyperPod makes it (model/platform.py).
+    `PROTECTED`; read_only: nothing can be written; region: where it is not the node's; access_point_id: what the file
+    system is mounted through; owner: the user whose home this is (model/homes.py); efa: it waits for the node's EFA
+    set-up; platform: HyperPod makes it (model/platform.py).
     """
 
     kind: ClassVar[str]
@@ -116,8 +117,8 @@ class Mount(ABC):
         """Whether every file of it belongs to one user, whoever writes it."""
         return False
 
-    def takes_a_probe(self) -> bool:
-        """Whether a health check may make a small file there and remove it again."""
+    def probe_may_write(self) -> bool:
+        """Whether the probe of a health check may make a small file there and remove it again."""
         return not self.read_only
 
     def target(self) -> Tuple[object, ...]:

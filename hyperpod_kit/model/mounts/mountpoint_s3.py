@@ -126,7 +126,7 @@ class S3Mount(Mount):
         where = self.region or region
         return f"s3.{where}.{dns_suffix}" if where else ""
 
-    def takes_a_probe(self) -> bool:
+    def probe_may_write(self) -> bool:
         return self.allow_delete and not self.read_only
 
 

@@ -46,7 +46,7 @@ def check_all(
 ) -> List[MountStatus]:
     """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang.
 
-    deep: list a bucket, write to everything else. A versioned bucket would keep a file of every such look.
+    deep: do what `deep_mode` says, but write nothing where it would stay for ever (`Traits.keeps_versions`).
     """
 
     def modes(mount: Mount, entry: MountEntry) -> str:
@@ -62,12 +62,9 @@ def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountSt
 
 
 def deep_mode(mount: Mount) -> str:
-    """What a probe of this mount may do beyond stat and statvfs: `w` write and remove a file, `l` list.
-
-    A bucket is listed, because stat and statvfs of its mount are answered by the daemon alone, and written to only
-    where objects can be deleted again.
-    """
-    return ("l" if mount.traits.cached_stat else "") + ("w" if mount.takes_a_probe() else "")
+    """What a probe of this mount may do beyond stat and statvfs, as its kind says in model/mounts: `l` list, for
+    `Traits.cached_stat`; `w` write and remove a file, for `Mount.probe_may_write`."""
+    return ("l" if mount.traits.cached_stat else "") + ("w" if mount.probe_may_write() else "")
 
 
 def shallow(mount: Mount, entry: MountEntry) -> str:

@@ -96,7 +96,7 @@ def port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
-    for written, place in settings.written_mounts:
+    for written, written_at in settings.written_mounts:
         mount: Any = written
         if mount.access_point_id is None:
             continue
@@ -104,7 +104,7 @@ def access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         if system is None or mount.access_point_id not in system.points:
             continue
         answer = system.points[mount.access_point_id]
-        at = place if place.endswith(".homes") else f"{place}.access_point_id"
+        at = written_at if written_at.endswith(".homes") else f"{written_at}.access_point_id"
         if answer is None:
             yield Finding(
                 "HPK-V406",

@@ -33,7 +33,7 @@ ONE_BY_ONE = 3
 def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
     """EFS that is mounted with IAM. Homes are not here: their file system's own policy lets the role in."""
     found: dict[str, None] = {}
-    for mount, place in carried:
+    for mount, at in carried:
         arn = account.arn("elasticfilesystem", f"file-system/{mount.file_system_id}", mount.region)
         found.setdefault(arn)
         if not mount.iam or mount.owner is not None:
@@ -43,7 +43,7 @@ def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
             point = account.arn("elasticfilesystem", f"access-point/{mount.access_point_id}", mount.region)
             through = {"elasticfilesystem:AccessPointArn": (point,)}
         verbs = tuple(f"elasticfilesystem:Client{verb}" for verb in ("Mount", "Write"))
-        yield Need(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", place, verbs, (arn,), through)
+        yield Need(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), through)
     if found:
         yield Need(
             "FindMountTargets",
@@ -147,7 +147,7 @@ def _or_none(code: str, call: Any) -> Any:
 
 def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
-    for mount, place in settings.written(EfsMount):
+    for mount, at in settings.written(EfsMount):
         system = answer_for(settings, facts, mount)
         said = known(system.policy) if system else None
         if said is None:
@@ -167,7 +167,7 @@ def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
             let_in = any(lets_in(said, role.arn, MOUNT) for role in roles(settings))
             yield Finding(
                 "HPK-V409",
-                f"{place}.iam",
+                f"{at}.iam",
                 f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
                 "Set iam to true" + ("" if let_in else ", and let the role in"),
             )
@@ -176,7 +176,7 @@ def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
     seen = set()
-    for mount, place in settings.written(EfsMount):
+    for mount, at in settings.written(EfsMount):
         system = answer_for(settings, facts, mount)
         if system is None or isinstance(system.policy, NotQueried) or system.id in seen:
             continue
@@ -187,7 +187,7 @@ def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         why = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
         yield Finding(
             "HPK-V411",
-            f"{place}.file_system_id" if mount.owner is None else place,
+            f"{at}.file_system_id" if mount.owner is None else at,
             f"{system.id}: {why}: who reaches it over the network mounts it, as anybody he says he is, root included",
             "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",
             WARNING,

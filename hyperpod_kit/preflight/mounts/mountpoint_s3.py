@@ -12,42 +12,42 @@ from hyperpod_kit.preflight.placement import RoleOf
 
 
 def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
-    for mount, place in carried:
+    for mount, at in carried:
         if mount.endpoint_url is not None:
             continue
         bucket = f"arn:{account.partition}:s3:::{mount.bucket}"
         name, why = sid_of(mount.name), f"mount `{mount.name}`"
         if mount.bucket.endswith("--x-s3"):
             arn = account.arn("s3express", f"bucket/{mount.bucket}", mount.region)
-            yield Need(f"Mount{name}", why, place, ("s3express:CreateSession",), (arn,))
+            yield Need(f"Mount{name}", why, at, ("s3express:CreateSession",), (arn,))
             continue
-        yield Need(f"List{name}", why, place, ("s3:ListBucket",), (bucket,))
+        yield Need(f"List{name}", why, at, ("s3:ListBucket",), (bucket,))
         actions = ["s3:GetObject"]
         if not mount.read_only:
             actions += ["s3:PutObject", "s3:AbortMultipartUpload"]
             if mount.allow_delete:
                 actions.append("s3:DeleteObject")
-        yield Need(f"Mount{name}", why, place, tuple(actions), (f"{bucket}/{mount.prefix}*",))
+        yield Need(f"Mount{name}", why, at, tuple(actions), (f"{bucket}/{mount.prefix}*",))
         if not mount.read_only and mount.sse_kms_key_id:
-            yield _key(mount.sse_kms_key_id, f"Key{name}", why, place, account)
+            yield _key(mount.sse_kms_key_id, f"Key{name}", why, at, account)
 
 
-def _key(key: str, sid: str, why: str, place: str, account: Account) -> Need:
+def _key(key: str, sid: str, why: str, at: str, account: Account) -> Need:
     """The key that new objects are encrypted with: an ARN, an id, or an alias, which no policy's resource can name."""
-    place, actions = f"{place}.sse_kms_key_id", ("kms:GenerateDataKey", "kms:Decrypt")
+    at, actions = f"{at}.sse_kms_key_id", ("kms:GenerateDataKey", "kms:Decrypt")
     if not key.startswith("alias/"):
         arn = key if key.startswith("arn:") else account.arn("kms", f"key/{key}")
-        return Need(sid, why, place, actions, (arn,))
+        return Need(sid, why, at, actions, (arn,))
     aliases = {"kms:ResourceAliases": (key,)}
     keys = (account.arn("kms", "key/*"),)
-    return Need(sid, why, place, actions, keys, aliases, condition="ForAnyValue:StringEquals")
+    return Need(sid, why, at, actions, keys, aliases, condition="ForAnyValue:StringEquals")
 
 
-def bucket(mount: S3Mount, place: str) -> Optional[BucketOf]:
+def bucket(mount: S3Mount, at: str) -> Optional[BucketOf]:
     """What a mount behind AWS's own endpoint shows."""
     if mount.endpoint_url is not None:
         return None
-    return BucketOf(mount.bucket, mount.prefix, FORM.place(place, "bucket"))
+    return BucketOf(mount.bucket, mount.prefix, FORM.place(at, "bucket"))
 
 
 KIND = MountInquiry(needs=needs, shared=None, fsx=None, bucket=bucket, checks=())

@@ -15,13 +15,13 @@ from hyperpod_kit.preflight.queries.shared import FileSystemQuery, with_groups
 
 def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
     """S3 Files always asks IAM. The configuration does not know its bucket, so direct reads of it are not here."""
-    for mount, place in carried:
+    for mount, at in carried:
         arn = account.arn("s3files", f"file-system/{mount.file_system_id}", mount.region)
         through: dict[str, tuple[str, ...]] = {}
         if mount.access_point_id is not None:
             through = {"s3files:AccessPointArn": (f"{arn}/access-point/{mount.access_point_id}",)}
         verbs = tuple(f"s3files:Client{verb}" for verb in ("Mount", "Write"))
-        yield Need(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", place, verbs, (arn,), through)
+        yield Need(f"Mount{sid_of(mount.name)}", f"mount `{mount.name}`", at, verbs, (arn,), through)
 
 
 def query(client: QueryClient, want: FileSystemQuery) -> Answer[Optional[FileSystem]]:

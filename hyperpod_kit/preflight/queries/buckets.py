@@ -14,9 +14,9 @@ from hyperpod_kit.preflight.queries.client import QueryClient
 def places(settings: Settings) -> list[tuple[BucketOf, Mount]]:
     """Every bucket that a mount shows."""
     found = []
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         of_mount = INQUIRIES[mount.kind].bucket
-        shown = of_mount(mount, place) if of_mount is not None else None
+        shown = of_mount(mount, at) if of_mount is not None else None
         if shown is not None:
             found.append((shown, mount))
     return found

@@ -32,11 +32,11 @@ def identify(dns_name: str, region: str) -> tuple[str, str]:
 def places(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
     """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
     found = []
-    for mount, place in settings.written_mounts:
+    for mount, at in settings.written_mounts:
         its = INQUIRIES[mount.kind].fsx
         if its is not None:
             form = FORMS[mount.kind]
-            found.append((its, mount, form.place(place, "dns_name"), form.place(place, its.part)))
+            found.append((its, mount, form.place(at, "dns_name"), form.place(at, its.part)))
     return found
 
 

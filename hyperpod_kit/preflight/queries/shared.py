@@ -31,9 +31,9 @@ class FileSystemQuery(NamedTuple):
 def wanted(settings: Settings, kind: str) -> list[FileSystemQuery]:
     """Every file system of a kind, once, in the order of the mounts."""
     found: dict[tuple[str, str], FileSystemQuery] = {}
-    for mount, place in settings.written(KINDS[kind]):
+    for mount, at in settings.written(KINDS[kind]):
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
-        here = found.get(key) or FileSystemQuery(*key, f"{place}.file_system_id")
+        here = found.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
         point = mount.access_point_id
         points = here.points if point in (None, NO_ACCESS_POINT, *here.points) else (*here.points, str(point))
         found[key] = here._replace(points=points, mounts=(*here.mounts, mount))

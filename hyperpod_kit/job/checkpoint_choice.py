@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -111,6 +113,32 @@ def _ours_first(ours: Chooser, root: str, passed_over: Mapping[str, str]) -> Any
         return found
 
 
+def _is_newer(attempt: str, order: Tuple[int, int]) -> bool:
+    """Whether an attempt of ours is newer, also one that lies in memory alone."""
+    from hyperpod_kit.checkpoint.repository import layout
+
+    name = layout.parse_attempt(attempt)
+    return name is not None and (name.epoch, name.seq) > order
+
+
+def choose_with_patience(
+    root: str,
+    state: str,
+    passed_over: Mapping[str, str],
+    unreadable: Mapping[str, str],
+    patience: float,
+) -> Choice:
+    """`choose` for who decides outside of `job run`: for `patience` seconds a newer one that storage does not give up
+    just now is asked for again. Raises as `choose`."""
+    end = time.monotonic() + patience
+    while True:
+        choice = choose(root, passed_over=passed_over, unreadable=unreadable)
+        os.stat(state)  # a root that is away reads like an empty one
+        if not choice.unread or time.monotonic() >= end:
+            return choice
+        time.sleep(min(1.0, patience))
+
+
 def choose(
     root: str,
     chooser: Chooser = newest_whole,
@@ -127,13 +155,15 @@ def choose(
     try:
         found = chooser(root, passed)
     except NoCheckpoint:
-        return Choice(NONE, 0)
+        # What ends every run may be a capture that was never committed.
+        return Choice(NONE, 0, stepped_back=bool(poisoned))
     return Choice(
         found.attempt,
         int(found.step),
         (int(found.epoch), int(found.seq)),
         tuple((name, why) for name, why in found.rejected),
-        stepped_back=any(name in poisoned for name, _ in found.rejected),
+        stepped_back=any(name in poisoned for name, _ in found.rejected)
+        or any(_is_newer(name, (int(found.epoch), int(found.seq))) for name in poisoned),
         kind=getattr(found, "kind", OURS),
         proof=getattr(found, "proof", ""),
         unread=tuple(getattr(found, "unread", ())),

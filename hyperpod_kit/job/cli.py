@@ -225,7 +225,8 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
 def _rewind(args: argparse.Namespace) -> int:
     from hyperpod_kit.job.rewinding import rewind
 
-    made = rewind(os.path.abspath(args.root), args.attempt, LocalRunner(), getpass.getuser())
+    root = args.root if "://" in args.root else os.path.abspath(args.root)
+    made = rewind(root, args.attempt, LocalRunner(), getpass.getuser())
     if args.json:
         terminal.data({**made._asdict(), "order": list(made.order)})
     else:

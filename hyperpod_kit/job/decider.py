@@ -16,7 +16,7 @@ import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, descriptors
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PASSED_OVER, HPK_STATE, HPK_STEP_RETRY
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import (
     allocation,
@@ -25,6 +25,7 @@ from hyperpod_kit.job import (
     ended,
     identity,
     job_index,
+    launches,
     life,
     lifeline,
     step,
@@ -223,7 +224,7 @@ class Decider:
                         HPK_ATTEMPT: attempt,
                         HPK_CHECKPOINT_ROOT: options.root,
                         HPK_STATE: options.state,
-                        **({HPK_STEP_RETRY: "1", HPK_PASSED_OVER: bad.name if bad else ""} if hyperpod else {}),
+                        **(launches.environment(bad, self._resumption.unreadable) if hyperpod else {}),
                     },
                 ),
                 self._limit,
@@ -323,8 +324,7 @@ class Decider:
         if self._away_since is None:
             self._away_since = now
         if now - self._away_since >= self._options.storage_wait:
-            if self._resumption.pass_over_unreadable():
-                # It is this checkpoint alone: the one before it is better than no run at all.
+            if self._resumption.pass_over_unreadable(self._ledger.rows(), self._job.restart):
                 self._away_since = None
                 return
             raise _Handed("node_lost", f"{outcome.sentence()} for {now - self._away_since:.0f} s")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Dict, Mapping
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import (
     HPK_ATTEMPT,
@@ -21,16 +21,32 @@ from hyperpod_kit.environment import (
     HPK_RESUME_STEP,
     HPK_STATE,
     HPK_STEP_RETRY,
+    HPK_UNREADABLE,
 )
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
-from hyperpod_kit.job import checkpoint_choice, shared_decision
+from hyperpod_kit.job import checkpoint_choice, ledger_row, shared_decision
 from hyperpod_kit.job.foreign.quarantine import set_aside
+from hyperpod_kit.job.retry_policy import Poison
+from hyperpod_kit.slurm import write_once
 from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.verdict import RestoreVerdict
 
 PATIENCE = 600.0
 """Seconds for the record of a launch: another framework's checkpoint is read before it is named."""
 
+STORAGE_PATIENCE = 300.0
+"""Seconds of them in which a newer checkpoint that cannot be read just now is asked for again."""
+
 _PREFIX = "launch-"
+
+
+def environment(bad: Optional[Poison], unreadable: Sequence[str]) -> Dict[str, str]:
+    """For a step whose ranks srun may start again: that it may, and what such a launch must not take."""
+    return {
+        HPK_STEP_RETRY: "1",
+        HPK_PASSED_OVER: bad.name if bad else "",
+        HPK_UNREADABLE: " ".join(unreadable),
+    }
 
 
 def told(env: Mapping[str, str]) -> Dict[str, str]:
@@ -39,18 +55,19 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
         return dict(env)
     root, state, attempt = env[HPK_CHECKPOINT_ROOT], env[HPK_STATE], env[HPK_ATTEMPT]
     passed = {name: "passed over by `job run`" for name in env.get(HPK_PASSED_OVER, "").split()}
+    unreadable = {name: "storage did not give it up" for name in env.get(HPK_UNREADABLE, "").split()}
 
     def decide() -> shared_decision.Record:
         if not _launched_before(state, attempt):
             first = {"from": env[HPK_RESUME_FROM], "step": int(env[HPK_RESUME_STEP]), "kind": env[HPK_RESUME_KIND]}
             return {**first, "memory": env.get(HPK_RESUME_MEMORY, "")}
         try:
-            choice = checkpoint_choice.choose(root, passed_over=passed)
+            choice = checkpoint_choice.choose_with_patience(root, state, passed, unreadable, STORAGE_PATIENCE)
         except NoValidCheckpoint as err:
             return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}
         if choice.kind != checkpoint_choice.OURS:
             set_aside(root, [name for name, _ in choice.rejected if name not in passed], now=time.time())
-        return {**choice.fields(), "memory": "0" if choice.stepped_back else ""}
+        return {**choice.fields(), "t": round(time.time(), 3), "memory": "0" if choice.stepped_back else ""}
 
     name = f"{_PREFIX}{attempt}.{launch(env)}"
     record = shared_decision.agree(state, name, decide, patience=PATIENCE, head_start=PATIENCE)
@@ -63,6 +80,21 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
     memory = {HPK_RESUME_MEMORY: "0"} if record.get("memory") == "0" else {}
     kind = record.get("kind", checkpoint_choice.OURS)
     return {**kept, **checkpoint_choice.told_to_ranks(record["from"], record["step"], kind), **memory}
+
+
+def taken(state: str, attempt: str) -> List[RestoreVerdict]:
+    """What later launches of an attempt were told to take of other frameworks' checkpoints, oldest first: their
+    trainers say nothing of it themselves. Raises OSError."""
+    found: List[Tuple[float, RestoreVerdict]] = []
+    for stem, _, value in write_once.found(os.path.join(state, "decisions")):
+        order, kind = value.get("order"), value.get("kind")
+        if not stem.startswith(f"{_PREFIX}{attempt}.") or kind == checkpoint_choice.OURS or not order:
+            continue
+        if shared_decision.problem(value) or ledger_row.problem({"order": order, "t": value.get("t")}):
+            continue
+        at = (int(order[0]), int(order[1]))
+        found.append((float(value.get("t") or 0.0), RestoreVerdict(value["from"], value["step"], at, "storage")))
+    return [verdict for _, verdict in sorted(found, key=lambda pair: pair[0])]
 
 
 def _launched_before(state: str, attempt: str) -> bool:

@@ -22,6 +22,7 @@ from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm.environment import launch
+from hyperpod_kit.slurm.job_id import het_size
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import dies_with
 
@@ -87,32 +88,37 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)
         line.end(STORAGE)
         return NO_STORAGE
+    code, told = 0, dict(env)
     try:
         told = launches.told(env)
-    except (HyperpodKitError, OSError) as err:
-        print(f"hyperpod-kit: {type(err).__name__}: {err}", file=sys.stderr)
-        line.end(BYE)
-        return GAVE_UP if isinstance(err, NoValidCheckpoint) else NO_STORAGE
-    orphaned = None
-    try:
-        # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
-        child = subprocess.Popen(
-            list(argv), env={**told, HPK_PROGRESS: progress.path}, preexec_fn=dies_with(os.getpid())
-        )
     except OSError as err:
-        print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
-        code = 127 if isinstance(err, FileNotFoundError) else 126
-    else:
-        orphaned = Orphaned(child, parent)
-        root = (
-            RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), inside=inside)
-            if state and first
-            else None
-        )
-        code = child.wait()
-        orphaned.stop()
-        if root:
-            root.stop()
+        print(f"hyperpod-kit: {state}: {err}", file=sys.stderr)
+        line.end(STORAGE)
+        return NO_STORAGE
+    except HyperpodKitError as err:
+        print(f"hyperpod-kit: {type(err).__name__}: {err}", file=sys.stderr)
+        code = GAVE_UP if isinstance(err, NoValidCheckpoint) else 1
+    orphaned = None
+    if not code:
+        try:
+            # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
+            child = subprocess.Popen(
+                list(argv), env={**told, HPK_PROGRESS: progress.path}, preexec_fn=dies_with(os.getpid())
+            )
+        except OSError as err:
+            print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
+            code = 127 if isinstance(err, FileNotFoundError) else 126
+        else:
+            orphaned = Orphaned(child, parent)
+            root = (
+                RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), inside=inside)
+                if state and first
+                else None
+            )
+            code = child.wait()
+            orphaned.stop()
+            if root:
+                root.stop()
     word = LOST if orphaned and orphaned.seen else BYE
     record = Exit(
         rank=_number(env, "SLURM_PROCID"),
@@ -124,7 +130,8 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         ended=round(time.time(), 3),
         step=progress.read(),
         begins=progress.begins(),
-        launch=launch(env),
+        # The components of a heterogeneous step have a port each: what is one launch would look like several.
+        launch="" if het_size(env) else launch(env),
     )
     if state and attempt:
         if code not in (0, AGAIN) and probe and not probe.answers():

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Dict, Optional, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, GaveUp, NoValidCheckpoint, StorageUnreadable
-from hyperpod_kit.job import checkpoint_choice
+from hyperpod_kit.job import checkpoint_choice, launches
 from hyperpod_kit.job.ledger import Row
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Outcome
@@ -59,7 +59,7 @@ class Resumption:
         """What the ranks of an attempt said, in the order of its launches; the last one is kept in mind."""
         told: Sequence[RestoreVerdict] = ()
         with contextlib.suppress(OSError):
-            told = verdict.read(self._options.state, attempt)
+            told = verdict.read(self._options.state, attempt) or launches.taken(self._options.state, attempt)
         self._told = told[-1] if told else None
         return told
 
@@ -77,9 +77,26 @@ class Resumption:
         given.__cause__ = cause
         return given
 
-    def pass_over_unreadable(self) -> bool:
-        """Whether it is one checkpoint that the ranks could not read, and not the root: the next choice is older."""
-        if self._told is None or self._told.error != StorageUnreadable.__name__:
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """The checkpoints that are passed over because ranks of two runs could not read them."""
+        return tuple(self._unreadable)
+
+    def pass_over_unreadable(self, rows: Sequence[Row], restart: int) -> bool:
+        """Whether the next choice is an older one, because it is this checkpoint that cannot be read and not its node
+        or the root: the ranks of an earlier run, which may have had other nodes, could not read it either. Once: where
+        passing over it has not helped, the job is handed back."""
+        if self._told is None or self._told.error != StorageUnreadable.__name__ or not self._told.rejected:
             return False
-        self._unreadable.update(self._told.rejected[-1:])
+        name, why = self._told.rejected[-1]
+        before = any(
+            row.get("event") == "restored"
+            and row.get("error") == StorageUnreadable.__name__
+            and int(row.get("restart") or 0) < restart
+            and any(one.get("attempt") == name for one in row.get("rejected") or [])
+            for row in rows
+        )
+        if not before or name in self._unreadable:
+            return False
+        self._unreadable[name] = why
         return True

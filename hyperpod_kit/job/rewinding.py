@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from hyperpod_kit.checkpoint.repository import rewinds
+from hyperpod_kit.checkpoint.repository import catalog, rewinds
 from hyperpod_kit.checkpoint.repository.rewinds import Rewind
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
@@ -19,13 +19,15 @@ EVENT = "rewound"
 def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rewind:
     """Let the next start on the root go on from `attempt`. Raises RunIsOwned while a job uses the root: what it goes on
     to save would be left too; Unreachable, CheckpointError, OSError."""
+    # Before it is asked who uses the root: what a job begins from now on is not left.
+    epoch = catalog.highest(open_store(root))[0]
     owner, word = ownership.user_of(runner, os.path.join(root, ".hpk"), time.sleep)
     if owner:
         raise RunIsOwned(
             f"{root} is used by job {owner}, which is {word}: what it goes on to save would be left as well",
             hint=f"scancel {owner}, and then the same again",
         )
-    return _record(root, attempt, by)
+    return _record(root, attempt, by, epoch)
 
 
 def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
@@ -33,15 +35,15 @@ def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:
     back again. Whether it was done now. Raises JobError, CheckpointError, OSError."""
     if any(row.get("event") == EVENT and row.get("from") == attempt for row in ledger.rows()):
         return False
-    _record(root, attempt, f"job {job}")
+    _record(root, attempt, f"job {job}", catalog.highest(open_store(root))[0])
     ledger.append(EVENT, **{"from": attempt})
     return True
 
 
-def _record(root: str, attempt: str, by: str) -> Rewind:
+def _record(root: str, attempt: str, by: str, epoch: int) -> Rewind:
     for _ in range(10):
         try:
-            return rewinds.record(open_store(root), attempt, by)
+            return rewinds.record(open_store(root), attempt, epoch, by)
         except FileExistsError:
             continue
     raise CheckpointError(f"{root}: others go back at the same moment, again and again", hint="look who they are")

@@ -31,6 +31,9 @@ LARGEST = 1 << 20
 HEAD_START = 15.0
 """Seconds that the first node of a step has for its decision, before others decide too: it may have died."""
 
+STORAGE_PATIENCE = 10.0
+"""Seconds in which a newer checkpoint that cannot be read just now is asked for again; slurmstepd waits for us."""
+
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
@@ -96,7 +99,12 @@ class _Owners:
 def decide(root: str, by: str, chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_whole) -> Record:
     """A new record: the choice, or why there is none."""
     try:
-        return {"by": by, "t": round(time.time(), 3), **checkpoint_choice.choose(root, chooser).fields()}
+        choice = checkpoint_choice.choose(root, chooser)
+        end = time.monotonic() + STORAGE_PATIENCE
+        while choice.unread and time.monotonic() < end:
+            time.sleep(1.0)
+            choice = checkpoint_choice.choose(root, chooser)
+        return {"by": by, "t": round(time.time(), 3), **choice.fields()}
     except NoValidCheckpoint as err:
         return {
             "by": by,

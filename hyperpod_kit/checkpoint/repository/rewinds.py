@@ -2,13 +2,14 @@
 
 Left is what is newer than that checkpoint and was begun before: every attempt above it whose epoch is not above the
 highest of that moment. It lies where it was and can be named, but nothing chooses it by itself any more, after whatever
-kind of restart. Records are written once, and are few; going on from a checkpoint that was left takes the step back by
-which it was left away.
+kind of restart. Records are written once, and are few; whoever goes back to a checkpoint that was left takes the steps
+back away that were made after it was saved.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, NamedTuple, Tuple
+import os
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -31,14 +32,16 @@ class Rewind(NamedTuple):
         return self.order < (name.epoch, name.seq) and name.epoch <= self.epoch
 
 
-def record(store: Store, attempt: str, by: str = "") -> Rewind:
-    """Go back to a committed attempt, from the next start on; it is pinned too, so that no policy deletes what the run
+def record(store: Store, attempt: str, epoch: int, by: str = "") -> Rewind:
+    """Go back to a committed attempt, from the next start on, and leave what starts up to `epoch` have saved above it.
+
+    It is pinned too, so that no policy deletes what the run
     stands on. Raises CheckpointError when it is not there, FileExistsError when somebody else did so just now, OSError.
     """
     pins.pin(store, attempt, f"gone back to{f' by {by}' if by else ''}")
     name = layout.parse_attempt(attempt)
     assert name is not None
-    made = Rewind(attempt, (name.epoch, name.seq), catalog.highest(store)[0], by, manifest.now())
+    made = Rewind(attempt, (name.epoch, name.seq), epoch, by, manifest.now())
     numbers = [layout.parse_rewind(found) or 0 for found in store.list(layout.REWINDS)]
     body = {**made._asdict(), "order": list(made.order), "format": FORMAT}
     store.create(f"{layout.REWINDS}/{layout.rewind_file(max(numbers, default=0) + 1)}", manifest.seal_json(body))
@@ -46,24 +49,32 @@ def record(store: Store, attempt: str, by: str = "") -> Rewind:
 
 
 def standing(store: Store) -> List[Rewind]:
-    """Those that still count, oldest first. Raises CheckpointError for one that is damaged: to overlook it would take
-    up again what was left on purpose; OSError."""
+    """Those that still count, oldest first. Raises CheckpointError for one that is damaged, or that somebody else has
+    written: to overlook it would take up again what was left on purpose, to believe it would leave what was not;
+    OSError."""
     found: List[Rewind] = []
-    for file in store.list(layout.REWINDS):
-        if layout.parse_rewind(file) is None:
-            continue
+    files = [file for file in store.list(layout.REWINDS) if layout.parse_rewind(file) is not None]
+    highest = catalog.highest(store)[0] if files else 0
+    for file in files:
         place = f"{layout.REWINDS}/{file}"
         try:
-            made = _parse(manifest.open_json(store.read(place), place))
+            _require_owner(store, place)
+            found.append(_parse(manifest.open_json(store.read(place), place), highest))
         except (CheckpointError, ValueError) as err:
             raise CheckpointError(
-                f"{store.url}/{place} says which checkpoints were left on purpose, and is damaged: {err}",
+                f"{store.url}/{place} says which checkpoints were left on purpose, and is not to be trusted: {err}",
                 hint=f"remove it, and say again where to go on: hyperpod-kit job rewind {store.url} ATTEMPT",
             ) from err
-        name = layout.parse_attempt(made.attempt)
-        found = [one for one in found if name is None or not one.leaves(name)]
-        found.append(made)
-    return found
+    return _standing(found)
+
+
+def _standing(records: Sequence[Rewind]) -> List[Rewind]:
+    """Whoever goes back to a checkpoint is where the run was when it was saved: of the records before, those count
+    that had been made by then."""
+    if not records:
+        return []
+    *before, last = records
+    return [*_standing([one for one in before if one.epoch < last.order[0]]), last]
 
 
 def why_left(rewinds: List[Rewind], name: layout.AttemptName) -> str:
@@ -74,15 +85,25 @@ def why_left(rewinds: List[Rewind], name: layout.AttemptName) -> str:
     return ""
 
 
-def _parse(body: Any) -> Rewind:
+def _require_owner(store: Store, place: str) -> None:
+    """Where files have owners, it must be ours, root's or the owner of the root. Raises ValueError."""
+    try:
+        owner, root = os.lstat(os.path.join(store.url, place)).st_uid, os.stat(store.url).st_uid
+    except OSError:
+        return  # a storage whose objects have no owners
+    if owner not in (os.geteuid(), 0, root):
+        raise ValueError(f"it belongs to uid {owner}")
+
+
+def _parse(body: Any, highest: int) -> Rewind:
     attempt, order, epoch = body.get("attempt"), body.get("order"), body.get("epoch")
+    name = layout.parse_attempt(attempt) if isinstance(attempt, str) else None
     if (
         body.get("format") != FORMAT
-        or not isinstance(attempt, str)
-        or layout.parse_attempt(attempt) is None
-        or not isinstance(order, list)
-        or len(order) != 2
-        or any(type(one) is not int or one < 0 for one in (*order, epoch))
+        or name is None
+        or order != [name.epoch, name.seq]
+        or type(epoch) is not int
+        or not 0 <= epoch <= highest
     ):
         raise ValueError("it is none of ours")
-    return Rewind(attempt, (order[0], order[1]), epoch, str(body.get("by", "")), str(body.get("time", "")))
+    return Rewind(str(attempt), (name.epoch, name.seq), epoch, str(body.get("by", "")), str(body.get("time", "")))

@@ -70,10 +70,15 @@ def walk(where: Where, *, first: Optional[str] = None, own: Optional[str] = None
 
 
 def job_attempt(where: Where, attempt: str) -> Optional[str]:
-    """The job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, or is damaged."""
+    """The job's attempt (HPK_ATTEMPT) that saved a checkpoint; None when its manifest does not say, is damaged, or is
+    another user's.
+
+    Raises OSError when storage does not give it up: to go on as if it were a stranger's would leave what this very
+    attempt has saved.
+    """
     try:
         return verify.read_manifest(where, attempt).job.get("attempt")
-    except (CheckpointError, OSError):
+    except (CheckpointError, FileNotFoundError, PermissionError):
         return None
 
 

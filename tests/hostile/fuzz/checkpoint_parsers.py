@@ -96,7 +96,16 @@ PAGE = control_page.Page(
 )
 
 
-REWIND = {"format": "hpk-rewind/1", "attempt": ATTEMPT, "order": [1, 3], "epoch": 2, "by": "a", "time": "b"}
+_NAME = layout.parse_attempt(ATTEMPT)
+assert _NAME is not None
+REWIND = {
+    "format": "hpk-rewind/1",
+    "attempt": ATTEMPT,
+    "order": [_NAME.epoch, _NAME.seq],
+    "epoch": 7,
+    "by": "a",
+    "time": "b",
+}
 
 
 def sealed(name: str, body: Any, read: Callable[[bytes], object]) -> Parser:
@@ -148,7 +157,9 @@ def read_run(data: bytes) -> None:
 
 
 def read_rewind(data: bytes) -> None:
-    found = rewinds.standing(a_store(f"{layout.REWINDS}/000001.json", data))
+    store = a_store(f"{layout.REWINDS}/000001.json", data)
+    store._objects[layout.epoch_file(9)] = b"{}"
+    found = rewinds.standing(store)
     name = layout.parse_attempt(ATTEMPT)
     assert name is not None
     use(rewinds.why_left(found, name))

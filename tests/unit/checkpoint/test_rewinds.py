@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.checkpoint.repository import layout, pins, retention, rewinds, selection
+from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, rewinds, selection
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -21,6 +23,10 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path / "root"))
 
 
+def back(store: Store, attempt: str, by: str = "") -> None:
+    rewinds.record(store, attempt, catalog.highest(store)[0], by)
+
+
 def newest(store: Store) -> str:
     assert selection.newest_valid(store).attempt == selection.newest_whole(store).attempt
     return selection.newest_whole(store).attempt
@@ -28,7 +34,7 @@ def newest(store: Store) -> str:
 
 def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
-    rewinds.record(store, names[1], "alice")
+    back(store, names[1], "alice")
     assert newest(store) == names[1]
     assert [entry.attempt for entry in selection.walk(store)] == [names[1], names[0]]
     # A capture of the branch that was left, which a flush commits late.
@@ -43,14 +49,14 @@ def test_what_is_newer_is_left_and_what_comes_after_is_not(store: Store) -> None
 
 def test_whoever_names_one_that_was_left_is_heard(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
-    rewinds.record(store, names[0])
+    back(store, names[0])
     assert [entry.attempt for entry in selection.walk(store, first=names[2])] == [names[2], names[0]]
 
 
 def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3, 4)]
-    rewinds.record(store, names[0])
-    rewinds.record(store, names[2])
+    back(store, names[0])
+    back(store, names[2])
     assert newest(store) == names[2]
     assert [entry.attempt for entry in selection.walk(store)] == [names[2], names[1], names[0]]
     assert [one.attempt for one in rewinds.standing(store)] == [names[2]]
@@ -58,15 +64,15 @@ def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) 
 
 def test_two_steps_back_leave_two_branches(store: Store) -> None:
     first = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
-    rewinds.record(store, first[1])
+    back(store, first[1])
     second = [put_checkpoint(store, seq, epoch=2) for seq in (3, 4)]
-    rewinds.record(store, second[0])
+    back(store, second[0])
     assert [entry.attempt for entry in selection.walk(store)] == [second[0], first[1], first[0]]
 
 
 def test_nothing_but_what_was_left_is_no_reason_to_start_from_scratch(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2)]
-    rewinds.record(store, names[0])
+    back(store, names[0])
     shutil.rmtree(Path(store.url, names[0]))
     with pytest.raises(NoValidCheckpoint, match=f"left on purpose: the run went back to {names[0]}"):
         selection.newest_whole(store)
@@ -74,7 +80,7 @@ def test_nothing_but_what_was_left_is_no_reason_to_start_from_scratch(store: Sto
 
 def test_the_checkpoint_that_was_gone_back_to_outlives_every_policy(store: Store) -> None:
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
-    rewinds.record(store, names[0])
+    back(store, names[0])
     for seq in (2, 3, 4, 5):
         put_checkpoint(store, seq, epoch=2)
     items = retention.survey(store)
@@ -84,7 +90,7 @@ def test_the_checkpoint_that_was_gone_back_to_outlives_every_policy(store: Store
 def test_a_name_that_is_not_there_is_refused_and_leaves_no_record(store: Store) -> None:
     put_checkpoint(store, 1)
     with pytest.raises(CheckpointError, match="not a committed checkpoint"):
-        rewinds.record(store, str(layout.AttemptName(9, 9, 1, "abcd")))
+        back(store, str(layout.AttemptName(9, 9, 1, "abcd")))
     assert store.list(layout.REWINDS) == []
 
 
@@ -92,7 +98,38 @@ def test_a_name_that_is_not_there_is_refused_and_leaves_no_record(store: Store) 
 def test_a_damaged_record_is_not_overlooked(store: Store, text: bytes) -> None:
     """It says what must not be taken: without it the branch that was left would be taken again, in silence."""
     name = put_checkpoint(store, 1)
-    rewinds.record(store, name)
+    back(store, name)
     Path(store.url, layout.REWINDS, "000001.json").write_bytes(text)
-    with pytest.raises(CheckpointError, match="says which checkpoints were left on purpose, and is damaged"):
+    with pytest.raises(CheckpointError, match="says which checkpoints were left on purpose, and is not to be trusted"):
+        selection.newest_whole(store)
+
+
+def test_three_steps_back_do_not_bring_back_what_was_left_twice(store: Store) -> None:
+    first = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    back(store, first[0])
+    other = put_checkpoint(store, 2, epoch=2)
+    back(store, first[1])
+    back(store, other)
+    assert [entry.attempt for entry in selection.walk(store)] == [other, first[0]]
+
+
+@pytest.mark.parametrize("change", [{"epoch": 10**17}, {"order": [1, 0]}, {"attempt": "seq-1"}, {"epoch": True}])
+def test_a_record_that_contradicts_itself_is_not_believed(store: Store, change: dict[str, object]) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2)]
+    back(store, names[0])
+    path = Path(store.url, layout.REWINDS, "000001.json")
+    body = {key: value for key, value in json.loads(path.read_text()).items() if key != "self"}
+    path.write_bytes(manifest.seal_json({**body, **change}))
+    with pytest.raises(CheckpointError, match="is not to be trusted: it is none of ours"):
+        selection.newest_whole(store)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
+def test_what_another_user_has_written_is_not_believed(store: Store) -> None:
+    """Whoever may make names in a root could send a run back at each start."""
+    names = [put_checkpoint(store, seq) for seq in (1, 2)]
+    os.chmod(store.url, 0o1777)
+    back(store, names[0])
+    os.chown(Path(store.url, layout.REWINDS, "000001.json"), 4242, -1)
+    with pytest.raises(CheckpointError, match="belongs to uid 4242"):
         selection.newest_whole(store)

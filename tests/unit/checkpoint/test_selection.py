@@ -4,7 +4,7 @@ import random
 import shutil
 import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, List, Optional
 
 import pytest
 
@@ -125,7 +125,9 @@ def test_told_where_to_begin(committed) -> None:
         list(selection.walk(root, first="seq-000099.step-0000000010.e1-abcd"))
 
 
-def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(tmp_path: Path) -> None:
+def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """HyperPod's step retry: the environment of the attempt's beginning, and newer checkpoints of its own."""
     (tmp_path / "root").mkdir()
     store = open_store(str(tmp_path / "root"))
@@ -140,6 +142,18 @@ def test_an_attempt_that_is_started_again_goes_on_from_what_it_has_saved_itself(
 
     assert given("7.0.1") == [own[1], own[0], told, before]
     assert given("7.0.2") == given(None) == [told, before]
+    # An I/O error says nothing either, so nothing older may be taken in its place.
+    real = verify.read_manifest
+
+    def unread(where: Any, attempt: str) -> Any:
+        if attempt == own[1]:
+            raise OSError(5, "Input/output error", attempt)
+        return real(where, attempt)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(verify, "read_manifest", unread)
+        with pytest.raises(OSError, match="Input/output"):
+            given("7.0.1")
     # A damaged manifest says nothing of who saved it, so it stays passed over.
     (tmp_path / "root" / own[1] / layout.MANIFEST_FILE).write_bytes(b"{")
     assert given("7.0.1") == [own[0], told, before]

@@ -1,0 +1,52 @@
+"""What follows from what ranks said: a checkpoint that they cannot read, and one that lies in memory alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.job import checkpoint_choice
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.resumption import Resumption
+from hyperpod_kit.slurm import verdict
+from hyperpod_kit.slurm.verdict import RestoreVerdict
+from tests.unit.job.toy_trainer import commit_checkpoint
+
+
+def resumption(root: Path) -> Resumption:
+    return Resumption(RunOptions(str(root), ()), None, None, None)  # type: ignore[arg-type]
+
+
+def unreadable(root: Path, name: str, attempt: str) -> RestoreVerdict:
+    found = RestoreVerdict("", rejected=((name, "Input/output error"),), error="StorageUnreadable", why="no")
+    verdict.tell({"HPK_STATE": str(root / ".hpk"), "HPK_ATTEMPT": attempt}, found)
+    return found
+
+
+def row(found: RestoreVerdict, restart: int) -> dict[str, Any]:
+    return {"event": "restored", "restart": restart, **found.fields()}
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over_when_other_nodes_could_not_either(tmp_path: Path) -> None:
+    found = unreadable(tmp_path, "seq-000002", "7.0.0")
+    first = resumption(tmp_path)
+    assert first.verdicts("7.0.0") and not first.pass_over_unreadable([row(found, 0)], 0), "other nodes are tried"
+    second = resumption(tmp_path)
+    second.verdicts("7.0.0")
+    assert second.pass_over_unreadable([row(found, 0)], 1) and list(second.unreadable) == ["seq-000002"]
+    # Passing over it has not helped, so there is nothing else: the job is handed back, which has a budget.
+    assert not second.pass_over_unreadable([row(found, 0)], 1)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_stepping_back_from_a_capture_in_memory_turns_memory_off(tmp_path: Path, committed: bool) -> None:
+    """It is nowhere in the root, so nothing there says that it was passed over."""
+    if committed:
+        commit_checkpoint(str(tmp_path), 1, 1, 10)
+    memory = str(layout.AttemptName(2, 20, 1, "abcd"))
+    choice = checkpoint_choice.choose(str(tmp_path), passed_over={memory: "twice after loading it"})
+    assert choice.step == (10 if committed else 0) and choice.environment()["HPK_RESUME_MEMORY"] == "0"
+    assert "HPK_RESUME_MEMORY" not in checkpoint_choice.choose(str(tmp_path)).environment()

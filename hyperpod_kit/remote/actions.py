@@ -9,7 +9,7 @@ from typing import Any, Callable, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
-from hyperpod_kit.remote.node_report import object_behind_banner
+from hyperpod_kit.remote.sent_report import object_behind_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed, Runner
 from hyperpod_kit.untrusted.text import clean

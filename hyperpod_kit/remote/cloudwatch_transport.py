@@ -11,7 +11,7 @@ import time
 from typing import Callable, Sequence
 
 from hyperpod_kit.aws.logs import LogLine, Logs, creation_stream, log_group
-from hyperpod_kit.remote.node_report import NoReport, read_report
+from hyperpod_kit.remote.sent_report import NoReport, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
 

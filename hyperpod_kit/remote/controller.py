@@ -10,7 +10,7 @@ import math
 from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunTimeout, Unreachable
-from hyperpod_kit.remote.node_report import last_words
+from hyperpod_kit.remote.sent_report import last_words
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget

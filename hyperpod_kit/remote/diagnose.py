@@ -12,7 +12,7 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.causes import RecognisedCause, recognise
 from hyperpod_kit.remote.fan_out import ask_all
-from hyperpod_kit.remote.node_report import object_behind_banner
+from hyperpod_kit.remote.sent_report import object_behind_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.terminal import indented

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
-from hyperpod_kit.remote.node_report import last_words
+from hyperpod_kit.remote.sent_report import last_words
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.parse import json_object

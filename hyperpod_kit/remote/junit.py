@@ -9,7 +9,7 @@ from xml.etree import ElementTree as Xml
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mount_status import MountStatus
-from hyperpod_kit.remote.validate_mounts import NodeReport
+from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted.text import printable
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Iterator, Sequence
 
 from hyperpod_kit.model.states import STATES, MountState
-from hyperpod_kit.remote.validate_mounts import NodeReport
+from hyperpod_kit.remote.node_report import NodeReport
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Callable, Iterator
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.remote.node_report import last_words
+from hyperpod_kit.remote.sent_report import last_words
 
 
 def words(command: str, address: str, port: int) -> list[str]:

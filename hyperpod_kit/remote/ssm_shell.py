@@ -23,7 +23,7 @@ from typing import Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
-from hyperpod_kit.remote.node_report import last_words
+from hyperpod_kit.remote.sent_report import last_words
 from hyperpod_kit.run import Completed
 
 LONGEST_LINE = 3000

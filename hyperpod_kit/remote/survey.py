@@ -8,8 +8,9 @@ from typing import Callable, ContextManager, Iterator, Sequence, Union
 
 from hyperpod_kit.errors import AwsError, ClusterError, Unreachable
 from hyperpod_kit.remote.live_cluster import LiveCluster
+from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.transport import Progress, Transport
-from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
+from hyperpod_kit.remote.validate_mounts import validate_mounts
 
 NoSurvey = Union[AwsError, ClusterError, Unreachable]
 

@@ -7,54 +7,20 @@ failure: silence is never health. Nor is a node's own word for what it must have
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from dataclasses import replace
+from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.fan_out import not_running
-from hyperpod_kit.remote.node_report import NoReport, SentReport, last_words, read_report
+from hyperpod_kit.remote.node_report import NodeReport
+from hyperpod_kit.remote.sent_report import NoReport, SentReport, last_words, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 from hyperpod_kit.untrusted.text import clean
 
 LOG = "see /var/log/provision/provisioning.log there"
-
-
-@dataclass(frozen=True)
-class NodeReport:
-    """What one node said. `error`: why there is no answer, empty when there is one; `bundle_id`: what it runs.
-
-    said_at: when, in Unix seconds; 0.0 without an answer; warnings: what is not as it should be although all mounts
-    serve.
-    """
-
-    target: NodeTarget
-    mounts: tuple[MountStatus, ...] = ()
-    error: str = ""
-    hint: str = ""
-    bundle_id: str = ""
-    said_at: float = 0.0
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def healthy(self) -> bool:
-        """Whether the node answered and every required mount can be used."""
-        return not self.error and all(mount.healthy or not mount.required for mount in self.mounts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
-        return {
-            **asdict(self.target),
-            "healthy": self.healthy,
-            "error": self.error,
-            "hint": self.hint,
-            "bundle_id": self.bundle_id,
-            "said_at": self.said_at,
-            "warnings": list(self.warnings),
-            "mounts": [{**asdict(mount), "healthy": mount.healthy} for mount in self.mounts],
-        }
 
 
 def validate_mounts(

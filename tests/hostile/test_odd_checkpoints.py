@@ -22,8 +22,8 @@ from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import deepspeed, newest
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote import junit
+from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.validate_mounts import NodeReport
 from tests.hostile.checkpoints import name_of, put
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ from typing import Any, Dict
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, UsageError
 from hyperpod_kit.node.peers.query import PeerQuestion
-from hyperpod_kit.remote import causes, controller, installed, node_report
+from hyperpod_kit.remote import causes, controller, installed, sent_report
 from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_kit.remote.ssm_shell import _understood
@@ -147,8 +147,8 @@ HEARD = {"id": TARGET.instance_id, "way": "ssh", "returncode": 0, "stdout": json
 PARSERS = [
     Parser(
         "node: mount report",
-        lambda data: node_report.read_report(text_of(data)),
-        (node_report.NoReport,),
+        lambda data: sent_report.read_report(text_of(data)),
+        (sent_report.NoReport,),
         of_json(MOUNTS),
         (js(MOUNTS),),
     ),

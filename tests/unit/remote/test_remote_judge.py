@@ -13,10 +13,11 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import problems
-from hyperpod_kit.remote.node_report import NoReport, read_report
+from hyperpod_kit.remote.node_report import NodeReport
+from hyperpod_kit.remote.sent_report import NoReport, read_report
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse
-from hyperpod_kit.remote.validate_mounts import NodeReport, judge
+from hyperpod_kit.remote.validate_mounts import judge
 from hyperpod_kit.untrusted.text import LONGEST
 
 NODE = NodeTarget("i-0", "g", "compute", "10.0.0.1")

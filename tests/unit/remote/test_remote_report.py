@@ -13,9 +13,9 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
 from hyperpod_kit.remote.junit import to_xml
+from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report import counts
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.validate_mounts import NodeReport
 
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket", checked_at=1.0)
 DEAD = replace(OK, state="stale", detail="Transport endpoint is not connected")

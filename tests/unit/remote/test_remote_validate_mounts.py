@@ -13,10 +13,11 @@ from rich.console import Console
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report import age, rows
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress
-from hyperpod_kit.remote.validate_mounts import NodeReport, validate_mounts
+from hyperpod_kit.remote.validate_mounts import validate_mounts
 from tests.support.aws import as_client
 from tests.support.http import aws_json
 

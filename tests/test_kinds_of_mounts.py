@@ -91,7 +91,7 @@ def test_a_kind_that_forgets_a_trait_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="abstract"):
         type("Silent", (Mount,), {"kind": "silent", "traits": None})()
     with pytest.raises(TypeError, match="Forgetful lacks package, client_check, restart_when_hung"):
-        type("Forgetful", (Kind,), {"client": "/usr/sbin/mount.forgetful"})
+        type("Forgetful", (Kind,), {"program": "/usr/sbin/mount.forgetful"})
 
 
 def test_a_layer_without_the_file_of_a_kind_cannot_be_imported() -> None:

@@ -77,7 +77,7 @@ def prepare_action(node: Node, name: str) -> int:
 def await_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
-    from hyperpod_kit.node.mounts.kinds.record import remember
+    from hyperpod_kit.node.mounts.mount_record import remember
     from hyperpod_kit.node.mounts.protect import protect
 
     await_healthy(node, node.mount(name), seconds=60.0)

@@ -24,7 +24,7 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.mounts.ensure import clear_dead
-from hyperpod_kit.node.mounts.kinds.record import forget, read_record
+from hyperpod_kit.node.mounts.mount_record import forget, read_record
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.system.mountinfo import find

@@ -17,7 +17,7 @@ from hyperpod_kit.system.mountinfo import MountEntry
 class ToyKind(Kind):
     """`mount -t toy`."""
 
-    client = "/usr/sbin/mount.toy"
+    program = "/usr/sbin/mount.toy"
     package = "toy-utils"
     client_check = ClientCheck()
     restart_when_hung = False

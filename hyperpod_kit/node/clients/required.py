@@ -41,7 +41,7 @@ def required_clients(mounts: Sequence[Mount]) -> List[RequiredClient]:
         found.append(
             RequiredClient(
                 those[0].traits.client,
-                own.client,
+                own.program,
                 own.client_check.minimum,
                 own.client_check.ask,
                 own.client_check.module,

@@ -21,8 +21,8 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.mounts import shadowed_homes
 from hyperpod_kit.node.mounts.ensure import await_healthy
-from hyperpod_kit.node.mounts.kinds.record import read_record
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
+from hyperpod_kit.node.mounts.mount_record import read_record
 from hyperpod_kit.node.mounts.protect import lacking, protect
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import MountStep, StepOutcome
@@ -113,9 +113,9 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
         status = await_healthy(node, mount, seconds=patience)
     except MountFailed as err:
         kind = kind_of(mount)
-        if not os.path.exists(node.paths.real(kind.client)):
+        if not os.path.exists(node.paths.real(kind.program)):
             raise MountFailed(
-                f"{kind.client} is not installed on this node",
+                f"{kind.program} is not installed on this node",
                 hint=f"list {kind.package} under hyperpod_kit.clients, or use another image",
             ) from err
         raise MountFailed(said or err.message, hint=f"on the node: journalctl -u {unit}") from err

@@ -17,8 +17,8 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.homes import make_mount_point
 from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.mounts import platform
-from hyperpod_kit.node.mounts.kinds.record import forget, remember
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
+from hyperpod_kit.node.mounts.mount_record import forget, remember
 from hyperpod_kit.node.mounts.protect import protect
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.timing import look_until

@@ -15,7 +15,7 @@ from hyperpod_kit.model.mounts.nvme import NvmeMount
 from hyperpod_kit.node.health import publish
 from hyperpod_kit.node.mount_commands import mounts_command
 from hyperpod_kit.node.mounts import bring_up, protect
-from hyperpod_kit.node.mounts.kinds.record import remember
+from hyperpod_kit.node.mounts.mount_record import remember
 from hyperpod_kit.node.warnings import warnings
 
 FSX = "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com"

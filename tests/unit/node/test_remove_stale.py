@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node import remove_stale
 from hyperpod_kit.node.files import write_json
-from hyperpod_kit.node.mounts.kinds.record import remember
+from hyperpod_kit.node.mounts.mount_record import remember
 
 OLD = EfsMount("old", "/old", "fs-0123456789abcdef0")
 UNITS = "etc/systemd/system"

@@ -17,7 +17,7 @@ from hyperpod_kit.system.mountinfo import MountEntry
 class EfsKind(Kind):
     """`mount -t efs`. A hard NFS mount that hangs waits for its server and then goes on: it is never torn away."""
 
-    client = "/usr/sbin/mount.efs"
+    program = "/usr/sbin/mount.efs"
     package = "amazon-efs-utils"
     # Before 1.34.4 two TLS mounts made at the same time could take the same port (efs-utils' change log).
     client_check = ClientCheck("1.34.4", ("--version",))

@@ -20,7 +20,7 @@ from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
-from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
+from hyperpod_kit.node.mounts.mount_record import read_record, replaced
 from hyperpod_kit.system.mountinfo import MountEntry
 
 

@@ -43,11 +43,11 @@ class Kind(ABC):
     A kind that leaves one of the next four open is a TypeError at its import.
     """
 
-    client: str
+    program: str
     """The program without which nothing can be mounted."""
 
     package: str
-    """Where `client` comes from, for a person."""
+    """Where `program` comes from, for a person."""
 
     client_check: ClientCheck
 

@@ -16,7 +16,7 @@ from hyperpod_kit.system.mountinfo import MountEntry
 class LustreKind(Kind):
     """`mount -t lustre`. A hang is the network's or the file system's: the client recovers, killing nothing helps."""
 
-    client = "/usr/sbin/mount.lustre"
+    program = "/usr/sbin/mount.lustre"
     package = "lustre-client-modules-aws"
     # Any client that was built for the running kernel speaks to FSx; mount.lustre's own version says nothing.
     client_check = ClientCheck(module="lustre")

@@ -15,7 +15,7 @@ from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
-from hyperpod_kit.node.mounts.kinds.record import read_record, replaced
+from hyperpod_kit.node.mounts.mount_record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted.files import own_directory
@@ -26,7 +26,7 @@ SOURCE = "mountpoint-s3"
 class MountpointS3Kind(Kind):
     """The unit's own process is the endpoint, so a hung one can be killed and started anew."""
 
-    client = "/usr/bin/mount-s3"
+    program = "/usr/bin/mount-s3"
     package = "mount-s3 (Mountpoint for Amazon S3)"
     # --allow-overwrite came with 1.4.0, --write-part-size with 1.8.0 (Mountpoint's change log).
     client_check = ClientCheck("1.8.0", ("--version",))

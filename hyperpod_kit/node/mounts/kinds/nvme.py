@@ -15,7 +15,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
-from hyperpod_kit.node.mounts.kinds.record import read_record
+from hyperpod_kit.node.mounts.mount_record import read_record
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted.files import own_directory
 
@@ -25,7 +25,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 class NvmeKind(Kind):
     """`mount -o bind`. There is no endpoint: the disk answers, or the machine is to be replaced."""
 
-    client = "/usr/bin/mount"
+    program = "/usr/bin/mount"
     package = "util-linux"
     client_check = ClientCheck()
     restart_when_hung = False

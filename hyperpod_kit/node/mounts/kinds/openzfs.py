@@ -19,7 +19,7 @@ OPTIONS = "noatime,nfsvers=4.2,nconnect=16,rsize=1048576,wsize=1048576,hard,time
 class OpenZfsKind(Kind):
     """`mount -t nfs`. A hang is the network's or the server's: nothing on this node is worth killing."""
 
-    client = "/usr/sbin/mount.nfs"
+    program = "/usr/sbin/mount.nfs"
     package = "nfs-common"
     client_check = ClientCheck()
     restart_when_hung = False

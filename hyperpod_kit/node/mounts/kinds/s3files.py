@@ -17,7 +17,7 @@ from hyperpod_kit.system.mountinfo import MountEntry
 class S3FilesKind(Kind):
     """`mount -t s3files`. The helper itself adds nfsvers=4.2, tls and iam, and refuses to do without."""
 
-    client = "/usr/sbin/mount.s3files"
+    program = "/usr/sbin/mount.s3files"
     package = "amazon-efs-utils 3.0 or newer"
     # mount.s3files came with 3.0.0 (efs-utils' change log).
     client_check = ClientCheck("3.0.0", ("--version",))

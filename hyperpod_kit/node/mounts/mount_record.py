@@ -20,7 +20,7 @@ from hyperpod_kit.system.mountinfo import MountEntry, find
 
 
 @dataclass(frozen=True)
-class Record:
+class MountRecord:
     """`device`: major:minor of the mount that we made; `mount`: its configuration as JSON; `command`: what made it,
     empty where that was not seen."""
 
@@ -29,16 +29,16 @@ class Record:
     command: Tuple[str, ...] = ()
 
 
-def read_record(node: Node, mount: Mount) -> Optional[Record]:
+def read_record(node: Node, mount: Mount) -> Optional[MountRecord]:
     """What was noted of the mount, None without a note that can be read."""
     raw = read_json(node.paths.mount_record(mount.name))
     try:
-        return Record(raw["device"], raw["mount"], tuple(raw.get("command", ()))) if raw else None
+        return MountRecord(raw["device"], raw["mount"], tuple(raw.get("command", ()))) if raw else None
     except (KeyError, TypeError):
         return None
 
 
-def replaced(record: Optional[Record], entry: MountEntry) -> str:
+def replaced(record: Optional[MountRecord], entry: MountEntry) -> str:
     """What became of the mount that we made, in words for a detail; "" while it is the one that is seen."""
     if record is None or record.device == entry.device:
         return ""
@@ -51,7 +51,7 @@ def remember(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
     earlier = read_record(node, mount)
     if entry is None or (not command and earlier is not None and earlier.device == entry.device):
         return
-    record = Record(entry.device, mount_to_dict(mount), tuple(command))
+    record = MountRecord(entry.device, mount_to_dict(mount), tuple(command))
     jot(node.paths.mount_record(mount.name), asdict(record))
 
 

@@ -54,6 +54,9 @@ class EarlierCaptures:
         except HyperpodKitError as err:
             if self._ranks.rank == 0:
                 telling.failed(self._start.root, err)
+            if isinstance(err, telling.AGREED):
+                # Slurm kills a step whose first rank fails: rank 0 must have said why before any of them does.
+                self._ranks.gather(None)
             raise
         if self._ranks.rank == 0:
             telling.restored(self._start.root, outcome.got)

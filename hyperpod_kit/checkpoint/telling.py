@@ -8,9 +8,12 @@ from collections.abc import Mapping
 
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
-from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint, StorageUnreadable
+from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError, NoValidCheckpoint, StorageUnreadable
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
+
+AGREED = (DigestUnavailable, NoValidCheckpoint, StorageUnreadable)
+"""Errors of a restore that all ranks raise together."""
 
 
 def restored(root: str, got: Restored | Fresh, env: Mapping[str, str] = os.environ) -> None:

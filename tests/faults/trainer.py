@@ -123,9 +123,9 @@ class Checkpoints:
         from hyperpod_kit.slurm import verdict
         from hyperpod_kit.slurm.verdict import RestoreVerdict
 
-        told, rejected = os.environ["HPK_RESUME_FROM"], []
+        wanted, rejected = os.environ["HPK_RESUME_FROM"], []
         say_so = (lambda found: verdict.tell(os.environ, found)) if self._rank == 0 else (lambda found: None)
-        first = None if told == verdict.NONE else told
+        first = None if wanted == verdict.NONE else wanted
         for entry in selection.walk(self._root, first=first, own=os.environ["HPK_ATTEMPT"]):
             try:
                 verify.verify_attempt(self._root, entry.attempt)
@@ -138,6 +138,11 @@ class Checkpoints:
         if rejected:
             none = NoValidCheckpoint(self._root, rejected)
             say_so(RestoreVerdict("", rejected=tuple(rejected), error=type(none).__name__, why=none.message))
+            # The first rank that fails takes the others with it, so all wait until rank 0 has said why.
+            told = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]), "restored.json")
+            end = time.monotonic() + 20.0
+            while time.monotonic() < end and not (told.exists() and told.read_bytes().endswith(b"}")):
+                time.sleep(0.05)
             raise none
         say_so(RestoreVerdict(verdict.NONE))
         return verdict.NONE

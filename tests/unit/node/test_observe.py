@@ -9,7 +9,7 @@ from typing import Iterator
 import pytest
 
 NODE = Path(__file__).parents[3] / "hyperpod_kit/node"
-LEVELS = ("mountinfo", "mounts.mount_record", "mounts.kinds", "observe", "mounts", "health")
+LEVELS = ("mounts.mount_record", "mounts.kinds", "observe", "mounts", "health")
 """Lowest first: each imports those before it and its own, the longest name counts."""
 
 
@@ -37,5 +37,5 @@ def test_arrows_between_them_point_down(path: Path) -> None:
 
 
 def test_the_levels_are_told_apart() -> None:
-    words = ["mountinfo", "mounts.mount_record", "mounts.kinds.efs", "observe.check", "mounts.ensure", "health.repair"]
-    assert [level(f"hyperpod_kit.node.{word}") for word in [*words, "remove_stale"]] == [0, 1, 2, 3, 4, 5, -1]
+    words = ["mounts.mount_record", "mounts.kinds.efs", "observe.check", "mounts.ensure", "health.repair"]
+    assert [level(f"hyperpod_kit.node.{word}") for word in [*words, "remove_stale"]] == [0, 1, 2, 3, 4, -1]

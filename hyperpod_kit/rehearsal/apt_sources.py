@@ -10,10 +10,10 @@ from typing import Iterator
 from hyperpod_kit.errors import RehearsalError
 
 SUPPORTED = {("debian", "12"): "bookworm", ("ubuntu", "22.04"): "jammy", ("ubuntu", "24.04"): "noble"}
-RELEASES = {"debian": ("bullseye", "bookworm", "trixie"), "ubuntu": ("jammy", "noble")}
+RELEASES = {"debian": ("bullseye", "bookworm", "trixie", "forky"), "ubuntu": ("jammy", "noble")}
 """What node images can be made of on a host of each distribution: older and newer ones than its own too."""
 
-COMPONENTS_SINCE = {"non-free-firmware": ("bookworm", "trixie")}
+COMPONENTS_SINCE = {"non-free-firmware": ("bookworm", "trixie", "forky")}
 """Archive components that not every release has."""
 
 

@@ -12,12 +12,12 @@ import subprocess
 import tempfile
 import threading
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Callable, Iterator, Tuple
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import apt_sources, host_mounts, image_root
+from hyperpod_kit.rehearsal import apt_release, apt_sources, host_mounts, image_root
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import every
@@ -59,7 +59,7 @@ SPLIT_USR = ("bullseye",)
 """Releases whose /sbin is a directory unless it is a link from the start; the layer over the image knows /usr/sbin."""
 MERGE_USR = 'cd "$1"; for name in bin sbin lib lib64; do mkdir -p "usr/$name"; ln -s "usr/$name" .; done'
 BUILD_DEADLINE = 1500.0
-KEPT_IMAGES = 4
+KEPT_IMAGES = 6
 
 Progress = Callable[[str], None]
 
@@ -73,22 +73,27 @@ def _apt_options() -> list[str]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides what is in the image. `customize`: digest of the code that shapes the root."""
+    """Everything that decides what is in the image. `customize`: digest of the code that shapes the root.
+
+    `day`: of the archive of a release that changes daily (apt_release.py), "" of any other.
+    """
 
     codename: str
     architecture: str
     packages: Tuple[str, ...]
     sources: Tuple[str, ...]
     customize: str
+    day: str = ""
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits over all fields."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+        """Sixteen hexadecimal digits over all fields but the day, which stands beside it in the file's name."""
+        fields = {**asdict(self), "day": ""}
+        return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
     def path(self, cache: Path) -> Path:
         """Where the image lies, built or not."""
-        return cache / f"node-{self.codename}-{self.digest}.squashfs"
+        return cache / f"node-{self.codename}-{self.digest}{'-' if self.day else ''}{self.day}.squashfs"
 
 
 def recipe_of(release: str = "") -> Recipe:
@@ -105,6 +110,18 @@ def recipe_of(release: str = "") -> Recipe:
         tuple(apt_sources.sources_of(codename, host)),
         hashlib.sha256(Path(image_root.__file__).read_bytes()).hexdigest(),
     )
+
+
+def _of_today(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
+    """The recipe with the day of its archive; of the newest image that is there when the mirror does not say it."""
+    try:
+        return replace(recipe, day=apt_release.day_of(recipe.codename, recipe.sources, LocalRunner()))
+    except RehearsalError as err:
+        built = sorted(path.stem.rpartition("-")[2] for path in cache.glob(f"{recipe.path(cache).stem}-*.squashfs"))
+        if not built:
+            raise
+        progress(f"{err.message}; the image of {apt_release.said(built[-1])} is taken")
+        return replace(recipe, day=built[-1])
 
 
 @contextmanager
@@ -213,7 +230,7 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
     One builder at a time; the file appears by a rename when it is complete. Raises RehearsalError with the end of
     the build's log; the whole log stays at <cache>/image-build.log.
     """
-    recipe = recipe_of(release)
+    recipe = _of_today(recipe_of(release), cache, progress)
     target = recipe.path(cache)
     if target.exists():
         os.utime(target)

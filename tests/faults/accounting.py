@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Optional
 
+from tests.faults.machines import RELEASE
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm
 
@@ -44,6 +45,8 @@ LogFile={base}/slurmdbd.log
 
 def missing() -> Optional[str]:
     """Why it cannot be started here, or None."""
+    if RELEASE:
+        return f"the node image of {RELEASE} has no slurmdbd"
     absent = [name for name in PROGRAMS if not shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")]
     return f"not installed: {', '.join(absent)}" if absent else None
 
@@ -53,7 +56,7 @@ class AccountedSlurm(PrivateSlurm):
 
     def __init__(self, base: Path, *, nodes: int = 3) -> None:
         self._port, self._database = free_port(), free_port()
-        super().__init__(base, nodes=nodes, more=SLURM.format(base=base, port=self._port))
+        super().__init__(base, nodes=nodes, more=SLURM.format(base=base, port=self._port), release="")
 
     def start_controller(self, *options: str) -> None:
         if "slurmdbd" not in self._daemons:

@@ -1,7 +1,8 @@
 """One cluster for all rows of the table of faults.
 
-HPK_FAULTS=machines boots it (`make faults`: all rows), with HPK_FAULTS_RELEASE=trixie of another release (its seconds
-are not noted). Otherwise it is a Slurm on loopback, and only the quick rows that need no machine of their own are run.
+HPK_FAULTS=machines boots it (`make faults`: all rows). Otherwise it is a Slurm on loopback: with HPK_FAULTS=private all
+rows that need no machine of their own are run, without it the quick ones. HPK_FAULTS_RELEASE=trixie: of another release
+(its seconds are not noted).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with machine_site(tmp_path_factory.mktemp("faults")) as site:
             yield site
         return
-    with private_site(PrivateSlurm, more=PREEMPTION.replace("enable_configless,", "")) as found:
+    with private_site(PrivateSlurm, more=PREEMPTION.replace("enable_configless,", ""), release=RELEASE) as found:
         yield found
 
 

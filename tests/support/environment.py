@@ -5,7 +5,7 @@ from __future__ import annotations
 MEANINGS = {
     "HPK_CONTAINER_SOURCES": "the directory with the sources of enroot and pyxis",
     "HPK_FAULTS": "`machines` or `private`: run tests/faults on a rehearsal, or on a Slurm of its own",
-    "HPK_FAULTS_RELEASE": "the release of the machines' image",
+    "HPK_FAULTS_RELEASE": "the release whose Slurm the rows of faults meet, on machines or on loopback",
     "HPK_FAULT_COUNT": "how many random faults",
     "HPK_FAULT_KEEP": "where the random run is kept between its pieces",
     "HPK_FAULT_SECONDS": "how long a piece of the random run is",
@@ -17,5 +17,6 @@ MEANINGS = {
     "HPK_TEST_KILL_AT": "the command of a role's script at which it is killed",
     "HPK_TEST_PYTHON": "the interpreter that stands for the node's",
     "HPK_TEST_RANDOM": "set: property tests draw other examples at each run",
+    "HPK_TEST_RELEASE": "the release whose Slurm the tests on loopback run",
     "HPK_UPDATE_GOLDEN": "set: what is rendered now becomes the golden bundle",
 }

@@ -16,9 +16,12 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional
 
+from tests.support.release_root import ReleaseRoot
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+RELEASE = os.environ.get("HPK_TEST_RELEASE", "")
+"""Whose Slurm it is, where it is not this host's: a release of `rehearse up --release`."""
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel", "cc")
 
 SLURM_CONF = """\
@@ -56,22 +59,31 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 def missing() -> Optional[str]:
     """Why it cannot be started here, or None."""
+    if os.geteuid() != 0:
+        return "slurmd starts the jobs of another user only as root"
+    if RELEASE:
+        return None if shutil.which("mmdebstrap") else "not installed: mmdebstrap"
     path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
     absent = [name for name in PROGRAMS if not shutil.which(name, path=path)]
     if absent:
         return f"not installed: {', '.join(absent)}"
     if not any(Path(place, "slurm", "spank.h").exists() for place in ("/usr/include", "/opt/slurm/include")):
         return "not installed: slurm/spank.h (libslurm-dev)"
-    if os.geteuid() != 0:
-        return "slurmd starts the jobs of another user only as root"
     return None
 
 
 class PrivateSlurm:
-    """`nodes` slurmds named n1…; jobs run as uid and gid `user` (an ordinary one). `more`: lines of slurm.conf."""
+    """`nodes` slurmds named n1…; jobs run as uid and gid `user` (an ordinary one). `more`: lines of slurm.conf.
 
-    def __init__(self, base: Path, *, nodes: int = 3, user: int = 65534, more: str = "") -> None:
+    `release`: whose Slurm, compiler and Python it is, "" for this host's own (release_root.py).
+    """
+
+    def __init__(
+        self, base: Path, *, nodes: int = 3, user: int = 65534, more: str = "", release: str = RELEASE
+    ) -> None:
         self.base = base
+        self._release = release
+        self._root: Optional[ReleaseRoot] = None
         self._more = more
         self.user = user
         self.count = nodes
@@ -86,27 +98,15 @@ class PrivateSlurm:
         """Returns when every node is idle. Raises AssertionError with the place of the logs."""
         base = self.base
         base.chmod(0o755)
+        if self._release:
+            self._root = ReleaseRoot(self._release)
         (base / "state").mkdir()
         (base / "munge.key").write_bytes(os.urandom(128))
         (base / "munge.key").chmod(0o400)
-        subprocess.run(
-            [
-                "cc",
-                "-shared",
-                "-fPIC",
-                "-O2",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-o",
-                base / "auto_resume.so",
-                "-I/opt/slurm/include",
-                REPOSITORY / "slurm" / "plugin" / "auto_resume.c",
-            ],
-            check=True,
-            timeout=60,
-        )
-        if self._version() >= (23, 2):
+        source = REPOSITORY / "slurm" / "plugin" / "auto_resume.c"
+        options = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I/opt/slurm/include"]
+        self.call("cc", *options, "-o", f"{base}/auto_resume.so", str(source))
+        if self.version() >= (23, 2):
             # Nothing here is tracked by cgroups, which newer slurmds would set up for themselves otherwise.
             (base / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
@@ -156,6 +156,8 @@ class PrivateSlurm:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self._root:
+            self._root.close()
 
     def start_controller(self, *options: str) -> None:
         """Returns when slurmctld answers."""
@@ -188,7 +190,7 @@ class PrivateSlurm:
         """Run a Slurm command, as root or as the ordinary user; returns its standard output."""
         user = ["setpriv", f"--reuid={self.user}", f"--regid={self.user}", "--clear-groups"] if as_user else []
         done = subprocess.run(
-            [*user, *argv],
+            self._there([*user, *argv], cwd or self.base),
             env=self.environment,
             cwd=cwd or self.base,
             text=True,
@@ -207,15 +209,19 @@ class PrivateSlurm:
         found = re.search(r"JobState=(\S+)", self.call("scontrol", "-o", "show", "job", job))
         return found.group(1) if found else ""
 
-    def _version(self) -> tuple[int, int]:
+    def version(self) -> tuple[int, int]:
+        """(22, 5) of 22.05.8."""
         found = re.search(r"(\d+)\.(\d+)", self.call("slurmctld", "-V"))
         return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
+    def _there(self, argv: List[str], cwd: Path) -> List[str]:
+        return self._root.argv(argv, cwd) if self._root else argv
+
     def _spawn(self, *argv: str, tag: str = "") -> None:
-        program = shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
+        program = argv[0] if self._root else shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
         with open(self.base / f"{tag or argv[0]}.out", "ab") as log:
             self._daemons[tag or argv[0]] = subprocess.Popen(
-                [program, *argv[1:]],
+                self._there([program, *argv[1:]], self.base),
                 env=self.environment,
                 cwd=self.base,
                 stdin=subprocess.DEVNULL,

@@ -109,9 +109,10 @@ deb http://mirror.example/security bookworm-security main
         "deb http://mirror.example/debian bullseye-updates main",
     ]
     assert "non-free-firmware" in sources_of("trixie", BOOKWORM, root)[0]
+    assert sources_of("forky", BOOKWORM, root)[1] == "deb http://mirror.example/debian forky-updates main"
     assert sources_of("bookworm", BOOKWORM, root) == own_sources("bookworm", root)
 
 
 def test_a_release_of_another_distribution_is_refused_with_those_that_work(tmp_path):
-    with pytest.raises(RehearsalError, match=r"jammy.*bullseye, bookworm, trixie"):
+    with pytest.raises(RehearsalError, match=r"jammy.*bullseye, bookworm, trixie, forky"):
         sources_of("jammy", BOOKWORM, tmp_path)

@@ -83,6 +83,49 @@ def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
     assert result == [RECIPE.path(cache)] and steps == []
 
 
+FORKY = Recipe("forky", "x86_64", ("systemd",), ("deb http://mirror.example/debian forky main",), "0")
+
+
+@pytest.fixture
+def changing(tmp_path, monkeypatch):
+    """A mirror whose archive of forky is of the day that the test sets; without one it does not answer."""
+    said = {}
+
+    def day_of(codename, sources, runner):
+        if "day" not in said:
+            raise RehearsalError("mirror.example does not say of which day it is")
+        return said["day"]
+
+    monkeypatch.setattr(image, "recipe_of", lambda release: FORKY)
+    monkeypatch.setattr(image.apt_release, "day_of", day_of)
+    return said
+
+
+def test_an_image_of_a_changing_release_is_of_a_day(changing, tmp_path, monkeypatch):
+    steps = []
+    fake_build(monkeypatch, steps)
+    changing["day"] = "20261030T080801"
+    first = image.ensure(tmp_path)
+    assert first.name == f"node-forky-{FORKY.digest}-20261030T080801.squashfs"
+    assert image.ensure(tmp_path) == first and steps == ["mmdebstrap", "mksquashfs"]
+    changing["day"] = "20261031T080802"
+    assert image.ensure(tmp_path) != first and len(steps) == 4
+
+
+def test_where_the_mirror_is_silent_the_newest_image_is_taken_and_that_is_said(changing, tmp_path):
+    for day in ("20261030T080801", "20261029T080801"):
+        dataclasses.replace(FORKY, day=day).path(tmp_path).touch()
+    dataclasses.replace(FORKY, packages=(), day="20261031T080801").path(tmp_path).touch()
+    said = []
+    assert "20261030" in image.ensure(tmp_path, said.append).name
+    assert said == ["mirror.example does not say of which day it is; the image of 2026-10-30 is taken"]
+
+
+def test_where_the_mirror_is_silent_and_no_image_is_there_nothing_is_built(changing, tmp_path):
+    with pytest.raises(RehearsalError, match="does not say of which day"):
+        image.ensure(tmp_path)
+
+
 def test_a_failed_build_shows_the_end_of_its_log(cache, tmp_path):
     with pytest.raises(RehearsalError, match=r"(?s)exited 3.*no such package"):
         image._run_reporting(["sh", "-c", "echo 'E: no such package' >&2; exit 3"], lambda text: None, tmp_path / "log")
@@ -94,7 +137,7 @@ def test_only_the_last_images_stay(cache):
         path.touch()
         os.utime(path, (number, number))
     image._forget_oldest(cache)
-    assert sorted(path.name[-10] for path in cache.glob("node-*")) == ["2", "3", "4", "5"]
+    assert sorted(path.name[-10] for path in cache.glob("node-*")) == ["2", "3", "4", "5", "6", "7"]
 
 
 def test_an_image_has_no_identity(tmp_path):

@@ -1,0 +1,70 @@
+"""Programs of another release, run on this host: its node image as the root of a mount namespace of their own.
+
+No machine boots: processes, loopback, /tmp, /dev/shm and this repository are this host's, /usr and /etc are the
+image's. What is written elsewhere goes to a tmpfs that ends with the namespace.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import List, Sequence
+
+from hyperpod_kit.rehearsal import image
+from hyperpod_kit.rehearsal.boot import cache_dir
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+# An empty directory of the host's is where it all comes to lie, seen by this namespace alone.
+ENTER = """\
+set -e
+mount --make-rslave /
+mount -t tmpfs release /mnt
+mkdir /mnt/image /mnt/up /mnt/work /mnt/root
+mount -o ro,loop "$1" /mnt/image
+mount -t overlay release -o lowerdir=/mnt/image,upperdir=/mnt/up,workdir=/mnt/work /mnt/root
+cd /mnt/root
+for place in /proc /sys /dev /tmp "$2"; do mkdir -p ".$place"; mount --rbind "$place" ".$place"; done
+mount -t tmpfs run run
+cp /etc/hosts /etc/hostname etc/
+mkdir -p old
+pivot_root . old
+cd /
+umount -l old
+echo ready
+read -r end
+"""
+
+
+class ReleaseRoot:
+    """`release`: as `rehearse up --release` takes it. The image is built where it is not there yet."""
+
+    def __init__(self, release: str) -> None:
+        self.release = release
+        built = image.ensure(cache_dir(), lambda text: print(text, file=sys.stderr), release)
+        self._holder = subprocess.Popen(
+            ["unshare", "--mount", "--", "sh", "-c", ENTER, "sh", str(built), str(REPOSITORY)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._holder.stdout and self._holder.stderr
+        if self._holder.stdout.readline() != "ready\n":
+            raise AssertionError(f"{built} cannot be entered: {self._holder.stderr.read()}")
+
+    def argv(self, command: Sequence[str], cwd: Path) -> List[str]:
+        """The words that run a command there, in a directory there; the process is the command's own."""
+        return ["nsenter", "-t", str(self._holder.pid), "-m", f"--wdns={cwd}", "--", *command]
+
+    def run(self, *command: str, timeout: float = 60) -> str:
+        """Standard output. Raises AssertionError."""
+        done = subprocess.run(self.argv(command, Path("/")), text=True, timeout=timeout, capture_output=True)
+        assert done.returncode == 0, f"{command} exited {done.returncode}: {done.stdout}{done.stderr}"
+        return done.stdout
+
+    def close(self) -> None:
+        """The mounts go with the last process that runs there."""
+        self._holder.kill()
+        self._holder.communicate(timeout=10)

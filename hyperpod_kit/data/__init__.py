@@ -1,0 +1,33 @@
+"""Training data: every sample exactly once an epoch, on any number of ranks, read from where it lies.
+
+`from hyperpod_kit.data import SampleIndex, IndexedDataset, ElasticLoader`: names are loaded on first use, so that an
+index is made without torch.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from hyperpod_kit.data.dataset import IndexedDataset as IndexedDataset
+    from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
+    from hyperpod_kit.data.loader import ElasticLoader as ElasticLoader
+    from hyperpod_kit.data.order import ShuffledOrder as ShuffledOrder
+    from hyperpod_kit.data.position import Last as Last
+
+_WHERE = {
+    "ElasticLoader": "loader",
+    "IndexedDataset": "dataset",
+    "Last": "position",
+    "SampleIndex": "index.layout",
+    "ShuffledOrder": "order",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)

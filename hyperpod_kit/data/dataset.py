@@ -1,0 +1,97 @@
+"""The samples of an index by their numbers: a map-style data set with a length, for torch's DataLoader or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hyperpod_kit.data.formats.table import RecordReader, module_of
+from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.reading.source_files import SourceFiles
+from hyperpod_kit.errors import BadRecord
+
+MEMORY = 256 << 20
+_FILES_REMEMBERED = 4096
+
+
+class IndexedDataset:
+    """Sample n of an index, decoded, then `transform(sample)`.
+
+    Lines are decoded as JSON, or as text where the file's name does not speak of JSON; a row of Parquet is a dict, a
+    sample of a tar a dict from ending to bytes, a whole file its bytes. `decode=False` leaves bytes. `memory`: bytes of
+    decompressed or decoded data that each process keeps.
+    """
+
+    def __init__(
+        self,
+        index: SampleIndex,
+        *,
+        transform: Callable[[Any], Any] | None = None,
+        decode: bool = True,
+        memory: int = MEMORY,
+    ) -> None:
+        self.index = index
+        self._transform = transform
+        self._decode = decode
+        self._memory = memory
+        self._files = SourceFiles()
+        self._readers: dict[str, RecordReader] = {}
+        self._known: dict[int, IndexedFile] = {}
+
+    def __len__(self) -> int:
+        return self.index.samples
+
+    def __getitem__(self, number: int) -> Any:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """Several samples, in the order asked for. Raises BadRecord, ChangedFile, OSError."""
+        asked = np.asarray(numbers, dtype=np.int64)
+        files, starts, lengths = self.index.where(asked)
+        return [
+            self._sample(self._file(file), number, start, length)
+            for number, file, start, length in zip(
+                asked.tolist(), files.tolist(), starts.tolist(), lengths.tolist(), strict=True
+            )
+        ]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_files": SourceFiles(), "_readers": {}, "_known": {}}
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes that this process has read from the sources."""
+        return self._files.bytes_read
+
+    def _file(self, number: int) -> IndexedFile:
+        found = self._known.get(number)
+        if found is None:
+            if len(self._known) >= _FILES_REMEMBERED:
+                self._known.clear()
+            found = self._known[number] = self.index.file(number)
+        return found
+
+    def _sample(self, file: IndexedFile, number: int, start: int, length: int) -> Any:
+        reader = self._readers.get(file.format)
+        if reader is None:
+            reader = self._readers[file.format] = module_of(file.format).reader(self._files, self._memory)
+        record = reader.record(file, start, length)
+        if self._decode and isinstance(record, bytes):
+            record = self._decoded(record, file, number, start)
+        return record if self._transform is None else self._transform(record)
+
+    def _decoded(self, record: bytes, file: IndexedFile, number: int, start: int) -> Any:
+        if file.format == "whole":
+            return record
+        try:
+            return json.loads(record) if _is_json(file.path) else record.decode()
+        except (ValueError, RecursionError) as err:
+            raise BadRecord(file.path, start, number, f"{type(err).__name__}: {err}") from None
+
+
+def _is_json(path: str) -> bool:
+    name = path.rpartition("/")[2].lower()
+    return ".json" in name or ".ndjson" in name

@@ -1,0 +1,1 @@
+"""How samples lie in a file: one module a format."""

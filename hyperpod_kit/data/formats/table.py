@@ -1,0 +1,64 @@
+"""Which format a file is of, by its name, and what every module of a format has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+
+SUFFIXES = {
+    "lines": (".jsonl", ".ndjson", ".jsonlist", ".jsonline", ".txt", ".text"),
+    "gzip": tuple(f"{name}.gz" for name in (".jsonl", ".ndjson", ".json", ".txt", ".text")),
+    "zstd": tuple(f"{name}.zst" for name in (".jsonl", ".ndjson", ".json", ".txt", ".text")),
+    "parquet": (".parquet",),
+    "tar": (".tar",),
+    "whole": (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tiff", ".npy", ".wav", ".flac", ".mp3", ".mp4"),
+}
+"""Format -> endings of names, in lower case."""
+
+_MODULES = {"lines": "lines", "whole": "whole"}
+"""Format -> its module, which has `scan` and `reader`."""
+
+
+class Scan(NamedTuple):
+    """What was found in one file: where each sample begins and how long it is, the digest of the file's bytes, how many
+    records are none, and for compressed files the places at which reading can begin (see index/layout.py)."""
+
+    starts: npt.NDArray[np.uint64]
+    lengths: npt.NDArray[np.uint32]
+    digest: str
+    skipped: int = 0
+    points: npt.NDArray[np.uint64] = np.zeros((0, 2), np.uint64)
+
+
+class RecordReader(Protocol):
+    """Reads single samples of the files of one format."""
+
+    def record(self, file: Any, start: int, length: int) -> Any:
+        """What is stored: bytes, or a dict where the format has fields. `file`: an IndexedFile."""
+
+
+class SampleFormat(Protocol):
+    """A module of a format."""
+
+    scan: Callable[[SourceFile, Callable[[int], None]], Scan]
+    reader: Callable[[SourceFiles, int], RecordReader]
+
+
+def format_of(path: str) -> str | None:
+    """The format of a file by its name; None for a name that says nothing."""
+    lower = path.lower()
+    for name, endings in SUFFIXES.items():
+        if lower.endswith(endings):
+            return name
+    return None
+
+
+def module_of(name: str) -> Any:
+    """The module of a format. Raises KeyError."""
+    return import_module(f"hyperpod_kit.data.formats.{_MODULES[name]}")

@@ -1,0 +1,193 @@
+"""Make an index, or bring one up to date: files in parallel, what is done stays done, unchanged files are not read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.formats.table import Scan, module_of
+from hyperpod_kit.data.index import layout, sources
+from hyperpod_kit.data.index.layout import FILE, POINT, SampleIndex, below
+from hyperpod_kit.data.index.parts import Parts
+from hyperpod_kit.data.reading.source_files import open_source
+from hyperpod_kit.errors import ChangedFile, DataError
+from hyperpod_kit.system import atomic_file
+
+_BESIDE = ".hpk-index"
+
+
+@dataclass(frozen=True)
+class Built:
+    """An index, and what it took: files that were read and files that an earlier run had read."""
+
+    index: SampleIndex
+    read: int
+    known: int
+    passed_over: int
+
+
+def place_of(names: Sequence[str]) -> str:
+    """Where an index goes when nobody says: into the source, if it is one directory that can be written, else into the
+    user's cache."""
+    import hashlib
+
+    if len(names) == 1 and os.path.isdir(names[0]) and os.access(names[0], os.W_OK):
+        return os.path.join(os.path.abspath(names[0]), _BESIDE)
+    key = hashlib.blake2b("\0".join(names).encode(), digest_size=8).hexdigest()
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return os.path.join(cache, "hyperpod-kit", "data", key)
+
+
+def build(
+    names: Sequence[str],
+    out: str | None = None,
+    *,
+    format: str | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Built:
+    """The index of `names`, in `out`. `progress(bytes done, bytes in all)` is called from time to time.
+
+    Killed and called again, it goes on; called when nothing changed, it reads no file.
+    Raises DataError, OSError.
+    """
+    place = out or place_of(names)
+    found = sources.look(names, format=format)
+    os.makedirs(place, exist_ok=True)
+    parts = Parts(os.path.join(place, "parts"), digests.fastest())
+    scans: list[Scan | None] = [parts.get(_key(found, one)) for one in found.files]
+    known = sum(one is not None for one in scans)
+    total = sum(one.size for one in found.files)
+    count = ByteCount(total, sum(one.size for one, scan in zip(found.files, scans, strict=True) if scan), progress)
+    for number, scan in _scanned(found, scans, threads or min(8, os.cpu_count() or 1), count):
+        scans[number] = scan
+        parts.put(_key(found, found.files[number]), scan)
+    parts.flush()
+    made = _write(place, found, [scan for scan in scans if scan is not None])
+    return Built(made, len(found.files) - known, known, found.passed_over)
+
+
+class ByteCount:
+    """Bytes that threads have looked at, told a few times a second."""
+
+    def __init__(self, total: int, done: int, tell: Callable[[int, int], None]) -> None:
+        self._lock = threading.Lock()
+        self._total = total
+        self._done = done
+        self._tell = tell
+        self._told = 0.0
+
+    def advance(self, count: int) -> None:
+        """So many more."""
+        with self._lock:
+            self._done += count
+            now = time.monotonic()
+            if now - self._told < 0.1 and self._done < self._total:
+                return
+            self._told = now
+            self._tell(self._done, self._total)
+
+
+def _key(found: sources.FoundSources, one: sources.FoundFile) -> str:
+    return f"{one.format} {one.size} {one.mtime_ns} {below(found.sources[one.source], one.path)}"
+
+
+def _scanned(
+    found: sources.FoundSources, scans: Sequence[Scan | None], threads: int, count: ByteCount
+) -> Iterator[tuple[int, Scan]]:
+    """What is missing, as it comes. No more files are under way than a few for each thread: there may be millions."""
+    missing = (number for number, scan in enumerate(scans) if scan is None)
+    under_way: dict[Future[Scan], int] = {}
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            while True:
+                for number in missing:
+                    under_way[pool.submit(_one, found, found.files[number], count)] = number
+                    if len(under_way) >= threads * 4:
+                        break
+                if not under_way:
+                    return
+                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                for one in done:
+                    yield under_way.pop(one), one.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _one(found: sources.FoundSources, one: sources.FoundFile, count: ByteCount) -> Scan:
+    path = below(found.sources[one.source], one.path)
+    with contextlib.closing(open_source(path)) as file:
+        if (file.size, file.mtime_ns) != (one.size, one.mtime_ns):
+            raise ChangedFile(path, (one.size, one.mtime_ns), (file.size, file.mtime_ns))
+        try:
+            scan: Scan = module_of(one.format).scan(file, count.advance)
+        except ValueError as err:
+            raise DataError(f"{path} cannot be indexed: {err}") from None
+    return scan
+
+
+def _write(place: str, found: sources.FoundSources, scans: Sequence[Scan]) -> SampleIndex:
+    rows = np.zeros(len(scans), FILE)
+    paths = bytearray()
+    formats = sorted({one.format for one in found.files})
+    first = first_point = 0
+    for row, one, scan in zip(rows, found.files, scans, strict=True):
+        name = one.path.encode("utf-8", "surrogateescape")
+        row["source"], row["path_at"], row["path_length"] = one.source, len(paths), len(name)
+        row["format"], row["size"], row["mtime_ns"] = formats.index(one.format), one.size, one.mtime_ns
+        row["digest"], row["first"], row["samples"] = scan.digest.encode(), first, len(scan.starts)
+        row["skipped"], row["first_point"], row["points"] = scan.skipped, first_point, len(scan.points)
+        paths += name
+        first += len(scan.starts)
+        first_point += len(scan.points)
+    if not first:
+        raise DataError(f"{', '.join(found.sources)}: {len(scans)} files, and no sample in any of them")
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "files": rows,
+        "paths": np.frombuffer(bytes(paths), np.uint8),
+        "starts": np.concatenate([scan.starts for scan in scans]),
+        "lengths": np.concatenate([scan.lengths for scan in scans]),
+        "points": _points(scans),
+    }
+    # The old index is none before the first array changes: a reader sees a whole one, or is told that there is none.
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(place, layout.HEADER))
+    for title, array in arrays.items():
+        with atomic_file.replacing(os.path.join(place, f"{title}.npy")) as stream:
+            np.save(stream, array, allow_pickle=False)
+    index = SampleIndex(
+        place,
+        found.sources,
+        tuple(formats),
+        first,
+        int(arrays["lengths"].sum(dtype=np.uint64)),
+        int(rows["skipped"].sum()),
+        digests.fastest(),
+        layout.data_digest(rows, bytes(paths)),
+    )
+    atomic_file.replace(os.path.join(place, layout.HEADER), layout.header(index), durable=True)
+    return index
+
+
+def _points(scans: Sequence[Scan]) -> npt.NDArray[Any]:
+    pairs = np.concatenate([np.zeros((0, 2), np.uint64), *(scan.points for scan in scans if len(scan.points))])
+    points = np.zeros(len(pairs), POINT)
+    points["raw"], points["plain"] = pairs[:, 0], pairs[:, 1]
+    return points
+
+
+def forget(place: str) -> None:
+    """Remove what an earlier run keeps to go on from."""
+    shutil.rmtree(os.path.join(place, "parts"), ignore_errors=True)

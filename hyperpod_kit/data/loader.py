@@ -1,0 +1,141 @@
+"""torch's DataLoader that knows where training is: it counts what the trainer received, not what workers fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader, Dataset
+
+from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
+from hyperpod_kit.data.position import Last
+from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
+from hyperpod_kit.errors import CheckpointError
+
+STATE = "hpk-position/1"
+
+
+class ElasticLoader(DataLoader[Any]):
+    """A DataLoader over a map-style data set: each sample once an epoch, whoever is killed, on any number of ranks.
+
+    `State(loader=loader)` keeps its position with the weights; restored, it goes on with the first sample that no step
+    in the checkpoint has had, on as many ranks and workers as there are now. `batch_size` is of one rank. Without
+    `order` the samples are shuffled by `seed`. `rank` and `ranks` are those of torch.distributed, unless they are
+    given (with tensor parallelism: the rank among those that get other data). `last` says what becomes of the samples
+    that do not fill a step at the end of an epoch. `epochs`: after so many there are no more batches.
+    Other arguments are DataLoader's: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int = 1,
+        *,
+        order: SampleOrder | None = None,
+        seed: int = 0,
+        rank: int | None = None,
+        ranks: int | None = None,
+        last: Last | str = Last.PAD,
+        epochs: int | None = None,
+        **options: Any,
+    ) -> None:
+        here = dist.is_available() and dist.is_initialized()
+        self._elastic = ElasticBatchSampler(
+            order if order is not None else order_of(dataset, seed),
+            batch_size,
+            rank=rank if rank is not None else dist.get_rank() if here else 0,
+            ranks=ranks if ranks is not None else dist.get_world_size() if here else 1,
+            last=Last(last),
+        )
+        self._data = str(getattr(getattr(dataset, "index", None), "data", ""))
+        self._epochs = epochs
+        self._fillers = 0
+        typed: Dataset[Any] = dataset
+        super().__init__(typed, batch_sampler=self._elastic, **options)
+
+    # --- position -----------------------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Samples that the trainer has received since the first epoch, on all ranks together."""
+        return self._elastic.position
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that the next batch is of."""
+        return self._elastic.course.epoch(self.position)
+
+    @property
+    def remaining(self) -> int:
+        """Steps from here to the end of the epoch."""
+        return self._elastic.course.steps_left(self.position, self._elastic.group)
+
+    @property
+    def fillers(self) -> int:
+        """How many samples at the end of the batch just received were there before in this epoch."""
+        return self._fillers
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch; nothing where the position is in it already, as after a restore.
+
+        Raises ValueError for an epoch that has passed: its samples would come again.
+        """
+        if epoch == self.epoch:
+            return
+        if epoch < self.epoch:
+            raise ValueError(
+                f"set_epoch({epoch}): the position is in epoch {self.epoch}, whose earlier ones have been trained on; "
+                "begin the loop there: for epoch in range(loader.epoch, epochs)"
+            )
+        self._elastic.position = epoch * self._elastic.course.samples
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, and what it is a position in."""
+        return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._meant()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to a position. Raises CheckpointError for one in other data or in another order, with both."""
+        if state.get("format") != STATE or type(state.get("position")) is not int or state["position"] < 0:
+            raise CheckpointError(
+                f"the checkpoint has no position of a loader that this release reads: format {state.get('format')!r}, "
+                f"position {state.get('position')!r}, expected {STATE!r} and a number"
+            )
+        meant = self._meant()
+        other = {name: (state.get(name), value) for name, value in meant.items() if state.get(name) != value}
+        if other:
+            said = "; ".join(f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items()))
+            raise CheckpointError(
+                f"the checkpoint's position is in other data, or in another order: {said}",
+                hint="give the loader the index, seed, block and lanes of the run that saved it",
+            )
+        self._elastic.position = state["position"]
+
+    def _meant(self) -> dict[str, Any]:
+        return {"data": self._data, **self._elastic.order.described()}
+
+    # --- batches ------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Steps of the epoch, from its beginning."""
+        return len(self._elastic)
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's is a class of its own
+        if self._epochs is not None and self.epoch >= self._epochs:
+            return
+        expected = self._elastic.batches(self.position)
+        batch: RankBatch | None = None
+        for received in super().__iter__():
+            batch = next(expected)
+            self._fillers = batch.fillers
+            self._elastic.position = batch.step.after
+            yield received
+        if batch is None:
+            # What was left of the epoch is no step of so many ranks.
+            self._elastic.position = (self.epoch + 1) * self._elastic.course.samples
+
+
+def order_of(dataset: Any, seed: int) -> SampleOrder:
+    """A shuffled order that fits a data set: blocks of about 1 MiB where it has an index."""
+    index = getattr(dataset, "index", None)
+    return ShuffledOrder(len(dataset), seed, index.block_for() if index is not None else 1024)

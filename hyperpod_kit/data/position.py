@@ -1,0 +1,78 @@
+"""Where the training is in its data: one integer, the samples that the trainer has received since the first epoch.
+
+Pure arithmetic; ranks, workers and the size of a batch may be others at each step.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+import numpy as np
+
+from hyperpod_kit.data.bijection import Numbers
+
+
+class Last(enum.Enum):
+    """What becomes of the samples at an epoch's end that do not fill a step of all ranks."""
+
+    DROP = "drop"
+    """They are left out of this epoch."""
+    PAD = "pad"
+    """The step is filled up with samples from the epoch's beginning, which count as fillers."""
+    REPEAT = "repeat"
+    """The step is filled up with the first samples of the next epoch, which then begins behind them."""
+
+
+@dataclass(frozen=True)
+class DataStep:
+    """One step of all ranks: `real` samples from `begin` on, then `fillers`, and the position after it."""
+
+    begin: int
+    real: int
+    fillers: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Course:
+    """Epochs of `samples` each, one after another."""
+
+    samples: int
+    last: Last
+
+    def epoch(self, position: int) -> int:
+        """The epoch that a position lies in, from 0."""
+        return position // self.samples
+
+    def steps_left(self, position: int, group: int) -> int:
+        """Steps of `group` samples from `position` to the end of its epoch."""
+        left = self.samples - position % self.samples
+        return left // group if self.last is Last.DROP else -(-left // group)
+
+    def step(self, position: int, group: int) -> DataStep | None:
+        """The step at a position; None where what is left of the epoch is no step."""
+        left = self.samples - position % self.samples
+        end = position + left
+        if left >= group:
+            after = position + group
+            if self.last is Last.DROP and end - after < group:
+                after = end
+            return DataStep(position, group, 0, after)
+        if self.last is Last.DROP:
+            return None
+        if self.last is Last.REPEAT:
+            return DataStep(position, group, 0, position + group)
+        return DataStep(position, left, group - left, end)
+
+    def places(self, step: DataStep, rank: int, ranks: int) -> Numbers:
+        """The positions that one rank takes of a step, its fillers last: every `ranks`-th, so that with lanes in the
+        order each rank stays in its own."""
+        mine = np.arange(rank, step.real + step.fillers, ranks, dtype=np.int64)
+        real = mine < step.real
+        begin_of_epoch = step.begin - step.begin % self.samples
+        return np.where(real, step.begin + mine, begin_of_epoch + (mine - step.real) % self.samples)
+
+    def fillers(self, step: DataStep, rank: int, ranks: int) -> int:
+        """How many of them are fillers."""
+        return len(range(rank, step.real + step.fillers, ranks)) - len(range(rank, step.real, ranks))

@@ -1,0 +1,1 @@
+"""Bytes of files and objects: read, kept, asked for again."""

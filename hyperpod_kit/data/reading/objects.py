@@ -1,0 +1,127 @@
+"""Objects of S3, through boto3: listed, and read by ranges of the version that was opened."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import functools
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from hyperpod_kit.errors import DataError
+
+
+def split(url: str) -> tuple[str, str]:
+    """(bucket, key) of `s3://bucket/key`. Raises DataError."""
+    bucket, _, key = url[len("s3://") :].partition("/")
+    if not bucket:
+        raise DataError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
+    return bucket, key
+
+
+def client() -> Any:
+    """A client of this process. Raises DataError without boto3."""
+    return _client(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _client(pid: int) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise DataError("s3:// needs boto3, which this Python does not have", hint="pip install boto3") from None
+    config = Config(
+        retries={"mode": "standard", "total_max_attempts": 5},
+        max_pool_connections=32,
+        connect_timeout=10,
+        read_timeout=60,
+        tcp_keepalive=True,
+    )
+    return boto3.client("s3", config=config)
+
+
+def listed(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
+    """(key below the prefix, size, mtime in nanoseconds) of each object. `pattern`: of whole addresses."""
+    bucket, key = split(prefix)
+    start = key.rstrip("/") + "/" if key else ""
+    try:
+        for page in client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start):
+            for item in page.get("Contents", ()):
+                name = item["Key"]
+                if name.endswith("/") or (pattern and not fnmatch.fnmatch(f"s3://{bucket}/{name}", pattern)):
+                    continue
+                yield name[len(start) :], int(item["Size"]), _nanoseconds(item["LastModified"])
+        if key and not pattern and not key.endswith("/"):
+            yield from _alone(bucket, key)
+    except Exception as err:
+        raise _failed(err, prefix) from None
+
+
+def _alone(bucket: str, key: str) -> Iterator[tuple[str, int, int]]:
+    """The object of exactly that name, as a source of one file, whose path below it is empty."""
+    try:
+        found = client().head_object(Bucket=bucket, Key=key)
+    except Exception as err:
+        if _code(err) in ("404", "NoSuchKey", "NotFound"):
+            return
+        raise
+    yield "", int(found["ContentLength"]), _nanoseconds(found["LastModified"])
+
+
+def _nanoseconds(when: Any) -> int:
+    return int(when.timestamp()) * 1_000_000_000
+
+
+class S3Object:
+    """See SourceFile."""
+
+    def __init__(self, url: str) -> None:
+        self.path = url
+        bucket, key = split(url)
+        self._where = {"Bucket": bucket, "Key": key}
+        try:
+            found = client().head_object(**self._where)
+        except Exception as err:
+            raise _failed(err, url) from None
+        self.size = int(found["ContentLength"])
+        self.mtime_ns = _nanoseconds(found["LastModified"])
+        self._etag = found["ETag"]
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See SourceFile."""
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        try:
+            asked = client().get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self._etag, **self._where)
+            with asked["Body"] as body:
+                data = bytes(body.read())
+        except Exception as err:
+            raise _failed(err, self.path) from None
+        if len(data) != end - offset:
+            raise OSError(errno.EIO, f"{len(data)} of {end - offset} bytes came", self.path)
+        return data
+
+    def close(self) -> None:
+        """See SourceFile."""
+
+
+def _code(err: Exception) -> str:
+    response = getattr(err, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def _failed(err: Exception, url: str) -> Exception:
+    """The error as the system's, so that objects fail like files do."""
+    if isinstance(err, (DataError, OSError)):
+        return err
+    code = _code(err)
+    if code in ("404", "NoSuchKey", "NoSuchBucket", "NotFound"):
+        return FileNotFoundError(errno.ENOENT, code, url)
+    if code in ("403", "AccessDenied"):
+        return PermissionError(errno.EACCES, code, url)
+    if code in ("412", "PreconditionFailed"):
+        return OSError(errno.ESTALE, "it was written anew while it was read", url)
+    return OSError(errno.EIO, f"{type(err).__name__}: {err}", url)

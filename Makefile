@@ -2,7 +2,8 @@
 # make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
-# make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root)
+# make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root);
+#              PROFILE=hyperpod, today or newest: on another kind of cluster
 # make fuzz   100,000 inputs for each parser that reads what another wrote: at most half an hour on 2 cores
 # make docs   the documentation site, in site/: every page is built and every link is followed
 # make sweep  a node's creation killed at every step boundary; nodes of older and newer releases: some minutes (root)
@@ -11,6 +12,7 @@
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
+PROFILE ?= stock
 
 .PHONY: demo docs sweep test check bench faults torture fuzz gpu-check clean
 
@@ -45,7 +47,7 @@ bench:
 faults:
 	./setup.sh system faults
 	./setup.sh venv admin test
-	.ci/run-faults
+	HPK_FAULTS_PROFILE=$(PROFILE) .ci/run-faults
 
 torture:
 	./setup.sh venv admin torch test

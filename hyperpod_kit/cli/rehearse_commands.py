@@ -12,6 +12,7 @@ import click
 from hyperpod_kit.cli import output
 from hyperpod_kit.cli.rehearse_output import Progress, print_fidelity, print_status, sandbox_lines
 from hyperpod_kit.rehearsal.layout import DEFAULT_NAME
+from hyperpod_kit.rehearsal.profiles import PROFILES
 
 _name_option = click.option("--name", default=DEFAULT_NAME, show_default=True, help="Name of the rehearsal.")
 
@@ -49,7 +50,14 @@ def rehearse() -> None:
     "--release",
     default="",
     metavar="CODENAME",
-    help="Release that the nodes run (bullseye, trixie, …); default: that of this machine.",
+    help="Release that the nodes run (bullseye, trixie, …); default: the profile's.",
+)
+@click.option(
+    "--profile",
+    default="stock",
+    show_default=True,
+    type=click.Choice(list(PROFILES)),
+    help="Kind of cluster: `stock` has this machine's Slurm, `today` and `newest` later ones, `hyperpod` its retry.",
 )
 @click.option(
     "--tree",
@@ -66,6 +74,7 @@ def up(
     slurmd_timeout: int,
     shm_size: str,
     release: str,
+    profile: str,
     trees: Tuple[str, ...],
     quiet: bool,
 ) -> None:
@@ -75,6 +84,7 @@ def up(
     Examples:
       hyperpod-kit rehearse up
       hyperpod-kit rehearse up --release bullseye --shm-size 4G
+      hyperpod-kit rehearse up --profile hyperpod
     """
     from hyperpod_kit.rehearsal import boot, host
 
@@ -88,6 +98,7 @@ def up(
             shm_size=shm_size,
             release=release,
             trees=trees,
+            profile=PROFILES[profile],
         )
     _, data = boot.running(name)
     if not quiet:

@@ -17,6 +17,7 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import cleanup, host, image, own_place, state
 from hyperpod_kit.rehearsal.image import Progress
 from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
+from hyperpod_kit.rehearsal.profiles import STOCK, Profile
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
 from hyperpod_kit.system.file_lock import lock_within
 from hyperpod_kit.system.process import alive, identify
@@ -99,11 +100,12 @@ def up(
     shm_size: str = "2G",
     release: str = "",
     trees: Sequence[str] = (),
+    profile: Profile = STOCK,
 ) -> tuple[Layout, bool]:
     """Start a rehearsal; returns its layout and whether it was started now (False: it was up already).
 
-    `release`: code name of the nodes' distribution release, this machine's own when empty; `trees`: directories whose
-    content every node has besides.
+    `release`: code name of the nodes' distribution release, the profile's when empty; `trees`: directories whose
+    content every node has besides; `profile`: what kind of cluster it is.
     Whatever a dead daemon of that name left is removed first. Raises RehearsalError with the reason; then, and on
     Ctrl-C, nothing is left behind.
     """
@@ -126,13 +128,20 @@ def up(
         if layout.root.exists():
             progress("removing what an earlier run left")
             cleanup.down(layout)
-        built = image.ensure(cache_dir(), progress, release)
+        built = image.ensure(cache_dir(), progress, release or profile.release)
         progress("starting the daemon")
         try:
             own_place.make(layout.root)
-            RehearsalSettings(name, str(built), parsed, cred_expire, slurmd_timeout, shm_size, trees=laid_over).save(
-                layout.root
-            )
+            RehearsalSettings(
+                name,
+                str(built),
+                parsed,
+                cred_expire,
+                slurmd_timeout,
+                shm_size,
+                trees=laid_over,
+                profile_name=profile.name,
+            ).save(layout.root)
             _start_daemon(layout)
         except BaseException:
             with _undisturbed():

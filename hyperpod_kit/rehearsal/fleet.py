@@ -123,7 +123,10 @@ class Fleet:
                 root, node_files.PROVISIONING_PARAMETERS, json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n"
             )
         if node.role == CONTROLLER:
-            text = slurm_conf.render(cluster, memory_mb, self.settings.cred_expire, self.settings.slurmd_timeout)
+            settings = self.settings
+            text = slurm_conf.render(
+                cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
+            )
             node_files.write(root, node_files.SLURM_CONF, text)
             (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
 

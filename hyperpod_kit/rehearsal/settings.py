@@ -8,6 +8,7 @@ from typing import Tuple
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import state
+from hyperpod_kit.rehearsal.profiles import STOCK, Profile, profile_of
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class RehearsalSettings:
     """`shares`: (directory here, path in every node), read-only; `trees`: directories whose content is laid over the
     image. The Slurm values are assumptions about AWS's own slurm.conf, which is not public: cred_expire (seconds; a
     requeued job waits that long), slurmd_timeout (seconds). `image`: path of the node image. `shm_size`: size of each
-    node's /dev/shm, as tmpfs(5) writes it."""
+    node's /dev/shm, as tmpfs(5) writes it. `profile_name`: which of profiles.py it is."""
 
     name: str
     image: str
@@ -25,6 +26,12 @@ class RehearsalSettings:
     shm_size: str = "2G"
     creation_timeout: float = 3600.0
     trees: Tuple[str, ...] = ()
+    profile_name: str = STOCK.name
+
+    @property
+    def profile(self) -> Profile:
+        """Raises RehearsalError when it is of another release."""
+        return profile_of(self.profile_name)
 
     def save(self, root: Path) -> None:
         state.write_json(root / "settings.json", asdict(self))

@@ -11,6 +11,7 @@ from typing import Dict, List, Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
+from hyperpod_kit.rehearsal.profiles import STOCK, Profile
 
 BEGIN = "# BEGIN nodes (kept by the platform)"
 END = "# END nodes"
@@ -23,10 +24,10 @@ SlurmctldHost={controller}({controller_ip})
 AuthType=auth/munge
 AuthInfo=cred_expire={cred_expire}
 SlurmUser=root
-SlurmctldParameters=enable_configless
+SlurmctldParameters={parameters}
 SlurmdParameters=config_overrides
 MpiDefault=none
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{tracking}
 TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
@@ -138,7 +139,9 @@ def node_lines(cluster: RehearsedCluster, memory_mb: int) -> str:
     return "\n".join([*lines, END, ""])
 
 
-def render(cluster: RehearsedCluster, memory_mb: int, cred_expire: int, slurmd_timeout: int) -> str:
+def render(
+    cluster: RehearsedCluster, memory_mb: int, cred_expire: int, slurmd_timeout: int, profile: Profile = STOCK
+) -> str:
     """The whole file for a new controller."""
     controller = cluster.controller
     if controller is None:
@@ -149,6 +152,8 @@ def render(cluster: RehearsedCluster, memory_mb: int, cred_expire: int, slurmd_t
         controller_ip=controller.ip,
         cred_expire=cred_expire,
         slurmd_timeout=slurmd_timeout,
+        tracking=profile.tracking,
+        parameters=",".join(profile.parameters),
     )
     return base + node_lines(cluster, memory_mb)
 

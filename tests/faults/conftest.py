@@ -1,8 +1,8 @@
 """One cluster for all rows of the table of faults.
 
 HPK_FAULTS=machines boots it (`make faults`: all rows). Otherwise it is a Slurm on loopback: with HPK_FAULTS=private all
-rows that need no machine of their own are run, without it the quick ones. HPK_FAULTS_RELEASE=trixie: of another release
-(its seconds are not noted).
+rows that need no machine of their own are run, without it the quick ones. HPK_FAULTS_PROFILE names the profile, another
+Slurm with it (`make faults PROFILE=hyperpod`; default: stock).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 from hyperpod_kit.rehearsal import host
 from tests.faults.accounting import AccountedSlurm
 from tests.faults.job import Job
-from tests.faults.machines import PREEMPTION, RELEASE, machine_site
+from tests.faults.machines import PREEMPTION, PROFILE, SENDS_SIGNAL, machine_site
 from tests.faults.site import PrivateSite, Site
 from tests.faults.table import Table
 from tests.unit.job import private_slurm
@@ -37,12 +37,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         item.add_marker(pytest.mark.rehearsal)
         if reason:
             item.add_marker(pytest.mark.skip(reason=f"no cluster here: {reason}"))
-        elif not (
+        elif not _of_profile(item) or not (
             MACHINES or (not item.get_closest_marker("machines") and (EVERYTHING or item.get_closest_marker("quick")))
         ):
             dropped.append(item)
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in dropped]
+
+
+def _of_profile(item: pytest.Item) -> bool:
+    """Whether a row makes sense in this profile: `@pytest.mark.profiles(…)` names those in which it does."""
+    named = item.get_closest_marker("profiles")
+    return named is None or PROFILE.name in named.args
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -57,7 +63,8 @@ def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         with machine_site(tmp_path_factory.mktemp("faults")) as site:
             yield site
         return
-    with private_site(PrivateSlurm, more=PREEMPTION.replace("enable_configless,", ""), release=RELEASE) as found:
+    more = PREEMPTION.format(parameters=SENDS_SIGNAL)
+    with private_site(PrivateSlurm, more=more, release=PROFILE.release) as found:
         yield found
 
 
@@ -106,8 +113,8 @@ def row(table: Table, request: pytest.FixtureRequest) -> Callable[..., None]:
     name = request.node.originalname or request.node.name
 
     def write(fault: str, happens: str, seconds: float | None = None, more: str = "") -> None:
-        table.row(name, fault, happens, seconds, more)
-        if EVERYTHING and not RELEASE:
-            table.write(loopback=not MACHINES)  # each at once: the rows of a run that is cut short were measured too
+        table.row(PROFILE.name, name, fault, happens, seconds, more)
+        if EVERYTHING:
+            table.write(PROFILE.name, loopback=not MACHINES)  # each at once: a run may be cut short
 
     return write

@@ -17,6 +17,7 @@ from hyperpod_kit.rehearsal.machine import inside
 from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
+from hyperpod_kit.rehearsal.profiles import STOCK, profile_of
 from tests.faults.site import CAPTURER, TRAINER, output, settle
 from tests.support.wait import until
 
@@ -26,17 +27,18 @@ HELPER = "/usr/sbin/mount.lustre"
 REASON = "hyperpod-kit:mount:fsx:"
 """How our reason for draining a node begins."""
 WORKERS = 3
-RELEASE = os.environ.get("HPK_FAULTS_RELEASE", "")
-"""Of the machines' system, where it is not this host's: another Slurm, another systemd."""
+PROFILE = profile_of(os.environ.get("HPK_FAULTS_PROFILE", "") or STOCK.name)
+"""The kind of cluster that the machines are."""
 
 PREEMPTION = """\
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
-SlurmctldParameters=enable_configless,preempt_send_user_signal
+SlurmctldParameters={parameters}
 PartitionName=urgent Nodes=ALL PriorityTier=10 State=UP
 PartitionName=patient Nodes=ALL PriorityTier=1 GraceTime=60 State=UP
 """
-"""What an administrator adds whose jobs are preempted."""
+"""What an administrator adds whose jobs are preempted; `parameters`: those of slurmctld."""
+SENDS_SIGNAL = "preempt_send_user_signal"
 
 
 def configuration(directory: Path) -> Path:
@@ -75,7 +77,8 @@ class MachineSite:
 
     def configure(self) -> None:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
-        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", PREEMPTION)
+        added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))
+        self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", added)
         self.start_controller()
 
     def _all(self) -> List[Dict[str, Any]]:
@@ -175,8 +178,7 @@ def machine_site(directory: Path) -> Iterator[MachineSite]:
     driver.config = configuration(directory)
     driver.down()  # what an interrupted run left up would be taken for a fresh one
     try:
-        if RELEASE:
-            driver.kit("rehearse", "up", "--name", driver.name, "--release", RELEASE, "--quiet", timeout=900)
+        driver.kit("rehearse", "up", "--name", driver.name, "--profile", PROFILE.name, "--quiet", timeout=900)
         driver.up({})
         driver.kit("upload", str(driver.config))
         driver.kit("create-cluster", str(driver.config), "--wait", "--interval", "1", "--timeout", "200")

@@ -1,0 +1,43 @@
+"""The clusters that can be rehearsed: which Slurm, and what of HyperPod's own it has besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, Tuple
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.model.states import LifecycleMode
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A kind of cluster. Its nodes take slurm.conf from the controller (configless), whatever it is.
+
+    `release`: code name of the nodes' Debian, of this machine's own distribution when empty; `slurm`: the version that
+    it comes with, for people. `tracking`: of ProctrackType. `step_retry`: HyperPod's plugin behind `srun --auto-resume`
+    and its cluster agent. `mode`: who starts Slurm, in the tests that make a cluster of this profile.
+    `parameters`: SlurmctldParameters.
+    """
+
+    name: str
+    slurm: str
+    release: str = ""
+    tracking: str = "linuxproc"
+    step_retry: bool = False
+    mode: LifecycleMode = LifecycleMode.ON_CREATE
+    parameters: Tuple[str, ...] = ("enable_configless",)
+
+
+STOCK = Profile("stock", "22.05")
+TODAY = Profile("today", "24.11", release="trixie")
+NEWEST = Profile("newest", "26.05", release="testing")
+HYPERPOD = Profile("hyperpod", "22.05", step_retry=True, mode=LifecycleMode.ON_INIT_COMPLETE)
+
+PROFILES: Dict[str, Profile] = {profile.name: profile for profile in (STOCK, TODAY, NEWEST, HYPERPOD)}
+
+
+def profile_of(name: str) -> Profile:
+    """Raises RehearsalError when there is none of this name."""
+    if name not in PROFILES:
+        raise RehearsalError(f"no profile {name}; there are: {', '.join(PROFILES)}")
+    return PROFILES[name]

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Optional
 
-from tests.faults.machines import RELEASE
+from tests.faults.machines import PROFILE
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm
 
@@ -45,8 +45,8 @@ LogFile={base}/slurmdbd.log
 
 def missing() -> Optional[str]:
     """Why it cannot be started here, or None."""
-    if RELEASE:
-        return f"the node image of {RELEASE} has no slurmdbd"
+    if PROFILE.release:
+        return f"the node image of {PROFILE.release} has no slurmdbd"
     absent = [name for name in PROGRAMS if not shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")]
     return f"not installed: {', '.join(absent)}" if absent else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_KIND, HPK_RESUME_MEMORY, HPK_RESUME_STEP
@@ -84,30 +85,38 @@ def reasons(pairs: Any) -> List[Dict[str, str]]:
     return [{"attempt": str(name), "why": str(why)} for name, why in pairs]
 
 
-def newest_whole(root: str, passed_over: Mapping[str, str]) -> Any:
+def newest_whole(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
     """Of ours the newest whose files are all there, whatever their bytes: the ranks prove them while they restore, go
     back together where they must, and say what they took (slurm/verdict.py). Else what another framework has left
-    there, proved as far as its format can: its trainer would not go back."""
+    there, proved as far as its format can, by `prove` (foreign/newest.py): its trainer would not go back."""
     from hyperpod_kit.checkpoint.repository import selection
 
-    return _ours_first(selection.newest_whole, root, passed_over)
+    return _ours_first(selection.newest_whole, root, passed_over, prove)
 
 
-def newest_valid(root: str, passed_over: Mapping[str, str]) -> Any:
+def newest_valid(root: str, passed_over: Mapping[str, str], prove: Any = None) -> Any:
     """The same with every byte of it proved, which takes as long as reading it."""
     from hyperpod_kit.checkpoint.repository import selection
 
-    return _ours_first(selection.newest_valid, root, passed_over)
+    return _ours_first(selection.newest_valid, root, passed_over, prove)
 
 
-def _ours_first(ours: Chooser, root: str, passed_over: Mapping[str, str]) -> Any:
+def remembering(root: str, state: str) -> Chooser:
+    """`newest_whole` for who decides outside of `job run`: bytes of another framework's checkpoint that somebody has
+    proven are not read again."""
+    from hyperpod_kit.job.foreign import proven, proving
+
+    return partial(newest_whole, prove=partial(proving.prove, root, proven=proven.ProvenFiles(root, state)))
+
+
+def _ours_first(ours: Chooser, root: str, passed_over: Mapping[str, str], prove: Any) -> Any:
     """Imported late: most of this package works on nodes that hold no checkpoint."""
     from hyperpod_kit.job.foreign import newest
 
     try:
         return ours(root, passed_over)
     except NoCheckpoint:
-        found = newest.newest(root, passed_over)
+        found = newest.newest(root, passed_over, prove)
         if found is None:
             raise
         return found
@@ -127,12 +136,13 @@ def choose_with_patience(
     passed_over: Mapping[str, str],
     unreadable: Mapping[str, str],
     patience: float,
+    chooser: Chooser = newest_whole,
 ) -> Choice:
     """`choose` for who decides outside of `job run`: for `patience` seconds a newer one that storage does not give up
     just now is asked for again. Raises as `choose`."""
     end = time.monotonic() + patience
     while True:
-        choice = choose(root, passed_over=passed_over, unreadable=unreadable)
+        choice = choose(root, chooser, passed_over, unreadable)
         os.stat(state)  # a root that is away reads like an empty one
         if not choice.unread or time.monotonic() >= end:
             return choice

@@ -32,6 +32,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return _run(args, command)
     if args.verb == "rewind":
         return _rewind(args)
+    if args.verb == "prove":
+        from hyperpod_kit.job import proving_command
+
+        return proving_command.main(args, os.environ)
     if args.verb in ("status", "lint", "doctor", "sweep"):
         from hyperpod_kit.job import cli_look
 
@@ -184,6 +188,17 @@ def build_parser() -> argparse.ArgumentParser:
     rewind.add_argument("root", metavar="ROOT")
     rewind.add_argument("attempt", metavar="ATTEMPT", help="a name that `hyperpod-kit checkpoint ls` shows")
     rewind.add_argument("--json", action="store_true", help="data on standard output")
+    prove = verb(
+        "prove",
+        "read a checkpoint of another framework, as far as its format can prove it; what was proven is not read again",
+        "prove /fsx/$USER/run1",
+        "prove /fsx/$USER/run1 iter_0001000 --json",
+    )
+    prove.add_argument("root", metavar="ROOT")
+    prove.add_argument("checkpoint", nargs="?", default="", metavar="CHECKPOINT", help="default: the newest")
+    prove.add_argument("--json", action="store_true", help="data on standard output")
+    prove.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    prove.add_argument("--watch", action="store_true", help=argparse.SUPPRESS)
     verb("task-prolog", "for slurm/task_prolog.sh: one checkpoint for all ranks of a bare srun", "task-prolog")
     return parser
 
@@ -255,7 +270,9 @@ def _task_prolog() -> int:
     prepare(options)
     try:
         record = shared_decision.agree(
-            options.state, shared_decision.key(os.environ), lambda: shared_decision.decide(options.root, by)
+            options.state,
+            shared_decision.key(os.environ),
+            lambda: shared_decision.decide(options.root, options.state, by),
         )
     except OSError as err:
         raise JobError(f"{options.state}: {err.strerror or err}") from err

@@ -28,6 +28,7 @@ from hyperpod_kit.job import (
     launches,
     life,
     lifeline,
+    proving_watch,
     step,
 )
 from hyperpod_kit.job.batch_host_watch import BatchHostWatch
@@ -38,6 +39,7 @@ from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import ENDED, Outcome, classify
 from hyperpod_kit.job.patience import Patience
+from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
 from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
@@ -68,8 +70,8 @@ class Decider:
         *,
         runner: Runner,
         report: JobReport,
-        chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_whole,
-        prover: checkpoint_choice.Chooser = checkpoint_choice.newest_valid,
+        chooser: Optional[checkpoint_choice.Chooser] = None,
+        prover: Optional[checkpoint_choice.Chooser] = None,
     ) -> None:
         self._options = options
         self._env = env
@@ -83,7 +85,8 @@ class Decider:
         self._policy: RetryPolicy = options.policy
         self._signals = Signals()
         self._patience = Patience(options, runner, self._signals, report, self._heed)
-        self._resumption = Resumption(options, self._patience, chooser, prover)
+        self._proving = ProvingStep(options, env, report)
+        self._resumption = Resumption(options, self._patience, self._proving, chooser, prover)
         self._storage = CheckpointRoot(options.state, options.storage_wait, self._signals, report)
         self._away_since: Optional[float] = None
         self._unwritten = 0
@@ -158,8 +161,10 @@ class Decider:
             self._heed("waiting for storage")
         if before and self._report.dead:
             raise _Handed("node_lost", "the job's log was on a mount that was lost: a new run gets a new one")
+        self._proving.nodes = job.nodes
         if before:
-            self._patience.nodes(self._job)  # a slurmctld that does not answer cannot say which steps are left
+            # A slurmctld that does not answer cannot say which steps are left.
+            self._proving.nodes = self._patience.nodes(self._job).healthy(lost)
             # A step on a node that is gone, or without its slurmstepd, stays in Slurm's list for minutes.
             step.sweep(self._runner, job.id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
         rows = self._ledger.rows()
@@ -190,16 +195,7 @@ class Decider:
             container=self._container,
             groups=self._groups,
         )
-        watch = (
-            NodeWatch(
-                {name: address for name, address in nodes.addresses.items() if not use or name in use},
-                interval=options.probe_interval,
-                silent_after=options.silent_after,
-                refused_after=options.refused_after,
-            )
-            if nodes.addresses
-            else None
-        )
+        watch = NodeWatch.of(nodes.addresses, use, options)
         if not self._written("attempt", attempt=attempt, nodes=list(use or nodes.nodes), **choice.fields()):
             # A root that is away looks like one in which nothing was ever saved.
             return self._attempt(number, hyperpod, lost, before)
@@ -212,7 +208,9 @@ class Decider:
         )
         began = time.monotonic()
         here, hosts = self._env.get("SLURMD_NODENAME", ""), {name: host for name, (host, _) in nodes.addresses.items()}
-        with contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))) as lines:
+        with contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))) as lines, proving_watch.beside(
+            choice, options.root
+        ):
             process = step.SrunStep(
                 plan,
                 step.step_environment(

@@ -62,7 +62,9 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
             first = {"from": env[HPK_RESUME_FROM], "step": int(env[HPK_RESUME_STEP]), "kind": env[HPK_RESUME_KIND]}
             return {**first, "memory": env.get(HPK_RESUME_MEMORY, "")}
         try:
-            choice = checkpoint_choice.choose_with_patience(root, state, passed, unreadable, STORAGE_PATIENCE)
+            choice = checkpoint_choice.choose_with_patience(
+                root, state, passed, unreadable, STORAGE_PATIENCE, checkpoint_choice.remembering(root, state)
+            )
         except NoValidCheckpoint as err:
             return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}
         if choice.kind != checkpoint_choice.OURS:

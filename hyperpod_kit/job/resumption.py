@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
+from functools import partial
 from typing import Dict, Optional, Sequence
 
 from hyperpod_kit.errors import DigestUnavailable, GaveUp, NoValidCheckpoint, StorageUnreadable
@@ -16,6 +17,7 @@ from hyperpod_kit.job.ledger import Row
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Outcome
 from hyperpod_kit.job.patience import Patience
+from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.retry_policy import CRASHES, Poison, RetryPolicy, exhausted, spent
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
@@ -31,13 +33,14 @@ class Resumption:
         self,
         options: RunOptions,
         patience: Patience,
-        chooser: checkpoint_choice.Chooser,
-        prover: checkpoint_choice.Chooser,
+        proving: ProvingStep,
+        chooser: Optional[checkpoint_choice.Chooser] = None,
+        prover: Optional[checkpoint_choice.Chooser] = None,
     ) -> None:
         self._options = options
         self._patience = patience
-        self._chooser = chooser
-        self._prover = prover
+        self._chooser = chooser or partial(checkpoint_choice.newest_whole, prove=proving.prove)
+        self._prover = prover or partial(checkpoint_choice.newest_valid, prove=proving.prove)
         self._told: Optional[RestoreVerdict] = None
         self._unreadable: Dict[str, str] = {}
 

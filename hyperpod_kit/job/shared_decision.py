@@ -96,14 +96,11 @@ class _Owners:
             )
 
 
-def decide(root: str, by: str, chooser: checkpoint_choice.Chooser = checkpoint_choice.newest_whole) -> Record:
+def decide(root: str, state: str, by: str, chooser: Optional[checkpoint_choice.Chooser] = None) -> Record:
     """A new record: the choice, or why there is none."""
+    chooser = chooser or checkpoint_choice.remembering(root, state)
     try:
-        choice = checkpoint_choice.choose(root, chooser)
-        end = time.monotonic() + STORAGE_PATIENCE
-        while choice.unread and time.monotonic() < end:
-            time.sleep(1.0)
-            choice = checkpoint_choice.choose(root, chooser)
+        choice = checkpoint_choice.choose_with_patience(root, state, {}, {}, STORAGE_PATIENCE, chooser)
         return {"by": by, "t": round(time.time(), 3), **choice.fields()}
     except NoValidCheckpoint as err:
         return {

@@ -7,6 +7,7 @@ import stat
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, reach
 
 STARTING = 3
@@ -48,6 +49,18 @@ class NodeWatch:
         self.doubted: Set[str] = set()
         self.unasked: Tuple[str, ...] = ()
         self._next = clock() + interval
+
+    @classmethod
+    def of(cls, addresses: Mapping[str, Address], used: Sequence[str], options: RunOptions) -> Optional[NodeWatch]:
+        """For the nodes of a step, all when none is named; None when slurmctld did not say where their slurmds are."""
+        if not addresses:
+            return None
+        return cls(
+            {name: address for name, address in addresses.items() if not used or name in used},
+            interval=options.probe_interval,
+            silent_after=options.silent_after,
+            refused_after=options.refused_after,
+        )
 
     @property
     def due(self) -> float:

@@ -78,7 +78,7 @@ NAMES = [
 def test_a_directorys_name_is_no_environment_and_says_so(root: Path, name: str) -> None:
     dcp(root, "step-5")
     dcp(root, name)
-    record = shared_decision.decide(str(root), "0@n1")
+    record = shared_decision.decide(str(root), str(root), "0@n1")
     assert shared_decision.task_prolog_lines(record, "1") == [
         "export HPK_RESUME_FROM=step-5",
         "export HPK_RESUME_STEP=5",

@@ -159,7 +159,7 @@ def test_a_rank_of_a_file_name_takes_no_memory(tmp_path: Path) -> None:
         (place / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt").write_bytes(b"x")
     (place / f"mp_rank_{10**17}_model_states.pt").write_bytes(b"x")
     with pytest.raises(CheckpointError, match="rank 0 are missing"):
-        deepspeed.prove(str(place))
+        deepspeed.structure(str(place))
     with pytest.raises(NoValidCheckpoint):
         newest.newest(str(tmp_path), {})
 

@@ -84,7 +84,7 @@ def prove_file(path: str) -> str:
     """By the name's ending; a file of another kind only has to be there and not empty (`marker`)."""
     if path.endswith(".safetensors"):
         return prove_safetensors(path)
-    if path.endswith((".pt", ".pth", ".bin", ".ckpt")):
+    if path.endswith((".pt", ".pth", ".bin", ".ckpt", ".distcp")):
         return prove_torch(path)
     if os.path.getsize(path) == 0:
         raise Incomplete(f"{os.path.basename(path)} is empty")

@@ -32,16 +32,25 @@ class Incomplete(CheckpointError):
 
 
 @dataclass(frozen=True)
-class ForeignCandidate:
-    """A checkpoint that is there. `name`: path below the root; `prove` returns one of PROOFS, or raises.
+class Structure:
+    """What a checkpoint consists of. `files`: paths of those whose bytes say whether they are whole; `proof`: what is
+    proven when they are, or when there are none."""
 
-    `prove` raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.
+    files: Tuple[str, ...] = ()
+    proof: str = "crc"
+
+
+@dataclass(frozen=True)
+class ForeignCandidate:
+    """A checkpoint that is there. `name`: path below the root; `structure` looks at names, lengths and small files.
+
+    `structure` raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.
     """
 
     kind: str
     name: str
     step: int
-    prove: Callable[[], str]
+    structure: Callable[[], Structure]
 
 
 Detector = Callable[[str], Iterator[ForeignCandidate]]

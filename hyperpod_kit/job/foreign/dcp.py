@@ -9,16 +9,23 @@ from __future__ import annotations
 import os
 import pickletools
 import re
+import struct
 from functools import partial
 from typing import Iterator, Optional, Set
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, Structure
 from hyperpod_kit.untrusted import files
 
 METADATA = ".metadata"
 _LONGEST = 1 << 30
 _FILE = re.compile(r"^__\d+_\d+\.distcp$|\.distcp$|^shard-[\w-]+\.safetensors$")
+_NAME = rb"([^\x00-\x1f]{1,255}?\.(?:distcp|safetensors))"
+_UNICODE = re.compile(rb"X(?=(.{4})" + _NAME + rb")|\x8c(?=(.)" + _NAME + rb")", re.DOTALL)
+"""BINUNICODE and SHORT_BINUNICODE: an opcode, a length, a text."""
+
+_BLANK = bytes(64)
+"""What a page that was never written has, and no frame of a pickle of names and numbers."""
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
@@ -29,7 +36,7 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
             continue
         names = os.listdir(entry.path)
         if METADATA in names or any(name.endswith(".distcp") for name in names):
-            yield ForeignCandidate("dcp", entry.name, step, partial(prove, entry.path))
+            yield ForeignCandidate("dcp", entry.name, step, partial(structure, entry.path))
 
 
 def step_of(name: str) -> Optional[int]:
@@ -38,7 +45,7 @@ def step_of(name: str) -> Optional[int]:
     return int(match.group(1)) if match else None
 
 
-def prove(place: str) -> str:
+def structure(place: str) -> Structure:
     """`complete` when every file that `.metadata` names is there. Raises Incomplete, OSError."""
     path = os.path.join(place, METADATA)
     if not os.path.isfile(path):
@@ -52,7 +59,7 @@ def prove(place: str) -> str:
             raise Incomplete(f"{name} is missing")
         if os.path.getsize(file) == 0:
             raise Incomplete(f"{name} is empty")
-    return "complete"
+    return Structure((), "complete")
 
 
 def named_files(path: str) -> Set[str]:
@@ -61,6 +68,32 @@ def named_files(path: str) -> Set[str]:
         data = files.read(path, most=_LONGEST)
     except Untrusted as err:
         raise Incomplete(err.message) from err
+    quick = _by_frames(data) if _whole_by_frames(data) else set()
+    return quick or _by_opcodes(data, os.path.basename(path))
+
+
+def _whole_by_frames(data: bytes) -> bool:
+    """Whether the pickle's frames (PEP 3154) follow one upon the other to its last opcode, and no page of it is blank.
+    Then its names can be found without reading opcode by opcode, which takes 0.2 s of processor a megabyte."""
+    at = 2
+    if data[:1] != b"\x80" or data[-1:] != b"." or _BLANK in data:
+        return False
+    while data[at : at + 1] == b"\x95" and len(data) - at >= 9:
+        at += 9 + struct.unpack_from("<Q", data, at + 1)[0]
+    return at == len(data)
+
+
+def _by_frames(data: bytes) -> Set[str]:
+    found: Set[str] = set()
+    for match in _UNICODE.finditer(data):
+        length, name = match.group(1, 2) if match.group(1) else match.group(3, 4)
+        text = name.decode("utf-8", "replace")
+        if int.from_bytes(length, "little") == len(name) and _FILE.search(text):
+            found.add(text)
+    return found
+
+
+def _by_opcodes(data: bytes, name: str) -> Set[str]:
     found: Set[str] = set()
     try:
         for opcode, value, _ in pickletools.genops(data):
@@ -71,5 +104,5 @@ def named_files(path: str) -> Set[str]:
             ):
                 found.add(value)
     except Exception as err:  # pickletools raises whatever a torn stream leads it to
-        raise Incomplete(f"{os.path.basename(path)} is torn: {err}") from err
+        raise Incomplete(f"{name} is torn: {err}") from err
     return found

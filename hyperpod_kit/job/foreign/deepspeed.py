@@ -10,8 +10,7 @@ import re
 from functools import partial
 from typing import Dict, Iterator, Optional, Set
 
-from hyperpod_kit.job.foreign.archive import prove_torch
-from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, Structure
 
 _MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)(?:_\w+)?_model_states\.pt$")
 _ZERO = re.compile(r"(?:bf16_|fp16_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt$")
@@ -22,11 +21,11 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
     for entry in os.scandir(root):
         match = re.fullmatch(r"global_step(\d+)", entry.name)
         if match and entry.is_dir():
-            yield ForeignCandidate("deepspeed", entry.name, int(match.group(1)), partial(prove, entry.path))
+            yield ForeignCandidate("deepspeed", entry.name, int(match.group(1)), partial(structure, entry.path))
 
 
-def prove(place: str) -> str:
-    """Every rank's file is there, and each is a whole archive. Raises Incomplete, OSError."""
+def structure(place: str) -> Structure:
+    """Every rank's file is there. Raises Incomplete, OSError."""
     names = sorted(os.listdir(place))
     models = {int(match.group(1)) for match in map(_MODEL.match, names) if match}
     if not models:
@@ -41,7 +40,7 @@ def prove(place: str) -> str:
         lacking = _first_lacking(zero.get(part, set()), max(max(ranks) for ranks in zero.values()) + 1)
         if lacking is not None:
             raise Incomplete(f"the optimizer states of data-parallel rank {lacking} are missing")
-    return weakest(tuple(prove_torch(os.path.join(place, name)) for name in names if name.endswith(".pt")))
+    return Structure(tuple(os.path.join(place, name) for name in names if name.endswith(".pt")))
 
 
 def _first_lacking(ranks: Set[int], world: int) -> Optional[int]:

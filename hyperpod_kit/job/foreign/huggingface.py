@@ -11,8 +11,7 @@ from functools import partial
 from typing import Any, Iterator, List
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.job.foreign.archive import prove_file
-from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, Structure
 from hyperpod_kit.untrusted import files, parse
 
 STATE = "trainer_state.json"
@@ -30,10 +29,10 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
         match = re.fullmatch(r"checkpoint-(\d+)", entry.name)
         if match and entry.is_dir() and not os.path.exists(os.path.join(entry.path, ".metadata")):
             step = int(match.group(1))
-            yield ForeignCandidate("huggingface", entry.name, step, partial(prove, entry.path, step))
+            yield ForeignCandidate("huggingface", entry.name, step, partial(structure, entry.path, step))
 
 
-def prove(place: str, step: int) -> str:
+def structure(place: str, step: int) -> Structure:
     """Raises Incomplete, OSError."""
     state = _json(place, STATE)
     if state.get("global_step") != step:
@@ -46,7 +45,7 @@ def prove(place: str, step: int) -> str:
     for name in files:
         if not os.path.isfile(os.path.join(place, name)):
             raise Incomplete(f"{name} is missing")
-    return weakest(tuple(prove_file(os.path.join(place, name)) for name in files))
+    return Structure(tuple(os.path.join(place, name) for name in files))
 
 
 def _weights(place: str) -> List[str]:

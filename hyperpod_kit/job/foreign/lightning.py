@@ -10,8 +10,7 @@ import re
 from functools import partial
 from typing import Iterator
 
-from hyperpod_kit.job.foreign.archive import prove_torch
-from hyperpod_kit.job.foreign.candidate import ForeignCandidate
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Structure
 
 
 def detect(root: str) -> Iterator[ForeignCandidate]:
@@ -26,5 +25,5 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
                     "lightning",
                     os.path.relpath(entry.path, root),
                     int(match.group(1)),
-                    partial(prove_torch, entry.path),
+                    partial(Structure, (entry.path,)),
                 )

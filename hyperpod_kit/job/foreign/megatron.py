@@ -13,8 +13,7 @@ from typing import Iterator, List, Optional
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign import dcp
-from hyperpod_kit.job.foreign.archive import prove_torch
-from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, Structure
 from hyperpod_kit.untrusted import files
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -26,7 +25,7 @@ def detect(root: str) -> Iterator[ForeignCandidate]:
         match = re.fullmatch(r"iter_(\d{7,})", entry.name)
         if match and entry.is_dir():
             step = int(match.group(1))
-            yield ForeignCandidate("megatron", entry.name, step, partial(prove, root, entry.path, step))
+            yield ForeignCandidate("megatron", entry.name, step, partial(structure, root, entry.path, step))
 
 
 def tracked(root: str) -> Optional[int]:
@@ -38,10 +37,10 @@ def tracked(root: str) -> Optional[int]:
     return int(text) if text.isdigit() and len(text) < 20 else None
 
 
-def prove(root: str, place: str, step: int) -> str:
+def structure(root: str, place: str, step: int) -> Structure:
     """Raises Incomplete, OSError."""
     if os.path.isfile(os.path.join(place, dcp.METADATA)):  # torch_dist, its own mark inside
-        return dcp.prove(place)
+        return dcp.structure(place)
     last = tracked(root)
     if last is None or step > last:
         raise Incomplete(f"{TRACKER} {'names no iteration' if last is None else f'says {last}'}: the save did not end")
@@ -51,4 +50,4 @@ def prove(root: str, place: str, step: int) -> str:
     ranks = [path for path in files if os.path.basename(path) == "model_optim_rng.pt"]
     if not ranks:
         raise Incomplete("no model_optim_rng.pt in it")
-    return weakest(tuple(prove_torch(path) for path in sorted(files)))
+    return Structure(tuple(sorted(files)))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import List, Mapping, Optional, Tuple
+from functools import partial
+from typing import Callable, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
-from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron
+from hyperpod_kit.job.foreign import dcp, deepspeed, huggingface, lightning, megatron, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, Detector, ForeignCandidate, well_named
 from hyperpod_kit.untrusted.text import clean
 
@@ -44,11 +45,16 @@ def candidates(root: str) -> List[ForeignCandidate]:
     return sorted(found, key=lambda candidate: (-candidate.step, candidate.name))
 
 
-def newest(root: str, passed_over: Mapping[str, str]) -> Optional[ForeignCheckpoint]:
-    """None when there is none at all. Raises NoValidCheckpoint when there are some and none is whole.
+Prove = Callable[[ForeignCandidate], str]
+
+
+def newest(root: str, passed_over: Mapping[str, str], prove: Optional[Prove] = None) -> Optional[ForeignCheckpoint]:
+    """None when there is none at all. Raises NoValidCheckpoint when there are some and none is whole. `prove`: how far
+    a candidate is proven, by reading all of it here when it is not given.
 
     An OSError is raised and never a verdict: a file system that does not answer must not lead to an older checkpoint.
     """
+    prove = prove or partial(proving.prove, root)
     rejected: List[Tuple[str, str]] = []
     later: List[ForeignCandidate] = []
     for candidate in candidates(root):
@@ -65,11 +71,11 @@ def newest(root: str, passed_over: Mapping[str, str]) -> Optional[ForeignCheckpo
             rejected.append((candidate.name, passed_over[candidate.name]))
             later.append(candidate)
             continue
-        found = _proved(candidate, rejected)
+        found = _proved(prove, candidate, rejected)
         if found is not None:
             return found
     for candidate in later:
-        found = _proved(candidate, [pair for pair in rejected if pair[0] != candidate.name])
+        found = _proved(prove, candidate, [pair for pair in rejected if pair[0] != candidate.name])
         if found is not None:
             return found
     if rejected:
@@ -77,9 +83,9 @@ def newest(root: str, passed_over: Mapping[str, str]) -> Optional[ForeignCheckpo
     return None
 
 
-def _proved(candidate: ForeignCandidate, rejected: List[Tuple[str, str]]) -> Optional[ForeignCheckpoint]:
+def _proved(prove: Prove, candidate: ForeignCandidate, rejected: List[Tuple[str, str]]) -> Optional[ForeignCheckpoint]:
     try:
-        proof = candidate.prove()
+        proof = prove(candidate)
     except (CheckpointError, FileNotFoundError) as err:
         rejected.append((candidate.name, str(err)))
         return None

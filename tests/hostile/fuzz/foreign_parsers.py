@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Callable, List
 
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.job.foreign import archive, dcp, deepspeed, huggingface, lightning, megatron
+from hyperpod_kit.job.foreign import archive, dcp, deepspeed, huggingface, lightning, megatron, proving
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import a_json, some_bytes, value_changed
 from tests.hostile.fuzz.places import file_of, folder
@@ -69,7 +69,7 @@ def read_foreign(data: bytes) -> None:
     for detector in (dcp, huggingface, megatron, deepspeed, lightning):
         for candidate in detector.detect(root):
             try:
-                candidate.prove()
+                proving.prove(root, candidate)
             except (CheckpointError, FileNotFoundError) as err:
                 failed = err
     if failed is not None:

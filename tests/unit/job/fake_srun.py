@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""srun on one machine: runs SLURM_NTASKS copies of the command, kills the others when one ends badly.
+"""srun on one machine: runs --ntasks or SLURM_NTASKS copies of the command, kills the others when one ends badly.
 
 Writes each of its command lines to $FAKE_SRUN_LOG. Exit code: that of a killed rank, as with --kill-on-bad-exit.
 """
@@ -19,12 +19,20 @@ def main() -> int:
     with open(os.environ["FAKE_SRUN_LOG"], "a") as log:
         log.write(json.dumps(words) + "\n")
     begin = next(index for index, word in enumerate(words) if word.startswith("/"))
+    asked = [word.partition("=")[2] for word in words[:begin] if word.startswith("--ntasks=")]
+    tasks = (asked or [os.environ["SLURM_NTASKS"]])[0]
     ranks = [
         subprocess.Popen(
             words[begin:],
-            env={**os.environ, "SLURM_PROCID": str(rank), "SLURM_STEP_ID": "0", "SLURMD_NODENAME": f"n{rank + 1}"},
+            env={
+                **os.environ,
+                "SLURM_NTASKS": tasks,
+                "SLURM_PROCID": str(rank),
+                "SLURM_STEP_ID": "0",
+                "SLURMD_NODENAME": f"n{rank + 1}",
+            },
         )
-        for rank in range(int(os.environ["SLURM_NTASKS"]))
+        for rank in range(int(tasks))
     ]
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))

@@ -157,7 +157,7 @@ def test_nothing_is_unpickled(tmp_path: Path) -> None:
             return open, (str(canary), "w")
 
     (place / ".metadata").write_bytes(pickle.dumps(["__0_0.distcp", Bomb()]))
-    assert dcp.prove(str(place)) == "complete" and not canary.exists()
+    assert dcp.structure(str(place)).proof == "complete" and not canary.exists()
 
 
 def test_a_root_that_cannot_be_read_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_root_that_cannot_be_read_is_no_verdict(tmp_path: Path, monkeypatch: p
     def broken(path: str) -> str:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("hyperpod_kit.job.foreign.lightning.prove_torch", broken)
+    monkeypatch.setattr("hyperpod_kit.job.foreign.proving.prove_file", broken)
     with pytest.raises(OSError, match="Input/output"):
         newest.newest(str(tmp_path), {})
 

@@ -10,6 +10,8 @@ import pytest
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.proving_step import ProvingStep
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
@@ -17,7 +19,8 @@ from tests.unit.job.toy_trainer import commit_checkpoint
 
 
 def resumption(root: Path) -> Resumption:
-    return Resumption(RunOptions(str(root), ()), None, None, None)  # type: ignore[arg-type]
+    proving = ProvingStep(RunOptions(str(root), ()), {}, JobReport())
+    return Resumption(RunOptions(str(root), ()), None, proving)  # type: ignore[arg-type]
 
 
 def unreadable(root: Path, name: str, attempt: str) -> RestoreVerdict:

@@ -1,0 +1,96 @@
+"""What was proven of the files of a checkpoint of another framework: `.hpk/proven/`, a record a checkpoint.
+
+Its bytes are read once in its life. A file that has another length or time of change since is proven again; a byte that
+its disk loses afterwards is not seen, as it would not be by its own trainer.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any, Dict, Iterable, NamedTuple, Optional
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.job.foreign.candidate import PROOFS
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import files, parse
+
+FOLDER = "proven"
+_LONGEST = 64 << 20
+
+
+class FileState(NamedTuple):
+    """A file as it was when its bytes were read: bytes, and nanoseconds of its last change."""
+
+    size: int
+    changed: int
+
+
+class FileProof(NamedTuple):
+    """What the bytes of one file, named below the root, say. `proof`: of candidate.PROOFS; "" for a damaged one, and
+    then `why`. `state`: the file as it was when they were read."""
+
+    file: str
+    proof: str
+    state: FileState
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class ProvenFiles:
+    """The records of one root. `state`: our directory beside the checkpoints."""
+
+    root: str
+    state: str
+
+    def known(self, name: str) -> Dict[str, str]:
+        """File -> proof, for those files of a checkpoint that are now as they were then."""
+        found = {}
+        for file, (size, changed, proof) in self._read(name).items():
+            if look(os.path.join(self.root, file)) == FileState(size, changed):
+                found[file] = proof
+        return found
+
+    def add(self, name: str, proofs: Iterable[FileProof]) -> None:
+        """Remember. Raises OSError."""
+        rows = {**self._read(name), **{one.file: [*one.state, one.proof] for one in proofs}}
+        path = self._path(name)
+        os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+        atomic_file.replace(path, json.dumps({"checkpoint": name, "files": rows}).encode(), 0o640)
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self.state, FOLDER, hashlib.sha256(name.encode()).hexdigest()[:32] + ".json")
+
+    def _read(self, name: str) -> Dict[str, Any]:
+        """Nothing where there is no record, or none that we would write."""
+        try:
+            value = parse.json_object(files.read(self._path(name), most=_LONGEST), _LONGEST)
+        except (OSError, ValueError, Untrusted):
+            return {}
+        rows = value.get("files")
+        if value.get("checkpoint") != name or not isinstance(rows, dict):
+            return {}
+        return {file: row for file, row in rows.items() if _well_formed(row)}
+
+
+def _well_formed(row: Any) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 3
+        and type(row[0]) is int
+        and type(row[1]) is int
+        and isinstance(row[2], str)
+        and row[2] in PROOFS
+    )
+
+
+def look(path: str) -> Optional[FileState]:
+    """None when there is no such file. Raises OSError when that cannot be told."""
+    try:
+        found = os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return FileState(found.st_size, found.st_mtime_ns)

@@ -1,0 +1,98 @@
+"""The bytes of a checkpoint of another framework: read once in its life, by threads here or by the nodes of a step.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from typing import Callable, Iterable, Iterator, List, Mapping, Optional
+
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.job.foreign.archive import prove_file
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate, Incomplete, weakest
+from hyperpod_kit.job.foreign.proven import FileProof, ProvenFiles, look
+
+THREADS = 8
+"""Files that one process reads at a time: a CRC-32 leaves the interpreter to others."""
+
+
+Elsewhere = Callable[[str, Mapping[str, int]], Iterable[FileProof]]
+"""elsewhere(name of a checkpoint, its unproven files -> bytes): what others find out. A file may be left out."""
+
+
+def prove(
+    root: str,
+    candidate: ForeignCandidate,
+    proven: Optional[ProvenFiles] = None,
+    elsewhere: Optional[Elsewhere] = None,
+    threads: int = THREADS,
+) -> str:
+    """How far a checkpoint is proven, of candidate.PROOFS. What was read is remembered in `proven`, also when it ends
+    before all was.
+
+    Raises Incomplete or another CheckpointError for what is damaged, OSError for what cannot be read.
+    """
+    structure = candidate.structure()
+    files = [os.path.relpath(path, root) for path in structure.files]
+    known = proven.known(candidate.name) if proven else {}
+    fresh: List[FileProof] = []
+    try:
+        if elsewhere:
+            left = {file: os.path.getsize(os.path.join(root, file)) for file in files if file not in known}
+            _hear(elsewhere(candidate.name, left), fresh)
+        heard = {one.file for one in fresh}
+        _hear(read(root, [file for file in files if file not in known and file not in heard], threads), fresh)
+    finally:
+        if proven and fresh:
+            with contextlib.suppress(OSError):  # then it is read again
+                proven.add(candidate.name, fresh)
+    proofs = {**known, **{one.file: one.proof for one in fresh}}
+    return weakest((structure.proof, *(proofs[file] for file in files)))
+
+
+def left_to_prove(root: str, candidate: ForeignCandidate, proven: ProvenFiles) -> List[str]:
+    """Files of which nothing is known yet, the largest first. Raises as `prove`."""
+    known = proven.known(candidate.name)
+    left = [path for path in candidate.structure().files if os.path.relpath(path, root) not in known]
+    return [os.path.relpath(path, root) for path in sorted(left, key=lambda path: (-os.path.getsize(path), path))]
+
+
+def read(root: str, files: List[str], threads: int = THREADS) -> Iterator[FileProof]:
+    """What the bytes of files below the root say, in no order. Raises OSError."""
+    if len(files) < 2:
+        yield from (_prove_one(root, file) for file in files)
+        return
+    with ThreadPoolExecutor(threads) as pool:
+        asked: List[Future[FileProof]] = [pool.submit(_prove_one, root, file) for file in files]
+        try:
+            for answer in as_completed(asked):
+                yield answer.result()
+        finally:
+            for answer in asked:
+                answer.cancel()
+
+
+def _prove_one(root: str, file: str) -> FileProof:
+    """A damaged file is an answer. Raises OSError, also for one that is gone."""
+    path = os.path.join(root, file)
+    before = look(path)
+    if before is None:
+        raise FileNotFoundError(f"{file} is gone")
+    try:
+        proof, why = prove_file(path), ""
+    except CheckpointError as err:
+        proof, why = "", str(err)
+    if look(path) != before:
+        return FileProof(file, "", before, f"{os.path.basename(file)} changed while it was read")
+    return FileProof(file, proof, before, why)
+
+
+def _hear(answers: Iterable[FileProof], into: List[FileProof]) -> None:
+    """Raises Incomplete at the first damaged file."""
+    for answer in answers:
+        if not answer.proof:
+            raise Incomplete(answer.why)
+        into.append(answer)

@@ -1,0 +1,65 @@
+"""A task of `job prove` in a step: reads its share of a checkpoint's files and says line by line what they are.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any, Callable, Dict, Optional
+
+from hyperpod_kit.job.foreign import newest, proving
+from hyperpod_kit.job.foreign.candidate import ForeignCandidate
+from hyperpod_kit.job.foreign.proven import FileProof, FileState, ProvenFiles
+
+BEAT = 5.0
+"""Seconds between two signs of life."""
+
+
+def run(root: str, proven: ProvenFiles, name: str, index: int, tasks: int, say: Callable[[str], None]) -> None:
+    """Prove each `tasks`-th of the files that nobody has proven, from `index` on, the largest first.
+
+    Raises OSError for a file that cannot be read: the others that it was to read are then left to who asked.
+    """
+    over = threading.Event()
+    threading.Thread(target=_beat, args=(index, over, say), daemon=True).start()
+    try:
+        candidate = find(root, name)
+        files = proving.left_to_prove(root, candidate, proven)[index::tasks] if candidate else []
+        for answer in proving.read(root, files):
+            say(
+                json.dumps(
+                    {
+                        "task": index,
+                        "file": answer.file,
+                        "proof": answer.proof,
+                        "why": answer.why,
+                        "size": answer.state.size,
+                        "changed": answer.state.changed,
+                    }
+                )
+            )
+    finally:
+        over.set()
+    say(json.dumps({"task": index, "over": True}))
+
+
+def find(root: str, name: str) -> Optional[ForeignCandidate]:
+    """The checkpoint of that name. Raises OSError."""
+    return next((candidate for candidate in newest.candidates(root) if candidate.name == name), None)
+
+
+def answer(line: Dict[str, Any]) -> Optional[FileProof]:
+    """What a line of `run` says of a file; None for one that says something else."""
+    file, proof, why, size, changed = (line.get(key) for key in ("file", "proof", "why", "size", "changed"))
+    if not (isinstance(file, str) and isinstance(proof, str) and isinstance(why, str)):
+        return None
+    if type(size) is not int or type(changed) is not int:
+        return None
+    return FileProof(file, proof, FileState(size, changed), why)
+
+
+def _beat(index: int, over: threading.Event, say: Callable[[str], None]) -> None:
+    while not over.wait(BEAT):
+        say(json.dumps({"task": index}))

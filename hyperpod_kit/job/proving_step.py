@@ -1,0 +1,160 @@
+"""Before an attempt: a checkpoint of another framework is read by the nodes that are about to load it, all at once.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from typing import Iterator, Mapping, Optional, Sequence
+
+from hyperpod_kit.job import proving_part, step
+from hyperpod_kit.job.foreign import proving
+from hyperpod_kit.job.foreign.candidate import PROOFS, ForeignCandidate
+from hyperpod_kit.job.foreign.proven import FileProof, ProvenFiles
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.report import JobReport
+from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.untrusted import parse
+
+WORTH_A_STEP = 4 << 30
+"""Bytes that are read here sooner than a step on other nodes is started, asked and ended."""
+
+SILENCE = 60.0
+"""Seconds without a sign of life from a task, after which what is left is read here."""
+
+_LONGEST = 1 << 16
+
+
+class ProvingStep:
+    """`nodes`: those that can be asked; the decider sets them before each choice."""
+
+    def __init__(self, options: RunOptions, env: Mapping[str, str], report: JobReport) -> None:
+        self._options = options
+        self._env = env
+        self._report = report
+        self._proven = ProvenFiles(options.root, options.state)
+        self.nodes: Sequence[str] = ()
+
+    def prove(self, candidate: ForeignCandidate) -> str:
+        """How far it is proven, of PROOFS. Raises CheckpointError, OSError."""
+        return proving.prove(self._options.root, candidate, self._proven, self._by_nodes)
+
+    def _by_nodes(self, name: str, left: Mapping[str, int]) -> Iterator[FileProof]:
+        size = sum(left.values())
+        tasks = min(len(self.nodes), len(left))
+        if tasks < 2 or size < WORTH_A_STEP:
+            return
+        nodes = self.nodes[:tasks]
+        self._report(
+            "proving",
+            f"{name} is proven by {tasks} nodes: {len(left)} files, {size / 1e9:.1f} GB",
+            attempt=name,
+            files=len(left),
+            bytes=size,
+            nodes=list(nodes),
+        )
+        began, said = time.monotonic(), 0
+        for answer in self._answers(name, nodes):
+            # A task sees the root as its node does; what is not ours to ask, or not as long as here, is read here.
+            if left.get(answer.file) == answer.state.size and answer.proof in ("", *PROOFS):
+                said += 1
+                yield answer
+        self._report(
+            "proven",
+            f"{said} of {len(left)} files in {time.monotonic() - began:.1f} s"
+            + ("" if said == len(left) else "; the others are read here"),
+            attempt=name,
+            files=said,
+            seconds=round(time.monotonic() - began, 1),
+        )
+
+    def _answers(self, name: str, nodes: Sequence[str]) -> Iterator[FileProof]:
+        count = str(len(nodes))
+        argv = [
+            *(self._options.srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+            *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
+            *(f"--job-name={step.STEP_NAME}prove", sys.executable or "/usr/bin/python3", "-I", "-S", step.program()),
+            *("prove", "--part", self._options.root, name),
+        ]
+        env = {key: value for key, value in self._env.items() if not key.startswith("HPK_") and key not in _SHAPE}
+        try:
+            process = subprocess.Popen(
+                argv,
+                env=step.step_environment(env, {}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                preexec_fn=dies_with(os.getpid()),
+            )
+        except OSError as err:
+            self._report("proving", f"cannot start {argv[0]}: {err.strerror}")
+            return
+        lines: queue.Queue[Optional[bytes]] = queue.Queue()
+        threading.Thread(target=_read, args=(process, lines), daemon=True).start()
+        heard = {task: time.monotonic() for task in range(len(nodes))}
+        try:
+            while heard:
+                try:
+                    line = lines.get(timeout=1.0)
+                except queue.Empty:
+                    line = b""
+                if line is None:
+                    return
+                try:
+                    said = parse.json_object(line, _LONGEST) if line.strip() else {}
+                except ValueError:
+                    continue  # a Prolog's or a library's own words
+                task = said.get("task")
+                if type(task) is int and task in heard:
+                    heard[task] = time.monotonic()
+                    answer = proving_part.answer(said)
+                    if answer:
+                        yield answer
+                    if said.get("over"):
+                        del heard[task]
+                if any(time.monotonic() - at > SILENCE for at in heard.values()):
+                    return
+        finally:
+            _end(process)
+
+
+_SHAPE = (
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_HINT",
+    "SLURM_MEM_BIND",
+    "SLURM_MPI_TYPE",
+    "SLURM_NNODES",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TRES_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+)
+"""What sbatch says of the training's tasks, and srun would heed for ours."""
+
+
+def _read(process: subprocess.Popen[bytes], lines: queue.Queue[Optional[bytes]]) -> None:
+    assert process.stdout is not None
+    for line in iter(lambda: process.stdout.readline(_LONGEST), b""):  # type: ignore[union-attr]
+        lines.put(line)
+    lines.put(None)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """TERM makes srun end its tasks."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -8,11 +8,11 @@ from typing import Dict, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, job_states
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.hostlist import expand
 
-LIVE_STATES = ("", "RUNNING", "SUSPENDED", "CONFIGURING")
+LIVE_STATES = ("", *job_states.RUNS)
 """States of a job whose script goes on. In all others Slurm has ended this run of it; "" is: nobody could say."""
 
 

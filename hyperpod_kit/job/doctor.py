@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.job.doctor_look import HOOKS, SlurmFacts, timeouts
+from hyperpod_kit.slurm import versions
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def _seconds(text: str) -> Optional[int]:
 
 def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if facts.untold:
-        number, names = ".".join(f"{part:02}" for part in facts.version), ", ".join(facts.untold)
+        number, names = versions.shown(facts.version), ", ".join(facts.untold)
         yield DoctorFinding(
             "S015",
             "warning",
@@ -107,7 +108,7 @@ def nothing_is_flushed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    for key in timeouts(facts.version):
+    for key in timeouts(facts.config):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
             name = key.replace("prolog", "Prolog").replace("epilog", "Epilog").replace("timeout", "Timeout")
             yield DoctorFinding("S006", "error", f"{name} is unlimited: a hook that hangs holds slurmd", f"{name}=60")
@@ -146,7 +147,7 @@ def held_after_prolog(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     if (
-        facts.version >= (23, 2)
+        facts.version >= versions.MAX_BATCH_REQUEUE
         and "maxbatchrequeue" in facts.config
         and _seconds(facts.config["maxbatchrequeue"]) in (None, 0)
     ):
@@ -159,11 +160,18 @@ def unbounded_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def late_requeue(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    match = re.search(r"cred_expire=(\d+)", facts.config.get("authinfo", ""))
-    seconds = int(match.group(1)) if match else 120
-    if facts.version < (25, 11) and "authinfo" in facts.config and seconds > 30:
+    own = facts.version >= versions.REQUEUE_DELAY
+    delay = re.search(r"\brequeue_delay=(\d+)", facts.config.get("schedulerparameters", "")) if own else None
+    expire = re.search(r"\bcred_expire=(\d+)", facts.config.get("authinfo", ""))
+    found = delay or expire
+    seconds = int(found.group(1)) if found else versions.CRED_EXPIRE
+    if "authinfo" in facts.config and seconds > 30:
+        line = f"SchedulerParameters={_with(facts, 'schedulerparameters', 'requeue_delay=30')}"
         yield DoctorFinding(
-            "S011", "warning", f"a requeued job waits {seconds} s before it may start", "AuthInfo=cred_expire=30"
+            "S011",
+            "warning",
+            f"a requeued job waits {seconds} s before it may start",
+            line if own else "AuthInfo=cred_expire=30",
         )
 
 

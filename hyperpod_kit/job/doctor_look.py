@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import RunError, Unreachable
 from hyperpod_kit.run import Runner
-from hyperpod_kit.slurm import control, hyperpod
+from hyperpod_kit.slurm import control, hyperpod, versions
+from hyperpod_kit.slurm.versions import Version
 
 HOOKS = "/opt/hyperpod-kit/current/slurm"
 """Where the bundle puts what Slurm runs: local on every node."""
@@ -21,11 +22,6 @@ HOOK_FILES = (("prolog", "prolog.sh"), ("epilog", "epilog.sh"))
 
 PRINTED = ("prologflags", "requeueexithold", "schedulerparameters", "authinfo", "taskplugin")
 """Settings that every Slurm known here prints, set or not; without its line a setting is not judged."""
-
-LISTED = (24, 11)
-"""The version of which is known that it prints `Prolog[0] =`, and no line at all for a hook that is not set."""
-
-Version = Tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -54,9 +50,9 @@ def look(runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.MARK) -> Sl
     except RunError as err:
         raise unanswered(err) from err
     config = parse(done.stdout)
-    number = version(config.get("slurm_version", ""))
+    number = versions.parse(config.get("slurm_version", ""))
     wrong: Dict[str, str] = {}
-    printed = (*PRINTED, *timeouts(number), *(("maxbatchrequeue",) if number >= (23, 2) else ()))
+    printed = (*PRINTED, *timeouts(config), *(("maxbatchrequeue",) if number >= versions.MAX_BATCH_REQUEUE else ()))
     untold = [key for key in printed if key not in config]
     for key, name in HOOK_FILES:
         found = hook_entries(config, key, number)
@@ -109,7 +105,8 @@ def hook_entries(config: Dict[str, str], key: str, number: Version) -> Optional[
         if match
     )
     lists = any(re.fullmatch(r"(prolog|epilog)\[\d+\]", name) for name in config)
-    if listed or ((number == LISTED or lists) and key != "taskprolog"):
+    known = versions.LISTED_HOOKS <= number <= versions.NEWEST
+    if listed or ((known or lists) and key != "taskprolog"):
         return [value for _, value in listed if value]
     return None
 
@@ -125,12 +122,6 @@ def parse(text: str) -> Dict[str, str]:
     return found
 
 
-def version(text: str) -> Version:
-    """(22, 5) of `22.05.8`."""
-    match = re.match(r"(\d+)\.(\d+)", text)
-    return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-
-
 def hook_problem(configured: List[str], name: str, place: str) -> str:
     """What is wrong with one hook as this machine sees it; "" when nothing is."""
     ours = os.path.join(place, name)
@@ -141,6 +132,7 @@ def hook_problem(configured: List[str], name: str, place: str) -> str:
     return "" if os.access(ours, os.X_OK) else f"{ours} is not executable"
 
 
-def timeouts(number: Version) -> Tuple[str, ...]:
-    """The settings that bound a hook in this version."""
-    return ("prologtimeout", "epilogtimeout") if number >= (25, 5) else ("prologepilogtimeout",)
+def timeouts(config: Mapping[str, str]) -> Tuple[str, ...]:
+    """The settings that bound the hooks, as this Slurm prints them: a bound for each, or one for both."""
+    apart = any(key in config for key in versions.HOOK_TIMEOUTS)
+    return versions.HOOK_TIMEOUTS if apart else (versions.ONE_HOOK_TIMEOUT,)

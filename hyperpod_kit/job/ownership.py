@@ -17,26 +17,10 @@ from hyperpod_kit.errors import RunError, RunIsOwned, Unreachable, Untrusted
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.slurm.job_states import COMING_BACK, COMPLETING
 from hyperpod_kit.untrusted import files, parse
 
-ENDED, UNHEARD, COMPLETING = "ENDED", "", "COMPLETING"
-COMING_BACK = (
-    "PENDING",
-    "CONFIGURING",
-    "RUNNING",
-    "SUSPENDED",
-    "STOPPED",
-    "SIGNALING",
-    "RESIZING",
-    "STAGE_OUT",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "SPECIAL_EXIT",
-    "RESV_DEL_HOLD",
-    "POWER_UP_NODE",
-)
-"""States of a job whose script runs, or will run again. A job that is completing may be one of these, or have ended."""
+ENDED, UNHEARD = "ENDED", ""
 
 _NAME = re.compile(r"owner-([0-9]{6,})\.json")
 _JOB = re.compile(r"[0-9]{1,18}(?:_[0-9]{1,18})?")

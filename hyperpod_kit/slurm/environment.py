@@ -12,6 +12,7 @@ from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_AUTO_RESUME
 from hyperpod_kit.errors import JobError
+from hyperpod_kit.slurm import versions
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId, het_size
 
@@ -28,12 +29,14 @@ OPTION_VARIABLES = (HPK_AUTO_RESUME, f"SLURM_SPANK_{HPK_AUTO_RESUME}", f"SPANK_{
 def launch(env: Mapping[str, str]) -> str:
     """Tells one start of a step's ranks from another: HyperPod's step retry may keep the step id, but not srun's port.
 
-    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for it.
+    A step over several components of a heterogeneous job has a port for each: there its nodes stand in for it. What is
+    no step of srun's, the batch script for one, is `0.0`.
     """
+    step = versions.step_number(env.get("SLURM_STEP_ID", ""))
     port = env.get("SLURM_STEP_LAUNCHER_PORT") or env.get("SLURM_SRUN_COMM_PORT") or "0"
     if het_size(env):
         port = f"het{zlib.crc32(env.get('SLURM_STEP_NODELIST', '').encode()):08x}"
-    return f"{env.get('SLURM_STEP_ID', '0')}.{port}"
+    return f"{step or '0'}.{port}"
 
 
 @dataclass(frozen=True)

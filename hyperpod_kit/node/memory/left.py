@@ -17,14 +17,12 @@ from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Set, 
 
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.slurm.hostlist import expand
+from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.system import process
 from hyperpod_kit.untrusted.held import opened
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent import control_page
-
-HERE = ("RUNNING", "COMPLETING", "SUSPENDED", "CONFIGURING", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT")
-"""States in which a job has its nodes: an Epilog is still to come, or is at work."""
 
 MOST_SLOTS, MOST_JOBS = 1024, 16
 """Of one user, at one look: what is behind them comes when they are done."""
@@ -95,7 +93,7 @@ def ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
 
     More than one is an array's, or a heterogeneous job's: one of them here is enough to wait.
     """
-    return not any(record.get("JobState", "") in HERE and node in _nodes(record) for record in records)
+    return not any(record.get("JobState", "") in HAS_NODES and node in _nodes(record) for record in records)
 
 
 def _nodes(record: Mapping[str, str]) -> List[str]:

@@ -104,6 +104,26 @@ def test_limits_of_a_newer_slurm_are_two_settings() -> None:
     assert [finding.line for finding in found] == ["EpilogTimeout=60"]
 
 
+def test_a_newer_slurm_prints_two_limits_where_they_differ_and_one_where_they_do_not(tmp_path: Path) -> None:
+    apart, alike = (examined(f"slurm-26.05.5{mark}", tmp_path / f"hooks{mark}") for mark in ("-apart", ""))
+    assert doctor_look.timeouts(apart[1].config) == ("prologtimeout", "epilogtimeout")
+    assert doctor_look.timeouts(alike[1].config) == ("prologepilogtimeout",)
+    assert "S006" not in apart[0] + alike[0] and apart[1].untold == alike[1].untold == ()
+
+
+def test_a_newer_slurm_has_a_delay_of_its_own() -> None:
+    newer = {"version": (25, 11), "maxbatchrequeue": "5", "authinfo": "cred_expire=30"}
+    wanted = "nohold_on_prolog_fail,requeue_delay={}"
+    assert doctor.examine(changed(**newer)) == []
+    [late] = doctor.examine(changed(**newer, schedulerparameters=wanted.format(90)))
+    assert "waits 90 s" in late.message
+    [unset] = doctor.examine(changed(**{**newer, "authinfo": ""}))
+    assert "waits 120 s" in unset.message and unset.line == f"SchedulerParameters={wanted.format(30)}"
+    assert doctor.examine(changed(**{**newer, "authinfo": ""}, schedulerparameters=wanted.format(5))) == []
+    # An older one pays no heed to it.
+    assert doctor.examine(changed(authinfo="", schedulerparameters=wanted.format(5)))
+
+
 def test_a_hook_that_is_gone_or_somebody_elses(tmp_path: Path) -> None:
     ours = tmp_path / "prolog.sh"
 
@@ -150,16 +170,22 @@ def examined(name: str, place: Path) -> tuple[list[str], doctor_look.SlurmFacts]
         ("slurm-22.05.8", (22, 5)),
         ("slurm-24.11.5", (24, 11)),
         ("slurm-24.11.5-twice", (24, 11)),
+        ("slurm-26.05.5", (26, 5)),
+        ("slurm-26.05.5-twice", (26, 5)),
     ],
 )
 def test_a_whole_configuration_of_each_slurm(name: str, version: tuple[int, int], tmp_path: Path) -> None:
     codes, facts = examined(name, tmp_path / "hooks")
-    # Printed with the hooks of 0.4, where nobody had put another TaskProlog behind ours.
-    assert (codes, facts.version, facts.untold) == ([] if "twice" in name else ["S016"], version, ())
+    # Up to 24.11 printed with the hooks of 0.4, where nobody had put another TaskProlog behind ours.
+    assert (codes, facts.version, facts.untold) == (
+        [] if "twice" in name or version > (24, 11) else ["S016"],
+        version,
+        (),
+    )
     assert facts.containers
 
 
-@pytest.mark.parametrize("name", ["slurm-22.05.8-none", "slurm-24.11.5-none"])
+@pytest.mark.parametrize("name", ["slurm-22.05.8-none", "slurm-24.11.5-none", "slurm-26.05.5-none"])
 def test_a_hook_that_is_not_set_is_missed_in_each_form(name: str, tmp_path: Path) -> None:
     codes, facts = examined(name, tmp_path / "hooks")
     assert {"S002", "S003", "S004", "S006"} <= set(codes) and facts.untold == ()
@@ -185,7 +211,7 @@ def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Pa
     [said] = [finding for finding in found if finding.code == "S015"]
     assert (
         said.severity == "warning"
-        and "29.02 prints prologflags, prologtimeout, epilogtimeout, prolog, epilog in " in said.message
+        and "29.02 prints prologflags, prologepilogtimeout, prolog, epilog in " in said.message
     )
 
 

@@ -113,6 +113,7 @@ STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_JOB_ID": "7", "SLURM_STEP
     [
         {"HPK_AUTO_RESUME": "0"},
         {"SLURM_STEP_ID": ""},
+        {"SLURM_STEP_ID": "-5"},  # the batch script, to Slurm 26.05
         {"HPK_CHECKPOINT_ROOT": ""},
         {"HPK_ATTEMPT": "7.0.0"},
         {"HPK_DECISION": "7.0"},

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
+from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume, launch
 from hyperpod_kit.slurm.job_id import JobId
 
 
@@ -39,6 +39,19 @@ def test_a_heterogeneous_job_has_the_nodes_of_all_its_components() -> None:
 def test_what_is_inherited_from_a_heterogeneous_job_does_not_count() -> None:
     job = JobEnvironment.read({**HET, "SLURM_JOB_ID": "20", "SLURM_JOB_NODELIST": "n5"})
     assert (job.id, job.nodes, job.groups) == (JobId("20"), ("n5",), ())
+
+
+@pytest.mark.parametrize(
+    ("env", "name"),
+    [
+        ({"SLURM_STEP_ID": "3", "SLURM_STEP_LAUNCHER_PORT": "41001"}, "3.41001"),
+        ({"SLURM_STEP_ID": "3", "SLURM_SRUN_COMM_PORT": "41001"}, "3.41001"),
+        ({}, "0.0"),
+        ({"SLURM_STEP_ID": "-5"}, "0.0"),
+    ],
+)
+def test_a_launch_is_named_alike_by_every_slurm(env: dict[str, str], name: str) -> None:
+    assert launch(env) == name
 
 
 def test_outside_of_a_job_there_is_a_reason() -> None:

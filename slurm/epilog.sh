@@ -1,7 +1,8 @@
 #!/bin/bash
 # slurm.conf: Epilog=   root, on every node of an allocation after its last step.
-# Saves the newest complete checkpoint that dead trainers left in shared memory, then cleans up. Always exits 0:
-# a checkpoint that cannot be saved is no reason to drain a node.
+# Hands what dead trainers left in shared memory over to a unit that brings it to storage, however long that takes, and
+# waits until storage says that it is coming: Slurm starts the job's next run after this. Always exits 0: a checkpoint
+# that cannot be saved is no reason to drain a node.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 program=/opt/hyperpod-kit/current/bin/hyperpod-kit
 log=/run/hyperpod-kit/epilog-${SLURM_JOB_ID:-0}.log
@@ -10,9 +11,8 @@ log=/run/hyperpod-kit/epilog-${SLURM_JOB_ID:-0}.log
 mkdir -p /run/hyperpod-kit
 (umask 077 && : >"$log") # paths of the user's runs are in it
 # Each component of a heterogeneous job has a number of its own, its ranks have their leader's.
-# As the job's user: the checkpoint root is theirs, and a shared file system may squash root.
-timeout -k 5 45 "$program" checkpoint flush --job "${SLURM_HET_JOB_ID:-$SLURM_JOB_ID}" \
-    --uid "$SLURM_JOB_UID" ${SLURM_JOB_GID:+--gid "$SLURM_JOB_GID"} --timeout 44 \
+ended=${SLURM_HET_JOB_ID:-$SLURM_JOB_ID}.${SLURM_RESTART_COUNT:-0}.$SLURM_JOB_UID${SLURM_JOB_GID:+.$SLURM_JOB_GID}
+timeout -k 5 50 "$program" checkpoint flush --hand-over "$ended" \
     </dev/null >>"$log" 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
 code=$?
 # What was saved, and the last words of agents that died, outlive the file in the journal: each line with its job, since

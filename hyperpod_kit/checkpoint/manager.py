@@ -29,6 +29,7 @@ from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.progress import Teller
 
 _REST_SECONDS = 30.0
+_LOOK = 1.0
 _KEEP = policy.Latest(3)
 
 
@@ -249,20 +250,29 @@ class Manager:
 
     # --- end ----------------------------------------------------------------------------------------------------
 
-    def close(self, drain: float = 60.0) -> bool:
-        """End normally: wait up to `drain` seconds until every save is durable and the agent has cleaned up.
+    def close(self, drain: float | None = None) -> bool:
+        """End normally: wait until every save is durable and the agent has cleaned up, as long as bytes move, or for
+        `drain` seconds at most.
 
         True when the newest save that was asked for is durable, or none was asked for. False when it was skipped,
-        dropped or failed, when the time was not enough (the agent then goes on alone), or when the agent died.
+        dropped or failed, when the time was not enough or storage hangs (the agent then goes on alone), or when the
+        agent died.
         """
         if self._closed is not None and os.getpid() == self._pid:
             return self._closed
         self._mine()
         self._staging.close()
         self._agent.send(Close())
-        done = self._agent.wait_end(drain)
+        begin = time.monotonic()
+        done = self._agent.wait_end(_LOOK if drain is None else drain)
+        while not done and drain is None and self._saves.stalled is None:
+            done = self._agent.wait_end(_LOOK)
         if not done:
-            self._saves.say(f"saves were not durable after {drain:g} s; the agent (pid {self._agent.pid}) goes on")
+            waited, why = time.monotonic() - begin, self._saves.stalled
+            self._saves.say(
+                f"saves were not durable after {waited:.0f} s{f' ({why})' if why else ''}; "
+                f"the agent (pid {self._agent.pid}) goes on"
+            )
         self._closed = done and self._agent.clean and self._saves.all_safe
         opened.leave(self)
         newest = self._saves.newest

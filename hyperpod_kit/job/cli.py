@@ -133,6 +133,13 @@ def build_parser() -> argparse.ArgumentParser:
         default="structure",
         help="what is looked at before the ranks start: the files of a checkpoint, or every byte (default %(default)s)",
     )
+    run.add_argument(
+        "--flush-wait",
+        type=float,
+        default=1800.0,
+        metavar="SECONDS",
+        help="wait so long for nodes that still bring captures of the run before to storage (default %(default)g)",
+    )
     run.add_argument("--srun-args", action="append", default=[], metavar="ARGS", help="more arguments for srun")
     run.add_argument(
         "--container-python",
@@ -227,6 +234,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         stall=args.stall,
         grace=args.grace,
         storage_wait=args.storage_wait,
+        flush_wait=args.flush_wait,
         controller_wait=args.controller_wait,
         probe_interval=args.probe_interval,
         silent_after=args.silent_after,

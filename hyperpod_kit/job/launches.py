@@ -24,7 +24,7 @@ from hyperpod_kit.environment import (
     HPK_UNREADABLE,
 )
 from hyperpod_kit.errors import JobError, NoValidCheckpoint
-from hyperpod_kit.job import checkpoint_choice, ledger_row, shared_decision
+from hyperpod_kit.job import checkpoint_choice, ledger_row, shared_decision, unfinished_flushes
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.retry_policy import Poison
 from hyperpod_kit.slurm import write_once
@@ -62,8 +62,12 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
             first = {"from": env[HPK_RESUME_FROM], "step": int(env[HPK_RESUME_STEP]), "kind": env[HPK_RESUME_KIND]}
             return {**first, "memory": env.get(HPK_RESUME_MEMORY, "")}
         try:
-            choice = checkpoint_choice.choose_with_patience(
-                root, state, passed, unreadable, STORAGE_PATIENCE, checkpoint_choice.remembering(root, state)
+            choice = unfinished_flushes.outlast(
+                lambda: checkpoint_choice.choose_with_patience(
+                    root, state, passed, unreadable, STORAGE_PATIENCE, checkpoint_choice.remembering(root, state)
+                ),
+                unfinished_flushes.notes_of(root),
+                STORAGE_PATIENCE,
             )
         except NoValidCheckpoint as err:
             return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}

@@ -19,7 +19,8 @@ class RunOptions:
     `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty.
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
-    does not answer (HyperPod takes 20-30 min to replace its machine).
+    does not answer (HyperPod takes 20-30 min to replace its machine). `flush_wait`: how long nodes are waited for that
+    still bring captures of the run before to storage.
     """
 
     root: str
@@ -33,6 +34,7 @@ class RunOptions:
     grace: float = 90.0
     storage_wait: float = 600.0
     controller_wait: float = 2400.0
+    flush_wait: float = 1800.0
     probe_interval: float = 5.0
     silent_after: float = 6.0
     refused_after: float = 30.0

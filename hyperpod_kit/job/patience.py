@@ -6,10 +6,10 @@ import os
 import threading
 import time
 from concurrent.futures import Future
-from typing import Callable, Mapping
+from typing import Callable, Mapping, TypeVar
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
-from hyperpod_kit.job import allocation, checkpoint_choice
+from hyperpod_kit.job import allocation, checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
@@ -17,6 +17,8 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.system.wait import BackOff
+
+T = TypeVar("T")
 
 NOTHING: Mapping[str, str] = {}
 
@@ -73,10 +75,30 @@ class Patience:
             failures += 1
             self._pause(failures, "waiting for storage")
 
-    def _asked(self, question: Callable[[], checkpoint_choice.Choice]) -> checkpoint_choice.Choice:
+    def flushes(self, choose: Callable[[], checkpoint_choice.Choice]) -> checkpoint_choice.Choice:
+        """The choice, once nodes of the run before have brought to storage what they hold, for `flush_wait` seconds at
+        most. Raises what `choose` and `heed` raise."""
+
+        def pause(seconds: float) -> None:
+            self._signals.pause(seconds)
+            self._heed("waiting for what nodes bring from memory to storage")
+
+        try:
+            notes = unfinished_flushes.notes_of(self._options.root)
+            return unfinished_flushes.outlast(
+                choose,
+                lambda stale: self._asked(lambda: notes(stale)),
+                self._options.flush_wait,
+                pause=pause,
+                tell=lambda words: self._report("flush", words),
+            )
+        except OSError:
+            return choose()  # which waits for storage
+
+    def _asked(self, question: Callable[[], T]) -> T:
         """The answer of a question to storage, or its error. A signal that comes meanwhile is heard at once, which a
         read of a mount that hangs would not let it be. Raises what `heed` raises."""
-        answer: Future[checkpoint_choice.Choice] = Future()
+        answer: Future[T] = Future()
 
         def ask() -> None:
             try:

@@ -52,11 +52,11 @@ class Resumption:
         """
         passed = {bad.name: bad.why} if bad else {}
         if not bad and not self._options.prove_bytes:
-            choice = self._patience.choice(self._chooser, passed, self._unreadable)
+            choice = self._patience.flushes(lambda: self._patience.choice(self._chooser, passed, self._unreadable))
             renewed, kept = (exhausted(policy, spent(rows, order, restart)) for order in (choice.order, None))
             if choice.kind != checkpoint_choice.OURS or renewed or not kept:
                 return choice
-        return self._patience.choice(self._prover, passed, self._unreadable)
+        return self._patience.flushes(lambda: self._patience.choice(self._prover, passed, self._unreadable))
 
     def verdicts(self, attempt: str) -> Sequence[RestoreVerdict]:
         """What the ranks of an attempt said, in the order of its launches; the last one is kept in mind."""

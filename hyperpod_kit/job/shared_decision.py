@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
-from hyperpod_kit.job import checkpoint_choice
+from hyperpod_kit.job import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.system.wait import every, look_until
@@ -32,7 +32,8 @@ HEAD_START = 15.0
 """Seconds that the first node of a step has for its decision, before others decide too: it may have died."""
 
 STORAGE_PATIENCE = 10.0
-"""Seconds in which a newer checkpoint that cannot be read just now is asked for again; slurmstepd waits for us."""
+"""Seconds in which a newer checkpoint that cannot be read just now is asked for again, and one that a node still brings
+to storage is waited for; slurmstepd waits for us."""
 
 _NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
@@ -100,7 +101,11 @@ def decide(root: str, state: str, by: str, chooser: Optional[checkpoint_choice.C
     """A new record: the choice, or why there is none."""
     chooser = chooser or checkpoint_choice.remembering(root, state)
     try:
-        choice = checkpoint_choice.choose_with_patience(root, state, {}, {}, STORAGE_PATIENCE, chooser)
+        choice = unfinished_flushes.outlast(
+            lambda: checkpoint_choice.choose_with_patience(root, state, {}, {}, STORAGE_PATIENCE, chooser),
+            unfinished_flushes.notes_of(root),
+            STORAGE_PATIENCE,
+        )
         return {"by": by, "t": round(time.time(), 3), **choice.fields()}
     except NoValidCheckpoint as err:
         return {

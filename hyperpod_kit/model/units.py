@@ -22,6 +22,7 @@ SWEEP_TIMER = f"{PREFIX}sweep.timer"
 SLURM_STATE_UNIT = f"{PREFIX}slurm-state.service"
 MEMORY_UNIT = f"{PREFIX}memory.service"
 MEMORY_TIMER = f"{PREFIX}memory.timer"
+FLUSH_UNIT = f"{PREFIX}flush@.service"
 
 NODE_UNITS = (
     ("health.service.j2", HEALTH_UNIT),
@@ -34,6 +35,7 @@ NODE_UNITS = (
     ("slurm-state.service.j2", SLURM_STATE_UNIT),
     ("memory.service.j2", MEMORY_UNIT),
     ("memory.timer.j2", MEMORY_TIMER),
+    ("flush@.service.j2", FLUSH_UNIT),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 
@@ -44,6 +46,7 @@ ONLY = {
     SLURM_STATE_UNIT: Role.CONTROLLER,
     MEMORY_UNIT: Role.COMPUTE,
     MEMORY_TIMER: Role.COMPUTE,
+    FLUSH_UNIT: Role.COMPUTE,
 }
 """Units that nodes of one role alone have: some are slurmctld's neighbours, captures lie where jobs run."""
 
@@ -75,6 +78,11 @@ def carrier_unit(mount: Mount) -> str:
 def repair_unit(name: str) -> str:
     """The one-shot service that repairs the mount of that name once."""
     return f"{PREFIX}repair@{name}.service"
+
+
+def flush_unit(job: str, restart: int, uid: int) -> str:
+    """The one-shot service that saves what a job of that user left in shared memory."""
+    return f"{PREFIX}flush@{job}.{restart}.{uid}.service"
 
 
 def units_of(mounts: Sequence[Mount], role: str) -> List[str]:

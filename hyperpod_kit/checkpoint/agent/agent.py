@@ -104,7 +104,9 @@ class Agent:
         leader = self.link.leader
         self._tell(trainer_channel.Ready(leader.hub.port if leader is not None else 0))
         sealer, writer, uploader, _ = self.workers
-        pulse = Pulse(self._tell, [sealer, writer, uploader], leader.worker if leader is not None else None)
+        pulse = Pulse(
+            self._tell, [sealer, writer, uploader], leader.worker if leader is not None else None, self.lock.renew
+        )
         while not self._finished():
             pulse.beat()
             if leader is not None:

@@ -23,10 +23,18 @@ number. Storage that fails over needs a minute or two."""
 
 
 class Pulse:
-    """Called from the agent's main thread: so it also says that this thread goes on."""
+    """Called from the agent's main thread: so it also says that this thread goes on. `moving` is called while bytes
+    move, for those that wait for this agent's end."""
 
-    def __init__(self, tell: Callable[[AgentEvent], object], workers: List[Worker], commits: Optional[Worker]) -> None:
+    def __init__(
+        self,
+        tell: Callable[[AgentEvent], object],
+        workers: List[Worker],
+        commits: Optional[Worker],
+        moving: Callable[[], object],
+    ) -> None:
         self._tell = tell
+        self._moving = moving
         self._workers = [*workers, *([commits] if commits is not None else [])]
         self._limit = float(os.environ.get(HPK_AGENT_STALL, STALL))
         self._next = 0.0
@@ -43,6 +51,8 @@ class Pulse:
             self._said = why
             self._tell(Stalled(why))
         self._tell(Alive())
+        if movement.still_for() < EVERY and any(worker.busy for worker in self._workers):
+            self._moving()
 
     def standstill(self) -> str:
         """Which work does not go on; "" when all does, or there is none."""

@@ -1,6 +1,7 @@
 """Bring to storage what dead trainers left in shared memory, then give the memory back.
 
-For the epilog and for people: runs on system Python, without torch and without an agent. What is not whole on this
+For the Epilog's unit and for people: runs on system Python, without torch and without an agent. All captures that are
+newer than what is committed are saved, the newest first, all ranks of the node at a time. What is not whole on this
 node is handed in, and committed by the last node that does so. What cannot be written stays for a restart of the job,
 with the reason, until it is too old.
 """
@@ -9,76 +10,116 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit import __version__
-from hyperpod_kit.checkpoint.agent import (
-    assemble,
-    handoff_commit,
-    lock,
-    logs,
-    persist,
-    places,
-    replicas,
-    saves_note,
-    seal,
-    shm_slots,
-)
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
-from hyperpod_kit.checkpoint.repository import commit, identity, selection, verify
-from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.agent import flush_captures, lock, logs, movement, places, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, SlotState
+from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress, Sign
+from hyperpod_kit.checkpoint.repository import flush_note, verify
+from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
 from hyperpod_kit.system import process
 
 _POLL = 0.1
 
+AT_WORK = 10.0
+"""Seconds for which an agent is waited for after each sign that it gets on, however long it takes."""
+
 
 class FlushOutcome(NamedTuple):
-    """What became of one run's segments here: the attempt that was committed, whether the memory was freed, why."""
+    """What became of one run's segments here: the attempt that was committed, whether the memory was freed, why.
+
+    `again`: what was not freed may be saved by another try; not where a living trainer has it.
+    """
 
     run: str
     attempt: Optional[str]
     removed: bool
     note: str
+    again: bool = True
 
 
 def flush(
-    *, folder: Optional[str] = None, job: Optional[str] = None, timeout: float = 45.0, max_age: float = 86400.0
+    *,
+    folder: Optional[str] = None,
+    job: Optional[str] = None,
+    timeout: float = 45.0,
+    max_age: float = 86400.0,
+    tell: Callable[[Sign], None] = lambda sign: None,
 ) -> List[FlushOutcome]:
-    """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus one write.
+    """Flush this user's runs (of Slurm job `job`, or all). Returns within about `timeout` seconds plus what it writes.
 
     `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds: older segments that
     cannot be committed are removed, those of other jobs too; and so are slots of dead trainers that hold nothing,
-    whosever they were. What goes wrong with one run is said of that one, and ends nothing for the others.
+    whosever they were. `tell` hears each second how far it is. What goes wrong with one run is said of that one, and
+    ends nothing for the others.
     Raises OSError when shared memory cannot be listed.
     """
     end = time.monotonic() + timeout
     out = []
+    runs: List[Tuple[str, str, List[shm_slots.SlotName]]] = []
     for place in places.of_mine(folder or ""):
         names = shm_slots.names(place, uid=places.node_uid())
-        for run in sorted({name.run for name in names}):
-            mine = [name for name in names if name.run == run]
+        runs += [(place, run, [name for name in names if name.run == run]) for run in sorted({n.run for n in names})]
+    with contextlib.closing(FlushProgress(tell)) as progress:
+        for place, run, mine in runs:
+            with contextlib.suppress(CheckpointError, OSError):
+                _announce(place, run, mine, job, progress)
+        progress.announced()
+        for place, run, mine in runs:
             try:
-                outcome = _one_run(place, run, mine, job, end, max_age)
+                outcome = _one_run(place, run, mine, job, end, max_age, progress)
             except Exception as err:
                 outcome = FlushOutcome(run, None, False, f"{type(err).__name__}: {err}")
+            progress.end(run)
             if outcome is not None:
                 out.append(outcome)
     return out
 
 
+def _is_of(slots: List[shm_slots.OpenSlot], job: Optional[str]) -> bool:
+    return job is None or any(str(one.page.origin.job.get("slurm_job_id")) == job for one in slots)
+
+
+def _announce(
+    folder: str, run: str, names: List[shm_slots.SlotName], job: Optional[str], progress: FlushProgress
+) -> None:
+    """Note on storage what will come, before anything is waited for. Raises CheckpointError, OSError."""
+    slots = _open(folder, names)
+    try:
+        whole = [page for _, page in slots if page.state in WHOLE]
+        if not whole or not _is_of(slots, job) or any(process.alive(page.origin.trainer) for page in whole):
+            return
+        store, committed = flush_captures.storage_of(whole[0])
+        coming = [page for page in whole if page.key[:2] > committed]
+        if coming:
+            newest = max(coming, key=lambda page: page.key)
+            size = sum(page.shard.size for page in coming)
+            job_id = str(newest.origin.job.get("slurm_job_id", ""))
+            progress.begin(
+                run, store, FlushNote(flush_note.here(), job_id, newest.epoch, newest.seq, newest.step, size)
+            )
+    finally:
+        for one in slots:
+            one.slot.close()
+
+
 def _one_run(
-    folder: str, run: str, names: List[shm_slots.SlotName], job: Optional[str], end: float, max_age: float
+    folder: str,
+    run: str,
+    names: List[shm_slots.SlotName],
+    job: Optional[str],
+    end: float,
+    max_age: float,
+    progress: FlushProgress,
 ) -> Optional[FlushOutcome]:
     """What became of a run; None when there is nothing to say to whoever asked for `job`."""
     slots = _open(folder, names)
-    ours = job is None or any(str(one.page.origin.job.get("slurm_job_id")) == job for one in slots)
+    ours = _is_of(slots, job)
     if not ours and any(one.page.state != SlotState.FREE for one in slots) and _age(folder, names) <= max_age:
         return None
-    outcome = _flush_run(folder, run, names, end if ours else 0.0, max_age)
+    outcome = _flush_run(folder, run, names, end if ours else 0.0, max_age, progress)
     if outcome.removed:
         outcome = outcome._replace(note=outcome.note + _sweep(folder, run))
     return outcome if ours or outcome.removed else None
@@ -112,7 +153,9 @@ def _sweep(folder: str, run: str) -> str:
     return said
 
 
-def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: float, max_age: float) -> FlushOutcome:
+def _flush_run(
+    folder: str, run: str, names: List[shm_slots.SlotName], end: float, max_age: float, progress: FlushProgress
+) -> FlushOutcome:
     locks: List[lock.Lock] = []
     try:
         for rank in sorted({name.rank for name in names}):
@@ -126,51 +169,51 @@ def _flush_run(folder: str, run: str, names: List[shm_slots.SlotName], end: floa
             while taken is None:
                 held = lock.holder(path)
                 if held is not None and process.alive(held[1]):
-                    return FlushOutcome(run, None, False, f"its trainer (pid {held[1].pid}) is alive")
-                if time.monotonic() > end:
+                    return FlushOutcome(run, None, False, f"its trainer (pid {held[1].pid}) is alive", again=False)
+                if held is not None and held[1] == lock.NOBODY and process.alive(held[0]):
+                    return FlushOutcome(run, None, False, f"another flush (pid {held[0].pid}) is at work")
+                if lock.still_for(path) < AT_WORK:
+                    movement.moved()
+                if time.monotonic() > end and lock.still_for(path) > AT_WORK:
                     return FlushOutcome(run, None, False, f"the agent of rank {rank} is still at work")
                 time.sleep(_POLL)
                 taken = lock.try_acquire(path)
             locks.append(taken)
+        progress.holds(locks)
         for name in names:
             # Only now: a trainer that is making a slot has its image before its control page.
             shm_slots.remove_stray_image(folder, name)
-        return _settle(folder, run, names, max_age)
+        return _settle(folder, run, names, max_age, progress)
     finally:
+        progress.holds([])
         for taken in locks:
             taken.release()
 
 
-def _settle(folder: str, run: str, names: List[shm_slots.SlotName], max_age: float) -> FlushOutcome:
+def _settle(
+    folder: str, run: str, names: List[shm_slots.SlotName], max_age: float, progress: FlushProgress
+) -> FlushOutcome:
     slots = _open(folder, names)
     alive = next((one.page.origin.trainer for one in slots if process.alive(one.page.origin.trainer)), None)
     if alive is not None:
-        return FlushOutcome(run, None, False, f"its trainer (pid {alive.pid}) is alive")
-    sealed: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
-    notes = []
+        return FlushOutcome(run, None, False, f"its trainer (pid {alive.pid}) is alive", again=False)
+    captured: Dict[Key, Dict[int, shm_slots.OpenSlot]] = {}
     for slot, page in slots:
-        try:
-            if page.state == SlotState.CAPTURED:
-                page = seal.seal(slot)
-        except CheckpointError as err:
-            notes.append(str(err))
-        if page.state == SlotState.SEALED:
-            sealed.setdefault(page.key, {})[page.origin.rank] = shm_slots.OpenSlot(slot, page)
-    if not sealed and not notes:
+        if page.state in WHOLE:
+            captured.setdefault(page.key, {})[page.origin.rank] = shm_slots.OpenSlot(slot, page)
+    if not captured:
         return _remove(folder, run, names, None, "nothing was captured")
     attempt: Optional[str] = None
     try:
-        attempt, note, done = _persist_newest(sealed, [page for _, page in slots])
-        notes.append(note)
+        attempt, note, done = flush_captures.save(run, captured, [page for _, page in slots], progress)
     except (CheckpointError, OSError) as err:
-        notes.append(f"not persisted: {verify.reason_of(err)}")
-        done = False
+        note, done = f"not persisted: {verify.reason_of(err)}", False
     if done:
-        return _remove(folder, run, names, attempt, "; ".join(notes))
+        return _remove(folder, run, names, attempt, note)
     age = _age(folder, names)
     if age > max_age:
-        return _remove(folder, run, names, attempt, "; ".join(notes) + f"; removed, {age / 3600:.1f} hours old")
-    return FlushOutcome(run, attempt, False, "; ".join(notes))
+        return _remove(folder, run, names, attempt, f"{note}; removed, {age / 3600:.1f} hours old")
+    return FlushOutcome(run, attempt, False, note)
 
 
 def _remove(folder: str, run: str, names: List[shm_slots.SlotName], attempt: Optional[str], note: str) -> FlushOutcome:
@@ -181,66 +224,3 @@ def _remove(folder: str, run: str, names: List[shm_slots.SlotName], attempt: Opt
     except OSError as err:
         return FlushOutcome(run, attempt, False, f"{note}; not removed: {err.strerror}")
     return FlushOutcome(run, attempt, True, note)
-
-
-def _persist_newest(
-    sealed: Dict[Key, Dict[int, shm_slots.OpenSlot]], pages: List[Page]
-) -> Tuple[Optional[str], str, bool]:
-    """(attempt committed, what happened, whether nothing here is needed any more). Raises as its parts.
-
-    `pages`: of all slots, for which ranks of a start live on this node.
-    """
-    newest = max(sealed, default=None)
-    if newest is None:
-        return None, "nothing is sealed", False
-    page = next(iter(sealed[newest].values())).page
-    store = open_store(page.origin.root)
-    identity.confirm(store, identity.RunIdentity(page.origin.run, page.origin.run_id))
-    committed = _committed(store)
-    if committed >= newest[:2]:
-        return None, f"already committed up to seq {committed[1]}", True
-    wanted = sorted(key for key in sealed if key[:2] > committed)
-    refused = [
-        key
-        for key in wanted
-        if replicas.difference({rank: replicas.of_slot(one.slot) for rank, one in sealed[key].items()}) is not None
-    ]
-    wanted = [key for key in wanted if key not in refused]
-    whole = max([key for key in wanted if sorted(sealed[key]) == list(range(page.origin.world))], default=None)
-    attempt = _persist(store, sealed[whole]) if whole is not None else None
-    notes = [f"seq {key[1]}: its ranks differ in tensors that they hold alike" for key in refused]
-    notes += [f"committed {attempt}"] if attempt else []
-    for key in [key for key in wanted if whole is None or key > whole]:
-        here = {page.origin.rank for page in pages if page.epoch == key[0]}
-        if len(here) == page.origin.world or set(sealed[key]) != here:
-            notes.append(f"seq {key[1]} was never whole")
-        elif handoff_commit.hand_in(store, sealed[key]):
-            attempt = handoff_commit.attempt_of(next(iter(sealed[key].values())).page)
-            notes.append(f"committed {attempt}")
-        else:
-            notes.append(f"seq {key[1]}: handed in ranks {sorted(here)} of {page.origin.world}")
-    return attempt, "; ".join(notes), True
-
-
-def _committed(store: Store) -> Tuple[int, int]:
-    """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there is none."""
-    for entry in selection.walk(store):
-        try:
-            found = verify.read_manifest(store, entry.attempt)
-            names = [record.file for record in (*found.shards, found.extra)]
-            if set(names) <= set(store.list(entry.attempt)):
-                return entry.name.epoch, entry.name.seq
-        except (CheckpointError, FileNotFoundError):
-            continue
-    return 0, 0
-
-
-def _persist(store: Store, ranks: Dict[int, shm_slots.OpenSlot]) -> str:
-    first = ranks[0].page
-    attempt = first.attempt(secrets.token_hex(3))
-    reports = {}
-    for rank, (slot, _) in sorted(ranks.items()):
-        reports[rank] = assemble.report_of(slot, persist.write_shard(seal.SlotShard(slot), store, attempt))
-    made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
-    commit.commit(store, attempt, made.manifest, made.extra, made.columns)
-    return attempt

@@ -15,10 +15,11 @@ import select
 import signal
 import sys
 import time
-from typing import Any, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, places
+from hyperpod_kit.checkpoint.agent.flush_progress import STILL, Sign
 from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.system.wait import every, look_until
 from hyperpod_kit.untrusted import parse
@@ -40,8 +41,11 @@ def flush_as(
     max_age: float,
     gid: Optional[int] = None,
     asked_by: str = "hyperpod-kit checkpoint flush",
+    stall: Optional[float] = None,
+    tell: Callable[[Sign], None] = lambda sign: None,
 ) -> List[flush.FlushOutcome]:
-    """Flush the segments of `uid` in a child process; it is killed at the deadline. Raises OSError.
+    """Flush the segments of `uid` in a child process; it is killed at the deadline, and where it has moved nothing for
+    `stall` seconds. `tell` hears each second how far it is. Raises OSError.
 
     `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by `asked_by`.
     """
@@ -54,7 +58,9 @@ def flush_as(
             if uid != places.node_uid():
                 _become(uid, gid, write)
                 dies_with(parent)()
-            found = flush.flush(folder=folder, job=job, timeout=timeout, max_age=max_age)
+            found = flush.flush(
+                folder=folder, job=job, timeout=timeout, max_age=max_age, tell=lambda sign: _put(write, sign)
+            )
             with os.fdopen(write, "w") as out:
                 json.dump([list(outcome) for outcome in found], out)
             code = 0
@@ -64,7 +70,7 @@ def flush_as(
             os._exit(code)
     os.close(write)
     try:
-        data, why = _answer(read, time.monotonic() + timeout)
+        data, why = _answer(read, time.monotonic() + timeout, stall, tell)
     finally:
         os.close(read)
     if not why:
@@ -84,19 +90,46 @@ def flush_as(
     return outcomes
 
 
-def _answer(read: int, end: float) -> Tuple[bytes, str]:
-    """(what the child has written, why it was not all of it or "")."""
+def _put(write: int, sign: Sign) -> None:
+    """A line, in one write: the answer, which has none, is what comes behind the last."""
+    with contextlib.suppress(OSError):
+        os.write(write, json.dumps(list(sign)).encode() + b"\n")
+
+
+def _sign(line: bytes) -> Optional[Sign]:
+    try:
+        found = Sign(*parse.document(line, _PIECE))
+    except (ValueError, TypeError):
+        return None
+    good = type(found.announced) is bool and all(type(one) in (int, float) and one >= 0 for one in found[1:])
+    return found if good else None
+
+
+def _answer(read: int, end: float, stall: Optional[float], tell: Callable[[Sign], None]) -> Tuple[bytes, str]:
+    """(what the child has written behind its signs, why it was not all of it or "")."""
     poll = select.poll()
     poll.register(read, select.POLLIN)
     data = bytearray()
+    moved = time.monotonic()
     while True:
-        left = end - time.monotonic()
-        if left <= 0 or not poll.poll(left * 1000):
+        now = time.monotonic()
+        if now >= end:
             return b"", "not done after {timeout:g} s"
+        if stall is not None and now >= moved + stall:
+            return b"", f"it has moved nothing for {stall:g} s"
+        if not poll.poll(((end if stall is None else min(end, moved + stall)) - now) * 1000):
+            continue
         part = os.read(read, _PIECE)
         if not part:
             return bytes(data), ""
         data += part
+        while b"\n" in data:
+            line, _, rest = bytes(data).partition(b"\n")
+            data = bytearray(rest)
+            sign = _sign(line)
+            if sign is not None:
+                moved = time.monotonic() if sign.still < STILL else moved
+                tell(sign)
         if len(data) > _LONGEST_ANSWER:
             return b"", f"its answer has more than {_LONGEST_ANSWER} bytes"
 
@@ -120,12 +153,13 @@ def _outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
             not isinstance(one.run, str)
             or not isinstance(one.note, str)
             or type(one.removed) is not bool
+            or type(one.again) is not bool
             or not isinstance(one.attempt, (str, type(None)))
         ):
             return None
     return [
         flush.FlushOutcome(
-            clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE)
+            clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE), one.again
         )
         for one in found
     ]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import Dict, Mapping
+from typing import Dict, Mapping, Optional
 
 from hyperpod_kit import __version__
-from hyperpod_kit.checkpoint.agent import assemble, persist, seal
+from hyperpod_kit.checkpoint.agent import assemble, flush_shards, persist, seal
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest
@@ -29,21 +29,28 @@ def attempt_of(page: Page) -> str:
     return page.attempt(nonce)
 
 
-def hand_in(store: Store, slots: SealedSlots) -> bool:
+def hand_in(store: Store, slots: SealedSlots, how: Optional[persist.How] = None) -> bool:
     """Write this node's shards and their reports; True when the capture is committed with them.
 
-    A node that comes later may still commit it, so the memory is not needed any more in either case. Raises
-    CheckpointError, OSError.
+    A node that comes later may still commit it, so the memory is not needed any more in either case. A shard without a
+    report was left by a flush that was killed, and is written anew. Raises CheckpointError (NotSealed when it is what
+    lies here that cannot be sealed), OSError.
     """
     page = next(iter(slots.values())).page
     attempt = attempt_of(page)
-    for rank, (slot, _) in sorted(slots.items()):
-        name = f"{attempt}/{layout.report_file(rank)}"
-        if store.exists(name):
-            continue
-        report = assemble.report_of(slot, persist.write_shard(seal.SlotShard(slot), store, attempt))
+
+    def write(rank: int, shard: seal.SlotShard) -> manifest.FileRecord:
+        try:
+            return persist.write_shard(shard, store, attempt, how)
+        except FileExistsError:
+            store.delete(f"{attempt}/{layout.shard_file(rank)}")
+            return persist.write_shard(shard, store, attempt, how)
+
+    left = {rank: slot for rank, slot in slots.items() if not store.exists(f"{attempt}/{layout.report_file(rank)}")}
+    for rank, record in sorted(flush_shards.write_all(left, write).items()):
         failpoint("handed.before_report")
-        store.create(name, manifest.seal_json(report.to_json()))
+        report = assemble.report_of(left[rank].slot, record)
+        store.create(f"{attempt}/{layout.report_file(rank)}", manifest.seal_json(report.to_json()))
     failpoint("handed.before_commit")
     return _complete(store, attempt, page.origin.world)
 

@@ -26,14 +26,26 @@ STOP = signal.SIGUSR2
 NOBODY = Process(0, 0)
 _CONTENT = 4096
 _TRIES = 100
+_POLL = 0.02
+
+FLUSHING = 90.0
+"""Seconds that an agent's start waits for a flush that gets on; its trainer waits for the agent a little longer."""
+
+_STILL = 10.0
+"""Seconds without a sign after which a flush does not get on any more."""
 
 
 class Lock:
-    """A held lock. `release` also removes the file, while it is still held."""
+    """A held lock. `release` also removes the file, while it is still held. `renew`: its holder gets on with its work,
+    which those that wait for the lock see by the age of the file."""
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
         self._fd = fd
+
+    def renew(self) -> None:
+        with contextlib.suppress(OSError):
+            os.utime(self._fd)
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
@@ -80,6 +92,14 @@ def _open(path: str) -> int:
     raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
 
 
+def still_for(path: str) -> float:
+    """Seconds since the holder has shown that it gets on; those of ever for one that is not there."""
+    try:
+        return max(0.0, time.time() - os.lstat(path).st_mtime)
+    except OSError:
+        return float("inf")
+
+
 def holder(path: str) -> Optional[Tuple[Process, Process]]:
     """(agent, trainer) as the lock's file names them; None when it does not, or is not ours."""
     try:
@@ -93,18 +113,23 @@ def holder(path: str) -> Optional[Tuple[Process, Process]]:
         return None
 
 
-def take_over(path: str, trainer: Process, *, patience: float = 10.0) -> Lock:
-    """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one.
+def take_over(path: str, trainer: Process, *, patience: float = 10.0, flushing: float = FLUSHING) -> Lock:
+    """Acquire the lock for `trainer`, ending a dead trainer's agent if there is one. A flush, which has no trainer, is
+    not ended while it gets on, for `flushing` seconds: what other nodes have handed in is of use with its part only.
 
     Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
     """
-    start = time.monotonic()
+    begin = start = time.monotonic()
     asked: Optional[Process] = None
     while True:
         lock = try_acquire(path, trainer)
         if lock is not None:
             return lock
         held = holder(path)
+        if asked is None and time.monotonic() - begin < flushing and _gets_on(path, held):
+            start = time.monotonic()
+            time.sleep(_POLL)
+            continue
         waited = time.monotonic() - start
         if held is not None and alive(held[0]):
             agent, owner = held
@@ -121,4 +146,9 @@ def take_over(path: str, trainer: Process, *, patience: float = 10.0) -> Lock:
                 asked = agent
         if waited > 2 * patience:
             raise CheckpointError(f"the agent that holds {path} does not go")
-        time.sleep(0.02)
+        time.sleep(_POLL)
+
+
+def _gets_on(path: str, held: Optional[Tuple[Process, Process]]) -> bool:
+    """Whether a flush holds it, and is not standing still."""
+    return held is not None and held[1] == NOBODY and alive(held[0]) and still_for(path) < _STILL

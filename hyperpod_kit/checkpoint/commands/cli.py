@@ -14,10 +14,24 @@ from hyperpod_kit.errors import DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 
 
+def _flush_ended(args: argparse.Namespace, folder: str, mine: int) -> int:
+    from hyperpod_kit.checkpoint.agent import flush_handover
+
+    if mine != 0:
+        raise UsageError(f"the end of a job is root's: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all")
+    ended, max_age = flush_handover.ended_job(args.ended or args.hand_over), args.max_age * 3600.0
+    if args.hand_over:
+        return flush_handover.hand_over(ended, folder=folder, max_age=max_age, say=terminal.out)
+    done = flush_handover.carry_out(ended, folder=folder, max_age=max_age, announce=args.announce, say=terminal.out)
+    return 0 if done else 1
+
+
 def _flush(args: argparse.Namespace) -> int:
     from hyperpod_kit.checkpoint.agent import flush_users, places
 
     folder, mine = places.base(), places.node_uid()
+    if args.ended or args.hand_over:
+        return _flush_ended(args, folder, mine)
     if mine not in (0, mine if args.uid is None else args.uid):
         raise UsageError(
             f"--uid {args.uid} is for root: this is uid {mine}", hint="hyperpod-kit checkpoint flush --all"
@@ -138,6 +152,15 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     which = sub.add_mutually_exclusive_group(required=True)
     which.add_argument("--job", help="only this Slurm job")
     which.add_argument("--all", action="store_true", help="of every job that is dead")
+    which.add_argument(
+        "--hand-over", metavar="JOB.RESTART.UID[.GID]", help="as root: let a unit see to one job's (the Epilog)"
+    )
+    which.add_argument(
+        "--ended",
+        metavar="JOB.RESTART.UID[.GID]",
+        help="as root: one job's, for an hour while bytes move or storage is away (hyperpod-kit-flush@)",
+    )
+    sub.add_argument("--announce", default="", metavar="FILE", help="of --ended: made when storage says what will come")
     sub.add_argument("--uid", type=int, help="as root: only this user's (the Epilog)")
     sub.add_argument("--gid", type=int, help="as root: in this group, not the user's own")
     sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")

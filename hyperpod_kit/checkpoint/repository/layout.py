@@ -13,6 +13,7 @@
   leases/<attempt>.<until>-<id>.json      somebody reads it until then (Unix seconds)
   pins/<attempt>.json                     never deleted
   rewinds/000001.json                     the run went back on purpose, and what it left thereby
+  flushes/<host>-<id>.json                a node is bringing here what dead trainers left in its memory
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ EPOCHS_END = "epoch-~"
 LEASES = "leases"
 PINS = "pins"
 REWINDS = "rewinds"
+FLUSHES = "flushes"
 
 _ATTEMPT = re.compile(r"seq-([0-9]{6,18})\.step-([0-9]{10,18})\.e([0-9]{1,18})-([0-9a-f]{4,16})")
 _REWIND = re.compile(r"([0-9]{6,18})\.json")

@@ -92,6 +92,7 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-slurm-state.service",
             "units/hyperpod-kit-memory.service",
             "units/hyperpod-kit-memory.timer",
+            "units/hyperpod-kit-flush@.service",
         ]
     )
 

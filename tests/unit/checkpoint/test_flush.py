@@ -66,10 +66,11 @@ def test_shards_on_several_nodes_are_committed_by_the_last_one(
     (last,) = flush.flush(job="7")
     assert last.removed and segments(tmp_path / "node1") == []
     found = selection.newest_valid(root)
-    assert found.step == 50 and last.note.startswith(f"committed {found.attempt}; seq 6: handed in")
+    assert found.step == 50 and last.note == f"seq 6: handed in ranks [1] of 2; committed {found.attempt}"
 
 
-def test_a_part_that_was_begun_and_never_finished_is_no_part(capture, shm: Path, tmp_path: Path) -> None:
+def test_a_part_that_was_begun_and_never_finished_is_written_anew(capture, shm: Path, tmp_path: Path) -> None:
+    """A flush that was killed leaves a shard without a report, under the name that every node knows."""
     slot = capture(rank=1, world=2, seq=4)
     page = slot.page
     assert page is not None
@@ -77,9 +78,22 @@ def test_a_part_that_was_begun_and_never_finished_is_no_part(capture, shm: Path,
     torn.parent.mkdir()
     torn.write_bytes(b"half")
     (outcome,) = flush.flush()
-    assert not outcome.removed and "File exists" in outcome.note and len(segments(shm)) == 2
-    (outcome,) = flush.flush(max_age=-1.0)
-    assert outcome.removed and segments(shm) == []
+    assert outcome.removed and "seq 4: handed in ranks [1] of 2" in outcome.note and segments(shm) == []
+    capture(rank=0, world=2, seq=4)
+    (outcome,) = flush.flush()
+    assert outcome.attempt == torn.parent.name
+    assert selection.newest_valid(str(tmp_path / "root")).attempt == outcome.attempt
+
+
+def test_every_capture_that_is_whole_is_saved_and_the_newest_first(capture, shm: Path, tmp_path: Path) -> None:
+    for seq in (4, 5, 6):
+        for rank in (0, 1):
+            capture(rank=rank, world=2, seq=seq, step=10 * seq, slot=seq)
+    (outcome,) = flush.flush()
+    root = str(tmp_path / "root")
+    assert outcome.note.startswith("committed seq-000006") and outcome.note.count("committed") == 3
+    assert sorted(entry.name.step for entry in catalog.attempts(root) if entry.committed) == [40, 50, 60]
+    assert selection.newest_valid(root).step == 60 and segments(shm) == []
 
 
 def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Path, tmp_path: Path) -> None:

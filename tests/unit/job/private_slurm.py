@@ -52,7 +52,7 @@ MinJobAge=600
 SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0
 PlugStackConfig={base}/plugstack.conf
 RequeueExitHold=86
-NodeName=n[1-{count}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=2 State=UNKNOWN
+NodeName={prefix}[1-{count}] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=2 {node} State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -73,15 +73,26 @@ def missing() -> Optional[str]:
 
 
 class PrivateSlurm:
-    """`nodes` slurmds named n1…; jobs run as uid and gid `user` (an ordinary one). `more`: lines of slurm.conf.
+    """`nodes` slurmds named n1…, or of another `prefix`; jobs run as uid and gid `user` (an ordinary one).
 
-    `release`: whose Slurm, compiler and Python it is, "" for this host's own (release_root.py).
+    `node`: more of what the nodes have; `more`: lines of slurm.conf. `release`: whose Slurm, compiler and Python it is,
+    "" for this host's own (release_root.py).
     """
 
     def __init__(
-        self, base: Path, *, nodes: int = 3, user: int = 65534, more: str = "", release: str = RELEASE
+        self,
+        base: Path,
+        *,
+        nodes: int = 3,
+        user: int = 65534,
+        more: str = "",
+        prefix: str = "n",
+        node: str = "",
+        release: str = RELEASE,
     ) -> None:
         self.base = base
+        self.prefix = prefix
+        self._node = node
         self._release = release
         self._root: Optional[ReleaseRoot] = None
         self._more = more
@@ -106,14 +117,20 @@ class PrivateSlurm:
         source = REPOSITORY / "slurm" / "plugin" / "auto_resume.c"
         options = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-I/opt/slurm/include"]
         self.call("cc", *options, "-o", f"{base}/auto_resume.so", str(source))
-        if self.version() >= (23, 2):
-            # Nothing here is tracked by cgroups, which newer slurmds would set up for themselves otherwise.
-            (base / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+        if self._cgroup_conf():
+            (base / "cgroup.conf").write_text(self._cgroup_conf())
         (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
         port, first = _free_ports(self.count)
         (base / "slurm.conf").write_text(
             SLURM_CONF.format(
-                base=base, port=port, first=first, last=first + self.count - 1, count=self.count, user="root"
+                base=base,
+                port=port,
+                first=first,
+                last=first + self.count - 1,
+                count=self.count,
+                user="root",
+                prefix=self.prefix,
+                node=self._node,
             )
             + self._more
         )
@@ -131,7 +148,7 @@ class PrivateSlurm:
         until((base / "munge.socket").exists, what="munge socket")
         self.start_controller("-i")
         for number in range(1, self.count + 1):
-            self.start_node(f"n{number}")
+            self.start_node(f"{self.prefix}{number}")
         until(
             lambda: self.call("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.count),
             what=f"{self.count} idle nodes (logs in {base})",
@@ -208,6 +225,10 @@ class PrivateSlurm:
     def state(self, job: str) -> str:
         found = re.search(r"JobState=(\S+)", self.call("scontrol", "-o", "show", "job", job))
         return found.group(1) if found else ""
+
+    def _cgroup_conf(self) -> str:
+        """Nothing here is tracked by cgroups, which newer slurmds would set up for themselves otherwise."""
+        return "CgroupPlugin=disabled\n" if self.version() >= (23, 2) else ""
 
     def version(self) -> tuple[int, int]:
         """(22, 5) of 22.05.8."""

@@ -73,7 +73,7 @@ def test_epilog_always_succeeds(place: Path, program: str) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the job's user")
-def test_epilog_saves_as_the_jobs_user(place: Path) -> None:
+def test_epilog_hands_over_what_the_jobs_user_left(place: Path) -> None:
     seen = place / "seen"
     seen.touch()
     for path in (place, *list(place.parents)[:3]):
@@ -82,7 +82,10 @@ def test_epilog_saves_as_the_jobs_user(place: Path) -> None:
     user = {"SLURM_JOB_ID": "7", "SLURM_JOB_UID": "65534", "SLURM_JOB_GID": "65534"}
     assert hook(place, "epilog.sh", f'echo "$(id -u) $*" >{seen}', **user) == (0, "")
     # Which becomes that user: tests/hostile.
-    assert seen.read_text() == "0 checkpoint flush --job 7 --uid 65534 --gid 65534 --timeout 44\n"
+    assert seen.read_text() == "0 checkpoint flush --hand-over 7.0.65534.65534\n"
+    more = {"SLURM_HET_JOB_ID": "6", "SLURM_RESTART_COUNT": "2"}
+    assert hook(place, "epilog.sh", f'echo "$(id -u) $*" >{seen}', **user, **more) == (0, "")
+    assert seen.read_text() == "0 checkpoint flush --hand-over 6.2.65534.65534\n"
 
 
 def test_what_an_epilog_says_in_the_journal_is_its_jobs(place: Path) -> None:

@@ -1,0 +1,200 @@
+"""What the Epilog hands over: the captures of one ended job on this node, until they are on storage.
+
+The Epilog holds up Slurm and has a deadline; this has none while bytes move. It runs in a unit of its own
+(hyperpod-kit-flush@): neither the end of the job, whose control group takes all its processes along, nor a restart of
+slurmd ends it. As root, and for each try as the job's user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import time
+from typing import Callable, List, NamedTuple, Optional, Set
+
+from hyperpod_kit.checkpoint.agent import flush_users
+from hyperpod_kit.checkpoint.agent.flush import FlushOutcome
+from hyperpod_kit.checkpoint.agent.flush_progress import Sign
+from hyperpod_kit.environment import HPK_ROOT
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.system.wait import BackOff, look_until
+
+LIMIT = 3600.0
+"""Seconds in all; after it the timer of hyperpod-kit-memory.service comes back to what is left."""
+
+STALL = 120.0
+"""Seconds in which no byte moves, after which a try is given up: storage hangs."""
+
+PAUSES = BackOff(2.0, 30.0)
+"""Between two tries: of storage that is away it is not known when it is back."""
+
+ANNOUNCED = 40.0
+"""Seconds that the Epilog waits until storage knows what will come, of the 60 that Slurm gives it."""
+
+UNIT = "hyperpod-kit-flush@{}.service"
+MARK = "/run/hyperpod-kit/flush-{}"
+"""Made when storage knows what will come. As the unit has it."""
+
+_ENDED = re.compile(r"([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})(?:\.([0-9]{1,10}))?")
+
+
+class EndedJob(NamedTuple):
+    """One run of a job, and whose it was."""
+
+    job: str
+    restart: int
+    uid: int
+    gid: Optional[int]
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self if self.gid is not None else self[:3]))
+
+
+def ended_job(text: str) -> EndedJob:
+    """From `JOB.RESTART.UID[.GID]`, the instance of the unit. Raises UsageError."""
+    match = _ENDED.fullmatch(text)
+    if match is None:
+        raise UsageError(f"{text!r} is no ended job", hint="JOB.RESTART.UID or JOB.RESTART.UID.GID, all numbers")
+    job, restart, uid, gid = match.groups()
+    return EndedJob(job, int(restart), int(uid), int(gid) if gid else None)
+
+
+def hand_over(
+    ended: EndedJob,
+    *,
+    folder: str,
+    max_age: float,
+    say: Callable[[str], None],
+    seconds: float = ANNOUNCED,
+) -> int:
+    """Start it, and return when storage knows what will come, or nothing will: 0; 1 when it does not by then.
+
+    Where systemd has no such unit, a process in a session of its own does the same. It lives in the control group of
+    who calls this, which is slurmd's, unless Slurm runs its hooks in the job (PrologFlags=RunInJob).
+    """
+    announce = os.environ.get(HPK_ROOT, "") + MARK.format(ended)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(announce)
+    unit = UNIT.format(ended)
+    by_systemd = _systemctl("start", "--no-block", unit) is not None
+    child = 0 if by_systemd else _detached(ended, folder, max_age, announce)
+
+    def over() -> bool:
+        if os.path.exists(announce):
+            return True
+        if by_systemd:
+            state = _systemctl("show", "--property=ActiveState", "--value", unit)
+            return state is not None and not state.startswith("activ")
+        return os.waitpid(child, os.WNOHANG)[0] == child
+
+    known = look_until(over, bool, BackOff(0.05, 0.5), seconds=seconds)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(announce)
+    if not known:
+        say(
+            f"storage does not know after {seconds:g} s what was captured here; {unit if by_systemd else child} goes on"
+        )
+    return 0 if known else 1
+
+
+def _systemctl(*words: str) -> Optional[str]:
+    """What it printed; None when it failed, or there is none."""
+    try:
+        done = subprocess.run(
+            ["systemctl", *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def _detached(ended: EndedJob, folder: str, max_age: float, announce: str) -> int:
+    """The process that carries it out. Nobody reads what it prints: it speaks to the system's log."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        import syslog  # of where there is no systemd alone
+
+        os.setsid()
+        os.chdir("/")
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in range(3):
+            os.dup2(nowhere, descriptor)
+        syslog.openlog("hyperpod-kit")
+        say: Callable[[str], None] = lambda words: syslog.syslog(syslog.LOG_NOTICE, words)  # noqa: E731
+        code = 0 if carry_out(ended, folder=folder, max_age=max_age, announce=announce, say=say) else 1
+    finally:
+        os._exit(code)
+
+
+def carry_out(
+    ended: EndedJob,
+    *,
+    folder: str,
+    max_age: float,
+    announce: str,
+    say: Callable[[str], None],
+    limit: float = LIMIT,
+    stall: float = STALL,
+    pauses: BackOff = PAUSES,
+) -> bool:
+    """Try until nothing is left here that could be saved, or a new start has taken it over, or `limit` seconds are
+    over. Whether all is on storage, or was worth nothing.
+
+    announce: a file, made as soon as who starts from that storage can see that something is coming. Raises OSError when
+    shared memory cannot be listed.
+    """
+    end = time.monotonic() + limit
+    announced = Announcement(announce)
+    said: Set[str] = set()
+    tries = 0
+    try:
+        while True:
+            outcomes = flush_users.flush_as(
+                ended.uid,
+                folder=folder,
+                job=ended.job,
+                timeout=max(1.0, end - time.monotonic()),
+                max_age=max_age,
+                gid=ended.gid,
+                asked_by=f"Epilog of job {ended.job}",
+                stall=stall,
+                tell=announced.hear,
+            )
+            for words in _news(outcomes, said):
+                say(f"job {ended.job}: {words}")
+            left = [one for one in outcomes if not one.removed]
+            tries += 1
+            if not any(one.again for one in left) or time.monotonic() + pauses.pause(tries) >= end:
+                return not left
+            time.sleep(pauses.pause(tries))
+    finally:
+        announced.make()
+
+
+def _news(outcomes: List[FlushOutcome], said: Set[str]) -> List[str]:
+    words = [f"{one.run}: {one.note}{'' if one.removed else '; it stays'}" for one in outcomes]
+    new = [word for word in words if word not in said]
+    said.update(new)
+    return new
+
+
+class Announcement:
+    """A file that is made once, and taken away by who waits for it; "" for none."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def hear(self, sign: Sign) -> None:
+        if sign.announced:
+            self.make()
+
+    def make(self) -> None:
+        path, self._path = self._path, ""
+        if path:
+            with contextlib.suppress(OSError):
+                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))

@@ -1,0 +1,138 @@
+"""How far a flush is: told to who waits for it here, in the locks' age, and in notes on storage.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from dataclasses import replace
+from typing import Callable, Dict, List, NamedTuple, Tuple
+
+from hyperpod_kit.checkpoint.agent import movement, persist
+from hyperpod_kit.checkpoint.agent.lock import Lock
+from hyperpod_kit.checkpoint.repository import flush_note
+from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+EVERY = 1.0
+"""Seconds between two signs."""
+
+STILL = 10.0
+"""Seconds without a byte moved after which a flush does not call itself at work."""
+
+
+class Sign(NamedTuple):
+    """`announced`: what is on its way is noted on storage, or cannot be. Bytes; seconds since one was moved."""
+
+    announced: bool
+    moved: int
+    of: int
+    still: float
+
+
+class FlushProgress:
+    """Of all runs that one flush works at. A thread tells it every second, another renews the notes, which may hang."""
+
+    def __init__(self, tell: Callable[[Sign], None]) -> None:
+        self._tell = tell
+        self._notes: Dict[str, Tuple[Store, str, FlushNote]] = {}
+        self._locks: List[Lock] = []
+        self._lock = threading.Lock()
+        self._moved: Dict[str, int] = {}
+        self._announced = False
+        self._over = threading.Event()
+        for work in (self._say_on, self._note_on):
+            threading.Thread(target=work, daemon=True, name="flush-progress").start()
+
+    def begin(self, run: str, store: Store, note: FlushNote) -> None:
+        """This run's captures are on their way. Where no note can be written nobody elsewhere waits for it."""
+        name = flush_note.new_name()
+        with self._lock:
+            self._moved[run] = 0
+        with contextlib.suppress(CheckpointError, OSError):
+            flush_note.write(store, name, note)
+            with self._lock:
+                self._notes[run] = (store, name, note)
+
+    def newest(self, run: str, epoch: int, seq: int, step: int) -> None:
+        """What is newer is on storage, or never will be; this one is next."""
+        with self._lock:
+            if run in self._notes:
+                store, name, note = self._notes[run]
+                self._notes[run] = (store, name, replace(note, epoch=epoch, seq=seq, step=step))
+
+    def end(self, run: str) -> None:
+        """Nothing of this run is on its way any more."""
+        with self._lock:
+            held = self._notes.pop(run, None)
+        if held is not None:
+            flush_note.remove(held[0], held[1])
+
+    def announced(self) -> None:
+        """All that can be known of what is to come is noted."""
+        self._announced = True
+        self._say()
+
+    def holds(self, locks: List[Lock]) -> None:
+        """Whoever waits for these sees in them that we get on."""
+        self._locks = locks
+
+    def how(self, run: str) -> persist.How:
+        """Of a write whose bytes count here."""
+        return persist.How(pace=_Counted(lambda count: self._count(run, count)))
+
+    def close(self) -> None:
+        self._over.set()
+        for run in list(self._notes):
+            self.end(run)
+
+    def _count(self, run: str, count: int) -> None:
+        with self._lock:
+            self._moved[run] = self._moved.get(run, 0) + count
+
+    def _say_on(self) -> None:
+        while not self._over.wait(EVERY):
+            self._say()
+
+    def _say(self) -> None:
+        still = movement.still_for()
+        if still < STILL:
+            for held in self._locks:
+                held.renew()
+        with self._lock:
+            of = sum(note.bytes for _, _, note in self._notes.values())
+            moved = sum(self._moved.values())
+        self._tell(Sign(self._announced, moved, of, still))
+
+    def _note_on(self) -> None:
+        while not self._over.wait(EVERY):
+            with self._lock:
+                runs = list(self._notes)
+            for run in runs:
+                with self._lock:
+                    if run not in self._notes:
+                        continue
+                    store, name, note = self._notes[run]
+                    note = replace(note, beat=note.beat + 1, moved=self._moved.get(run, 0))
+                    self._notes[run] = (store, name, note)
+                with contextlib.suppress(CheckpointError, OSError):
+                    flush_note.write(store, name, note)
+                # It may have ended meanwhile, before what was written just now.
+                with self._lock:
+                    gone = run not in self._notes
+                if gone:
+                    flush_note.remove(store, name)
+
+
+class _Counted(persist.Pace):
+    """No limit: nobody trains."""
+
+    def __init__(self, count: Callable[[int], None]) -> None:
+        super().__init__()
+        self._count = count
+
+    def take(self, count: int) -> None:
+        self._count(count)

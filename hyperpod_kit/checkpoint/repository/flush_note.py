@@ -1,0 +1,99 @@
+"""Captures of dead trainers that a node is bringing to storage: a note per node and run, while it does.
+
+    flushes/<host>-<id>.json    made when a flush begins, written again while it goes on, removed at its end
+
+A start that would begin from something older waits as long as the note changes (job/unfinished_flushes.py): no clock is
+compared. A note only makes others wait, and they do so for a time of their own; where storage overwrites nothing it
+never changes, and nobody waits for long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Dict, Optional, Tuple
+
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
+
+FORMAT = "hpk-flush/1"
+MOST = 4096
+"""Notes that are read: one a node."""
+
+_LARGEST = 4096
+_SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class FlushNote:
+    """What is on its way: the newest capture of these that is not on storage yet. `bytes` of all of them here, of which
+    `moved` are written; `beat` counts how often the note was written."""
+
+    host: str
+    job: str
+    epoch: int
+    seq: int
+    step: int
+    bytes: int
+    moved: int = 0
+    beat: int = 0
+
+    @property
+    def order(self) -> Tuple[int, int]:
+        """As of an attempt: greater is newer."""
+        return (self.epoch, self.seq)
+
+
+def here() -> str:
+    """This node, in letters that a name may have."""
+    return "".join(char if char.isalnum() else "-" for char in socket.gethostname())[:60]
+
+
+def new_name() -> str:
+    """Of a note of this node that nobody else has."""
+    return f"{layout.FLUSHES}/{here()}-{secrets.token_hex(6)}{_SUFFIX}"
+
+
+def write(store: Store, name: str, note: FlushNote) -> None:
+    """Make the note, or write it again where the storage lets us. Raises CheckpointError, OSError."""
+    data = manifest.seal_json({"format": FORMAT, **asdict(note)})
+    if note.beat == 0:
+        store.create(name, data)
+    elif store.capabilities.overwrite:
+        store.replace(name, data)
+
+
+def remove(store: Store, name: str) -> None:
+    """It is over. Raises nothing: who finds the note sees that it does not change any more."""
+    with contextlib.suppress(CheckpointError, OSError):
+        store.delete(name)
+
+
+def found(store: Store) -> Dict[str, Optional[FlushNote]]:
+    """The notes that lie there; None for one that is being written, or is none. Raises OSError."""
+    names = [name for name in store.list(layout.FLUSHES) if name.endswith(_SUFFIX)][:MOST]
+    notes: Dict[str, Optional[FlushNote]] = {}
+    for name in (f"{layout.FLUSHES}/{name}" for name in names):
+        with contextlib.suppress(FileNotFoundError):
+            notes[name] = _read(store, name)
+    return notes
+
+
+def _read(store: Store, name: str) -> Optional[FlushNote]:
+    try:
+        body: Dict[str, Any] = manifest.open_json(store.read(name, _LARGEST), name)
+        note = FlushNote(**{one.name: body[one.name] for one in fields(FlushNote)})
+    except FileNotFoundError:
+        raise
+    except (CheckpointError, KeyError, TypeError, ValueError):
+        return None
+    counts = (note.epoch, note.seq, note.step, note.bytes, note.moved, note.beat)
+    if body.get("format") != FORMAT or not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
+        return None
+    if not isinstance(note.host, str) or not isinstance(note.job, str):
+        return None
+    return FlushNote(clean(note.host, 80), clean(note.job, 40), *counts)

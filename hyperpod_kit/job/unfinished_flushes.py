@@ -1,0 +1,131 @@
+"""Waiting for captures that other nodes are still bringing to storage (checkpoint/repository/flush_note.py).
+
+The nodes of a run that ended may save what it left in memory for minutes, and the next run begins elsewhere. Whether
+such a save goes on is seen by its note, which changes while it does: no clock of another machine is believed.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple
+
+from hyperpod_kit.checkpoint.repository import flush_note
+from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.job import checkpoint_choice
+
+SILENT = 20.0
+"""Seconds after which a note that is not written any more is of a node that has died, or of a flush that was killed:
+it is renewed each second."""
+
+STALL = 120.0
+"""Seconds without a byte moved, after which a flush is waited for no longer: its storage hangs, or it waits itself."""
+
+LOOK = 1.0
+SAY = 15.0
+"""Seconds between two looks, and between two lines about them."""
+
+
+@dataclass
+class _Seen:
+    note: Optional[FlushNote]
+    changed: float
+    moved: float
+
+
+class FlushWatch:
+    """What is known of the notes of a root. `look` is told what lies there, and when."""
+
+    def __init__(self) -> None:
+        self._seen: Dict[str, _Seen] = {}
+
+    def look(
+        self, found: Mapping[str, Optional[FlushNote]], order: Optional[Tuple[int, int]], now: float
+    ) -> List[FlushNote]:
+        """The flushes that go on, of captures newer than `order` (None: any)."""
+        self._seen = {name: seen for name, seen in self._seen.items() if name in found}
+        going = []
+        for name, note in found.items():
+            seen = self._seen.setdefault(name, _Seen(note, now, now))
+            if note is not None and note != seen.note:
+                moved = seen.note is None or (note.moved, note.order) != (seen.note.moved, seen.note.order)
+                self._seen[name] = seen = _Seen(note, now, now if moved else seen.moved)
+            newer = seen.note is not None and (order is None or seen.note.order > order)
+            if seen.note is not None and newer and now - seen.changed < SILENT and now - seen.moved < STALL:
+                going.append(seen.note)
+        return going
+
+    def silent(self, now: float) -> List[str]:
+        """The names of notes that nobody renews any more."""
+        return [name for name, seen in self._seen.items() if now - seen.changed >= SILENT]
+
+
+def waits_for_none(choice: checkpoint_choice.Choice) -> bool:
+    """Whether nothing newer is wanted: who steps back takes nothing from memory either, and another framework's trainer
+    captures nothing there."""
+    return choice.stepped_back or choice.kind != checkpoint_choice.OURS
+
+
+Notes = Callable[[List[str]], Mapping[str, Optional[FlushNote]]]
+"""notes(stale) -> those that lie there now, once the stale ones are removed. Raises OSError."""
+
+
+def notes_of(root: str) -> Notes:
+    """As `outlast` wants them."""
+
+    def read(stale: List[str]) -> Mapping[str, Optional[FlushNote]]:
+        store = open_store(root)
+        for name in stale:
+            flush_note.remove(store, name)
+        return flush_note.found(store)
+
+    return read
+
+
+def outlast(
+    choose: Callable[[], checkpoint_choice.Choice],
+    notes: Notes,
+    limit: float,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda words: None,
+) -> checkpoint_choice.Choice:
+    """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise."""
+    begin, said = time.monotonic(), 0.0
+    watch = FlushWatch()
+    known: Optional[Set[Tuple[int, int]]] = None
+    stale: List[str] = []
+    choice = choose()
+    while not waits_for_none(choice):
+        found, now = notes(stale), time.monotonic()
+        going = watch.look(found, choice.order, now)
+        stale = watch.silent(now)
+        orders = {note.order for note in going}
+        if known is not None and orders != known:
+            # One is on storage, or has ended otherwise.
+            choice, known = choose(), None
+            continue
+        if not going:
+            break
+        if now - begin >= limit:
+            tell(f"{words_of(going)}; not waiting any longer: {limit:g} s are over")
+            break
+        if known is None or now - said >= SAY:
+            said = now
+            tell(f"{words_of(going)}; waiting up to {limit - (now - begin):.0f} s more")
+        known = orders
+        pause(LOOK)
+    return choice
+
+
+def words_of(going: List[FlushNote]) -> str:
+    """What is on its way, for people."""
+    newest = max(going, key=lambda note: note.order)
+    moved, size = sum(note.moved for note in going), sum(note.bytes for note in going)
+    hosts = sorted({note.host for note in going})
+    shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    return (
+        f"{shown} still {'bring' if len(hosts) > 1 else 'brings'} step {newest.step} (seq {newest.seq}) of job "
+        f"{newest.job or '?'} from memory to storage, {moved / 1e9:.1f} of {size / 1e9:.1f} GB"
+    )

@@ -1,0 +1,73 @@
+"""What bench/resume.py trains: large weights, a save at step 2, and a rank that kills itself after step 4, once.
+
+Each rank says when it has begun, restored and begun a step, and what its process read while it restored (rchar of
+/proc/PID/io: bytes that came through read(2), from the page cache too).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from hyperpod_kit.checkpoint import Manager, State
+
+SAVED, KILLED, LAST = 2, 4, 6
+
+
+def say(**fields: object) -> None:
+    os.write(1, ("bench: " + json.dumps({"t": time.time(), **fields}) + "\n").encode())
+
+
+def read_by(pid: int) -> int:
+    """Bytes."""
+    words = Path(f"/proc/{pid}/io").read_text().split()
+    return int(words[words.index("rchar:") + 1])
+
+
+def main() -> None:
+    root, once, gigabytes = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+    began = float(Path("/proc/uptime").read_text().split()[0])
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+    rank = int(os.environ["SLURM_PROCID"])
+    say(what="imported", rank=rank, start_up=began - started)
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{root}.{os.environ['HPK_ATTEMPT']}",
+        rank=rank,
+        world_size=int(os.environ["SLURM_NTASKS"]),
+    )
+    pieces = max(1, int(gigabytes * 4))
+    state = State(torch.nn.ParameterList(torch.empty(1 << 26) for _ in range(pieces)), rng=False)  # 256 MiB each
+    manager = Manager(root)
+    before = read_by(os.getpid())
+    begin = time.monotonic()
+    got = manager.restore(state)
+    say(
+        what="restored",
+        rank=rank,
+        next=got.next_step,
+        tier=getattr(got, "tier", ""),
+        seconds=time.monotonic() - begin,
+        read=read_by(os.getpid()) - before,
+    )
+    for step in range(got.next_step, LAST + 1):
+        torch.distributed.barrier()
+        say(what="step", rank=rank, step=step)
+        if step == SAVED:
+            handle = manager.save(step, state)
+            assert handle.wait("durable", 600), handle.reason
+        if step == KILLED and rank == 1 and not once.exists():
+            once.write_text("")
+            say(what="killed", rank=rank)
+            os.kill(os.getpid(), signal.SIGKILL)
+    manager.close()
+
+
+if __name__ == "__main__":
+    main()

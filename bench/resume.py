@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
@@ -88,6 +89,7 @@ def main() -> None:
     args = parser.parse_args()
     if why := missing():
         raise SystemExit(why)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started is ended
     base = Path(tempfile.mkdtemp(prefix="hpk-bench-", dir=args.dir))
     slurm = PrivateSlurm(base, nodes=RANKS, user=os.getuid())
     try:

@@ -1,7 +1,7 @@
-"""What bench/resume.py trains: large weights, a save at step 2, and a rank that kills itself after step 4, once.
+"""What bench/resume.py trains: large weights, sharded over the ranks; rank 1 kills itself after step 4, once.
 
-Each rank says when it has begun, restored and begun a step, and what its process read while it restored (rchar of
-/proc/PID/io: bytes that came through read(2), from the page cache too).
+A save is made at step 2 alone. Each rank says when it has begun, restored and begun a step, and what its process read
+while it restored (rchar of /proc/PID/io: bytes that came through read(2), from the page cache too).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 
 from hyperpod_kit.checkpoint import Manager, State
 
@@ -34,16 +36,17 @@ def main() -> None:
     root, once, gigabytes = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
     began = float(Path("/proc/uptime").read_text().split()[0])
     started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
-    rank = int(os.environ["SLURM_PROCID"])
+    rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     say(what="imported", rank=rank, start_up=began - started)
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{root}.{os.environ['HPK_ATTEMPT']}",
         rank=rank,
-        world_size=int(os.environ["SLURM_NTASKS"]),
+        world_size=world,
     )
-    pieces = max(1, int(gigabytes * 4))
-    state = State(torch.nn.ParameterList(torch.empty(1 << 26) for _ in range(pieces)), rng=False)  # 256 MiB each
+    mesh = init_device_mesh("cpu", (world,))
+    pieces = [DTensor.from_local(torch.empty(1 << 26), mesh, [Shard(0)]) for _ in range(max(1, int(gigabytes * 4)))]
+    state = State(torch.nn.ParameterList(pieces), rng=False)  # 256 MiB of each are this rank's
     manager = Manager(root)
     before = read_by(os.getpid())
     begin = time.monotonic()

@@ -15,7 +15,6 @@ import time
 from typing import Callable, Iterator, NamedTuple, Tuple
 
 from hyperpod_kit.checkpoint.repository import layout
-from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job import checkpoint_choice, step
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
@@ -84,6 +83,8 @@ def _once(root: str, proven: ProvenFiles, before: _Newest) -> _Newest:
                 return now
             proving.prove(root, candidate, proven, threads=1)
             return now._replace(done=True)
-        except CheckpointError:  # it is being written; or damaged, which the choice of the next start will say
+        except OSError:
+            raise
+        except Exception:  # it is being written; or damaged, which the choice of the next start will say
             continue
     return before

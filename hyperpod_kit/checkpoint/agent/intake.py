@@ -92,6 +92,7 @@ class Intake:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._take_on(Capture(page, self._attempt(page), part=part), durable=False)
+        self._captures.release()
 
     def take_over(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""
@@ -106,12 +107,14 @@ class Intake:
                 self._take_on(capture, durable=page.durable)
             else:
                 self._capture(slot)
+        self._captures.release()
 
     def _take_on(self, capture: Capture, *, durable: bool) -> None:
         """Go on with a capture of an earlier start."""
         self._captures.add(capture)
         if durable:
-            capture.outcome = CaptureOutcome.DURABLE
+            # Who told it so is gone: nobody will say again that every rank has sealed it, which freed what is older.
+            capture.outcome, capture.full = CaptureOutcome.DURABLE, True
             return
         same = replicas.of_slot(capture.slot) if capture.slot is not None and self._setup.again else None
         self._report(RankCaptured(capture.key, True, same))

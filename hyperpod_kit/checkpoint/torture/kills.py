@@ -7,6 +7,7 @@ nobody saved, never step 0 once there was something, never a byte of another ste
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import signal
@@ -179,7 +180,8 @@ class Campaign:
             for rank in range(scene.world)
         ]
         if not until(lambda: any(rank.exitcode is not None for rank in ranks), _LIFE_SECONDS):
-            self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s")
+            where = "\n".join(_where(rank, path) for rank, path in zip(ranks, paths, strict=True))
+            self._part.violate(f"seed {self._seed}, {scene}: still running after {_LIFE_SECONDS:g} s: {where}")
         self._end(ranks)
         return [life.events(path) for path in paths], _deaths(trace)
 
@@ -228,6 +230,15 @@ class Campaign:
                 self._part.counts[f"restored from {event['tier']}"] += 1
             elif event["what"] == "fresh":
                 self._part.counts["nothing was there yet"] += 1
+
+
+def _where(rank: BaseProcess, path: str) -> str:
+    """What a life that hangs has told last, and the stacks of its threads. It is ended."""
+    if rank.pid is not None and rank.exitcode is None:
+        os.kill(rank.pid, signal.SIGABRT)
+        rank.join(10.0)
+    stacks = Path(path + ".out").read_text(encoding="utf-8", errors="replace")
+    return f"{life.events(path)[-6:]}\n{stacks[-6000:]}"
 
 
 def _deaths(trace: Path) -> list[str]:

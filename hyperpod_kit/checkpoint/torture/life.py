@@ -6,6 +6,7 @@ which outlives a SIGKILL.
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -94,6 +95,7 @@ def _run(order: LifeSpec) -> None:
     out = os.open(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
+    faulthandler.enable()  # SIGABRT makes a life that hangs say where
     for name in [name for name in os.environ if name.startswith(("HPK_", "SLURM_"))]:
         del os.environ[name]
     os.environ.update({HPK_SHM_DIR: order.shm, HPK_AGENT_LINGER: "10", "GLOO_SOCKET_IFNAME": "lo", **dict(order.env)})

@@ -11,7 +11,8 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, TakeOver
+from hyperpod_kit.checkpoint.agent.seal import seal
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
@@ -113,6 +114,23 @@ def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place
     assert found.seq == newest[1] >= 2 and not found.rejected
     assert verify.verify_attempt(run.root, found.attempt).world == 2
     assert os.listdir(shm) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_one_in_a_dead_agents_place_frees_what_a_durable_capture_has_replaced(
+    start, capture, shm: Path, durable: bool
+) -> None:
+    """No order for the durable one will come any more, so nothing else would ever free a slot."""
+    run = start(again=True)
+    older = capture(epoch=1, seq=1)
+    newer = capture(epoch=2, seq=2, slot=1, incarnation=run.incarnation, owner=run.trainers[0].owner)
+    for slot, reached in ((older, durable), (newer, True)):
+        seal(slot)
+        slot.move(SlotState.SEALED, durable=reached)
+    run.settle((1, 1, "abc123"))
+    run.links[0].send(TakeOver())
+    until(lambda: older.page.state is SlotState.FREE, what="a free slot")
+    assert newer.page.state is SlotState.SEALED
 
 
 def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture, shm: Path, tmp_path: Path) -> None:

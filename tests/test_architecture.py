@@ -323,7 +323,13 @@ def test_the_control_page_is_made_of_values_with_names() -> None:
 
 
 BY_HAND = {
-    "os.replace(": {"node/slurm/plugin.py", "rehearsal/agent/main.py", "rehearsal/image.py", "system/atomic_file.py"},
+    "os.replace(": {
+        "node/slurm/plugin.py",
+        "rehearsal/agent/main.py",
+        "rehearsal/agent/step_retry.py",
+        "rehearsal/image.py",
+        "system/atomic_file.py",
+    },
     "fcntl.flock(": {"system/file_lock.py"},
     '.partition(" - ")': {"system/mountinfo.py"},
     "fields[19]": {"system/process.py"},

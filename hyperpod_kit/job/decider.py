@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 from typing import ContextManager, Mapping, Optional, Sequence, Tuple
@@ -43,7 +44,10 @@ from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
 from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
+from hyperpod_kit.job.run_ends import RunHandedBack, RunStopped
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.step_retry import StepRetry
+from hyperpod_kit.job.step_retry_log import RetryLog
 from hyperpod_kit.job.storage import CheckpointRoot
 from hyperpod_kit.job.supervise import SupervisionRules, supervise
 from hyperpod_kit.job.watch import NodeWatch
@@ -136,9 +140,9 @@ class Decider:
                         return code
                     lost = (*lost, *outcome.lost)
                     number += 1
-            except _Stopped:
+            except RunStopped:
                 return TERMINATED
-            except _Handed as handed:
+            except RunHandedBack as handed:
                 return self._requeue(handed.why, handed.kind)
             except GaveUp as err:
                 self._gave_up(err)
@@ -160,7 +164,7 @@ class Decider:
         if self._storage.outlast():
             self._heed("waiting for storage")
         if before and self._report.dead:
-            raise _Handed("node_lost", "the job's log was on a mount that was lost: a new run gets a new one")
+            raise RunHandedBack("node_lost", "the job's log was on a mount that was lost: a new run gets a new one")
         self._proving.nodes = job.nodes
         if before:
             # A slurmctld that does not answer cannot say which steps are left.
@@ -208,9 +212,12 @@ class Decider:
         )
         began = time.monotonic()
         here, hosts = self._env.get("SLURMD_NODENAME", ""), {name: host for name, (host, _) in nodes.addresses.items()}
-        with contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))) as lines, proving_watch.beside(
-            choice, options.root
-        ):
+        noted = functools.partial(self._remember, "hyperpod", attempt=attempt)
+        with contextlib.ExitStack() as stack:
+            lines = stack.enter_context(contextlib.closing(Lifelines(hosts.get(here, ""), list(hosts.values()))))
+            stack.enter_context(proving_watch.beside(choice, options.root))
+            retry = StepRetry(self._runner, job.id, self._report, RetryLog(), noted) if hyperpod else None
+            stack.callback(retry.close if retry else lambda: None)
             process = step.SrunStep(
                 plan,
                 step.step_environment(
@@ -227,7 +234,7 @@ class Decider:
                 ),
                 self._limit,
             )
-            rules = SupervisionRules(options, watch, self._storage, lines, hyperpod, use or nodes.nodes, time.time())
+            rules = SupervisionRules(options, watch, self._storage, lines, retry, use or nodes.nodes, time.time())
             seen = supervise(
                 process, attempt, rules, job, runner=self._runner, signals=self._signals, report=self._report
             )
@@ -250,7 +257,7 @@ class Decider:
 
     def _written(self, event: str, **fields: object) -> bool:
         """Put down a row of the budget. False when that failed and is worth another try: what was read of the root
-        shortly before may be wrong then. Raises JobError, _Stopped, _Handed."""
+        shortly before may be wrong then. Raises JobError, RunStopped, RunHandedBack."""
         try:
             self._ledger.append(event, **fields)
         except JobError:
@@ -266,14 +273,14 @@ class Decider:
         return True
 
     def _heed(self, doing: str) -> None:
-        """Signals that came while no step was running. Raises _Stopped, _Handed."""
+        """Signals that came while no step was running. Raises RunStopped, RunHandedBack."""
         if self._signals.stop:
             self._stopped(ended.why(allocation.look(self._runner, self._job), self._job.restart, self._signals.stop))
         if self._signals.warned:
-            raise _Handed("preempted", f"warned by USR1 while {doing}")
+            raise RunHandedBack("preempted", f"warned by USR1 while {doing}")
 
     def _nodes(self, nodes: allocation.Allocation, lost: Sequence[str], away: Sequence[str]) -> Tuple[str, ...]:
-        """Nodes to name to srun; none when the whole allocation is used and well. Raises _Handed when too few are.
+        """Nodes to name to srun; none when the whole allocation is well. Raises RunHandedBack when too few are.
 
         `away`: avoided while there are others.
         """
@@ -283,12 +290,12 @@ class Decider:
             healthy = nodes.healthy(lost)
         if len(healthy) < want:
             gone = sorted((set(self._job.nodes) | set(nodes.nodes)) - set(healthy))
-            raise _Handed("node_lost", f"{len(healthy)} of {want} nodes are left, without {', '.join(gone)}")
+            raise RunHandedBack("node_lost", f"{len(healthy)} of {want} nodes are left, without {', '.join(gone)}")
         whole = self._groups or (healthy == self._job.nodes and not self._options.nodes)
         return () if whole else healthy[:want]
 
     def _final(self, outcome: Outcome, enabled: bool) -> Optional[int]:
-        """Exit code when there is nothing left to do; None: try again. Raises _Handed, GaveUp, _Stopped."""
+        """Exit code when there is nothing left to do; None: try again. Raises RunHandedBack, GaveUp, RunStopped."""
         if outcome.kind == "done":
             return 0
         if self._signals.stop or outcome.kind in ENDED:
@@ -298,7 +305,7 @@ class Decider:
         if not enabled:
             return AGAIN if outcome.kind == "again" else outcome.code
         if outcome.kind in HANDED_BACK:
-            raise _Handed(outcome.kind, outcome.sentence())
+            raise RunHandedBack(outcome.kind, outcome.sentence())
         if nothing := self._resumption.nothing_left(outcome):
             raise nothing
         if outcome.first is not None and outcome.first.code == GAVE_UP:
@@ -325,7 +332,7 @@ class Decider:
             if self._resumption.pass_over_unreadable(self._ledger.rows(), self._job.restart):
                 self._away_since = None
                 return
-            raise _Handed("node_lost", f"{outcome.sentence()} for {now - self._away_since:.0f} s")
+            raise RunHandedBack("node_lost", f"{outcome.sentence()} for {now - self._away_since:.0f} s")
         self._signals.pause(max(1.0, min(20.0, (now - self._away_since) / 2)))
 
     def _requeue(self, why: str, kind: str) -> int:
@@ -382,17 +389,4 @@ class Decider:
         self._remember("stopped", why=end.words)
         never = "; a cancelled job is never requeued" if end.kind == ended.CANCELLED else ""
         self._report("stopped", f"this run {end.words}{never}", why=end.words, kind=end.kind)
-        raise _Stopped
-
-
-class _Stopped(Exception):
-    """Slurm or a user ended this run."""
-
-
-class _Handed(Exception):
-    """This run cannot go on; the job goes back into the queue. `kind`: a class of outcome.py."""
-
-    def __init__(self, kind: str, why: str) -> None:
-        super().__init__(why)
-        self.kind = kind
-        self.why = why
+        raise RunStopped

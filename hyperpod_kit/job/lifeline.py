@@ -59,12 +59,13 @@ def shortage(nodes: int) -> str:
 
 
 class _NodeLine(NamedTuple):
-    """A node's line. `words`: what it has said, the last at the end."""
+    """A node's line. `words`: what it has said, the last at the end; `launch`: of the ranks, counted here."""
 
     name: str
     lines: Lines
     seal: Seal
     words: List[str]
+    launch: int
 
 
 class Lifelines:
@@ -88,6 +89,8 @@ class Lifelines:
         self._news: List[str] = []
         self._older_nodes: Set[str] = set()
         self.words: Dict[str, str] = {}
+        self.launch = 1
+        """Counts how often the ranks of the attempt were started: HyperPod may do so under one srun."""
         self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key}
         """What the attempt's ranks must have."""
         if address:
@@ -184,7 +187,11 @@ class Lifelines:
         if not proof.same(said.get("proof"), proof.proof(key, PROTOCOL, nonce, name)):
             return None
         self._greetings.add(nonce)
-        return _NodeLine(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [])
+        if any(line.name == name and line.launch == self.launch for line in self._lines.values()) or name in self.words:
+            self.launch += 1
+            self._gone.clear()
+            self.words.clear()
+        return _NodeLine(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [], self.launch)
 
     def _older(self, name: str) -> None:
         if len(self._older_nodes) < 64 and name not in self._older_nodes:
@@ -202,7 +209,7 @@ class Lifelines:
                 if line is None:
                     break
                 node.words[:] = [node.seal.opened(line).decode("ascii", "replace")]
-                if node.words[0] in (STORAGE, SERVES):
+                if node.words[0] in (STORAGE, SERVES) and node.launch == self.launch:
                     self.words[node.name] = node.words[0]
             if not node.lines.ended:
                 return
@@ -212,6 +219,8 @@ class Lifelines:
 
     def _ended(self, node: _NodeLine) -> None:
         """The connection is closed: in order after a last word, broken without one."""
+        if node.launch != self.launch:
+            return
         word = node.words[0] if node.words and node.words[0] != SERVES else ""
         self.words[node.name] = word
         if word == LOST:

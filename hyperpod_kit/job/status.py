@@ -71,8 +71,14 @@ def _row(one: JobAttempt) -> Sequence[str]:
         _lost(one),
         ending(one),
         _text(one.code),
-        one.then,
+        _then(one),
     )
+
+
+def _then(one: JobAttempt) -> str:
+    """What followed; before it, what HyperPod did under the attempt's srun."""
+    times = "once" if one.retries == 1 else f"{one.retries} times"
+    return "; ".join(filter(None, [f"HyperPod retried its step {times}" if one.retries else "", one.then]))
 
 
 def _reached(one: JobAttempt) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Iterable, Mapping, Optional, Set, Tuple
+from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended, exits
@@ -14,6 +14,7 @@ from hyperpod_kit.job.outcome import Observation
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.step import SrunStep
+from hyperpod_kit.job.step_retry import RetryAnswer, StepRetry
 from hyperpod_kit.job.storage import CheckpointRoot
 from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
 from hyperpod_kit.run import Runner
@@ -29,7 +30,7 @@ STOP_GRACE, LOST_GRACE, STALL_GRACE = 20.0, 3.0, 10.0
 class SupervisionRules:
     """When to step in. `nodes` is None when slurmctld did not say where the slurmds are.
 
-    `hyperpod`: HyperPod replaces nodes under a running srun (20-30 min), so nothing is ended for a node or a stall.
+    `retry`: HyperPod's, where it replaces nodes under a running srun (20-30 min): nothing but a step is ended then.
     `used`: the step's nodes; `began`: its start, Unix seconds.
     """
 
@@ -37,7 +38,7 @@ class SupervisionRules:
     nodes: Optional[NodeWatch]
     storage: CheckpointRoot
     lines: Lifelines
-    hyperpod: bool = False
+    retry: Optional[StepRetry] = None
     used: Tuple[str, ...] = ()
     began: float = 0.0
 
@@ -54,16 +55,13 @@ def supervise(
 ) -> Observation:
     """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
     step that is gone, a node without the checkpoint root, a stall."""
-    options = rules.options
-    watch = None if rules.hyperpod else rules.nodes
-    stall = StallWatch(0.0 if rules.hyperpod else options.stall, options.root)
+    options, lines, watch, retry = rules.options, rules.lines, rules.nodes, rules.retry
+    stall = StallWatch(options.stall, options.root)
     warned_until: Optional[float] = None
-    lost: Tuple[str, ...] = ()
-    stalled = False
-    cut: Tuple[str, ...] = ()
-    lines = rules.lines
+    trouble = _Trouble("")
     root = AwayWatch(rules.storage.answers)
     unasked = False
+    launch = lines.launch
     while step.poll() is None:
         if signals.stop:
             step.end(runner, job.id, signals.wait, grace=STOP_GRACE)
@@ -83,41 +81,28 @@ def supervise(
                 "that says nothing about them, and meanwhile only Slurm itself notices their loss",
                 nodes=list(watch.unasked),
             )
-        stalled = stall.stalled()
-        if lost or stalled:
-            report(
-                "intervene",
-                f"{', '.join(lost)} does not answer: ending the step"
-                if lost
-                else f"no progress for {options.stall:g} s: ending the step",
-                lost=list(lost),
-                stalled=stalled,
-            )
-            # srun waits for a dead node much longer than we do.
-            step.end(
-                runner, job.id, signals.wait, grace=LOST_GRACE if lost else STALL_GRACE, patience=1.0 if lost else 5.0
-            )
-            break
-        gone = lines.cut()  # also where nothing follows from it: who has connected must be heard, or wait() never waits
-        cut = () if rules.hyperpod else tuple(gone)
+        cut = tuple(lines.cut())  # also where nothing follows from it: who has connected must be heard
         for sentence in lines.news():
             report("lifeline", sentence)
-        if cut:
-            report(
-                "intervene",
-                f"the step's part on {', '.join(cut)} is gone and Slurm does not notice: ending it",
-                cut=list(cut),
-            )
-            step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
-            break
-        away = [] if rules.hyperpod else root.lost(lines.without_storage)
-        if away:
-            report(
-                "intervene",
-                f"the checkpoint root answers here and not on {', '.join(away)}: ending the step",
-                away=away,
-            )
-            step.end(runner, job.id, signals.wait, grace=LOST_GRACE, patience=1.0)
+        found = _trouble(lost, stall.stalled(), cut, tuple(root.lost(lines.without_storage)), options.stall)
+        again = lines.launch != launch
+        if retry is not None:
+            again = retry.listen() or again
+            answer = retry.heed(found.why, found.nodes) if found.why and not again else RetryAnswer.WAIT
+            trouble = found if found.why and retry.ended else trouble if retry.ended else _Trouble("")
+            again = again or answer is RetryAnswer.LAUNCHED
+            if answer is not RetryAnswer.END:
+                found = _Trouble("")
+        if again:
+            launch = lines.launch
+            stall.restart()
+            if watch and (nodes := allocation.look(runner, job)).addresses:
+                watch.follow(nodes.addresses)
+        if found.why:
+            trouble = found
+            report("intervene", f"{found.why}: ending {'srun' if retry else 'the step'}", **found.fields())
+            # srun waits for a dead node much longer than we do.
+            step.end(runner, job.id, signals.wait, grace=found.grace, patience=5.0 if found.stalled else 1.0)
             break
         waits = [
             options.probe_interval,
@@ -128,7 +113,49 @@ def supervise(
             *([warned_until - time.monotonic()] if warned_until is not None else []),
         ]
         signals.wait(max(0.05, min(waits)), lines.files)
-    return replace(_seen(step.poll(), attempt, rules, job, runner, signals, lost, stalled), cut=cut)
+    seen = _seen(step.poll(), attempt, rules, job, runner, signals, trouble.lost, trouble.stalled)
+    return replace(seen, cut=trouble.cut)
+
+
+@dataclass(frozen=True)
+class _Trouble:
+    """What is wrong with a step that runs: `why` in words, "" for nothing. Of the nodes lost, cut and away one is
+    set, or `stalled`."""
+
+    why: str
+    lost: Tuple[str, ...] = ()
+    stalled: bool = False
+    cut: Tuple[str, ...] = ()
+    away: Tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> Tuple[str, ...]:
+        return self.lost or self.cut or self.away
+
+    @property
+    def grace(self) -> float:
+        return STALL_GRACE if self.stalled else LOST_GRACE
+
+    def fields(self) -> Dict[str, object]:
+        """For the report."""
+        if self.cut or self.away:
+            return {"cut": list(self.cut)} if self.cut else {"away": list(self.away)}
+        return {"lost": list(self.lost), "stalled": self.stalled}
+
+
+def _trouble(
+    lost: Tuple[str, ...], stalled: bool, cut: Tuple[str, ...], away: Tuple[str, ...], limit: float
+) -> _Trouble:
+    """The strongest of what was seen."""
+    if lost:
+        return _Trouble(f"{', '.join(lost)} does not answer", lost=lost)
+    if stalled:
+        return _Trouble(f"no progress for {limit:g} s", stalled=True)
+    if cut:
+        return _Trouble(f"the step's part on {', '.join(cut)} is gone and Slurm does not notice", cut=cut)
+    if away:
+        return _Trouble(f"the checkpoint root answers here and not on {', '.join(away)}", away=away)
+    return _Trouble("")
 
 
 def _seen(

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from hyperpod_kit.job import ledger, ledger_row
+from hyperpod_kit.job import ledger, ledger_row, step_retry_log
 
 UNFINISHED, NONE = "unfinished", "none"
 
@@ -21,6 +21,7 @@ class JobAttempt:
     reached: the last step that a rank is known to have completed, begins: the first one that it did. lost: steps done
     here that the next attempt of the job did again; gap: seconds from the end of this attempt to the start of the next.
     None: not known. followed: whether another attempt came after this one.
+    retries: how often HyperPod started its ranks again, hyperpod: the lines in which it said what it did.
     """
 
     name: str
@@ -43,6 +44,8 @@ class JobAttempt:
     followed: bool = False
     begins: Optional[int] = None
     tier: Optional[str] = None
+    retries: int = 0
+    hyperpod: Tuple[str, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -111,6 +114,10 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
                 tier=row.get("tier"),
                 rejected=(*found[name].rejected, *more),
             )
+        elif event == "hyperpod" and name in found:
+            words, known = str(row.get("words") or ""), found[name]
+            retries = known.retries + (step_retry_log.RETRIED in words)
+            found[name] = replace(known, hyperpod=(*known.hyperpod, words), retries=retries)
         elif event == "ended" and name in found:
             seconds = row.get("seconds")
             # Of an attempt whose batch host was lost the row is written by the next run: its end is not known.

@@ -91,6 +91,11 @@ class NodeWatch:
         self._next = now + (min(1.0, self._interval) if self._bad_since else self._interval)
         return sorted(lost)
 
+    def follow(self, addresses: Mapping[str, Address]) -> None:
+        """The step has been started again, on these nodes."""
+        self._addresses = dict(addresses)
+        self._bad_since.clear()
+
     @property
     def suspects(self) -> List[str]:
         """Nodes that did not answer the last probe."""
@@ -123,6 +128,10 @@ class StallWatch:
             self._starting = self._starting and mark == self._mark
             self._mark, self._since = mark, self._clock()
         return self._clock() - self._since >= self._limit * (STARTING if self._starting else 1)
+
+    def restart(self) -> None:
+        """The ranks have been started again."""
+        self._mark, self._since, self._starting = self._progress() if self._limit else None, self._clock(), True
 
     @property
     def due(self) -> Optional[float]:

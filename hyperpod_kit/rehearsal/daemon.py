@@ -68,7 +68,7 @@ class Daemon:
         bridge = self._make_network()
         self._gateway = bridge.gateway
         self._mount_image()
-        layer.rebuild(layout.layer, self.settings.trees)
+        layer.rebuild(layout.layer, self.settings.trees, self.settings.profile.step_retry)
         self._make_fuse_device()
         for directory in (layout.nodes, layout.logs):
             directory.mkdir(exist_ok=True)

@@ -49,6 +49,17 @@ TABLE: Tuple[FidelityRow, ...] = (
     FidelityRow(
         "IAM, security groups, quotas", ABSENT, "every credential is accepted (EFS mounts aside), all reach all"
     ),
+    FidelityRow(
+        "step retry (profile hyperpod)",
+        STAND_IN,
+        "SPANK plugin and cluster agent after public logs: words, order, a real job shrunk and expanded, GRES requeued",
+    ),
+    FidelityRow(
+        "guessed of the step retry",
+        STAND_IN,
+        "step ids, srun's environment on new nodes, words of a requeue; unhealthy is who does not answer, is DOWN or "
+        "Action:…; replaced in seconds",
+    ),
     FidelityRow("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),
     FidelityRow("SSM, CloudWatch, all else", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),
 )

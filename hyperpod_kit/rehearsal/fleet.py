@@ -115,6 +115,7 @@ class Fleet:
                 "controller_ip": controller.ip if controller else "",
                 "role": group.get("ExecutionRole", ""),
                 "timeout": self.settings.creation_timeout,
+                "step_retry": self.settings.profile.step_retry,
             },
         )
         node_files.write(root, node_files.RESOURCE_CONFIG, resource_config.render(cluster))
@@ -206,5 +207,7 @@ class Fleet:
                 node_files.write(root, node_files.RESOURCE_CONFIG, text)
                 if node.role == CONTROLLER:
                     conf = root / node_files.SLURM_CONF.lstrip("/")
-                    merged = slurm_conf.merge(conf.read_text(), slurm_conf.node_lines(cluster, memory_mb))
+                    merged = slurm_conf.merge(
+                        conf.read_text(), slurm_conf.node_lines(cluster, memory_mb, self.settings.profile)
+                    )
                     node_files.write(root, node_files.SLURM_CONF, merged)

@@ -29,6 +29,21 @@ ExecStart=/usr/bin/python3 -I -S {AGENT_DIRECTORY}
 [Install]
 WantedBy=multi-user.target
 """
+CLUSTER_AGENT_UNIT = """\
+[Unit]
+Description=Rehearsal of HyperPod's cluster agent: diagnoses and exchanges the nodes of a job whose step failed
+After=network-online.target munge.service
+
+[Service]
+ExecStart=/usr/bin/python3 -u -I -S /usr/lib/hyperpod-kit-rehearsal cluster-agent
+StandardOutput=append:/var/log/aws/clusters/sagemaker-cluster-agent.log
+StandardError=inherit
+Restart=always
+RestartSec=1
+
+[Install]
+WantedBy=multi-user.target
+"""
 START = """\
 import sys
 
@@ -38,8 +53,8 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def build(layer: Path) -> None:
-    """Fill an empty directory. Raises OSError."""
+def build(layer: Path, step_retry: bool = False) -> None:
+    """Fill an empty directory. `step_retry`: with what HyperPod has for it. Raises OSError."""
     from hyperpod_kit.rehearsal.standins.install import install
 
     layer.mkdir(parents=True, exist_ok=True)
@@ -58,13 +73,17 @@ def build(layer: Path) -> None:
     wants = layer / "etc/systemd/system/multi-user.target.wants"
     wants.mkdir(parents=True, exist_ok=True)
     (wants / "hyperpod-agent.service").symlink_to("/etc/systemd/system/hyperpod-agent.service")
+    if step_retry:
+        put(layer, "/etc/systemd/system/sagemaker-cluster-agent.service", CLUSTER_AGENT_UNIT)
+        for path in ("opt/sagemaker_cluster", "var/log/aws/clusters"):
+            (layer / path).mkdir(parents=True)
     install(layer)
 
 
-def rebuild(layer: Path, trees: Sequence[str] = ()) -> None:
+def rebuild(layer: Path, trees: Sequence[str] = (), step_retry: bool = False) -> None:
     """Replace whatever is there; only while no machine runs on it. `trees`: directories whose content goes on top."""
     shutil.rmtree(layer, ignore_errors=True)
-    build(layer)
+    build(layer, step_retry)
     for tree in trees:
         shutil.copytree(tree, layer, symlinks=True, dirs_exist_ok=True)
     layer.chmod(0o755)

@@ -16,6 +16,7 @@ from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, R
 from hyperpod_kit.rehearsal.fleet import CreationFailed, Fleet, new_instance_id
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl
+from hyperpod_kit.system.wait import every, look_until
 
 REGISTRATION_DEADLINE = 300.0
 """Seconds that a replaced node's slurmd has to register before the node is left down."""
@@ -27,6 +28,9 @@ def memory_per_node(nodes: int) -> int:
         total_kb = int(handle.readline().split()[1])
     return max(512, total_kb // 1024 // (nodes + 1))
 
+
+RELEASE_DEADLINE = 180.0
+"""Seconds that a job gets to let a node go that is to be replaced."""
 
 AWS_WORDING = "Lifecycle scripts did not run successfully. Ensure the scripts exist in provided S3 path."
 """How DescribeCluster begins its FailureMessage on AWS; the details that follow are the rehearsal's own."""
@@ -189,6 +193,8 @@ class Operations:
         self.changed()
         print(f"{time.time():.2f} replacing {old.instance_id} ({old.place}): {why}", flush=True)
         events.replaced(cluster, old, new, why)
+        if self.fleet.settings.profile.step_retry:
+            self._wait_until_unused(cluster, old)
         self.slurm.lost(cluster, old)
         self.fleet.remove(old)
         with self.lock:
@@ -203,6 +209,19 @@ class Operations:
         self.fleet.refresh(cluster, memory, skip=new)
         self._bring_up_one(cluster, new, memory)
         self.resume(cluster, new)
+
+    def _wait_until_unused(self, cluster: RehearsedCluster, node: RehearsedNode) -> None:
+        """Leave a node to its job, whose step HyperPod retries, until the job has let it go. AWS takes half an hour for
+        a replacement: no job still waits for the old machine then."""
+        if node.role in ("", CONTROLLER):
+            return
+        self.slurm.give_up(cluster, node)
+        look_until(
+            lambda: self.fleet.stopping.is_set() or not self.slurm.is_used(cluster, node),
+            bool,
+            every(0.5),
+            seconds=RELEASE_DEADLINE,
+        )
 
     def reboot(self, cluster: RehearsedCluster, node: RehearsedNode, why: str) -> None:
         """Boot a claimed node's instance again; its disk and instance id stay, no lifecycle script runs."""

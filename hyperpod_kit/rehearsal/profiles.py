@@ -31,7 +31,7 @@ class Profile:
 STOCK = Profile("stock", "22.05")
 TODAY = Profile("today", "24.11", release="trixie")
 NEWEST = Profile("newest", "26.05", release="forky")
-HYPERPOD = Profile("hyperpod", "22.05", step_retry=True, mode=LifecycleMode.ON_INIT_COMPLETE)
+HYPERPOD = Profile("hyperpod", "24.11", release="trixie", step_retry=True, mode=LifecycleMode.ON_INIT_COMPLETE)
 
 PROFILES: Dict[str, Profile] = {profile.name: profile for profile in (STOCK, TODAY, NEWEST, HYPERPOD)}
 

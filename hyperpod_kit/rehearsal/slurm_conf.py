@@ -120,16 +120,18 @@ def parameters_of(cluster: RehearsedCluster) -> Dict[str, object]:
     return data
 
 
-def node_lines(cluster: RehearsedCluster, memory_mb: int) -> str:
+def node_lines(cluster: RehearsedCluster, memory_mb: int, profile: Profile = STOCK) -> str:
     """NodeName and PartitionName lines between the platform's marks. `memory_mb`: RealMemory of every node."""
     lines = [BEGIN]
+    gres = " Gres=gpu:1" if profile.step_retry else ""
     members: Dict[str, List[RehearsedNode]] = {name: cluster.in_group(name) for name in cluster.slurm}
     for name, role in cluster.slurm.items():
         if role == CONTROLLER:
             continue
         for node in members[name]:
             lines.append(
-                f"NodeName={node.host} NodeAddr={node.ip} CPUs={CPUS_PER_NODE} RealMemory={memory_mb} State=UNKNOWN"
+                f"NodeName={node.host} NodeAddr={node.ip} CPUs={CPUS_PER_NODE} RealMemory={memory_mb}{gres} "
+                "State=UNKNOWN"
             )
     for partition, groups in cluster.partitions.items():
         hosts = ",".join(node.host for name in groups for node in members.get(name, []))
@@ -155,7 +157,9 @@ def render(
         tracking=profile.tracking,
         parameters=",".join(profile.parameters),
     )
-    return base + node_lines(cluster, memory_mb)
+    if profile.step_retry:
+        base += "GresTypes=gpu\n"  # a device that jobs may ask for: HyperPod requeues those that do
+    return base + node_lines(cluster, memory_mb, profile)
 
 
 def merge(existing: str, nodes: str) -> str:

@@ -15,6 +15,7 @@ from hyperpod_kit.system.wait import every, look_until
 
 SCONTROL = "/opt/slurm/bin/scontrol"
 SINFO = "/opt/slurm/bin/sinfo"
+SQUEUE = "/opt/slurm/bin/squeue"
 DEAD_REASON = "hyperpod:instance-lost"
 ACTION_REPLACE, ACTION_REBOOT = "Action:Replace", "Action:Reboot"
 
@@ -51,6 +52,17 @@ class SlurmControl:
             self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=down", f"reason={DEAD_REASON}")
             is not None
         )
+
+    def give_up(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Mark a node as HyperPod's agents do: its jobs go on, or end by themselves, and it gets no others."""
+        return (
+            self._run(cluster, SCONTROL, "update", f"nodename={node.host}", "state=fail", f"reason={ACTION_REPLACE}")
+            is not None
+        )
+
+    def is_used(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
+        """Whether a job that runs has the node; True also while Slurm does not answer."""
+        return self._run(cluster, SQUEUE, "-h", "-w", node.host, "-t", "RUNNING", "-o", "%A") != ""
 
     def resume(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Let Slurm use a node again."""

@@ -22,16 +22,17 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --ntasks-per-node=1 --open-mode=append --requeue --auto-resume=1
 #SBATCH --chdir={there} --output={there}/{name}.out
-exec {run} --checkpoint-root {there}/{name} {options} -- /usr/bin/python3 -I {there}/trainer.py {library} {trainer}
+exec {run} --checkpoint-root {there}/{name} {options} -- /usr/bin/python3 -I {there}/{program} {library} {trainer}
 """
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault that was made: when (Unix seconds), and which attempt it hit ("" for none)."""
+    """A fault that was made: when (Unix seconds), which attempt it hit and which launch of its ranks ("" for none)."""
 
     at: float
     attempt: str
+    launch: str = ""
 
 
 class Job:
@@ -44,8 +45,10 @@ class Job:
         self._log = site.here / f"{self.name}.out"
         self.root = site.here / self.name
 
-    def submit(self, *trainer: str, sbatch: Sequence[str] = ("-N2",), options: str = "") -> Job:
-        """sbatch; `options` are those of `job run`, `trainer` those of the trainer."""
+    def submit(
+        self, *trainer: str, sbatch: Sequence[str] = ("-N2",), options: str = "", program: str = "trainer.py"
+    ) -> Job:
+        """sbatch; `options` are those of `job run`, `trainer` those of the trainer, `program` its file."""
         script = self.site.here / f"{self.name}.sbatch"
         script.write_text(
             SCRIPT.format(
@@ -54,6 +57,7 @@ class Job:
                 run=self.site.run,
                 options=options,
                 library=self.site.library,
+                program=program,
                 trainer=" ".join(trainer),
             )
         )
@@ -97,13 +101,19 @@ class Job:
         return self
 
     def running(self, timeout: float = 60) -> Job:
-        """Wait until the attempt that runs now has done a step and a save."""
-        self._wait(
-            "a save",
-            lambda: any(line.get("saved") and line["attempt"] == self.attempt() for line in self.lines()),
-            timeout,
-        )
+        """Wait until the ranks that run now have done a step and a save."""
+
+        def saved() -> bool:
+            lines, now = self.lines(), (self.attempt(), self.launch())
+            return any(line.get("saved") and (line["attempt"], line["launch"]) == now for line in lines)
+
+        self._wait("a save", saved, timeout)
         return self
+
+    def launch(self) -> str:
+        """Which start of the attempt's ranks did the last step, "" when none has done one."""
+        done = self.progress()
+        return str(done[-1]["launch"]) if done and done[-1]["attempt"] == self.attempt() else ""
 
     def attempt(self) -> str:
         rows = self.rows("attempt")
@@ -115,14 +125,21 @@ class Job:
 
     def broken(self, act: Callable[[], object]) -> Fault:
         """Make a fault and note the moment."""
-        attempt = self.attempt()
+        attempt, launch = self.attempt(), self.launch()
         at = time.time()
         act()
-        return Fault(at, attempt)
+        return Fault(at, attempt, launch)
 
     def resumed(self, fault: Fault, timeout: float = 60) -> float:
-        """Seconds from the fault to the first step of a later attempt."""
-        return self.resumed_after(fault.attempt, fault.at, timeout)
+        """Seconds from the fault to the first step of a later attempt, or of a later launch of this one's ranks."""
+        if not fault.launch:
+            return self.resumed_after(fault.attempt, fault.at, timeout)
+
+        def first() -> float:
+            later = (line for line in self.progress() if line["t"] > fault.at and line["launch"] != fault.launch)
+            return next((line["t"] - fault.at for line in later), 0.0)
+
+        return round(self._wait("a resumed step", first, timeout), 1)
 
     def resumed_after(self, attempt: str, at: float, timeout: float) -> float:
         """Seconds from the moment `at` to the first step of another attempt than this one."""

@@ -18,7 +18,7 @@ from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.profiles import STOCK, profile_of
-from tests.faults.site import CAPTURER, TRAINER, output, settle
+from tests.faults.site import CAPTURER, FOREIGN, TRAINER, output, settle
 from tests.support.wait import until
 
 UID = 2001
@@ -46,6 +46,7 @@ def configuration(directory: Path) -> Path:
     values = json.loads(CONFIG.read_text())
     own = values["hyperpod_kit"]
     own["cluster"]["instance_groups"][1]["count"] = WORKERS
+    own["cluster"]["lifecycle_mode"] = PROFILE.mode.value
     own["mounts"] = []
     own["health"] = {"interval": 5, "deadline": 2, "degraded_after": 2, "drain": True}
     path = directory / "provisioning_parameters.json"
@@ -69,7 +70,7 @@ class MachineSite:
         place.mkdir(mode=0o777)
         place.chmod(0o777)
         self.here, self.there = place, f"{SHARED}/faults"
-        for program in (TRAINER, CAPTURER):
+        for program in (TRAINER, FOREIGN, CAPTURER):
             shutil.copy(program, place)
         self.nodes: List[str] = []
         self.configure()

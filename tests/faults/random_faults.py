@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, cast
 
 from tests.faults.job import Job
-from tests.faults.machines import MachineSite
+from tests.faults.machines import PROFILE, MachineSite
+from tests.faults.site import Site
 from tests.support.damage import flip
 
 
@@ -83,6 +84,15 @@ WEIGHTS = {
         "mount": 6,
     },
 }
+
+
+WEIGHTS["hyperpod"] = {name: weight for name, weight in WEIGHTS["machines"].items() if name != "mount"}
+"""Mounts are HyperPod's own there, which no unit of ours mounts again."""
+
+
+def kind(site: Site) -> str:
+    """Which of WEIGHTS a site has."""
+    return PROFILE.name if site.kind == "machines" and PROFILE.name in WEIGHTS else site.kind
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
 
 TRAINER = Path(__file__).with_name("trainer.py")
+FOREIGN = Path(__file__).with_name("foreign_trainer.py")
 CAPTURER = Path(__file__).with_name("capturer.py")
 
 

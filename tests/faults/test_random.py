@@ -22,7 +22,7 @@ from typing import Any, Callable, Dict
 import pytest
 
 from tests.faults.job import Job
-from tests.faults.random_faults import Fault, drawn
+from tests.faults.random_faults import Fault, drawn, kind
 from tests.faults.site import Site, own
 
 COUNT = int(os.environ.get("HPK_FAULT_COUNT", "100"))
@@ -58,25 +58,25 @@ def put_away(job: Job, record: Dict[str, Any]) -> None:
 
 
 def make(job: Job, fault: Fault) -> None:
-    """At a random step of an attempt that has saved; returns when the next attempt has been started."""
+    """At a random step of a launch that has saved; returns when the next one has done a step."""
     job.running()
     # Later faults need a save each, and the run must not end before them.
     step = min(job.progress()[-1]["step"] + fault.after, STEPS - ROOM * (COUNT - fault.number))
     job._wait(f"the step of fault {fault.number}", lambda: job.progress()[-1]["step"] >= step, 60)
-    before = job.attempt()
+    before = (job.attempt(), job.launch())
     print(f"fault {fault.number}: {fault.name} of rank {fault.rank} at step {job.progress()[-1]['step']}", flush=True)
     fault.make(job)
     job._wait(
-        f"an attempt after fault {fault.number}, {fault.name} of rank {fault.rank},",
-        lambda: job.attempt() != before,
-        120,
+        f"a launch after fault {fault.number}, {fault.name} of rank {fault.rank},",
+        lambda: job.launch() and (job.attempt(), job.launch()) != before,
+        180,
     )
 
 
 @pytest.mark.timeout(3600)
 def test_faults_at_random(job: Job, site: Site, row: Callable[..., None]) -> None:
     record = take_up(job)
-    faults = drawn(site.kind, SEED, COUNT, APART)
+    faults = drawn(kind(site), SEED, COUNT, APART)
     job.submit("--steps", str(STEPS), "--pause", str(PAUSE), "--every", "20", options="--stall 8 --max-requeues 200")
     began = time.time()
     record["jobs"] += 1

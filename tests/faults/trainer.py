@@ -45,6 +45,11 @@ def say(**fields: Any) -> None:
     os.write(1, (json.dumps({"t": round(time.time(), 3), **fields}) + "\n").encode())
 
 
+def launch() -> str:
+    """Tells a start of the ranks from others: HyperPod may start those of one attempt several times."""
+    return f"{os.environ['SLURM_STEP_ID']}.{os.environ.get('SLURM_STEP_LAUNCHER_PORT', '')}"
+
+
 class Ranks:
     """All ranks of one attempt. Rank 0 listens, the others find it through a file beside the checkpoints."""
 
@@ -196,7 +201,7 @@ class Checkpoints:
             ),
             extra,
         )
-        say(attempt=os.environ["HPK_ATTEMPT"], saved=name)
+        say(attempt=os.environ["HPK_ATTEMPT"], saved=name, launch=launch())
 
 
 def main() -> int:
@@ -218,7 +223,7 @@ def main() -> int:
     checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count)
     state, first = checkpoints.load(), checkpoints.step
     say(attempt=attempt, rank=rank, resumed=os.environ["HPK_RESUME_FROM"], at=first, node=os.environ["SLURMD_NODENAME"])
-    ranks = Ranks(rank, count, Path(os.environ["HPK_STATE"], "meet", attempt))
+    ranks = Ranks(rank, count, Path(os.environ["HPK_STATE"], "meet", f"{attempt}.{launch()}"))
     for step in range(first + 1, args.steps + 1):
         time.sleep(args.pause)
         if args.fail_after and first and step > first + args.fail_after:
@@ -227,7 +232,7 @@ def main() -> int:
         agreed = ranks.agree({"save": bool(wanted)})
         told.reached(step)
         if rank == 0:
-            say(attempt=attempt, step=step)
+            say(attempt=attempt, step=step, launch=launch())
         if agreed["save"] or step % args.every == 0:
             checkpoints.save(step, state, ranks)
         if agreed["save"]:

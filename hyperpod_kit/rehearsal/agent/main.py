@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, Dict, List
 
-from hyperpod_kit.rehearsal.agent import managed_slurm, managed_storage
+from hyperpod_kit.rehearsal.agent import managed_slurm, managed_storage, step_retry
 from hyperpod_kit.rehearsal.agent.s3_client import S3ClientError, credentials_of, download_prefix, split_uri
 
 CONFIG = "/etc/hyperpod-rehearsal/node.json"
@@ -109,6 +109,11 @@ def run_script(directory: str, script: str, timeout: float) -> None:
 def create(config: Dict[str, Any]) -> None:
     """Do what the node's lifecycle configuration asks for. Raises Failed."""
     lifecycle = config.get("lifecycle") or {}
+    if config.get("step_retry") and config.get("slurm_role"):
+        try:
+            step_retry.install(config["slurm_role"] == "Controller")
+        except (OSError, subprocess.SubprocessError) as err:
+            raise Failed(f"the plugin that retries steps was not installed: {err}") from err
     if lifecycle.get("OnCreate"):
         directory = fetch(config["endpoint"], lifecycle["SourceS3Uri"], lifecycle["OnCreate"])
         run_script(directory, lifecycle["OnCreate"], config["timeout"])

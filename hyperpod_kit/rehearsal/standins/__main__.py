@@ -29,6 +29,14 @@ def main(argv: Sequence[str]) -> int:
         from hyperpod_kit.rehearsal.standins.mount_nfs import main as mount_nfs
 
         return mount_nfs(arguments)
+    if program == "auto-resume":
+        from hyperpod_kit.rehearsal.standins.step_retry.retry import main as auto_resume
+
+        return auto_resume(list(arguments))
+    if program == "cluster-agent":
+        from hyperpod_kit.rehearsal.standins.step_retry.cluster_agent import main as cluster_agent
+
+        return cluster_agent(list(arguments))
     if program == "modinfo":
         from hyperpod_kit.rehearsal.standins.modinfo import main as modinfo
 

@@ -9,6 +9,7 @@ from hyperpod_kit.job.exits import Exit
 from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.step_retry import StepRetry
 from hyperpod_kit.job.supervise import SupervisionRules, supervise, vanished
 
 
@@ -48,7 +49,9 @@ def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpo
     lines, signals = Lifelines("127.0.0.1"), Looking()
     line = Lifeline(lines.environment, "n1")
     line.say(SERVES)
-    rules = SupervisionRules(RunOptions(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, hyperpod=True)
+    retry = mock.Mock(spec=StepRetry)
+    retry.listen.return_value, retry.ended = False, False
+    rules = SupervisionRules(RunOptions(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, retry=retry)
     seen = supervise(
         Running(12),
         "a",

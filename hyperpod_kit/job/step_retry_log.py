@@ -1,0 +1,83 @@
+"""What HyperPod's plugin prints into the job's own log while it looks at nodes, replaces them and retries a step."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from typing import List, Optional, Tuple
+
+from hyperpod_kit.untrusted.text import clean
+
+MARK = b"[Auto Resume]"
+ASKED, RETRIED = "Initiating communication with cluster agent", "Retrying step"
+"""In the line with which HyperPod begins to look at the nodes, and in the one behind which the step is started again.
+Other words of these lines are misspelt in some releases."""
+
+PIECE = 1 << 20
+"""Bytes that one look reads at most: a job may print much, and the rest is read at the next."""
+
+LONGEST, MOST = 400, 200
+"""Characters of a line that are kept, and lines of an attempt."""
+
+_EACH_TASK = re.compile(r"TaskID: \d+ (process_task_init|Successfully terminated)")
+
+
+class RetryLog:
+    """The lines that come from now on. `readable`: whether the log is a file that can be read: a pipe cannot."""
+
+    def __init__(self, fds: Tuple[int, ...] = (1, 2)) -> None:
+        self._files: List[_LogEnd] = []
+        self._kept = 0
+        for fd in fds:
+            tail = _LogEnd.of(fd)
+            if tail is not None and all(tail.key != other.key for other in self._files):
+                self._files.append(tail)
+        self.readable = bool(self._files)
+
+    def news(self) -> List[str]:
+        """HyperPod's lines since the last call; of what every task says nothing. Never raises."""
+        found: List[str] = []
+        for tail in self._files:
+            for raw in tail.lines():
+                words = clean(raw[raw.index(MARK) :].decode("utf-8", "replace"), LONGEST)
+                if _EACH_TASK.search(words) is None and self._kept < MOST:
+                    self._kept += 1
+                    found.append(words)
+        return found
+
+    def close(self) -> None:
+        for tail in self._files:
+            os.close(tail.fd)
+        self._files = []
+
+
+class _LogEnd:
+    """A regular file from its end on, opened once more: the writer's own position is not touched."""
+
+    def __init__(self, fd: int, key: Tuple[int, int], size: int) -> None:
+        self.fd = fd
+        self.key = key
+        self._at = size
+        self._rest = b""
+
+    @classmethod
+    def of(cls, number: int) -> Optional[_LogEnd]:
+        try:
+            info = os.fstat(number)
+            if not stat.S_ISREG(info.st_mode):
+                return None
+            fd = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+        except OSError:
+            return None
+        return cls(fd, (info.st_dev, info.st_ino), info.st_size)
+
+    def lines(self) -> List[bytes]:
+        try:
+            data = os.pread(self.fd, PIECE, self._at)
+        except OSError:
+            return []
+        self._at += len(data)
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[-PIECE:]
+        return [line for line in whole if MARK in line]

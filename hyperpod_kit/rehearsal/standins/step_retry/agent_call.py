@@ -1,0 +1,55 @@
+"""The way from srun to the cluster agent: a question in one line of JSON, with munge's word for who asks it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from typing import Any, Dict, Optional
+
+PORT = 6830
+PATIENCE = 120.0
+"""Seconds for an answer: a diagnosis takes 10 to 30 s on HyperPod."""
+
+
+class AgentError(Exception):
+    """The agent did not answer, or refused."""
+
+
+def sealed(question: Dict[str, Any]) -> str:
+    """A munge credential around a question. Raises AgentError."""
+    return _munge("munge", json.dumps(question))
+
+
+def opened(credential: str) -> Dict[str, Any]:
+    """A question with `uid`, who asked it. Raises AgentError when the credential is none, or was seen before."""
+    head, _, payload = _munge("unmunge", credential, "--keys=UID", "--numeric").partition("\n\n")
+    return {**json.loads(payload), "uid": int(head.split()[-1])}
+
+
+def _munge(program: str, text: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [program, *arguments],
+        input=text,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+        timeout=20,
+    )
+    if done.returncode:
+        raise AgentError(f"{program}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def ask(host: str, question: Dict[str, Any]) -> Dict[str, Any]:
+    """The agent's answer. Raises AgentError."""
+    try:
+        with socket.create_connection((host, PORT), timeout=PATIENCE) as sock, sock.makefile("rw") as lines:
+            lines.write(json.dumps({"credential": sealed(question)}) + "\n")
+            lines.flush()
+            answer: Optional[Dict[str, Any]] = json.loads(lines.readline() or "null")
+    except (OSError, ValueError) as err:
+        raise AgentError(f"the cluster agent at {host}: {err}") from err
+    if answer is None or "error" in answer:
+        raise AgentError(f"the cluster agent at {host}: {answer['error'] if answer else 'no answer'}")
+    return answer

@@ -46,11 +46,13 @@ class ProvenFiles:
     root: str
     state: str
 
-    def known(self, name: str) -> Dict[str, str]:
-        """File -> proof, for those files of a checkpoint that are now as they were then."""
+    def known(self, name: str, files: Iterable[str]) -> Dict[str, str]:
+        """File -> proof, for those of a checkpoint's files that are now as they were then. Raises OSError."""
+        rows = self._read(name)
         found = {}
-        for file, (size, changed, proof) in self._read(name).items():
-            if look(os.path.join(self.root, file)) == FileState(size, changed):
+        for file in files:
+            size, changed, proof = rows.get(file, (0, 0, ""))
+            if proof and look(os.path.join(self.root, file)) == FileState(size, changed):
                 found[file] = proof
         return found
 

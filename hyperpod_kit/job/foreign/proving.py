@@ -37,7 +37,7 @@ def prove(
     """
     structure = candidate.structure()
     files = [os.path.relpath(path, root) for path in structure.files]
-    known = proven.known(candidate.name) if proven else {}
+    known = proven.known(candidate.name, files) if proven else {}
     fresh: List[FileProof] = []
     try:
         if elsewhere:
@@ -55,9 +55,9 @@ def prove(
 
 def left_to_prove(root: str, candidate: ForeignCandidate, proven: ProvenFiles) -> List[str]:
     """Files of which nothing is known yet, the largest first. Raises as `prove`."""
-    known = proven.known(candidate.name)
-    left = [path for path in candidate.structure().files if os.path.relpath(path, root) not in known]
-    return [os.path.relpath(path, root) for path in sorted(left, key=lambda path: (-os.path.getsize(path), path))]
+    files = {os.path.relpath(path, root): path for path in candidate.structure().files}
+    known = proven.known(candidate.name, files)
+    return sorted(files.keys() - known.keys(), key=lambda file: (-os.path.getsize(files[file]), file))
 
 
 def read(root: str, files: List[str], threads: int = THREADS) -> Iterator[FileProof]:

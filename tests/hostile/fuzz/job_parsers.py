@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import socket
 from typing import Any, Dict, List
@@ -14,6 +15,7 @@ from hyperpod_kit.job import (
     ledger,
     ledger_row,
     outcome,
+    proving_part,
     retry_policy,
     shared_decision,
     status,
@@ -21,8 +23,11 @@ from hyperpod_kit.job import (
     sweep,
     timeline,
 )
+from hyperpod_kit.job.foreign.candidate import PROOFS
+from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.slurm import control, hostlist, records, verdict
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.lines import Lines
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.places import file_of, folder
@@ -47,6 +52,21 @@ def read_decision(data: bytes) -> None:
     for line in shared_decision.task_prolog_lines(record, "0"):
         if not line.isprintable():
             raise AssertionError(f"a line for the environment: {line!r}")
+
+
+PROVEN = {"checkpoint": "10", "files": {"10/__0_0.pt": [8, 5, "crc"]}}
+PROOF = {"task": 0, "file": "10/__0_0.pt", "proof": "crc", "why": "", "size": 8, "changed": 5}
+
+
+def read_proofs(data: bytes) -> None:
+    """The record of a checkpoint's files, and a line of a task that has read some."""
+    named = hashlib.sha256(b"10").hexdigest()[:32]
+    path = file_of(data, f"proven/.hpk/proven/{named}.json")
+    root = os.path.dirname(os.path.dirname(os.path.dirname(path)))
+    for proof in ProvenFiles(root, os.path.join(root, ".hpk")).known("10", ["10/__0_0.pt", "10/a"]).values():
+        if proof not in PROOFS:
+            raise AssertionError(f"proven: {proof!r}")
+    proving_part.answer(parse.json_object(data, 1 << 16))
 
 
 DECIDED = {
@@ -245,6 +265,7 @@ PARSERS = [
     ),
     Parser("job: ledger", read_ledger, (OSError,), of_rows(*ROWS), (b"\n".join(map(js, ROWS)),)),
     Parser("job: exit records", read_exits, (), of_json(EXIT), (js(EXIT),)),
+    Parser("job: proofs of files", read_proofs, (ValueError,), of_json(PROVEN, PROOF), (js(PROVEN), js(PROOF))),
     Parser("job: verdicts of ranks", read_verdicts, (), of_json(VERDICT), (js(VERDICT),)),
     Parser(
         "slurm: records",

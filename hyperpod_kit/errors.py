@@ -14,9 +14,9 @@ HyperpodKitError(message, hint=...)                    exit 1
 |- JobError - GaveUp(exit 86)
 |- RehearsalError
 |- DataError                                           exit 1   training data cannot be used as asked
-|  |- ChangedFile(path)       it is not the file that was indexed
-|  |- BadRecord(path, offset)
-|  `- DataUnavailable(path, offset)  exit 74  storage does not give the bytes, after everything was tried
+|  |- ChangedFile             a file is not the one that was indexed
+|  |- BadRecord
+|  `- DataUnavailable         exit 74   storage does not give the bytes, after everything was tried
 |- Untrusted                   a file, directory, word or line of another is not what it has to be
 `- CheckpointError
    |- NoCheckpoint            nothing was ever committed: start from step 0
@@ -174,44 +174,32 @@ class Untrusted(HyperpodKitError):
 
 
 class DataError(HyperpodKitError):
-    """Training data, or its index, cannot be used as asked."""
+    """Training data, or its index, cannot be used as asked. Made of one message, as what comes out of another process
+    has to be; `ADVICE` is the hint where none is given."""
+
+    ADVICE: Optional[str] = None
+
+    def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(message, hint=hint or self.ADVICE)
 
 
 class ChangedFile(DataError):
-    """A file is not the one that was indexed. `indexed`, `found`: (bytes, time of the last change in nanoseconds)."""
+    """A file is not the one that was indexed."""
 
-    def __init__(self, path: str, indexed: tuple[int, int], found: tuple[int, int]) -> None:
-        said = [f"{size} bytes, changed at {time / 1e9:.6f}" for size, time in (indexed, found)]
-        super().__init__(
-            f"{path} has changed since it was indexed: expected {said[0]}, found {said[1]}",
-            hint="hyperpod-kit data index, with the words of the first time: it reads what has changed",
-        )
-        self.path = path
+    ADVICE = "hyperpod-kit data index, with the words of the first time: it reads what has changed"
 
 
 class BadRecord(DataError):
     """A sample cannot be decoded."""
 
-    def __init__(self, path: str, offset: int, sample: int, why: str) -> None:
-        super().__init__(
-            f"{path}, at {offset} (sample {sample}): {why}", hint="hyperpod-kit data index --check --on-bad skip"
-        )
-        self.path = path
-        self.offset = offset
+    ADVICE = "hyperpod-kit data index SRC --check --on-bad skip leaves such records out, and counts them"
 
 
 class DataUnavailable(DataError):
     """Storage does not give up bytes of the training data, and everything was tried. The job may be run again."""
 
     exit_code = 74
-
-    def __init__(self, path: str, offset: int, why: str) -> None:
-        super().__init__(
-            f"{path}, at {offset}: {why}",
-            hint="hyperpod-kit validate-mounts, on the machine that the cluster is made from",
-        )
-        self.path = path
-        self.offset = offset
+    ADVICE = "hyperpod-kit validate-mounts, on the machine that the cluster is made from"
 
 
 class CheckpointError(HyperpodKitError):

@@ -59,6 +59,9 @@ SECTIONS = {
             f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."
         ),
     },
+    "Training data": {
+        "data": CommandEntry(f"{_C}.passthrough:data", "Index data, and prove that every sample was trained on once."),
+    },
     "Without AWS": {
         "rehearse": CommandEntry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },

@@ -1,4 +1,5 @@
-"""`hyperpod-kit job` and `hyperpod-kit checkpoint`: the same two programs that run on a node, argparse and all."""
+"""`hyperpod-kit job` and `hyperpod-kit checkpoint`: the same two programs that run on a node, argparse and all; and
+`hyperpod-kit data`, which a training job's environment has too."""
 
 from __future__ import annotations
 
@@ -14,3 +15,4 @@ checkpoint = Passthrough(
         **{word: f"{module}:build_parser" for word, module in WITH_TORCH.items()},
     },
 )
+data = Passthrough("data", "hyperpod_kit.data.cli:main", {"": "hyperpod_kit.data.cli:build_parser"})

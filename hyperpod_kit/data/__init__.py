@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.data.dataset import IndexedDataset as IndexedDataset
     from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
     from hyperpod_kit.data.loader import ElasticLoader as ElasticLoader
+    from hyperpod_kit.data.order import SequentialOrder as SequentialOrder
     from hyperpod_kit.data.order import ShuffledOrder as ShuffledOrder
     from hyperpod_kit.data.position import Last as Last
 
@@ -21,6 +22,7 @@ _WHERE = {
     "IndexedDataset": "dataset",
     "Last": "position",
     "SampleIndex": "index.layout",
+    "SequentialOrder": "order",
     "ShuffledOrder": "order",
 }
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
-from hyperpod_kit.data.reading.source_files import SourceFiles
+from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
 from hyperpod_kit.errors import BadRecord
 
 MEMORY = 256 << 20
@@ -22,7 +22,9 @@ class IndexedDataset:
 
     Lines are decoded as JSON, or as text where the file's name does not speak of JSON; a row of Parquet is a dict, a
     sample of a tar a dict from ending to bytes, a whole file its bytes. `decode=False` leaves bytes. `memory`: bytes of
-    decompressed or decoded data that each process keeps.
+    decompressed or decoded data that each process keeps. `patience`: seconds in which a file is asked for again, by its
+    path, while its mount is repaired; then it is read from where `elsewhere` says that a directory lies too
+    (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable is raised when that does not help.
     """
 
     def __init__(
@@ -32,12 +34,15 @@ class IndexedDataset:
         transform: Callable[[Any], Any] | None = None,
         decode: bool = True,
         memory: int = MEMORY,
+        patience: float = PATIENCE,
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
         self.index = index
         self._transform = transform
         self._decode = decode
         self._memory = memory
-        self._files = SourceFiles()
+        self._reading = (patience, dict(elsewhere or {}))
+        self._files = PatientFiles(*self._reading)
         self._readers: dict[str, RecordReader] = {}
         self._known: dict[int, IndexedFile] = {}
 
@@ -48,7 +53,7 @@ class IndexedDataset:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Several samples, in the order asked for. Raises BadRecord, ChangedFile, OSError."""
+        """Several samples, in the order asked for. Raises BadRecord, ChangedFile, DataUnavailable."""
         asked = np.asarray(numbers, dtype=np.int64)
         files, starts, lengths = self.index.where(asked)
         return [
@@ -59,7 +64,7 @@ class IndexedDataset:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": SourceFiles(), "_readers": {}, "_known": {}}
+        return {**self.__dict__, "_files": PatientFiles(*self._reading), "_readers": {}, "_known": {}}
 
     @property
     def bytes_read(self) -> int:
@@ -79,17 +84,19 @@ class IndexedDataset:
         if reader is None:
             reader = self._readers[file.format] = module_of(file.format).reader(self._files, self._memory)
         record = reader.record(file, start, length)
-        if self._decode and isinstance(record, bytes):
-            record = self._decoded(record, file, number, start)
+        if self._decode:
+            record = decoded(record, file, number, start)
         return record if self._transform is None else self._transform(record)
 
-    def _decoded(self, record: bytes, file: IndexedFile, number: int, start: int) -> Any:
-        if file.format == "whole":
-            return record
-        try:
-            return json.loads(record) if _is_json(file.path) else record.decode()
-        except (ValueError, RecursionError) as err:
-            raise BadRecord(file.path, start, number, f"{type(err).__name__}: {err}") from None
+
+def decoded(record: Any, file: IndexedFile, number: int, start: int) -> Any:
+    """A record as its format and its file's name say. Raises BadRecord."""
+    if not isinstance(record, bytes) or file.format == "whole":
+        return record
+    try:
+        return json.loads(record) if _is_json(file.path) else record.decode()
+    except (ValueError, RecursionError) as err:
+        raise BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}") from None
 
 
 def _is_json(path: str) -> bool:

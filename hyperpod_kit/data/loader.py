@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
+from hyperpod_kit.data.workers import LOOK, watched_batches
 from hyperpod_kit.errors import CheckpointError
 
 STATE = "hpk-position/1"
+STUCK = 600.0
 
 
 class ElasticLoader(DataLoader[Any]):
@@ -23,7 +27,11 @@ class ElasticLoader(DataLoader[Any]):
     in the checkpoint has had, on as many ranks and workers as there are now. `batch_size` is of one rank. Without
     `order` the samples are shuffled by `seed`. `rank` and `ranks` are those of torch.distributed, unless they are
     given (with tensor parallelism: the rank among those that get other data). `last` says what becomes of the samples
-    that do not fill a step at the end of an epoch. `epochs`: after so many there are no more batches.
+    that do not fill a step at the end of an epoch. `epochs`: after so many there are no more batches. `ledger`: a
+    directory in which every rank notes what it received (`hyperpod-kit data verify-ledger`), `launch` what tells this
+    start from others there, the same on all ranks; default: what Slurm, `job run` or torchrun say.
+    A worker that dies, or gives nothing for `timeout` seconds (default 600), is replaced with all others, and the
+    batches that the trainer has not received come again from the new ones, in the same order.
     Other arguments are DataLoader's: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
     """
 
@@ -38,6 +46,8 @@ class ElasticLoader(DataLoader[Any]):
         ranks: int | None = None,
         last: Last | str = Last.PAD,
         epochs: int | None = None,
+        ledger: str | os.PathLike[str] | None = None,
+        launch: str | None = None,
         **options: Any,
     ) -> None:
         here = dist.is_available() and dist.is_initialized()
@@ -48,9 +58,21 @@ class ElasticLoader(DataLoader[Any]):
             ranks=ranks if ranks is not None else dist.get_world_size() if here else 1,
             last=Last(last),
         )
+        self._stuck = float(options.pop("timeout", 0) or STUCK)
+        if options.get("num_workers"):
+            options["timeout"] = min(LOOK, self._stuck)
         self._data = str(getattr(getattr(dataset, "index", None), "data", ""))
         self._epochs = epochs
         self._fillers = 0
+        self._jumped = True
+        sampler = self._elastic
+        self._ledger = ledger and SampleLedger(
+            ledger,
+            rank=sampler.rank,
+            ranks=sampler.ranks,
+            meant={"last": sampler.course.last.value, **self._meant()},
+            launch=launch,
+        )
         typed: Dataset[Any] = dataset
         super().__init__(typed, batch_sampler=self._elastic, **options)
 
@@ -60,6 +82,11 @@ class ElasticLoader(DataLoader[Any]):
     def position(self) -> int:
         """Samples that the trainer has received since the first epoch, on all ranks together."""
         return self._elastic.position
+
+    @property
+    def sample_order(self) -> SampleOrder:
+        """Which sample comes when."""
+        return self._elastic.order
 
     @property
     def epoch(self) -> int:
@@ -88,7 +115,17 @@ class ElasticLoader(DataLoader[Any]):
                 f"set_epoch({epoch}): the position is in epoch {self.epoch}, whose earlier ones have been trained on; "
                 "begin the loop there: for epoch in range(loader.epoch, epochs)"
             )
-        self._elastic.position = epoch * self._elastic.course.samples
+        self._go_to(epoch * self._elastic.course.samples)
+
+    def _begun(self, *, anew: bool) -> Iterator[Any]:
+        """torch's iterator over what the trainer has not received."""
+        if anew:
+            self._iterator = None
+        return super().__iter__()
+
+    def _go_to(self, position: int) -> None:
+        self._elastic.position = position
+        self._jumped = True
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and what it is a position in."""
@@ -109,7 +146,7 @@ class ElasticLoader(DataLoader[Any]):
                 f"the checkpoint's position is in other data, or in another order: {said}",
                 hint="give the loader the index, seed, block and lanes of the run that saved it",
             )
-        self._elastic.position = state["position"]
+        self._go_to(state["position"])
 
     def _meant(self) -> dict[str, Any]:
         return {"data": self._data, **self._elastic.order.described()}
@@ -123,16 +160,23 @@ class ElasticLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's is a class of its own
         if self._epochs is not None and self.epoch >= self._epochs:
             return
-        expected = self._elastic.batches(self.position)
+        if self._ledger and self._jumped:
+            self._ledger.begin(self.position)
+        self._jumped = False
         batch: RankBatch | None = None
-        for received in super().__iter__():
+        expected = self._elastic.batches(self.position)
+        for received in watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck):
             batch = next(expected)
+            if self._ledger:
+                self._ledger.received(batch.step, batch.samples.tolist())
             self._fillers = batch.fillers
             self._elastic.position = batch.step.after
             yield received
+            if self._jumped:
+                return  # the position was set in the loop's body
         if batch is None:
             # What was left of the epoch is no step of so many ranks.
-            self._elastic.position = (self.epoch + 1) * self._elastic.course.samples
+            self._go_to((self.epoch + 1) * self._elastic.course.samples)
 
 
 def order_of(dataset: Any, seed: int) -> SampleOrder:

@@ -19,6 +19,9 @@ _MOST = 1 << 62
 AGAIN = 75
 """A rank's exit code for `saved, run me again`."""
 
+NO_DATA = 74
+"""A rank's exit code for `storage does not give my training data` (`DataUnavailable` of hyperpod_kit/errors.py)."""
+
 
 @dataclass(frozen=True)
 class Exit:
@@ -48,6 +51,11 @@ class Exit:
     def again(self) -> bool:
         """Saved and wants to run again."""
         return self.code == AGAIN
+
+    @property
+    def without_data(self) -> bool:
+        """It could not read what it trains on, after everything was tried."""
+        return self.code == NO_DATA
 
 
 def directory(state: str, attempt: str) -> str:

@@ -79,7 +79,9 @@ class Outcome:
             "requeued": said,
             "unknown": said,
             "node_lost": f"lost {', '.join(self.lost) or 'a node'}" + (f" and {said}" if said else ""),
-            "storage": f"lost the checkpoint root{self._where()}",
+            "storage": f"lost the checkpoint root{self._where()}"
+            if self.away or first is None
+            else f"could not read its training data{who}",
             "stall": "stopped making progress and was ended",
             "crash": f"failed{who or self._unrecorded()}",
         }
@@ -128,7 +130,7 @@ def _classify(seen: Observation) -> Outcome:
         return Outcome("preempted", code, first, seen.lost)
     if seen.lost:
         return Outcome("node_lost", code, first, seen.lost)
-    if seen.away:
+    if seen.away or (first is not None and first.without_data):
         return Outcome("storage", code, first, away=seen.away)
     if seen.stalled:
         return Outcome("stall", code, first)

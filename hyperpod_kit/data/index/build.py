@@ -18,9 +18,10 @@ import numpy.typing as npt
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.formats.table import Scan, module_of
 from hyperpod_kit.data.index import layout, sources
+from hyperpod_kit.data.index.check import checked
 from hyperpod_kit.data.index.layout import FILE, POINT, SampleIndex, below
 from hyperpod_kit.data.index.parts import Parts
-from hyperpod_kit.data.reading.source_files import open_source
+from hyperpod_kit.data.reading.source_files import open_source, said_of_change
 from hyperpod_kit.errors import ChangedFile, DataError
 from hyperpod_kit.system import atomic_file
 
@@ -55,22 +56,27 @@ def build(
     *,
     format: str | None = None,
     threads: int | None = None,
+    check: bool = False,
+    on_bad: str = "raise",
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Built:
     """The index of `names`, in `out`. `progress(bytes done, bytes in all)` is called from time to time.
 
-    Killed and called again, it goes on; called when nothing changed, it reads no file.
-    Raises DataError, OSError.
+    Killed and called again, it goes on; called when nothing changed, it reads no file. `check`: each JSON line
+    is decoded, and `on_bad` says whether a bad one raises, or is left out and counted (`skip`).
+    Raises DataError, BadRecord, OSError.
     """
     place = out or place_of(names)
     found = sources.look(names, format=format)
     os.makedirs(place, exist_ok=True)
-    parts = Parts(os.path.join(place, "parts"), digests.fastest())
+    parts = Parts(os.path.join(place, "parts"), digests.fastest() + (f"-{on_bad}" if check else ""))
     scans: list[Scan | None] = [parts.get(_key(found, one)) for one in found.files]
     known = sum(one is not None for one in scans)
     total = sum(one.size for one in found.files)
     count = ByteCount(total, sum(one.size for one, scan in zip(found.files, scans, strict=True) if scan), progress)
-    for number, scan in _scanned(found, scans, threads or min(8, os.cpu_count() or 1), count):
+    for number, scan in _scanned(
+        found, scans, threads or min(8, os.cpu_count() or 1), count, on_bad if check else None
+    ):
         scans[number] = scan
         parts.put(_key(found, found.files[number]), scan)
     parts.flush()
@@ -104,7 +110,7 @@ def _key(found: sources.FoundSources, one: sources.FoundFile) -> str:
 
 
 def _scanned(
-    found: sources.FoundSources, scans: Sequence[Scan | None], threads: int, count: ByteCount
+    found: sources.FoundSources, scans: Sequence[Scan | None], threads: int, count: ByteCount, on_bad: str | None
 ) -> Iterator[tuple[int, Scan]]:
     """What is missing, as it comes. No more files are under way than a few for each thread: there may be millions."""
     missing = (number for number, scan in enumerate(scans) if scan is None)
@@ -113,7 +119,7 @@ def _scanned(
         try:
             while True:
                 for number in missing:
-                    under_way[pool.submit(_one, found, found.files[number], count)] = number
+                    under_way[pool.submit(_one, found, found.files[number], count, on_bad)] = number
                     if len(under_way) >= threads * 4:
                         break
                 if not under_way:
@@ -126,16 +132,16 @@ def _scanned(
             raise
 
 
-def _one(found: sources.FoundSources, one: sources.FoundFile, count: ByteCount) -> Scan:
+def _one(found: sources.FoundSources, one: sources.FoundFile, count: ByteCount, on_bad: str | None) -> Scan:
     path = below(found.sources[one.source], one.path)
     with contextlib.closing(open_source(path)) as file:
         if (file.size, file.mtime_ns) != (one.size, one.mtime_ns):
-            raise ChangedFile(path, (one.size, one.mtime_ns), (file.size, file.mtime_ns))
+            raise ChangedFile(said_of_change(path, (one.size, one.mtime_ns), (file.size, file.mtime_ns)))
         try:
             scan: Scan = module_of(one.format).scan(file, count.advance)
         except ValueError as err:
             raise DataError(f"{path} cannot be indexed: {err}") from None
-    return scan
+    return scan if on_bad is None else checked(path, one, scan, on_bad)
 
 
 def _write(place: str, found: sources.FoundSources, scans: Sequence[Scan]) -> SampleIndex:

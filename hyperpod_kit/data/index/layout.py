@@ -62,16 +62,6 @@ class IndexedFile:
     skipped: int
     points: npt.NDArray[Any]
 
-    @property
-    def fingerprint(self) -> str:
-        """What the file was when it was indexed, in words."""
-        return words_of(self.size, self.mtime_ns)
-
-
-def words_of(size: int, mtime_ns: int) -> str:
-    """A fingerprint for people: both sides of a refusal are made by it."""
-    return f"{size} bytes, changed at {mtime_ns / 1e9:.6f}"
-
 
 @dataclass(frozen=True)
 class SampleIndex:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
 from typing import Protocol
@@ -73,6 +74,12 @@ class LocalFile:
             self._handle = -1
 
 
+def said_of_change(path: str, indexed: tuple[int, int], found: tuple[int, int]) -> str:
+    """Both fingerprints of a file: (bytes, time of the last change in nanoseconds)."""
+    then, now = (f"{size} bytes, changed at {time / 1e9:.6f}" for size, time in (indexed, found))
+    return f"{path} has changed since it was indexed: expected {then}, found {now}"
+
+
 def open_source(path: str) -> SourceFile:
     """Open a path or an `s3://` address. Raises OSError."""
     return objects.S3Object(path) if path.startswith("s3://") else LocalFile(path)
@@ -94,9 +101,10 @@ class SourceFiles:
 
     def will_need(self, facts: FileFacts, offset: int, length: int) -> None:
         """A range that is read soon, as a hint."""
-        file = self._file(facts)
-        if isinstance(file, LocalFile):
-            file.will_need(offset, length)
+        with contextlib.suppress(OSError):  # the read that follows says what is wrong
+            file = self._file(facts)
+            if isinstance(file, LocalFile):
+                file.will_need(offset, length)
 
     def forget(self, path: str) -> None:
         """Close a file, to open it again by its path."""
@@ -120,7 +128,7 @@ class SourceFiles:
         file = open_source(facts.path)
         if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns):
             file.close()
-            raise ChangedFile(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns))
+            raise ChangedFile(said_of_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))
         self._open[facts.path] = file
         if len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)[1].close()

@@ -36,6 +36,12 @@ def test_classes(seen: Observation, kind: str, code: int) -> None:
     assert outcome.sentence()
 
 
+def test_training_data_that_storage_does_not_give_is_storage_and_no_crash() -> None:
+    outcome = classify(Observation(137, exits=(end(1, 74), end(0, signal=15, ended=2.0))))
+    assert (outcome.kind, outcome.code) == ("storage", 74)
+    assert outcome.sentence() == "could not read its training data: rank 1 on n1 exited 74"
+
+
 def test_the_first_failure_is_the_cause() -> None:
     seen = Observation(137, exits=(end(0, signal=15, ended=5.0), end(3, 7, ended=4.0), end(2, 75, ended=1.0)))
     first = classify(seen).first

@@ -1,0 +1,108 @@
+"""`hyperpod-kit data`: the commands and their words. What they need is imported when they run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from hyperpod_kit import ending
+from hyperpod_kit.errors import DataError, DataUnavailable
+
+_NEEDED = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
+_USAGE = 2
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit data", description="Training data: indexed, checked, brought where it is needed."
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name: str, place: str, words: str, *examples: str) -> argparse.ArgumentParser:
+        lines = (f"hyperpod-kit data {name} {line}" for line in examples)
+        sub = commands.add_parser(
+            name,
+            help=words,
+            description=words,
+            epilog="\n  ".join(["Examples:", *lines]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.add_argument("--json", action="store_true", help="data on standard output")
+        sub.set_defaults(run=place)
+        return sub
+
+    _index_commands(command)
+    return parser
+
+
+def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = command(
+        "index",
+        "index:index",
+        "find every sample of files, directories, patterns or s3:// prefixes; goes on where it was cut",
+        "/fsx/corpus",
+        "'/mnt/corpus/**/*.jsonl.zst' --out /fsx/alice/index",
+        "s3://my-bucket/corpus --out /fsx/alice/index --json",
+    )
+    sub.add_argument("sources", nargs="+", metavar="SRC", help="file, directory, pattern, or s3://BUCKET/PREFIX")
+    sub.add_argument(
+        "--out", metavar="DIR", help="where the index goes; default: .hpk-index in the source, or the user's cache"
+    )
+    sub.add_argument("--format", metavar="NAME", help="of all files: lines, gzip, zstd, parquet, tar or whole")
+    sub.add_argument("--threads", type=int, metavar="N", help="files at a time; default: one for each core, at most 8")
+    sub.add_argument("--check", action="store_true", help="decode each JSON line too: some ten times as slow")
+    sub.add_argument(
+        "--on-bad", choices=("raise", "skip"), default="raise", help="with --check: what becomes of bad lines (raise)"
+    )
+    sub = command(
+        "show", "index:show", "what an index holds; reads no data", "/fsx/corpus/.hpk-index", "/fsx/alice/index --json"
+    )
+    sub.add_argument("index", metavar="INDEX", help="directory of an index")
+    sub.add_argument("--files", type=int, default=20, metavar="N", help="list the first N files (default 20)")
+    sub = command(
+        "verify",
+        "index:verify",
+        "whether the files are those that were indexed: 0 all are, 1 some are not",
+        "/fsx/corpus/.hpk-index",
+        "/fsx/alice/index --bytes",
+    )
+    sub.add_argument("index", metavar="INDEX", help="directory of an index")
+    sub.add_argument("--bytes", action="store_true", help="read every byte, not only sizes and times")
+    sub = command(
+        "verify-ledger",
+        "ledgers:verify_ledger",
+        "whether every sample was received exactly once an epoch: 0 it was, 1 it was not",
+        "/fsx/alice/run1/ledger",
+        "/fsx/alice/run1/ledger --json",
+    )
+    sub.add_argument("ledger", metavar="LEDGER", help="the directory that ElasticLoader(ledger=…) wrote to")
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check, 74 storage does not give the data."""
+    try:
+        args = build_parser().parse_args(argv)
+    except SystemExit as end:
+        return int(end.code or 0)
+
+    def work() -> int:
+        module, _, name = args.run.partition(":")
+        try:
+            run = getattr(import_module(f"hyperpod_kit.data.commands.{module}"), name)
+            return int(run(args))
+        except ModuleNotFoundError as err:
+            if err.name is None or err.name.split(".")[0] not in _NEEDED:
+                raise
+            raise DataError(
+                f"hyperpod-kit data {args.command} needs {err.name}", hint="pip install 'hyperpod-kit[data]'"
+            ) from None
+        except BrokenPipeError:
+            return ending.without_reader(0)
+
+    return ending.run(work, lambda err: ending.Ending(str(err), None, DataUnavailable.exit_code))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""`hyperpod-kit data`: one module for each kind of command."""

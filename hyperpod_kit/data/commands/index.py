@@ -1,0 +1,116 @@
+"""`data index`, `data show`, `data verify`."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from typing import Any
+
+from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.data.formats.table import SUFFIXES, module_of
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.reading.source_files import open_source, said_of_change
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import terminal
+
+
+def index(args: argparse.Namespace) -> int:
+    """Make or renew an index."""
+    if args.format is not None and args.format not in SUFFIXES:
+        raise UsageError(f"--format {args.format}: expected one of {', '.join(SUFFIXES)}")
+    begun = time.monotonic()
+    line = ByteLine("indexing")
+    try:
+        built = build(
+            args.sources,
+            args.out,
+            format=args.format,
+            threads=args.threads,
+            check=args.check,
+            on_bad=args.on_bad,
+            progress=line.advance,
+        )
+    finally:
+        line.end()
+    made = built.index
+    seconds = time.monotonic() - begun
+    if args.json:
+        terminal.data({**_facts(made), "read": built.read, "known": built.known, "passed_over": built.passed_over})
+        return 0
+    terminal.out(
+        f"{made.folder}: {made.samples} samples in {made.files} files, {size(made.bytes)}, in {seconds:.1f} s"
+        + (f"; {built.known} files were known already" if built.known else "")
+    )
+    if made.skipped:
+        terminal.out(f"{made.skipped} records are none and were left out")
+    if built.passed_over:
+        terminal.out(f"{built.passed_over} files are of no known format and were passed over")
+    return 0
+
+
+def _facts(found: SampleIndex) -> dict[str, Any]:
+    return {
+        "index": found.folder,
+        "sources": list(found.sources),
+        "files": found.files,
+        "samples": found.samples,
+        "bytes": found.bytes,
+        "skipped": found.skipped,
+        "formats": list(found.formats),
+        "data": found.data,
+        "block": found.block_for(),
+    }
+
+
+def show(args: argparse.Namespace) -> int:
+    """What an index says."""
+    found = SampleIndex.open(args.index)
+    files = [found.file(number) for number in range(min(found.files, max(0, args.files)))]
+    if args.json:
+        rows = [
+            {"path": one.path, "format": one.format, "bytes": one.size, "samples": one.samples, "skipped": one.skipped}
+            for one in files
+        ]
+        terminal.data({**_facts(found), "first_files": rows})
+        return 0
+    for name, value in _facts(found).items():
+        terminal.out(f"{name:8} {', '.join(value) if isinstance(value, list) else value}")
+    for one in files:
+        terminal.out(f"  {one.samples:>10} {one.format:8} {size(one.size):>10}  {one.path}")
+    if found.files > len(files):
+        terminal.out(f"  and {found.files - len(files)} more files: --files {found.files}")
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Compare files with their fingerprints."""
+    found = SampleIndex.open(args.index)
+    wrong = []
+    for number in range(found.files):
+        said = _problem(found.file(number), args.bytes)
+        if said:
+            wrong.append(said)
+    if args.json:
+        terminal.data({"index": found.folder, "files": found.files, "wrong": wrong})
+    else:
+        for said in wrong:
+            terminal.out(said)
+        terminal.out(f"{found.files - len(wrong)} of {found.files} files are those that were indexed")
+    return 1 if wrong else 0
+
+
+def _problem(file: IndexedFile, every_byte: bool) -> str | None:
+    try:
+        source = open_source(file.path)
+    except OSError as err:
+        return str(err)
+    with contextlib.closing(source):
+        if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
+            return said_of_change(file.path, (file.size, file.mtime_ns), (source.size, source.mtime_ns))
+        if every_byte:
+            digest = module_of(file.format).scan(source, lambda count: None).digest
+            if digest != file.digest:
+                return f"{file.path}: expected digest {file.digest}, found {digest}"
+    return None

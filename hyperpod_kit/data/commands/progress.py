@@ -1,0 +1,47 @@
+"""How far a long command is, on one line of a terminal; nothing where nobody looks."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from hyperpod_kit.untrusted import terminal
+
+
+def size(count: float) -> str:
+    """Bytes in words."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+class ByteLine:
+    """`advance(done, total)` in bytes; `end()` leaves an empty line."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._begun = time.monotonic()
+        self._first: int | None = None
+        self._shown = False
+
+    def advance(self, done: int, total: int) -> None:
+        """So many bytes of so many."""
+        if self._first is None:
+            self._first = done
+        if not sys.stderr.isatty():
+            return
+        rate = (done - self._first) / max(1e-3, time.monotonic() - self._begun)
+        left = (total - done) / rate if rate else 0.0
+        share = 100 * done / total if total else 100.0
+        words = f"{self._title} {share:5.1f} %  {size(done)} of {size(total)}  {size(rate)}/s  {left:.0f} s left"
+        terminal.write(sys.stderr, f"\r{words:<78.78}")
+        sys.stderr.flush()
+        self._shown = True
+
+    def end(self) -> None:
+        """No line is left behind."""
+        if self._shown:
+            terminal.write(sys.stderr, "\r" + " " * 78 + "\r")
+            sys.stderr.flush()

@@ -1,0 +1,107 @@
+"""Batches of torch's worker processes, watched: workers that die or stand still are replaced, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any, Protocol
+
+from hyperpod_kit.errors import DataError, DataUnavailable, HyperpodKitError
+
+log = logging.getLogger("hyperpod_kit.data")
+
+MOST_FAILURES = 3
+"""In a row, without a batch in between."""
+
+LOOK = 1.0
+"""Seconds after which torch is to say that it still waits: only then it looks whether its workers live."""
+
+_GONE = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
+_WAITS = "DataLoader timed out"
+
+
+class StartBatches(Protocol):
+    """Gives what the trainer has not received, from the position on; `anew`: by other workers than before."""
+
+    def __call__(self, *, anew: bool) -> Iterator[Any]: ...
+
+
+def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterator[Any]:
+    """The batches of `start`. `keep`: workers stay for the next epoch. `stuck`: seconds without a batch after which
+    they are replaced.
+
+    Raises what the data set raises, DataUnavailable when workers die or stand still again and again.
+    """
+    failures = 0
+    while True:
+        batches = start(anew=failures > 0)
+        _leave_the_trainer_alone(batches)
+        broken = not keep
+        try:
+            while True:
+                try:
+                    received = _next(batches, stuck)
+                except StopIteration:
+                    return
+                failures = 0
+                yield received
+        except HyperpodKitError as err:
+            raise _as_raised(err) from None
+        except RuntimeError as err:
+            if not _GONE.search(str(err)):
+                raise
+            broken = True
+            failures += 1
+            said = str(err).strip().splitlines()[0]
+            if failures > MOST_FAILURES:
+                raise DataUnavailable(
+                    f"workers of the loader failed {failures} times in a row without a batch: {said}",
+                    hint="num_workers=0 shows the failure itself",
+                ) from err
+            log.warning("%s: workers are replaced (%d in a row), and the same batches asked for again", said, failures)
+        finally:
+            if broken:
+                _end(batches)
+
+
+def _next(batches: Iterator[Any], stuck: float) -> Any:
+    """The next batch, waited for as long as workers live, `stuck` seconds at most."""
+    begun = time.monotonic()
+    while True:
+        try:
+            return next(batches)
+        except RuntimeError as err:
+            if not str(err).startswith(_WAITS) or time.monotonic() - begun >= stuck:
+                raise
+
+
+def _leave_the_trainer_alone(batches: Any) -> None:
+    """A worker's death is seen when its batch is waited for. torch's handler of SIGCHLD would raise in the middle of
+    whatever the trainer does; it looks at the processes of this list only."""
+    with contextlib.suppress(ImportError, AttributeError):
+        signal_handling: Any = import_module("torch.utils.data._utils.signal_handling")
+        if getattr(batches, "_worker_pids_set", False):
+            signal_handling._remove_worker_pids(id(batches))
+            batches._worker_pids_set = False
+
+
+def _end(batches: Any) -> None:
+    """Let go of an iterator; workers that were stopped or hang would keep it waiting."""
+    iterator: Any = batches
+    for worker in getattr(iterator, "_workers", ()):
+        with contextlib.suppress(ValueError, AttributeError):
+            worker.kill()
+    with contextlib.suppress(AttributeError):
+        iterator._shutdown_workers()
+
+
+def _as_raised(err: HyperpodKitError) -> HyperpodKitError:
+    """The error as the worker raised it, without the stack trace that torch writes into its message."""
+    name = f"{type(err).__name__}: "
+    if not isinstance(err, DataError) or "Caught " not in err.message or name not in err.message:
+        return err
+    return type(err)(err.message.rpartition(name)[2].strip())

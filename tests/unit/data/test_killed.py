@@ -1,0 +1,71 @@
+"""Ranks under SIGKILL, in other numbers at each start: each sample exactly once an epoch, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.wait import until
+from tests.unit.data.killed_ranks import corpus, torture
+
+
+@pytest.mark.parametrize("last", ["pad", "repeat"])
+def test_each_sample_once_under_kills(tmp_path, last):
+    samples = 1200
+    found = torture(corpus(tmp_path / "corpus", samples), tmp_path, kills=8, epochs=2, seed=3, last=last)
+    assert found.report.problems == () and found.report.good
+    assert found.kills >= 5 and found.report.rolled_back > 0
+    assert [(one.once, one.complete) for one in found.report.epochs[:2]] == [(samples, True)] * 2
+
+
+def test_the_samples_come_in_the_order_of_an_undisturbed_run(tmp_path):
+    made = corpus(tmp_path / "corpus", 1000)
+    for name in ("calm", "killed"):
+        (tmp_path / name).mkdir()
+    calm = torture(made, tmp_path / "calm", kills=0, epochs=2, seed=1)
+    killed = torture(made, tmp_path / "killed", kills=6, epochs=2, seed=2)
+    assert calm.consumed == killed.consumed and killed.kills > 3
+
+
+PROGRAM = """
+import sys, time
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
+loader = ElasticLoader(IndexedDataset(SampleIndex.open(sys.argv[1])), 4, num_workers=2, collate_fn=list)
+for batch in loader:
+    print("batch", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_nothing_is_left_after_a_kill(tmp_path):
+    made = corpus(tmp_path / "corpus", 200)
+    before = set(os.listdir("/dev/shm"))
+    mine = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "HPK_MARK": str(tmp_path)}
+    (tmp_path / "tmp").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, made.index.folder], stdout=subprocess.PIPE, env=mine
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"batch\n"
+    assert len(_marked(tmp_path)) == 3
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    until(lambda: not _marked(tmp_path), what="end of the workers")
+    assert set(os.listdir("/dev/shm")) <= before
+    assert [name for name in os.listdir(tmp_path / "tmp") if not name.startswith("pymp-")] == []
+
+
+def _marked(mark):
+    """Processes with our mark in their environment."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as stream:
+                if f"HPK_MARK={mark}\0".encode() in stream.read():
+                    found.append(int(pid))
+        except OSError:
+            continue
+    return found

@@ -1,0 +1,118 @@
+"""Reading outlasts a mount that goes and comes back, goes to the same object elsewhere, and ends with one error."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from hyperpod_kit.data import IndexedDataset
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.reading import source_files
+from hyperpod_kit.data.reading.patient import PatientFiles
+from hyperpod_kit.errors import ChangedFile, DataUnavailable
+
+
+class Clock:
+    """Seconds that pass by sleeping; `then`: time -> what happens."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.then = {}
+
+    def __call__(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        for when in sorted(self.then):
+            if when <= self.now:
+                self.then.pop(when)()
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    folder = tmp_path / "mount" / "corpus"
+    folder.mkdir(parents=True)
+    (folder / "a.txt").write_text("one\ntwo\nthree\n")
+    return build([str(folder)], str(tmp_path / "index")).index
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def patient(clock, **how):
+    return PatientFiles(60.0, clock=clock, sleep=clock.sleep, **how)
+
+
+def test_a_directory_that_is_empty_for_a_while(corpus, clock, tmp_path):
+    """As between an unmount and a mount."""
+    os.rename(tmp_path / "mount", tmp_path / "gone")
+    clock.then[20.0] = lambda: os.rename(tmp_path / "gone", tmp_path / "mount")
+    assert patient(clock).read(corpus.file(0), 4, 3) == b"two" and 20 <= clock.now < 30
+
+
+@pytest.mark.parametrize("number", [errno.ENOTCONN, errno.ESTALE, errno.EIO, errno.ETIMEDOUT])
+def test_an_open_file_that_fails_is_opened_anew(corpus, clock, monkeypatch, number):
+    """The kernel's own answers need a mount that dies (tests/rehearsal); here the descriptor's read gives them."""
+    files = patient(clock)
+    file = corpus.file(0)
+    assert files.read(file, 0, 3) == b"one"
+    real, opened = os.pread, []
+
+    def broken(handle, length, offset):
+        if clock.now < 10:
+            raise OSError(number, os.strerror(number))
+        return real(handle, length, offset)
+
+    monkeypatch.setattr(os, "pread", broken)
+    monkeypatch.setattr(source_files.os, "open", lambda *a, f=os.open: opened.append(a) or f(*a))
+    assert files.read(file, 8, 5) == b"three" and clock.now >= 10 and len(opened) > 2
+
+
+def test_from_elsewhere_when_it_does_not_come_back(corpus, clock, tmp_path):
+    other = tmp_path / "other"
+    os.rename(tmp_path / "mount" / "corpus", other)
+    files = patient(clock, elsewhere={str(tmp_path / "mount" / "corpus"): str(other)})
+    assert files.read(corpus.file(0), 0, 3) == b"one" and clock.now >= 60
+    waited = clock.now
+    assert files.read(corpus.file(0), 4, 3) == b"two" and clock.now == waited, "not waited for again at each read"
+    clock.now += 100
+    os.rename(other, tmp_path / "mount" / "corpus")
+    assert files.read(corpus.file(0), 4, 3) == b"two" and clock.now == waited + 100
+
+
+def test_one_error_with_file_and_place_when_nothing_helps(corpus, clock, tmp_path):
+    os.rename(tmp_path / "mount", tmp_path / "gone")
+    with pytest.raises(DataUnavailable) as caught:
+        patient(clock).read(corpus.file(0), 4, 3)
+    assert "corpus/a.txt, at 4" in str(caught.value) and "60 s" in str(caught.value)
+    assert caught.value.exit_code == 74
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "a.txt").write_text("one\n")
+    with pytest.raises(DataUnavailable, match="it has 4 bytes, expected 14"):
+        patient(clock, elsewhere={str(tmp_path / "mount" / "corpus"): str(other)}).read(corpus.file(0), 4, 3)
+
+
+def test_what_no_repair_mends_is_raised_at_once(corpus, clock, monkeypatch, tmp_path):
+    (tmp_path / "mount" / "corpus" / "a.txt").write_text("other\n")
+    with pytest.raises(ChangedFile):
+        patient(clock).read(corpus.file(0), 4, 3)
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "no")
+
+    monkeypatch.setattr(source_files.os, "open", refused)
+    with pytest.raises(PermissionError):
+        patient(clock).read(corpus.file(0), 4, 3)
+    assert clock.now == 0
+
+
+def test_a_data_set_is_patient(corpus, tmp_path):
+    os.rename(tmp_path / "mount", tmp_path / "gone")
+    with pytest.raises(DataUnavailable):
+        IndexedDataset(corpus, patience=0.1)[0]

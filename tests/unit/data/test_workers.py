@@ -1,0 +1,99 @@
+"""Workers that die or stand still are replaced, and the trainer receives the same batches in the same order."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from hyperpod_kit.data import ElasticLoader, IndexedDataset
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.errors import BadRecord, DataUnavailable
+
+
+@pytest.fixture
+def data(tmp_path):
+    """data(transform) -> a data set of 80 lines, "0" … "79"."""
+    (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(80)))
+    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    return lambda transform: IndexedDataset(index, transform=transform)
+
+
+def batches(dataset, **options):
+    return list(ElasticLoader(dataset, 4, collate_fn=list, **options))
+
+
+class Once:
+    """Does something to the worker that reads "40", the first time: the marker is a file."""
+
+    def __init__(self, marker, act):
+        self.marker = marker
+        self.act = act
+
+    def __call__(self, line):
+        if line == "40" and not os.path.exists(self.marker):
+            open(self.marker, "w").close()
+            self.act()
+        return line
+
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def stand_still():
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_worker_that_is_killed(data, tmp_path, persistent):
+    calm = batches(data(str))
+    found = batches(data(Once(tmp_path / "marker", die)), num_workers=2, persistent_workers=persistent)
+    assert found == calm and (tmp_path / "marker").exists()
+
+
+def test_a_worker_that_stands_still(data, tmp_path):
+    calm = batches(data(str))
+    found = batches(data(Once(tmp_path / "marker", stand_still)), num_workers=2, timeout=2)
+    assert found == calm and (tmp_path / "marker").exists()
+
+
+def test_a_death_does_not_reach_into_the_trainers_step(data):
+    """torch's own handler would raise in whatever Python does when a worker dies."""
+    loader = ElasticLoader(data(str), 4, collate_fn=list, num_workers=2)
+    received, calm = [], batches(data(str))
+    for batch in loader:
+        received.append(batch)
+        if len(received) == 3:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+            end = time.monotonic() + 0.5
+            while time.monotonic() < end:
+                pass  # the trainer computes
+    assert received == calm
+
+
+def test_workers_that_always_die_end_with_an_error(data):
+    with pytest.raises(DataUnavailable, match="failed 4 times in a row"):
+        batches(data(lambda line: die() if line == "40" else line), num_workers=1)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_ours_is_the_same_from_a_worker(tmp_path, workers):
+    (tmp_path / "a.jsonl").write_text("{}\n{\n{}\n")
+    dataset = IndexedDataset(build([str(tmp_path)]).index)
+    with pytest.raises(BadRecord) as caught:
+        batches(dataset, num_workers=workers)
+    assert str(caught.value).startswith(f"{tmp_path}/a.jsonl, at 3 (sample 1): JSONDecodeError")
+    assert "Traceback" not in str(caught.value) and "--on-bad skip" in (caught.value.hint or "")
+
+
+def test_an_error_of_the_users_is_the_users(data):
+    def wrong(line):
+        raise KeyError(line)
+
+    with pytest.raises(KeyError):
+        batches(data(wrong), num_workers=1)

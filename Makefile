@@ -23,12 +23,12 @@ demo:
 
 test:
 	./setup.sh system
-	./setup.sh venv admin torch test
+	./setup.sh venv admin torch data test
 	.ci/run-tests $(WORKERS)
 
 check:
 	./setup.sh system
-	./setup.sh venv admin torch test check docs
+	./setup.sh venv admin torch data test check docs
 	.ci/run-checks
 
 docs:

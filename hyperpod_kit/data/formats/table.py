@@ -21,7 +21,14 @@ SUFFIXES = {
 }
 """Format -> endings of names, in lower case."""
 
-_MODULES = {"lines": "lines", "whole": "whole"}
+_MODULES = {
+    "lines": "lines",
+    "gzip": "compressed",
+    "zstd": "compressed",
+    "parquet": "parquet",
+    "tar": "tar",
+    "whole": "whole",
+}
 """Format -> its module, which has `scan` and `reader`."""
 
 

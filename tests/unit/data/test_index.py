@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hyperpod_kit.data import IndexedDataset, SampleIndex
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.errors import BadRecord, ChangedFile, DataError
+from hyperpod_kit.errors import BadRecord, ChangedFile, DataError, DataUnavailable
 
 
 def indexed(folder, **how):
@@ -120,8 +120,8 @@ def test_moved_sources_are_the_same_data(tmp_path):
     os.rename(tmp_path / "here", tmp_path / "there")
     moved = SampleIndex.open(tmp_path / "index", sources=(str(tmp_path / "there"),))
     assert IndexedDataset(moved)[1] == "two" and moved.data == index.data
-    with pytest.raises(FileNotFoundError):
-        IndexedDataset(index)[0]
+    with pytest.raises(DataUnavailable, match="No such file"):
+        IndexedDataset(index, patience=0)[0]
 
 
 def test_an_index_goes_to_another_process(tmp_path):

@@ -1,0 +1,233 @@
+"""Lines in compressed files. Reading can begin where a gzip member or a zstd frame begins, so a file of many of them is
+read like a plain one, and a file that is a single one is decompressed from its beginning by each process that needs it.
+
+`start` and `length` of a line are those in the plain text; `points` says where the members begin, here and there.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import IO, Any, Protocol
+
+import numpy as np
+
+from hyperpod_kit.data.formats import digests, lines
+from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+
+_PIECE = 1 << 20
+_IN_MEMORY = 16 << 20
+"""Plain bytes of a member beyond which they go to a file without a name."""
+
+
+class MemberDecoder(Protocol):
+    """A decompressor of one member."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def _decoder(kind: str) -> MemberDecoder:
+    if kind == "gzip":
+        return zlib.decompressobj(wbits=31)
+    import zstandard
+
+    found: MemberDecoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+    return found
+
+
+def kind_of(path: str) -> str:
+    """gzip or zstd, by the name."""
+    return "zstd" if path.lower().endswith(".zst") else "gzip"
+
+
+def plain(
+    kind: str, path: str, read: Callable[[int, int], bytes], at: int, size: int, end_of_member: Callable[[int], None]
+) -> Iterator[bytes]:
+    """The plain text of a file of `size` bytes from the member at `at` on; `end_of_member(place)` after each of them.
+
+    Raises ValueError for bytes that cannot be decompressed, or that end in the middle, with the place.
+    """
+    decoder: MemberDecoder | None = None
+    data, begun = b"", at
+    while True:
+        if not data:
+            data = read(at, min(_PIECE, size - at)) if at < size else b""
+            if not data:
+                if decoder is not None:
+                    raise ValueError(f"the {kind} member at {begun} is cut off at {at}")
+                return
+            at += len(data)
+        if decoder is None:
+            begun = at - len(data)
+            if kind == "gzip" and not data.strip(b"\0"):
+                data = b""  # tape blocks are filled up with zeros
+                continue
+            decoder = _decoder(kind)
+        try:
+            out = decoder.decompress(data)
+        except Exception as err:  # zlib.error, zstandard.ZstdError: no base of their own
+            raise ValueError(f"the {kind} member at {begun} is corrupt: {err}") from None
+        data = decoder.unused_data if decoder.eof else b""
+        if out:
+            yield out
+        if decoder.eof:
+            decoder = None
+            end_of_member(at - len(data))
+
+
+def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
+    """Every line of the plain text. Raises ValueError for a corrupt member, OSError."""
+    kind = kind_of(file.path)
+    ends: list[Any] = []
+    points = [(0, 0)]
+    done, last = 0, b"\n"
+    carriage: set[int] = set()
+    """Ends of lines that are a carriage return and nothing else."""
+    previous = -1
+    pieces = _Digested(file, advance)
+    for text in plain(kind, file.path, pieces.read, 0, file.size, lambda at: points.append((at, -1))):
+        for number in range(len(points) - 1, 0, -1):
+            if points[number][1] >= 0:
+                break
+            points[number] = (points[number][0], done)
+        found = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+        ends.append(found + done)
+        short = found[np.diff(ends[-1], prepend=previous) == 2]
+        before = np.frombuffer(last + text, np.uint8)[short]
+        carriage.update((short[before == 13] + done).tolist())
+        previous = int(ends[-1][-1]) if len(found) else previous
+        done += len(text)
+        last = text[-1:]
+    every = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    if done and last != b"\n":
+        every = np.append(every, done)
+        if last == b"\r":
+            carriage.add(done)
+    starts, lengths = lines.between(every)
+    full = lengths > 0
+    for at in np.flatnonzero(lengths == 1):
+        full[at] = int(every[at]) not in carriage
+    if lengths.size and int(lengths.max()) > lines.LONGEST:
+        raise ValueError(f"a line of {int(lengths.max())} bytes, expected less than 4 GiB")
+    # The end of the last member is where none begins.
+    begins = [(raw, at) for raw, at in points if at >= 0 and raw < file.size]
+    table = np.array([*begins, (file.size, done)], np.uint64).reshape(-1, 2)
+    return Scan(starts[full].astype(np.uint64), lengths[full].astype(np.uint32), pieces.digest(), 0, table)
+
+
+class _Digested:
+    """Reads a file from its beginning to its end and digests what it reads."""
+
+    def __init__(self, file: SourceFile, advance: Callable[[int], None]) -> None:
+        self._file = file
+        self._advance = advance
+        self._rest = bytearray()
+        self._digests: list[bytes] = []
+        self._size = 0
+
+    def read(self, at: int, length: int) -> bytes:
+        data = self._file.read(at, length)
+        self._rest += data
+        self._size += len(data)
+        while len(self._rest) >= digests.PIECE:
+            self._digests.append(digests.of_piece(bytes(self._rest[: digests.PIECE])))
+            del self._rest[: digests.PIECE]
+        self._advance(len(data))
+        return data
+
+    def digest(self) -> str:
+        """Of all that was read."""
+        last = [digests.of_piece(bytes(self._rest))] if self._rest else []
+        return digests.of_file([*self._digests, *last], self._size)
+
+
+class Member:
+    """The plain text of one member: in memory, or in a file without a name when it is large."""
+
+    def __init__(self, parts: Iterator[bytes]) -> None:
+        self._file: IO[bytes] | None = None
+        self.size = 0
+        held = bytearray()
+        for part in parts:
+            self.size += len(part)
+            if self._file is None and self.size > _IN_MEMORY:
+                self._file = tempfile.TemporaryFile(prefix="hpk-data-")  # noqa: SIM115  # as long as the member
+                self._file.write(held)
+                held = bytearray()
+            if self._file is not None:
+                self._file.write(part)
+            else:
+                held += part
+        self._held = bytes(held)
+
+    @property
+    def in_memory(self) -> int:
+        """Bytes."""
+        return len(self._held)
+
+    def read(self, at: int, length: int) -> bytes:
+        """Plain bytes."""
+        if self._file is None:
+            return self._held[at : at + length]
+        self._file.seek(at)
+        return self._file.read(length)
+
+
+class CompressedReader:
+    """Lines by their place in the plain text; the members used last are kept, `memory` bytes of them."""
+
+    def __init__(self, files: SourceFiles, memory: int) -> None:
+        self._files = files
+        self._memory = memory
+        self._members: OrderedDict[tuple[str, int], Member] = OrderedDict()
+        self._kept = 0
+
+    def record(self, file: Any, start: int, length: int) -> bytes:
+        """The bytes of a line without its end. A line may begin in one member and end in another."""
+        begins = file.points["plain"]
+        number = int(np.searchsorted(begins, start, side="right")) - 1
+        parts = []
+        while length > 0:
+            inside = start - int(begins[number])
+            part = self._member(file, number).read(inside, length)
+            if not part and number + 2 >= len(begins):
+                raise OSError(5, f"its plain text ends before {start}", file.path)
+            parts.append(part)
+            start += len(part)
+            length -= len(part)
+            number += 1
+        data = b"".join(parts)
+        return data[:-1] if data[-1:] == b"\r" else data
+
+    def _member(self, file: Any, number: int) -> Member:
+        key = (file.path, number)
+        found = self._members.get(key)
+        if found is not None:
+            self._members.move_to_end(key)
+            return found
+        raw, end = int(file.points["raw"][number]), int(file.points["raw"][number + 1])
+
+        def read(at: int, size: int) -> bytes:
+            return self._files.read(file, at, size)
+
+        try:
+            found = Member(plain(kind_of(file.path), file.path, read, raw, end, lambda at: None))
+        except ValueError as err:
+            raise OSError(5, f"{err}, though the file is the one that was indexed", file.path) from None
+        self._members[key] = found
+        self._kept += found.in_memory
+        while self._kept > self._memory and len(self._members) > 1:
+            self._kept -= self._members.popitem(last=False)[1].in_memory
+        return found
+
+
+def reader(files: SourceFiles, memory: int) -> RecordReader:
+    """See SampleFormat."""
+    return CompressedReader(files, memory)

@@ -1,0 +1,121 @@
+"""Rows of Parquet files, by pyarrow. `start` is the row's number in the file."""
+
+from __future__ import annotations
+
+import io
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+
+_MOST_FILES = 64
+
+
+class _Random(io.RawIOBase):
+    """A file as pyarrow reads it: by ranges, through whoever reads for us."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        self._read = read
+        self._size = size
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._size - self._at)
+        data = self._read(self._at, left if size < 0 else min(size, left))
+        self._at += len(data)
+        return data
+
+
+def _opened(read: Callable[[int, int], bytes], size: int) -> Any:
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(_Random(read, size))
+
+
+def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
+    """Every row; `length` is a row's share of its row group. Raises ValueError for what is no Parquet, OSError."""
+    pieces = []
+    for at in range(0, file.size, digests.PIECE):
+        data = file.read(at, digests.PIECE)
+        pieces.append(digests.of_piece(data))
+        advance(len(data))
+    import pyarrow
+
+    try:
+        facts = _opened(file.read, file.size).metadata
+        groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    except (pyarrow.ArrowException, OSError) as err:
+        raise ValueError(str(err)) from None
+    rows = np.array([group.num_rows for group in groups], np.int64)
+    each = np.array([group.total_byte_size // max(1, group.num_rows) for group in groups], np.int64)
+    return Scan(
+        np.arange(int(rows.sum()), dtype=np.uint64),
+        np.repeat(np.maximum(each, 1), rows).astype(np.uint32),
+        digests.of_file(pieces, file.size),
+    )
+
+
+class ParquetReader:
+    """Rows as dicts; the row groups used last are kept decoded, `memory` bytes of them."""
+
+    def __init__(self, files: SourceFiles, memory: int) -> None:
+        self._files = files
+        self._memory = memory
+        self._opened: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._kept = 0
+
+    def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
+        """One row: column -> value."""
+        _, begins = self._file(file)
+        number = int(np.searchsorted(begins, start, side="right")) - 1
+        group = self._group(file, number)
+        row = start - int(begins[number])
+        return {name: group.column(name)[row].as_py() for name in group.column_names}
+
+    def _file(self, file: Any) -> tuple[Any, Any]:
+        found = self._opened.get(file.path)
+        if found is None:
+            opened = _opened(lambda at, size: self._files.read(file, at, size), file.size)
+            facts = opened.metadata
+            rows = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+            found = self._opened[file.path] = (opened, np.concatenate([[0], np.cumsum(rows)[:-1]]))
+            if len(self._opened) > _MOST_FILES:
+                self._opened.popitem(last=False)
+        self._opened.move_to_end(file.path)
+        return found
+
+    def _group(self, file: Any, number: int) -> Any:
+        key = (file.path, number)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = self._file(file)[0].read_row_group(number, use_threads=False).combine_chunks()
+            self._kept += found.nbytes
+            while self._kept > self._memory and len(self._groups) > 1:
+                self._kept -= self._groups.popitem(last=False)[1].nbytes
+        else:
+            self._groups.move_to_end(key)
+        return found
+
+
+def reader(files: SourceFiles, memory: int) -> RecordReader:
+    """See SampleFormat."""
+    return ParquetReader(files, memory)

@@ -1,0 +1,204 @@
+"""Every format gives back what was written, by numbers, in any order; what is damaged is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import random
+import tarfile
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperpod_kit.data import ElasticLoader, IndexedDataset
+from hyperpod_kit.data.formats import compressed
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.errors import DataError
+
+
+def indexed(folder, **how):
+    return IndexedDataset(build([str(folder)], str(folder) + ".index").index, **how)
+
+
+def every(data, seed=0):
+    """All samples, read in another order than they lie in."""
+    numbers = list(range(len(data)))
+    random.Random(seed).shuffle(numbers)
+    found = dict(zip(numbers, data.__getitems__(numbers), strict=True))
+    return [found[number] for number in range(len(data))]
+
+
+def zstd(raw):
+    zstandard = pytest.importorskip("zstandard", reason="the package zstandard is not installed")
+    return zstandard.ZstdCompressor().compress(raw)
+
+
+PACKED = {"gz": gzip.compress, "zst": zstd}
+
+
+@pytest.mark.parametrize("ending", PACKED)
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=30), min_size=1),
+    st.data(),
+)
+def test_compressed_lines_across_members(tmp_path_factory, ending, lines, data):
+    """Members are cut anywhere, in the middle of a character too."""
+    folder = tmp_path_factory.mktemp("packed") / "corpus"
+    folder.mkdir()
+    raw = "".join(line + data.draw(st.sampled_from(["\n", "\r\n"])) for line in lines).encode()
+    if data.draw(st.booleans()):
+        raw = raw.rstrip(b"\r\n")
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(raw)), max_size=4)))
+    parts = [raw[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(raw)], strict=True)]
+    (folder / f"a.txt.{ending}").write_bytes(b"".join(map(PACKED[ending], parts)))
+    wanted = [line for line in lines if line]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compressed, "_PIECE", 7)
+        if not wanted:
+            with pytest.raises(DataError, match="no sample"):
+                indexed(folder)
+            return
+        assert every(indexed(folder, memory=10)) == wanted
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_one_member_is_read_of_many(tmp_path, ending):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    members = [
+        PACKED[ending](
+            "".join(json.dumps({"n": m * 100 + n, "x": random.Random(n).random()}) + "\n" for n in range(100)).encode()
+        )
+        for m in range(50)
+    ]
+    (folder / f"a.jsonl.{ending}").write_bytes(b"".join(members))
+    data = indexed(folder)
+    assert data[2500]["n"] == 2500 and data.bytes_read <= len(members[25]) + 8
+    assert [one["n"] for one in every(data)] == list(range(5000))
+
+
+def test_a_large_member_is_no_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(compressed, "_IN_MEMORY", 1000)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt.gz").write_bytes(gzip.compress("".join(f"line {n}\n" for n in range(5000)).encode()))
+    data = indexed(folder)
+    assert every(data) == [f"line {n}" for n in range(5000)]
+    (member,) = data._readers["gzip"]._members.values()
+    assert member.in_memory == 0 and member.size > 1000
+
+
+def test_a_corrupt_gzip_member_is_named_with_its_place(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    good = gzip.compress(b"one\ntwo\n" * 100)
+    bad = bytearray(gzip.compress(random.Random(0).randbytes(5000)))
+    bad[2500] ^= 0xFF
+    path = folder / "a.txt.gz"
+    path.write_bytes(good + bytes(bad) + good)
+    with pytest.raises(DataError, match=f"{path} cannot be indexed: the gzip member at {len(good)} is corrupt"):
+        indexed(folder)
+    path.write_bytes(good + good[:-6])
+    with pytest.raises(DataError, match=f"the gzip member at {len(good)} is cut off"):
+        indexed(folder)
+    path.write_bytes(good + b"\0" * 512)
+    assert len(indexed(folder)) == 200
+
+
+def parquet_modules():
+    why = "the package pyarrow is not installed"
+    return pytest.importorskip("pyarrow", reason=why), pytest.importorskip("pyarrow.parquet", reason=why)
+
+
+def test_rows_of_parquet(tmp_path):
+    pyarrow, parquet = parquet_modules()
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for part in range(3):
+        rows = [{"n": part * 1000 + n, "text": "é" * (n % 7), "list": [n, None]} for n in range(1000)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), folder / f"{part}.parquet", row_group_size=170)
+    data = indexed(folder, memory=20_000)
+    found = every(data)
+    assert [one["n"] for one in found] == list(range(3000))
+    assert found[1006] == {"n": 1006, "text": "é" * 6, "list": [6, None]}
+
+
+def test_ten_thousand_row_groups(tmp_path):
+    pyarrow, parquet = parquet_modules()
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    with parquet.ParquetWriter(folder / "a.parquet", pyarrow.schema([("n", pyarrow.int64())])) as writer:
+        for group in range(10_000):
+            writer.write_table(pyarrow.table({"n": [group * 2, group * 2 + 1]}))
+    data = indexed(folder)
+    assert len(data) == 20_000 and [data[n]["n"] for n in (0, 19_999, 7777)] == [0, 19_999, 7777]
+    data = indexed(folder)
+    data[5000]
+    size = (folder / "a.parquet").stat().st_size
+    before = data.bytes_read
+    data[5001]
+    assert data.bytes_read == before < size, "one row group and the file's footer, not the file"
+
+
+def test_what_is_no_parquet_is_said(tmp_path):
+    parquet_modules()
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.parquet").write_bytes(b"PAR1 but not really PAR1")
+    with pytest.raises(DataError, match=r"a\.parquet cannot be indexed"):
+        indexed(folder)
+
+
+def members(*files):
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, data in files:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+def test_samples_of_a_tar(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    long = "directory/" * 15 + "name-that-needs-a-header-of-its-own" * 3
+    files = []
+    for name in ("a/one", "a/two", long, "b/one"):
+        files += [(f"{name}.jpg", name.encode() * 300), (f"{name}.cls.txt", b"7")]
+    (folder / "a.tar").write_bytes(members(*files))
+    found = every(indexed(folder))
+    assert [one["__key__"] for one in found] == ["a/one", "a/two", long, "b/one"]
+    assert all(one["jpg"] == one["__key__"].encode() * 300 and one["cls.txt"] == b"7" for one in found)
+
+
+def test_a_tar_that_is_cut_off_is_said(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.tar").write_bytes(members(("a.txt", b"x" * 5000))[:3000])
+    with pytest.raises(DataError, match="cannot be indexed"):
+        indexed(folder)
+
+
+def test_images_are_files(tmp_path):
+    folder = tmp_path / "corpus"
+    (folder / "cats").mkdir(parents=True)
+    for n in range(300):
+        (folder / "cats" / f"{n:03}.png").write_bytes(bytes([n % 256]) * (n + 1))
+    (folder / "empty.png").write_bytes(b"")
+    data = indexed(folder)
+    assert len(data) == 300 and data.index.skipped == 1
+    assert every(data) == [bytes([n % 256]) * (n + 1) for n in range(300)]
+
+
+def test_formats_are_mixed_in_one_epoch(tmp_path):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "a.txt").write_text("0\n1\n")
+    (folder / "b.txt.gz").write_bytes(gzip.compress(b"2\n3\n"))
+    (folder / "c.jsonl").write_text("4\n5\n")
+    found = [int(one) for batch in ElasticLoader(indexed(folder), 2, num_workers=1, collate_fn=list) for one in batch]
+    assert sorted(found) == [0, 1, 2, 3, 4, 5]

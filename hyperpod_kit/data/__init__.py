@@ -12,18 +12,28 @@ if TYPE_CHECKING:
 
     from hyperpod_kit.data.dataset import IndexedDataset as IndexedDataset
     from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
+    from hyperpod_kit.data.lengths import lengths_of as lengths_of
     from hyperpod_kit.data.loader import ElasticLoader as ElasticLoader
+    from hyperpod_kit.data.mix import MixDataset as MixDataset
+    from hyperpod_kit.data.mix import MixOrder as MixOrder
     from hyperpod_kit.data.order import SequentialOrder as SequentialOrder
     from hyperpod_kit.data.order import ShuffledOrder as ShuffledOrder
+    from hyperpod_kit.data.packing import PackedDataset as PackedDataset
+    from hyperpod_kit.data.packing import padded as padded
     from hyperpod_kit.data.position import Last as Last
 
 _WHERE = {
     "ElasticLoader": "loader",
     "IndexedDataset": "dataset",
     "Last": "position",
+    "MixDataset": "mix",
+    "MixOrder": "mix",
+    "PackedDataset": "packing",
     "SampleIndex": "index.layout",
     "SequentialOrder": "order",
     "ShuffledOrder": "order",
+    "lengths_of": "lengths",
+    "padded": "packing",
 }
 
 

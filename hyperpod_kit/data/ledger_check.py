@@ -21,7 +21,7 @@ from hyperpod_kit.untrusted import parse
 
 
 @dataclass
-class Segment:
+class LedgerSegment:
     """What all ranks received from one jump of the position to the next. `steps`: begin -> (step, rank -> samples)."""
 
     ranks: int
@@ -68,7 +68,7 @@ class LedgerReport:
 
 def check(folder: str | os.PathLike[str]) -> LedgerReport:
     """Read a ledger. Raises DataError when there is none, or it is of several orders of data."""
-    segments: dict[tuple[str, int], Segment] = {}
+    segments: dict[tuple[str, int], LedgerSegment] = {}
     meant: set[tuple[str, str, int, str]] = set()
     problems: list[str] = []
     for path in sorted(Path(folder).glob("*.jsonl")) if os.path.isdir(folder) else ():
@@ -77,7 +77,8 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
         raise DataError(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
     if len(meant) > 1:
         raise DataError(f"{folder} is of several data sets or orders: {sorted(meant)}", hint="a directory for each run")
-    (_, _, samples, last) = next(iter(meant))
+    (_, words, samples, last) = next(iter(meant))
+    mix = "('order', 'mix')" in words
     course = Course(samples, Last(last))
     ordered = sorted(segments.values(), key=lambda one: one.begun_ns)
     counts: dict[int, Any] = defaultdict(lambda: np.zeros(samples, np.int32))
@@ -106,8 +107,10 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
                     problems.append(f"the step at {begin}: rank {rank} has {len(received)} samples, not {len(places)}")
                     continue
                 for epoch in np.unique(places[:real] // samples).tolist():
-                    mine = np.array(received[:real])[places[:real] // samples == epoch]
-                    np.add.at(counts[epoch], mine, 1)
+                    here = places[:real] // samples == epoch
+                    # Windows are numbered from the first epoch on; in a mix each place comes once, not each sample.
+                    mine = places[:real][here] if mix else np.array(received[:real])[here]
+                    np.add.at(counts[epoch], mine % samples, 1)
     reports = tuple(
         EpochReport(
             epoch,
@@ -124,12 +127,12 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
 
 def _read(
     path: Path,
-    segments: dict[tuple[str, int], Segment],
+    segments: dict[tuple[str, int], LedgerSegment],
     meant: set[tuple[str, str, int, str]],
     problems: list[str],
 ) -> None:
     """One rank's file of one launch."""
-    segment: Segment | None = None
+    segment: LedgerSegment | None = None
     rank = 0
     lines = path.read_bytes().split(b"\n")
     for number, text in enumerate(lines):
@@ -152,7 +155,9 @@ def _read(
             meant.add((str(line["data"]), str(sorted(order.items())), int(line["samples"]), str(line["last"])))
             key = (str(line["launch"]), int(line["segment"]))
             rank = int(line["rank"])
-            segment = segments.setdefault(key, Segment(int(line["ranks"]), int(line["begin"]), int(line["begun_ns"])))
+            segment = segments.setdefault(
+                key, LedgerSegment(int(line["ranks"]), int(line["begin"]), int(line["begun_ns"]))
+            )
             segment.begun_ns = min(segment.begun_ns, int(line["begun_ns"]))
             if (segment.ranks, segment.begin) != (int(line["ranks"]), int(line["begin"])):
                 problems.append(f"{path.name}: ranks of one launch begin at {segment.begin} and {line['begin']}")

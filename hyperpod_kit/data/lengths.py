@@ -1,0 +1,94 @@
+"""How many tokens each sample has, counted once in parallel and kept beside the index: what makes packing and filtering
+exact. A length of 0 means that the sample is left out."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.dataset import IndexedDataset
+from hyperpod_kit.errors import DataError
+from hyperpod_kit.system import atomic_file
+
+_RUN = 4096
+"""Samples that are counted at a time, in the order in which they lie."""
+
+Encode = Callable[[Any], Sequence[int]]
+
+
+def lengths_of(
+    dataset: IndexedDataset,
+    encode: Encode,
+    name: str,
+    *,
+    folder: str | None = None,
+    processes: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> npt.NDArray[np.uint32]:
+    """The number of tokens of each sample, u32. `encode(sample)` gives the tokens, none for a sample to leave out.
+
+    `name` stands for the tokenizer, the template and the filter: another one is counted anew. The counts are kept in
+    `folder` (default: the index's) as they come, so that a run that was killed goes on. One process of a job counts.
+    """
+    index = dataset.index
+    key = hashlib.blake2b(f"{index.data}\0{name}".encode(), digest_size=8).hexdigest()
+    place = os.path.join(folder or index.folder, f"lengths-{key}.npy")
+    if os.path.exists(place):
+        found: npt.NDArray[np.uint32] = np.load(place, mmap_mode="r", allow_pickle=False)
+        if len(found) != index.samples:
+            raise DataError(f"{place} has {len(found)} lengths, expected {index.samples}", hint=f"rm {place}")
+        return found
+    counts = _counted(dataset, encode, place + ".parts", processes or os.cpu_count() or 1, progress)
+    with atomic_file.replacing(place) as stream:
+        np.save(stream, counts, allow_pickle=False)
+    os.unlink(place + ".parts")
+    return counts
+
+
+def _counted(
+    dataset: IndexedDataset,
+    encode: Encode,
+    parts: str,
+    processes: int,
+    progress: Callable[[int, int], None],
+) -> npt.NDArray[np.uint32]:
+    """All counts. `parts` has those of an earlier run, from the first sample on, without a gap."""
+    samples = dataset.index.samples
+    with open(parts, "a+b") as stream:
+        stream.seek(0)
+        known = np.frombuffer(stream.read(), "<u4")[:samples]
+        known = known[: len(known) // _RUN * _RUN] if len(known) < samples else known
+        stream.truncate(4 * len(known))
+        counts = np.zeros(samples, np.uint32)
+        counts[: len(known)] = known
+        runs = [(begin, min(begin + _RUN, samples)) for begin in range(len(known), samples, _RUN)]
+        if not runs:
+            return counts
+        with ProcessPoolExecutor(
+            min(processes, len(runs)), multiprocessing.get_context("fork"), _begin, (dataset, encode)
+        ) as pool:
+            for (begin, end), some in zip(runs, pool.map(_count, runs), strict=True):
+                counts[begin:end] = some
+                stream.write(some.astype("<u4").tobytes())
+                progress(end, samples)
+    return counts
+
+
+_work: list[Any] = []
+"""In a process of the pool: the data set and the encoder."""
+
+
+def _begin(dataset: IndexedDataset, encode: Encode) -> None:
+    _work[:] = [dataset, encode]
+
+
+def _count(run: tuple[int, int]) -> npt.NDArray[np.uint32]:
+    dataset, encode = _work
+    return np.array([len(encode(sample)) for sample in dataset.__getitems__(range(*run))], np.uint32)

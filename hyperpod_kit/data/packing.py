@@ -1,0 +1,143 @@
+"""Windows of a fixed number of tokens, packed while training: documents in the epoch's order, one after another.
+
+How many tokens each document has is known (lengths.py), so which documents a window takes is arithmetic: any window is
+made by any rank at any time, and a resume is as exact as with single samples.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.dataset import IndexedDataset
+from hyperpod_kit.data.lengths import Encode
+from hyperpod_kit.data.order import SampleOrder
+from hyperpod_kit.errors import DataError
+
+_EPOCHS_KEPT = 2
+_DOCUMENTS_KEPT = 1024
+
+
+class WindowOrder:
+    """Windows by their number since the first epoch: which documents are in them, the data set works out."""
+
+    def __init__(self, windows: int, documents: SampleOrder, window: int) -> None:
+        self.samples = windows
+        self._documents = documents
+        self._window = window
+
+    def at(self, epoch: int, positions: Numbers) -> Numbers:
+        """See SampleOrder: a number says its epoch too."""
+        return positions + epoch * self.samples
+
+    def described(self) -> dict[str, Any]:
+        """See SampleOrder."""
+        return {**self._documents.described(), "window": self._window, "windows": self.samples}
+
+
+class PackedDataset:
+    """Windows of `window` tokens, int64. An epoch is all documents in the order of `order`, whose tokens that do not
+    fill a last window are left out of it; a document may go on in the next window.
+
+    `lengths`: see `lengths_of`; what has none is left out. Give the loader `order=packed.windows`.
+    """
+
+    def __init__(
+        self,
+        dataset: IndexedDataset,
+        encode: Encode,
+        lengths: npt.NDArray[np.uint32],
+        *,
+        window: int,
+        order: SampleOrder,
+    ) -> None:
+        if len(lengths) != len(dataset) or order.samples != len(dataset):
+            raise DataError(
+                f"{len(dataset)} documents, {len(lengths)} lengths and an order of {order.samples}: one number is meant"
+            )
+        self.index = dataset.index
+        self.tokens = int(lengths.sum(dtype=np.uint64))
+        if self.tokens < window:
+            raise DataError(f"{self.tokens} tokens in all, and a window takes {window}")
+        self._dataset = dataset
+        self._encode = encode
+        self._lengths = lengths
+        self._window = window
+        self._order = order
+        self.windows = WindowOrder(self.tokens // window, order, window)
+        self._epochs: OrderedDict[int, tuple[Numbers, Numbers]] = OrderedDict()
+        self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Windows of an epoch."""
+        return self.windows.samples
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.int64]:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+        """Windows by their numbers since the first epoch."""
+        wanted = [self._documents(number) for number in numbers]
+        self._fetch([document for documents, _ in wanted for document in documents])
+        found = []
+        for documents, skip in wanted:
+            tokens = np.concatenate([self._encoded[document] for document in documents])
+            found.append(tokens[skip : skip + self._window])
+        self._forget()
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_epochs": OrderedDict(), "_encoded": OrderedDict()}
+
+    def _documents(self, number: int) -> tuple[list[int], int]:
+        """The documents of a window, and how many tokens of the first one are in earlier windows."""
+        epoch, inside = divmod(number, len(self))
+        order, ends = self._epoch(epoch)
+        begin = inside * self._window
+        first = int(np.searchsorted(ends, begin, side="right"))
+        last = int(np.searchsorted(ends, begin + self._window, side="left"))
+        before = int(ends[first - 1]) if first else 0
+        chosen = order[first : last + 1]
+        return [int(one) for one in chosen if self._lengths[one]], begin - before
+
+    def _epoch(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """The documents in an epoch's order, and where each of them ends among its tokens."""
+        found = self._epochs.get(epoch)
+        if found is None:
+            order = self._order.at(epoch, np.arange(len(self._dataset), dtype=np.int64))
+            found = self._epochs[epoch] = (order, np.cumsum(self._lengths[order].astype(np.int64)))
+            if len(self._epochs) > _EPOCHS_KEPT:
+                self._epochs.popitem(last=False)
+        return found
+
+    def _fetch(self, documents: Sequence[int]) -> None:
+        missing = [one for one in dict.fromkeys(documents) if one not in self._encoded]
+        for document, sample in zip(missing, self._dataset.__getitems__(missing), strict=True):
+            tokens = np.asarray(self._encode(sample), dtype=np.int64)
+            if len(tokens) != int(self._lengths[document]):
+                raise DataError(
+                    f"document {document} has {len(tokens)} tokens, and was counted with {self._lengths[document]}",
+                    hint="the tokenizer, template or filter is another one: give lengths_of another name",
+                )
+            self._encoded[document] = tokens
+        for document in documents:
+            self._encoded.move_to_end(document)
+
+    def _forget(self) -> None:
+        while len(self._encoded) > _DOCUMENTS_KEPT:
+            self._encoded.popitem(last=False)
+
+
+def padded(tokens: Sequence[int], length: int, filler: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """(tokens, mask), both `length` long: cut off, or filled up where the mask is 0."""
+    kept = np.asarray(tokens[:length], dtype=np.int64)
+    found = np.full(length, filler, np.int64)
+    found[: len(kept)] = kept
+    mask = np.zeros(length, np.int64)
+    mask[: len(kept)] = 1
+    return found, mask

@@ -1,0 +1,132 @@
+"""Windows packed while training hold the same tokens whoever is killed; documents are filtered exactly."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder, lengths_of
+from hyperpod_kit.data import lengths as lengths_module
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.packing import padded
+from hyperpod_kit.errors import CheckpointError, DataError
+from tests.unit.data.killed_ranks import torture
+
+
+def encode(text):
+    """Bytes and an end; documents with a q are left out."""
+    return [] if "q" in text else [*text.encode(), 0]
+
+
+def documents(folder, count):
+    folder.mkdir(parents=True)
+    lines = (f"{n} " + "abcdefghijklmnopq"[: n * 7 % 18] for n in range(count))
+    (folder / "a.txt").write_text("".join(line + "\n" for line in lines))
+    return IndexedDataset(build([str(folder)], str(folder) + ".index").index)
+
+
+@pytest.fixture
+def packed(tmp_path):
+    def make(count=300, window=16, seed=4):
+        data = documents(tmp_path / f"corpus{count}-{window}", count)
+        order = ShuffledOrder(count, seed, block=16, lanes=6)
+        return PackedDataset(data, encode, lengths_of(data, encode, "bytes"), window=window, order=order)
+
+    return make
+
+
+def stream(made, epoch):
+    """An epoch's tokens, packed by hand."""
+    data, order = made._dataset, made._order.at(epoch, np.arange(len(made._dataset)))
+    tokens = [token for number in order.tolist() for token in encode(data[number])]
+    return tokens[: len(made) * made._window]
+
+
+def test_windows_are_the_epochs_documents_one_after_another(packed):
+    made = packed()
+    for epoch in range(2):
+        numbers = range(epoch * len(made), (epoch + 1) * len(made))
+        assert np.concatenate(made.__getitems__(numbers)).tolist() == stream(made, epoch)
+    assert made[5].shape == (16,) and stream(made, 0) != stream(made, 1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 25))
+def test_any_lengths_and_any_window(tmp_path_factory, sizes, window):
+    """Documents without a token, as long as a window, longer than several."""
+    folder = tmp_path_factory.mktemp("sizes")
+    (folder / "a.txt").write_text("".join(f"{size}\n" for size in sizes))
+    data = IndexedDataset(build([str(folder)]).index)
+
+    def count(text):
+        return [int(text)] * int(text)
+
+    order = ShuffledOrder(len(sizes), 1, block=4, lanes=3)
+    lengths = np.array(sizes, np.uint32)
+    if sum(sizes) < window:
+        with pytest.raises(DataError, match="tokens in all"):
+            PackedDataset(data, count, lengths, window=window, order=order)
+        return
+    made = PackedDataset(data, count, lengths, window=window, order=order)
+    whole = [size for n in order.at(0, np.arange(len(sizes))).tolist() for size in [sizes[n]] * sizes[n]]
+    assert [one.tolist() for one in made.__getitems__(range(len(made)))] == [
+        whole[n * window : (n + 1) * window] for n in range(len(made))
+    ]
+
+
+def test_tokens_under_kills_are_those_of_a_calm_run(packed, tmp_path):
+    made = packed(count=1500, window=8)
+    for name in ("calm", "killed"):
+        (tmp_path / name).mkdir()
+    calm = torture(made, tmp_path / "calm", kills=0, epochs=2, seed=1, order=made.windows)
+    killed = torture(made, tmp_path / "killed", kills=6, epochs=2, seed=2, order=made.windows)
+
+    def tokens(found):
+        return {at: np.concatenate(windows).tobytes() for at, windows in found.consumed.items()}
+
+    assert killed.report.good and killed.kills > 3 and tokens(calm) == tokens(killed)
+    first = [token for at in sorted(calm.consumed) for window in calm.consumed[at] for token in window.tolist()]
+    assert first[: len(made) * 8] == stream(made, 0)
+
+
+def test_lengths_are_counted_once_and_go_on_after_a_kill(tmp_path, monkeypatch):
+    monkeypatch.setattr(lengths_module, "_RUN", 10)
+    data = documents(tmp_path / "corpus", 95)
+    want = [len(encode(data[n])) for n in range(95)]
+    seen = []
+
+    def cut(done, total):
+        seen.append(done)
+        if done >= 50:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lengths_of(data, encode, "bytes", progress=cut)
+    seen.clear()
+    assert lengths_of(data, encode, "bytes", progress=lambda done, total: seen.append(done)).tolist() == want
+    assert seen[0] >= 50
+    assert lengths_of(data, None, "bytes").tolist() == want, "nothing is encoded again"
+    assert not [name for name in os.listdir(data.index.folder) if name.endswith(".parts")]
+
+
+def test_another_tokenizer_than_was_counted_is_refused(packed, tmp_path):
+    made = packed()
+    made._encode = lambda text: [1]
+    with pytest.raises(DataError, match="and was counted with"):
+        made[0]
+
+
+def test_another_window_is_another_order(packed):
+    state = ElasticLoader(made := packed(window=16), 2, order=made.windows).state_dict()
+    with pytest.raises(CheckpointError, match="window: 16 then, 8 now"):
+        ElasticLoader(made := packed(window=8), 2, order=made.windows).load_state_dict(state)
+
+
+def test_padding_to_a_length():
+    tokens, mask = padded([5, 6, 7], 5, 9)
+    assert tokens.tolist() == [5, 6, 7, 9, 9] and mask.tolist() == [1, 1, 1, 0, 0]
+    assert padded([5, 6, 7], 2, 9)[0].tolist() == [5, 6]

@@ -112,7 +112,11 @@ def must_not_requeue(script: Script) -> Iterator[LintFinding]:
     option = script.option("--no-requeue")
     if option and _asked(script):
         yield LintFinding(
-            "J007", "error", option.line, "--no-requeue: a job that has lost a node cannot go on", "Use --requeue"
+            "J007",
+            "error",
+            option.line,
+            "--no-requeue: a job that has lost a node cannot go on, nor one with GRES whose node HyperPod replaces",
+            "Use --requeue",
         )
 
 

@@ -199,3 +199,14 @@ def test_lost_is_counted_from_the_step_that_was_really_done_first(begins: int | 
         ]
     )
     assert found[0].lost == lost
+
+
+def test_what_hyperpod_did_under_an_attempts_srun_is_told(tmp_path: Path) -> None:
+    head = "[Auto Resume] Info: JobID: 7 StepID: 0"
+    said = [f"{head} Job Expansion complete", f"{head} Retrying step. Attempt number: 1", f"{head} Retrying step."]
+    first, *more = rows()
+    heard = [{**first, "event": "hyperpod", "words": words} for words in said]
+    found = timeline.chain(timeline.of_rows([first, *heard, *more]))
+    assert found[0].retries == 2 and found[0].hyperpod == tuple(said) and not found[1].hyperpod
+    table = status.table(found, timeline.totals(found, 1300.0))
+    assert "HyperPod retried its step 2 times" in table.splitlines()[1] and "HyperPod" not in table.splitlines()[2]

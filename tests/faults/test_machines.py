@@ -8,6 +8,7 @@ from typing import Callable, cast
 
 import pytest
 
+from hyperpod_kit.rehearsal.profiles import PROFILES
 from tests.faults.job import Job
 from tests.faults.machines import SHARED, MachineSite
 from tests.faults.site import Site
@@ -16,6 +17,8 @@ from tests.support.wait import until
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
 STEPS = 300
+WITHOUT_RETRY = pytest.mark.profiles(*(name for name, profile in PROFILES.items() if not profile.step_retry))
+"""On HyperPod it is test_hyperpod.py's: nodes are exchanged under srun."""
 
 
 @pytest.fixture
@@ -27,6 +30,7 @@ def nodes_of(job: Job) -> list[str]:
     return list(job.rows("attempt")[-1]["nodes"])
 
 
+@WITHOUT_RETRY
 def test_a_worker_is_killed_with_a_spare(job: Job, site: MachineSite, row: Row) -> None:
     job.submit("--steps", str(STEPS), "--pause", "0.1", sbatch=("-N3", "--no-kill"), options="--nodes 2").running()
     victim = nodes_of(job)[1]
@@ -42,6 +46,7 @@ def test_a_worker_is_killed_with_a_spare(job: Job, site: MachineSite, row: Row) 
     )
 
 
+@WITHOUT_RETRY
 def test_a_worker_is_killed_without_a_spare(job: Job, site: MachineSite, row: Row) -> None:
     job.submit("--steps", str(STEPS), "--pause", "0.1", sbatch=("-N3",)).running()
     victim = nodes_of(job)[1]

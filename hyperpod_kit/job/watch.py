@@ -95,6 +95,7 @@ class NodeWatch:
         """The step has been started again, on these nodes."""
         self._addresses = dict(addresses)
         self._bad_since.clear()
+        self.doubted.clear()
 
     @property
     def suspects(self) -> List[str]:

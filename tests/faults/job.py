@@ -110,6 +110,10 @@ class Job:
         self._wait("a save", saved, timeout)
         return self
 
+    def node_of(self, rank: int) -> str:
+        """The node of a rank, as it said itself when it was started last."""
+        return str(next(line["node"] for line in reversed(self.lines()) if line.get("rank") == rank and "at" in line))
+
     def launch(self) -> str:
         """Which start of the attempt's ranks did the last step, "" when none has done one."""
         done = self.progress()

@@ -51,12 +51,12 @@ def warn(job: Job, rank: int) -> None:
 
 def machine(job: Job, rank: int) -> None:
     """The machine of a rank: of rank 0 it is the batch host."""
-    cast(MachineSite, job.site).kill_machine(job.rows("attempt")[-1]["nodes"][rank])
+    cast(MachineSite, job.site).kill_machine(job.node_of(rank))
 
 
 def mount(job: Job, rank: int) -> None:
     """The mount's daemon of a rank's node: the node repairs it."""
-    cast(MachineSite, job.site).break_mount(job.rows("attempt")[-1]["nodes"][rank], "kill-daemon")
+    cast(MachineSite, job.site).break_mount(job.node_of(rank), "kill-daemon")
 
 
 FAULTS: Dict[str, Callable[[Job, int], None]] = {

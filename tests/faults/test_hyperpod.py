@@ -30,7 +30,7 @@ def site(site: Site) -> MachineSite:
 def victim(job: Job) -> str:
     """A node of the step that is not the batch host."""
     host = job.show()["BatchHost"]
-    return next(node for node in job.rows("attempt")[-1]["nodes"] if node != host)
+    return next(node for node in map(job.node_of, range(2)) if node != host)
 
 
 def begun(job: Job) -> List[Dict[str, Any]]:
@@ -101,8 +101,7 @@ def test_a_second_node_dies_after_the_retry(job: Job, site: MachineSite, row: Ro
     first = victim(job)
     job.resumed(job.broken(lambda: site.kill_machine(first)), REPLACED)
     job.running()
-    host = job.show()["BatchHost"]
-    second = next(line["node"] for line in reversed(job.lines()) if line.get("rank") == 1 and line["node"] != host)
+    second = victim(job)
     seconds = job.resumed(job.broken(lambda: site.kill_machine(second)), REPLACED)
     job.ended_well(STEPS)
     retried(job, began)

@@ -8,13 +8,14 @@
 # make docs   the documentation site, in site/: every page is built and every link is followed
 # make sweep  a node's creation killed at every step boundary; nodes of older and newer releases: some minutes (root)
 # make bench  what the machine and the checkpoint engine can do
+# make ends   a step ended in each way at 20 random moments, 2 GB a node, with process tracking by cgroup  (root)
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 PROFILE ?= stock
 
-.PHONY: demo docs sweep test check bench faults torture fuzz gpu-check clean
+.PHONY: demo docs sweep test check bench faults torture fuzz gpu-check ends clean
 
 demo:
 	./setup.sh system
@@ -56,6 +57,12 @@ torture:
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
+
+ends:
+	./setup.sh system
+	./setup.sh venv admin torch test
+	$(PY) -m tests.cgroup.moments --rate 0 $(ENDS_ARGS)
+	$(PY) -m tests.cgroup.moments --rate 100 $(ENDS_ARGS)
 
 fuzz:
 	./setup.sh venv admin torch test

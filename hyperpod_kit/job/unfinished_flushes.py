@@ -15,9 +15,9 @@ from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.job import checkpoint_choice
 
-SILENT = 20.0
-"""Seconds after which a note that is not written any more is of a node that has died, or of a flush that was killed:
-it is renewed each second."""
+SILENT = 30.0
+"""Seconds after which a note that is not written any more is of a node that has died, or of a flush that was killed: it
+is renewed each second, or as often as a storage that is busy with what the flush writes lets it."""
 
 STALL = 120.0
 """Seconds without a byte moved, after which a flush is waited for no longer: its storage hangs, or it waits itself."""
@@ -29,6 +29,9 @@ SAY = 15.0
 
 @dataclass
 class _Seen:
+    """`last`: as it was found, None for one that is just being written; `note`: the last that could be read."""
+
+    last: Optional[FlushNote]
     note: Optional[FlushNote]
     changed: float
     moved: float
@@ -42,17 +45,20 @@ class FlushWatch:
 
     def look(
         self, found: Mapping[str, Optional[FlushNote]], order: Optional[Tuple[int, int]], now: float
-    ) -> List[FlushNote]:
-        """The flushes that go on, of captures newer than `order` (None: any)."""
+    ) -> List[Optional[FlushNote]]:
+        """The flushes that go on, of captures newer than `order` (None: any); None for one that cannot be read yet."""
         self._seen = {name: seen for name, seen in self._seen.items() if name in found}
         going = []
         for name, note in found.items():
-            seen = self._seen.setdefault(name, _Seen(note, now, now))
+            seen = self._seen.setdefault(name, _Seen(note, note, now, now))
+            if note != seen.last:
+                seen.last, seen.changed = note, now
             if note is not None and note != seen.note:
-                moved = seen.note is None or (note.moved, note.order) != (seen.note.moved, seen.note.order)
-                self._seen[name] = seen = _Seen(note, now, now if moved else seen.moved)
-            newer = seen.note is not None and (order is None or seen.note.order > order)
-            if seen.note is not None and newer and now - seen.changed < SILENT and now - seen.moved < STALL:
+                if seen.note is None or (note.moved, note.order) != (seen.note.moved, seen.note.order):
+                    seen.moved = now
+                seen.note = note
+            newer = seen.note is None or order is None or seen.note.order > order
+            if newer and now - seen.changed < SILENT and now - seen.moved < STALL:
                 going.append(seen.note)
         return going
 
@@ -94,19 +100,21 @@ def outlast(
     """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise."""
     begin, said = time.monotonic(), 0.0
     watch = FlushWatch()
-    known: Optional[Set[Tuple[int, int]]] = None
+    known: Optional[Set[Optional[Tuple[int, int]]]] = None
     stale: List[str] = []
     choice = choose()
     while not waits_for_none(choice):
         found, now = notes(stale), time.monotonic()
         going = watch.look(found, choice.order, now)
         stale = watch.silent(now)
-        orders = {note.order for note in going}
+        orders = {note.order if note is not None else None for note in going}
         if known is not None and orders != known:
             # One is on storage, or has ended otherwise.
             choice, known = choose(), None
             continue
         if not going:
+            if stale:
+                notes(stale)
             break
         if now - begin >= limit:
             tell(f"{words_of(going)}; not waiting any longer: {limit:g} s are over")
@@ -119,11 +127,14 @@ def outlast(
     return choice
 
 
-def words_of(going: List[FlushNote]) -> str:
+def words_of(going: List[Optional[FlushNote]]) -> str:
     """What is on its way, for people."""
-    newest = max(going, key=lambda note: note.order)
-    moved, size = sum(note.moved for note in going), sum(note.bytes for note in going)
-    hosts = sorted({note.host for note in going})
+    told = [note for note in going if note is not None]
+    if not told:
+        return "a node still brings captures from memory to storage"
+    newest = max(told, key=lambda note: note.order)
+    moved, size = sum(note.moved for note in told), sum(note.bytes for note in told)
+    hosts = sorted({note.host for note in told})
     shown = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
     return (
         f"{shown} still {'bring' if len(hosts) > 1 else 'brings'} step {newest.step} (seq {newest.seq}) of job "

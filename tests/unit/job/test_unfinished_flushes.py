@@ -46,10 +46,12 @@ def test_a_flush_that_lives_and_moves_nothing_is_waited_for_no_longer() -> None:
     assert watch.silent(200.0) == []
 
 
-def test_a_note_that_is_torn_just_now_is_what_it_was(tmp_path: Path) -> None:
+def test_a_note_that_is_just_being_written_is_there(tmp_path: Path) -> None:
+    """Where storage is busy that takes seconds."""
     watch = FlushWatch()
-    assert watch.look({"a": NOTE}, None, 0.0) and watch.look({"a": None}, None, 1.0)
-    assert not FlushWatch().look({"a": None}, None, 0.0)
+    assert watch.look({"a": NOTE}, (1, 4), 0.0) and watch.look({"a": None}, (1, 4), 25.0)
+    assert watch.look({"a": NOTE}, (1, 4), 50.0) and not watch.look({"a": NOTE}, (1, 5), 51.0)
+    assert FlushWatch().look({"a": None}, (1, 4), 0.0) == [None]
 
 
 def test_the_newest_is_chosen_once_it_has_arrived(tmp_path: Path) -> None:
@@ -100,7 +102,9 @@ def test_who_steps_back_or_trains_with_another_framework_waits_for_nothing(found
     assert outlast(lambda: found, notes, 600.0) is found
 
 
-def test_what_others_write_there_makes_nobody_wait(tmp_path: Path) -> None:
+def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = open_store(str(tmp_path))
     (tmp_path / "flushes").mkdir()
     for number, text in enumerate((b"", b"{}", b'{"format": "hpk-flush/1"}', b"x" * 5000)):
@@ -108,7 +112,17 @@ def test_what_others_write_there_makes_nobody_wait(tmp_path: Path) -> None:
     (tmp_path / "flushes/n-9.json").symlink_to("/etc/passwd")
     flush_note.write(store, flush_note.new_name(), replace(NOTE, seq=-1))
     assert set(flush_note.found(store).values()) == {None}
+    clock = [0.0]
+    monkeypatch.setattr(unfinished_flushes.time, "monotonic", lambda: clock[0])
+
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+
+    said: List[str] = []
+    assert outlast(lambda: choice(3), notes_of(str(tmp_path)), 600.0, pause=pause, tell=said.append).step == 30
+    assert clock[0] == pytest.approx(SILENT, abs=2.0) and said[0].startswith("a node still brings captures")
     assert outlast(lambda: choice(3), notes_of(str(tmp_path)), 600.0, pause=_never).step == 30
+    assert Path("/etc/passwd").exists()
 
 
 def _never(_: float) -> None:

@@ -107,6 +107,18 @@ def nothing_is_flushed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
+def memory_of_its_own(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    for key, name in (("jobcontainertype", "JobContainerType"), ("namespacetype", "NamespaceType")):
+        if facts.config.get(key, "").endswith("/tmpfs"):
+            yield DoctorFinding(
+                "S017",
+                "warning",
+                f"{name} is {facts.config[key]}: where it gives jobs a /dev/shm of their own, what they captured there "
+                "goes with the job, before any Epilog",
+                hint="leave /dev/shm out of Dirs= in job_container.conf (namespace.yaml)",
+            )
+
+
 def hooks_without_deadline(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     for key in timeouts(facts.config):
         if key in facts.config and _seconds(facts.config[key]) in (None, 65534):
@@ -228,6 +240,7 @@ RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     no_mount_gate,
     gate_comes_late,
     nothing_is_flushed,
+    memory_of_its_own,
     hooks_without_deadline,
     not_held,
     without_end,

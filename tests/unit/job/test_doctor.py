@@ -57,6 +57,8 @@ CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
     ("S002", changed(hooks={"prolog": "is not set"}), "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh"),
     ("S003", changed(prologflags="X11"), "PrologFlags=X11,Alloc"),
     ("S004", changed(hooks={"epilog": "is not set"}), "Epilog=/opt/hyperpod-kit/current/slurm/epilog.sh"),
+    ("S017", changed(jobcontainertype="job_container/tmpfs"), ""),
+    ("S017", changed(namespacetype="namespace/tmpfs"), ""),
     ("S006", changed(prologepilogtimeout="65534"), "PrologEpilogTimeout=60"),
     ("S007", changed(requeueexithold="99"), "RequeueExitHold=99,86"),
     ("S008", changed(requeueexit="85"), ""),
@@ -96,7 +98,7 @@ def test_a_task_prolog_of_ours_is_an_error_where_there_are_containers() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert len(CASES) == len(doctor.RULES) + 1, "hyperpod_needs has two"
+    assert len(CASES) == len(doctor.RULES) + 2, "hyperpod_needs and memory_of_its_own have two"
 
 
 def test_limits_of_a_newer_slurm_are_two_settings() -> None:

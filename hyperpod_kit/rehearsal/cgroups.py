@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.system.mountinfo import parse, read
 from hyperpod_kit.system.wait import every, look_until
 
+UNIFIED_ONLY = 258
+"""systemd from here on does not boot with cgroup v1."""
 V1_WANTED = ("name=systemd", "memory", "freezer", "pids", "devices")
 ALLOWED_DEVICES = ("1:3", "1:5", "1:7", "1:8", "1:9", "5:0", "5:1", "5:2", "136:*", "10:229")
 """null zero full random urandom tty console ptmx, pseudo terminals, fuse."""
@@ -41,6 +44,16 @@ def hierarchies(mountinfo: str = "") -> list[Hierarchy]:
                 if controller in V1_WANTED:
                     found.setdefault(controller, Hierarchy(controller, Path(entry.path)))
     return list(found.values())
+
+
+def refuses_v1(root: Path) -> bool:
+    """Whether the systemd below `root` boots in a v2 hierarchy alone; one without controllers is enough for it."""
+    found = [
+        re.fullmatch(r"libsystemd-shared-(\d+)\.so", file.name)
+        for place in ("usr/lib/systemd", "usr/lib/*/systemd")
+        for file in root.glob(f"{place}/libsystemd-shared-*.so")
+    ]
+    return any(match and int(match.group(1)) >= UNIFIED_ONLY for match in found)
 
 
 def create(path: str, found: Iterable[Hierarchy] | None = None) -> list[Path]:

@@ -104,6 +104,8 @@ class Machines:
             "--",
             *self._command(instance_id, host_name, instance_store),
         ]
+        # Where this host has both, systemd-nspawn gives the machine what the host's own systemd has, which is v1.
+        unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"} if cgroups.refuses_v1(self.layout.image) else {}
         with open(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(
                 argv,
@@ -112,7 +114,7 @@ class Machines:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 close_fds=True,
-                env={"PATH": host.search_path(), "HOME": "/root"},
+                env={"PATH": host.search_path(), "HOME": "/root", **unified},
             )
         self._running[instance_id] = proc
         identity = identify(proc.pid)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import statistics
 import threading
@@ -64,9 +63,7 @@ def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
     with_it = statistics.median(starts(site, node))
     site.on("controller", "sh", "-c", f"sed -i.faults 's/^Prolog=/#&/' {SLURM_CONF} && scontrol reconfigure")
     try:
-        until(
-            lambda: re.search(r"^Prolog += \(null\)", site.slurm("scontrol", "show", "config"), re.M), what="no Prolog"
-        )
+        until(lambda: f" {PROLOG}\n" not in site.slurm("scontrol", "show", "config"), what="no Prolog")
         without = statistics.median(starts(site, node))
     finally:
         site.on("controller", "sh", "-c", f"mv {SLURM_CONF}.faults {SLURM_CONF} && scontrol reconfigure")

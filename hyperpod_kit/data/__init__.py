@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from hyperpod_kit.data.packing import PackedDataset as PackedDataset
     from hyperpod_kit.data.packing import padded as padded
     from hyperpod_kit.data.position import Last as Last
+    from hyperpod_kit.data.reading.chunks import DiskCache as DiskCache
 
 _WHERE = {
+    "DiskCache": "reading.chunks",
     "ElasticLoader": "loader",
     "IndexedDataset": "dataset",
     "Last": "position",

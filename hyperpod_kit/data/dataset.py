@@ -10,11 +10,13 @@ import numpy as np
 
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
 from hyperpod_kit.errors import BadRecord
 
 MEMORY = 256 << 20
 _FILES_REMEMBERED = 4096
+_BY_RANGE = ("lines", "tar", "whole")
 
 
 class IndexedDataset:
@@ -25,6 +27,7 @@ class IndexedDataset:
     decompressed or decoded data that each process keeps. `patience`: seconds in which a file is asked for again, by its
     path, while its mount is repaired; then it is read from where `elsewhere` says that a directory lies too
     (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable is raised when that does not help.
+    `cache`: a directory of a local disk for what comes from `s3://`.
     """
 
     def __init__(
@@ -36,15 +39,17 @@ class IndexedDataset:
         memory: int = MEMORY,
         patience: float = PATIENCE,
         elsewhere: Mapping[str, str] | None = None,
+        cache: DiskCache | None = None,
     ) -> None:
         self.index = index
         self._transform = transform
         self._decode = decode
         self._memory = memory
-        self._reading = (patience, dict(elsewhere or {}))
+        self._reading = (patience, dict(elsewhere or {}), cache)
         self._files = PatientFiles(*self._reading)
         self._readers: dict[str, RecordReader] = {}
         self._known: dict[int, IndexedFile] = {}
+        self._remote = any(source.startswith("s3://") for source in index.sources)
 
     def __len__(self) -> int:
         return self.index.samples
@@ -56,6 +61,10 @@ class IndexedDataset:
         """Several samples, in the order asked for. Raises BadRecord, ChangedFile, DataUnavailable."""
         asked = np.asarray(numbers, dtype=np.int64)
         files, starts, lengths = self.index.where(asked)
+        if self._remote:
+            for file, start, length in zip(files.tolist(), starts.tolist(), lengths.tolist(), strict=True):
+                if self._file(file).format in _BY_RANGE:
+                    self._files.will_need(self._file(file), start, length)
         return [
             self._sample(self._file(file), number, start, length)
             for number, file, start, length in zip(

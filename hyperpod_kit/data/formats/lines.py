@@ -73,7 +73,7 @@ class LineReader:
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
         around = (file.path, start // _AHEAD)
-        if around not in self._hinted:
+        if around not in self._hinted and not file.path.startswith("s3://"):
             # Samples of a block come soon and in another order, which no read-ahead of the kernel would guess.
             self._files.will_need(file, around[1] * _AHEAD, _AHEAD + length)
             self._hinted[around] = None

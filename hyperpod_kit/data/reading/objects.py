@@ -87,7 +87,7 @@ class S3Object:
             raise _failed(err, url) from None
         self.size = int(found["ContentLength"])
         self.mtime_ns = _nanoseconds(found["LastModified"])
-        self._etag = found["ETag"]
+        self.etag = found["ETag"]
 
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
@@ -95,7 +95,7 @@ class S3Object:
         if end <= offset:
             return b""
         try:
-            asked = client().get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self._etag, **self._where)
+            asked = client().get_object(Range=f"bytes={offset}-{end - 1}", IfMatch=self.etag, **self._where)
             with asked["Body"] as body:
                 data = bytes(body.read())
         except Exception as err:

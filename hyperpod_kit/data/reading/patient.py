@@ -8,7 +8,8 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
-from hyperpod_kit.data.reading.source_files import FileFacts, SourceFile, SourceFiles, open_source
+from hyperpod_kit.data.reading.chunks import DiskCache
+from hyperpod_kit.data.reading.source_files import FileFacts, SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
 from hyperpod_kit.system.wait import BackOff
 
@@ -51,11 +52,12 @@ class PatientFiles(SourceFiles):
         self,
         patience: float = PATIENCE,
         elsewhere: Mapping[str, str] | None = None,
+        disk: DiskCache | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__()
+        super().__init__(disk=disk)
         self._patience = patience
         self._elsewhere = dict(elsewhere or {})
         self._away: dict[str, float] = {}
@@ -112,7 +114,7 @@ class PatientFiles(SourceFiles):
     def _at(self, path: str, facts: FileFacts) -> SourceFile:
         found = self._open.get(path)
         if found is None:
-            found = open_source(path)
+            found = self._opened(path)
             if found.size != facts.size:
                 found.close()
                 raise ChangedFile(f"it has {found.size} bytes, expected {facts.size}")

@@ -8,9 +8,12 @@ from collections import OrderedDict
 from typing import Protocol
 
 from hyperpod_kit.data.reading import objects
+from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.errors import ChangedFile
 
 _MOST_OPEN = 128
+MEMORY = 256 << 20
+"""Bytes of objects that a process keeps."""
 
 
 class FileFacts(Protocol):
@@ -88,7 +91,9 @@ def open_source(path: str) -> SourceFile:
 class SourceFiles:
     """Ranges of files, by what an index says of them. For one process; a child opens its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int = MEMORY, disk: DiskCache | None = None) -> None:
+        self._chunking = (memory, disk)
+        self._chunks: ChunkStore | None = None
         self._open: OrderedDict[str, SourceFile] = OrderedDict()
         self._pid = os.getpid()
         self.bytes_read = 0
@@ -103,7 +108,7 @@ class SourceFiles:
         """A range that is read soon, as a hint."""
         with contextlib.suppress(OSError):  # the read that follows says what is wrong
             file = self._file(facts)
-            if isinstance(file, LocalFile):
+            if isinstance(file, (LocalFile, ChunkedObject)):
                 file.will_need(offset, length)
 
     def forget(self, path: str) -> None:
@@ -116,16 +121,27 @@ class SourceFiles:
         """Close all of them."""
         for path in list(self._open):
             self.forget(path)
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
+
+    def _opened(self, path: str) -> SourceFile:
+        """A file, or an object whose chunks are kept."""
+        if not path.startswith("s3://"):
+            return LocalFile(path)
+        if self._chunks is None:
+            self._chunks = ChunkStore(*self._chunking)
+        return ChunkedObject(path, self._chunks)
 
     def _file(self, facts: FileFacts) -> SourceFile:
         if self._pid != os.getpid():
             # After a fork: descriptors are shared with the parent, which may close them; what is known is not.
-            self._open, self._pid = OrderedDict(), os.getpid()
+            self._open, self._chunks, self._pid = OrderedDict(), None, os.getpid()
         found = self._open.get(facts.path)
         if found is not None:
             self._open.move_to_end(facts.path)
             return found
-        file = open_source(facts.path)
+        file = self._opened(facts.path)
         if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns):
             file.close()
             raise ChangedFile(said_of_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))

@@ -1,0 +1,117 @@
+"""Objects by chunks: a GET fetches one, several come side by side, and those used last are kept in memory, and on a
+local disk where a cache is given. A chunk is usable as soon as it is there, whatever is missing of the object."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import threading
+import zlib
+from collections import OrderedDict
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from hyperpod_kit.data.reading.objects import S3Object
+from hyperpod_kit.system import atomic_file
+
+CHUNK = 1 << 20
+_AT_A_TIME = 16
+
+
+class DiskCache(NamedTuple):
+    """A directory for chunks. Nothing is added while its disk has less than `floor` bytes free; who deletes it loses
+    nothing. Each file ends with a checksum, so a damaged one is fetched again."""
+
+    folder: str
+    floor: int = 10 << 30
+
+    def get(self, key: str) -> bytes | None:
+        """A chunk that is whole."""
+        try:
+            with open(self._path(key), "rb") as stream:
+                data = stream.read()
+        except OSError:
+            return None
+        return data[:-4] if len(data) > 4 and zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little") else None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep a chunk, if there is room. A disk that fails costs only the cache."""
+        with contextlib.suppress(OSError):
+            path = self._path(key)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if shutil.disk_usage(self.folder).free - len(data) >= self.floor:
+                atomic_file.replace(path, data + zlib.crc32(data).to_bytes(4, "little"))
+
+    def _path(self, key: str) -> str:
+        name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
+        return os.path.join(self.folder, name[:2], name)
+
+
+class ChunkStore:
+    """The chunks of this process: `memory` bytes of them, fetched by threads."""
+
+    def __init__(self, memory: int, disk: DiskCache | None = None) -> None:
+        self._memory = memory
+        self._disk = disk
+        self._chunks: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_AT_A_TIME)
+        self.fetched = 0
+
+    def ask(self, source: S3Object, number: int) -> Future[bytes]:
+        """A chunk that is there, or comes."""
+        key = f"{source.path} {source.etag} {number}"
+        with self._lock:
+            found = self._chunks.get(key)
+            if found is None or (found.done() and found.exception() is not None):
+                found = self._chunks[key] = self._pool.submit(self._fetch, source, key, number)
+                while len(self._chunks) > max(_AT_A_TIME, self._memory // CHUNK):
+                    self._chunks.popitem(last=False)
+            self._chunks.move_to_end(key)
+        return found
+
+    def _fetch(self, source: S3Object, key: str, number: int) -> bytes:
+        data = self._disk.get(key) if self._disk else None
+        if data is None:
+            data = source.read(number * CHUNK, CHUNK)
+            with self._lock:
+                self.fetched += len(data)
+            if self._disk:
+                self._disk.put(key, data)
+        return data
+
+    def close(self) -> None:
+        """No more threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class ChunkedObject:
+    """See SourceFile."""
+
+    def __init__(self, url: str, store: ChunkStore) -> None:
+        self._source = S3Object(url)
+        self._store = store
+        self.path = url
+        self.size = self._source.size
+        self.mtime_ns = self._source.mtime_ns
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See SourceFile."""
+        end = min(offset + length, self.size)
+        if end <= offset:
+            return b""
+        numbers = range(offset // CHUNK, (end - 1) // CHUNK + 1)
+        asked = [self._store.ask(self._source, number) for number in numbers]
+        data = b"".join(one.result() for one in asked)
+        begin = offset - numbers[0] * CHUNK
+        return data[begin : begin + end - offset]
+
+    def will_need(self, offset: int, length: int) -> None:
+        """Have the chunks of a range fetched."""
+        for number in range(offset // CHUNK, (min(offset + length, self.size) - 1) // CHUNK + 1):
+            self._store.ask(self._source, number)
+
+    def close(self) -> None:
+        """See SourceFile."""

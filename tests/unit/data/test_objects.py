@@ -1,0 +1,95 @@
+"""s3:// directly: listed, indexed, read by chunks that are kept in memory and on disk; changed objects are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import boto3
+import pytest
+from moto import mock_aws
+
+from hyperpod_kit.data import DiskCache, ElasticLoader, IndexedDataset
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.reading import chunks, objects
+from hyperpod_kit.data.reading.patient import PatientFiles
+from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
+
+
+@pytest.fixture
+def bucket(monkeypatch):
+    """moto stands in for the service, behind boto3's own client."""
+    with mock_aws():
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "testing",
+            "AWS_SECRET_ACCESS_KEY": "testing",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        objects._client.cache_clear()
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="corpus")
+        for part in range(3):
+            body = "".join(json.dumps({"n": part * 100 + n, "x": "y" * 50}) + "\n" for n in range(100))
+            client.put_object(Bucket="corpus", Key=f"run/a{part}.jsonl", Body=body.encode())
+        yield client
+        objects._client.cache_clear()
+
+
+def test_every_sample_from_a_bucket(bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "CHUNK", 1000)
+    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    data = IndexedDataset(index, transform=lambda sample: sample["n"])
+    found = [one for batch in ElasticLoader(data, 7, last="repeat", epochs=1, collate_fn=list) for one in batch]
+    assert len(found) == 301 and sorted(set(found)) == list(range(300))
+    assert build(["s3://corpus/run"], str(tmp_path / "index")).read == 0
+    assert build(["s3://corpus/run/*1.jsonl"], str(tmp_path / "one")).index.samples == 100
+    assert build(["s3://corpus/run/a2.jsonl"], str(tmp_path / "two")).index.samples == 100
+
+
+def test_chunks_come_from_the_disk_the_second_time(bucket, tmp_path):
+    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    cache = DiskCache(str(tmp_path / "cache"), floor=0)
+    first = IndexedDataset(index, cache=cache)
+    assert first[5]["n"] == 5 and first._files._chunks.fetched > 0
+    second = IndexedDataset(index, cache=cache)
+    assert second[6]["n"] == 6 and second._files._chunks.fetched == 0
+    (path,) = (os.path.join(at, name) for at, _, names in os.walk(cache.folder) for name in names)
+    with open(path, "r+b") as stream:
+        stream.write(b"damaged")
+    third = IndexedDataset(index, cache=cache)
+    assert third[6]["n"] == 6 and third._files._chunks.fetched > 0
+
+
+def test_a_disk_that_is_nearly_full_is_left_alone(tmp_path):
+    cache = DiskCache(str(tmp_path / "cache"), floor=1 << 60)
+    cache.put("a", b"data")
+    assert cache.get("a") is None
+
+
+def test_an_object_that_was_written_anew_is_refused(bucket, tmp_path):
+    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    bucket.put_object(Bucket="corpus", Key="run/a0.jsonl", Body=b"{}\n")
+    with pytest.raises(ChangedFile):
+        IndexedDataset(index)[0]
+    bucket.delete_object(Bucket="corpus", Key="run/a1.jsonl")
+    with pytest.raises(DataUnavailable, match=r"s3://corpus/run/a1\.jsonl"):
+        IndexedDataset(index, patience=0)[100]
+
+
+def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    for part in range(3):
+        bucket.download_file("corpus", f"run/a{part}.jsonl", str(folder / f"a{part}.jsonl"))
+    index = build([str(folder)], str(tmp_path / "index")).index
+    os.rename(folder, tmp_path / "gone")
+    files = PatientFiles(0.0, {str(folder): "s3://corpus/run"})
+    assert json.loads(files.read(index.file(1), 0, 200).splitlines()[0])["n"] == 100
+
+
+def test_what_is_no_address_is_said(bucket, tmp_path):
+    with pytest.raises(DataError, match="names no bucket"):
+        build(["s3://"], str(tmp_path / "index"))
+    with pytest.raises(DataError, match="no files of a known format"):
+        build(["s3://corpus/none"], str(tmp_path / "index"))

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
     from hyperpod_kit.data.lengths import lengths_of as lengths_of
     from hyperpod_kit.data.loader import ElasticLoader as ElasticLoader
+    from hyperpod_kit.data.megatron import MegatronTokens as MegatronTokens
     from hyperpod_kit.data.mix import MixDataset as MixDataset
     from hyperpod_kit.data.mix import MixOrder as MixOrder
     from hyperpod_kit.data.order import SequentialOrder as SequentialOrder
@@ -28,6 +29,7 @@ _WHERE = {
     "ElasticLoader": "loader",
     "IndexedDataset": "dataset",
     "Last": "position",
+    "MegatronTokens": "megatron",
     "MixDataset": "mix",
     "MixOrder": "mix",
     "PackedDataset": "packing",

@@ -34,6 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     _index_commands(command)
+    _bulk_commands(command)
     return parser
 
 
@@ -78,6 +79,52 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "/fsx/alice/run1/ledger --json",
     )
     sub.add_argument("ledger", metavar="LEDGER", help="the directory that ElasticLoader(ledger=…) wrote to")
+
+
+def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
+    sub = command(
+        "tokenize",
+        "tokenize:tokenize",
+        "documents into PREFIX.bin and PREFIX.idx, which Megatron and NeMo read, by every core",
+        "/fsx/corpus --tokenizer tokenizer.json --end '</s>' --out /fsx/alice/corpus_text_document",
+        "'/fsx/corpus/*.jsonl' --tokenizer tokenizer.json --field content --out /fsx/alice/code",
+    )
+    sub.add_argument("sources", nargs="+", metavar="SRC", help="as of `data index`")
+    sub.add_argument("--tokenizer", required=True, metavar="FILE", help="a tokenizer.json")
+    sub.add_argument("--out", required=True, metavar="PREFIX", help="of the two files")
+    sub.add_argument("--end", metavar="TOKEN", help="put behind each document")
+    sub.add_argument("--field", default="text", metavar="NAME", help="of JSON and Parquet: where the text is (text)")
+    sub.add_argument("--index", metavar="DIR", help="where the index of SRC is, or goes; default as of `data index`")
+    sub.add_argument("--processes", type=int, metavar="N", help="default: one for each core")
+    sub = command(
+        "merge",
+        "bulk:merge",
+        "many small files into tars of about 100 MiB, which are read by ranges",
+        "/fsx/images /fsx/images-merged",
+    )
+    sub.add_argument("source", metavar="SRC", help="a directory")
+    sub.add_argument("out", metavar="DST", help="a directory for the tars")
+    sub.add_argument("--mib", type=int, default=100, metavar="N", help="MiB of a tar (100)")
+    sub = command(
+        "split",
+        "bulk:split",
+        "merged files as they were, byte for byte, each compared with its digest",
+        "/fsx/images-merged /fsx/images-again",
+    )
+    sub.add_argument("source", metavar="SRC", help="a directory that `data merge` wrote")
+    sub.add_argument("out", metavar="DST", help="a directory for the files")
+    sub = command(
+        "make-corpus",
+        "bulk:make_corpus",
+        "jsonl files of one size, for tests and benchmarks",
+        "/fsx/corpus-small --files 1000 --kib 570",
+        "/fsx/corpus-large --files 10 --kib 102400 --cap 2048",
+    )
+    sub.add_argument("out", metavar="DIR", help="a directory")
+    sub.add_argument("--files", type=int, default=100, metavar="N", help="how many (100)")
+    sub.add_argument("--kib", type=int, default=570, metavar="N", help="KiB of each (570)")
+    sub.add_argument("--cap", type=int, default=1024, metavar="MIB", help="never more than this (1024)")
+    sub.add_argument("--seed", type=int, default=0, metavar="N", help="of the text (0)")
 
 
 def main(argv: list[str]) -> int:

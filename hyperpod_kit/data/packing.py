@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder
 from hyperpod_kit.errors import DataError
@@ -44,12 +43,13 @@ class PackedDataset:
     """Windows of `window` tokens, int64. An epoch is all documents in the order of `order`, whose tokens that do not
     fill a last window are left out of it; a document may go on in the next window.
 
-    `lengths`: see `lengths_of`; what has none is left out. Give the loader `order=packed.windows`.
+    `dataset`: an IndexedDataset with its `lengths` (see `lengths_of`; what has none is left out), or MegatronTokens
+    with `encode=list` and lengths of its own. Give the loader `order=packed.windows`.
     """
 
     def __init__(
         self,
-        dataset: IndexedDataset,
+        dataset: Any,
         encode: Encode,
         lengths: npt.NDArray[np.uint32],
         *,

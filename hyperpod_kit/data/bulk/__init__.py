@@ -1,0 +1,1 @@
+"""Many files at once: brought to a place, put together, made for a test."""

@@ -1,0 +1,60 @@
+"""A corpus for tests and benchmarks: jsonl like the Chinese Wikipedia's, in files of a given size."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.system import atomic_file
+
+_WORDS = (
+    "可唤醒线程",
+    "操作",
+    "数据",
+    "训练模型",
+    "存储",
+    "集群节点",
+    "文件系统",
+    "alertable",
+    "procedure",
+    "thread",
+    "waits",
+)
+
+
+def make(
+    out: str, *, files: int, size: int, cap: int, seed: int, progress: Callable[[int, int], None]
+) -> tuple[int, int]:
+    """`files` files of `size` bytes each, at most `cap` bytes in all; (files, bytes). One text is written for all of
+    them, each begun at another place: made at the speed of the disk. Raises UsageError beyond the cap."""
+    if files * size > cap:
+        raise UsageError(f"{files} files of {size} bytes are {files * size} bytes, and the cap is {cap}", hint="--cap")
+    os.makedirs(out, exist_ok=True)
+    dice = random.Random(seed)
+    lines = [_line(dice, number) for number in range(2000)]
+    done = 0
+    for number in range(files):
+        body, at = bytearray(), dice.randrange(len(lines))
+        while len(body) < size:
+            body += lines[at % len(lines)]
+            at += 1
+        # The last line is cut to the size, and stays JSON.
+        del body[body.rfind(b"\n", 0, size) + 1 :]
+        rest = size - len(body)
+        if rest >= 12:
+            body += b'{"text":"' + b"x" * (rest - 12) + b'"}\n'
+        elif rest:
+            body[-1:] = b" " * rest + b"\n"
+        atomic_file.replace(os.path.join(out, f"{number:06d}.jsonl"), bytes(body))
+        done += len(body)
+        progress(done, files * size)
+    return files, done
+
+
+def _line(dice: random.Random, number: int) -> bytes:
+    text = " ".join(dice.choices(_WORDS, k=dice.randint(20, 220)))
+    sample = {"id": str(number), "title": dice.choice(_WORDS), "text": text}
+    return json.dumps(sample, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,126 @@
+"""Small files into tars of about 100 MiB, which are read by ranges, and back, byte for byte.
+
+The tars are plain ones (any tar reads them); a file's path below the source is its name there. `merged.json` lists each
+file with its size and digest, and is written last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from hyperpod_kit.errors import DataError
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import parse
+
+LIST = "merged.json"
+FORMAT = "hpk-merged/1"
+_LARGEST = 1 << 30
+_HEADER = 1024
+"""About what a file costs in a tar."""
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What was put where."""
+
+    files: int
+    tars: int
+    bytes: int
+
+
+def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], None]) -> MergeReport:
+    """All regular files of a directory into tars of about `size` bytes. Raises DataError, OSError."""
+    files = list(_files(source))
+    if not files:
+        raise DataError(f"{source}: no files")
+    os.makedirs(out, exist_ok=True)
+    if os.path.exists(os.path.join(out, LIST)):
+        raise DataError(f"{out} has merged files already", hint=f"another directory, or: rm -r {out}")
+    total = sum(length for _, length in files)
+    files.reverse()  # taken from the end
+    listed: dict[str, list[object]] = {}
+    done = number = 0
+    while files:
+        group = [files.pop()]
+        filled = group[0][1] + _HEADER
+        while files and filled + files[-1][1] <= size:
+            filled += files[-1][1] + _HEADER
+            group.append(files.pop())
+        name = f"{number:06d}.tar"
+        with atomic_file.replacing(os.path.join(out, name)) as stream:  # noqa: SIM117  # not in one line on Python 3.8
+            with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
+                for path, length in group:
+                    listed[path] = [name, length, _add(archive, source, path)]
+                    done += length
+                    progress(done, total)
+        number += 1
+    made = {"format": FORMAT, "files": listed}
+    atomic_file.replace(os.path.join(out, LIST), json.dumps(made).encode(), durable=True)
+    return MergeReport(len(listed), number, done)
+
+
+def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> MergeReport:
+    """The files again, each compared with the digest it had. Raises DataError, OSError."""
+    try:
+        head = parse.json_object(Path(merged, LIST).read_bytes(), _LARGEST)
+    except FileNotFoundError:
+        raise DataError(f"{merged} has no {LIST}: what is there was not merged, or not to its end") from None
+    except ValueError as err:
+        raise DataError(f"{merged}/{LIST} is damaged: {err}") from None
+    listed = head["files"]
+    total = sum(int(one[1]) for one in listed.values())
+    done, found, names = 0, 0, sorted({str(one[0]) for one in listed.values()})
+    for name in names:
+        with tarfile.open(os.path.join(merged, os.path.basename(name))) as archive:
+            for member in archive:
+                if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
+                    raise DataError(f"{name} has {member.name!r}, which {LIST} has not, or which leads elsewhere")
+                part = archive.extractfile(member)
+                assert part is not None
+                data = part.read()
+                if _digest(data) != listed[member.name][2]:
+                    raise DataError(
+                        f"{member.name} of {name}: expected {listed[member.name][2]}, found {_digest(data)}"
+                    )
+                path = os.path.join(out, member.name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                atomic_file.replace(path, data)
+                done += len(data)
+                found += 1
+                progress(done, total)
+    if found != len(listed):
+        raise DataError(f"{merged}: {found} files, expected {len(listed)}")
+    return MergeReport(found, len(names), done)
+
+
+def _files(source: str) -> Iterator[tuple[str, int]]:
+    """(path below the source, size), sorted, so that the files of one sample stay together."""
+    found = []
+    for folder, folders, names in os.walk(source):
+        folders.sort()
+        for name in names:
+            path = os.path.join(folder, name)
+            if os.path.isfile(path) and not os.path.islink(path):
+                found.append((os.path.relpath(path, source), os.path.getsize(path)))
+    yield from sorted(found)
+
+
+def _add(archive: tarfile.TarFile, source: str, path: str) -> str:
+    """Put a file into a tar; its digest."""
+    place = os.path.join(source, path)
+    data = Path(place).read_bytes()
+    info = archive.gettarinfo(place, path)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+    return _digest(data)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

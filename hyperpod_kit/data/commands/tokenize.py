@@ -1,0 +1,95 @@
+"""`data tokenize`: documents in, Megatron's files out, by any tokenizer.json, in parallel."""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+from hyperpod_kit.data import megatron
+from hyperpod_kit.data.commands.progress import ByteLine
+from hyperpod_kit.data.dataset import IndexedDataset
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.errors import DataError, UsageError
+from hyperpod_kit.untrusted import terminal
+
+_RUN = 512
+"""Documents of one task."""
+
+
+class TextTokenizer:
+    """A sample's text as tokens, with the end of a document behind them. Made in the process that uses it."""
+
+    def __init__(self, path: str, end: str | None, field: str) -> None:
+        from tokenizers import Tokenizer
+
+        if not os.path.exists(path):
+            raise UsageError(f"there is no {path}", hint="the tokenizer.json of a model")
+        self._tokenizer: Any = Tokenizer.from_file(path)
+        self._field = field
+        self.vocabulary = int(self._tokenizer.get_vocab_size())
+        self._end: list[int] = []
+        if end is not None:
+            found = self._tokenizer.token_to_id(end)
+            if found is None:
+                raise UsageError(f"{path} has no token {end!r}", hint="--end names the token that ends a document")
+            self._end = [int(found)]
+
+    def __call__(self, samples: Sequence[Any]) -> list[list[int]]:
+        """The tokens of several samples."""
+        texts = [one if isinstance(one, str) else self._text(one) for one in samples]
+        return [one.ids + self._end for one in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+    def _text(self, sample: Any) -> str:
+        found = sample.get(self._field) if isinstance(sample, dict) else None
+        if not isinstance(found, str):
+            raise DataError(f"a document has no text in {self._field!r}: {sample!r:.80}", hint="--field NAME")
+        return found
+
+
+def tokenize(args: argparse.Namespace) -> int:
+    """Write PREFIX.bin and PREFIX.idx."""
+    begun = time.monotonic()
+    dataset = IndexedDataset(build(args.sources, args.index).index)
+    tokenizer = TextTokenizer(args.tokenizer, args.end, args.field)
+    os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
+    line = ByteLine("tokenizing documents")
+    try:
+        documents, tokens = megatron.write(args.out, _documents(dataset, args, line), tokenizer.vocabulary)
+    finally:
+        line.end()
+    seconds = time.monotonic() - begun
+    if args.json:
+        terminal.data({"prefix": args.out, "documents": documents, "tokens": tokens, "seconds": round(seconds, 3)})
+    else:
+        terminal.out(f"{args.out}.bin and .idx: {documents} documents, {tokens} tokens, in {seconds:.1f} s")
+    return 0
+
+
+def _documents(dataset: IndexedDataset, args: argparse.Namespace, line: ByteLine) -> Iterator[list[int]]:
+    """Every document's tokens, in the order in which they lie, whatever process made them."""
+    runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
+    context = multiprocessing.get_context("spawn")
+    how = (dataset, args.tokenizer, args.end, args.field)
+    with ProcessPoolExecutor(min(args.processes or os.cpu_count() or 1, len(runs)), context, _begin, how) as pool:
+        for run, found in zip(runs, pool.map(_encode, runs), strict=True):
+            line.advance(run.stop, len(dataset))
+            yield from found
+
+
+_work: list[Any] = []
+
+
+def _begin(dataset: IndexedDataset, path: str, end: str | None, field: str) -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
+    _work[:] = [dataset, TextTokenizer(path, end, field)]
+
+
+def _encode(run: range) -> list[list[int]]:
+    dataset, tokenizer = _work
+    found: list[list[int]] = tokenizer(dataset.__getitems__(run))
+    return found

@@ -1,0 +1,104 @@
+"""Megatron's indexed data set, `PREFIX.bin` and `PREFIX.idx`: written as Megatron and NeMo read it, and read here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.errors import DataError
+from hyperpod_kit.system import atomic_file
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_CODES: dict[int, Any] = {4: np.int32, 8: np.uint16}
+"""Megatron's numbers for types; the two that its own preprocessing writes."""
+
+
+def type_for(vocabulary: int) -> Any:
+    """As Megatron chooses it: 16 bits where every token fits."""
+    return np.uint16 if vocabulary < 65_500 else np.int32
+
+
+def write(prefix: str, documents: Iterable[Sequence[int]], vocabulary: int) -> tuple[int, int]:
+    """Write the documents; (documents, tokens). The index takes its place last: until then there is no data set."""
+    kind = np.dtype(type_for(vocabulary))
+    lengths: list[int] = []
+    with atomic_file.replacing(f"{prefix}.bin", durable=True) as stream:
+        for tokens in documents:
+            array = np.asarray(tokens, dtype=np.int64)
+            if array.size and not 0 <= int(array.min()) <= int(array.max()) < vocabulary:
+                raise DataError(f"document {len(lengths)} has token {int(array.max())}, expected below {vocabulary}")
+            stream.write(array.astype(kind).tobytes())
+            lengths.append(len(array))
+    with atomic_file.replacing(f"{prefix}.idx", durable=True) as stream:
+        _write_index(stream, np.array(lengths, np.int32), kind)
+    return len(lengths), sum(lengths)
+
+
+def _write_index(stream: BinaryIO, lengths: npt.NDArray[np.int32], kind: np.dtype[Any]) -> None:
+    code = next(code for code, one in _CODES.items() if one == kind)
+    pointers = np.zeros(len(lengths), np.int64)
+    np.cumsum(lengths[:-1].astype(np.int64) * kind.itemsize, out=pointers[1:])
+    stream.write(_MAGIC + struct.pack("<QBQQ", 1, code, len(lengths), len(lengths) + 1))
+    stream.write(lengths.astype("<i4").tobytes())
+    stream.write(pointers.astype("<i8").tobytes())
+    stream.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+
+
+class MegatronTokens:
+    """The documents of a data set by their numbers, int64. For PackedDataset: `encode` is the identity, `lengths` are
+    the data set's own. Raises DataError for what is none, or is not whole."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        try:
+            with open(f"{prefix}.idx", "rb") as stream:
+                head = stream.read(len(_MAGIC) + 25)
+                if len(head) < len(_MAGIC) + 25 or head[: len(_MAGIC)] != _MAGIC:
+                    raise DataError(f"{prefix}.idx is no index of Megatron's", hint="hyperpod-kit data tokenize")
+                version, code, count, _ = struct.unpack("<QBQQ", head[len(_MAGIC) :])
+                rest = stream.read(12 * count)
+        except FileNotFoundError:
+            raise DataError(f"there is no {prefix}.idx", hint="hyperpod-kit data tokenize") from None
+        if version != 1 or code not in _CODES or len(rest) != 12 * count:
+            raise DataError(f"{prefix}.idx: version {version}, type {code}, {len(rest)} bytes for {count} documents")
+        self.lengths = np.frombuffer(rest, "<i4", count)
+        self._pointers = np.frombuffer(rest, "<i8", count, 4 * count)
+        self._kind = np.dtype(_CODES[code])
+        size = os.path.getsize(f"{prefix}.bin")
+        wanted = int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize
+        if size != wanted:
+            raise DataError(f"{prefix}.bin has {size} bytes, expected {wanted}")
+        self.data = hashlib.blake2b(rest, digest_size=16).hexdigest()
+        self._tokens: npt.NDArray[Any] | None = None
+
+    @property
+    def index(self) -> MegatronTokens:
+        """What says which data this is: itself."""
+        return self
+
+    def block_for(self, size: int = 1 << 20) -> int:
+        """How many documents are about `size` bytes, at least 16."""
+        mean = max(1, int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize // max(1, len(self)))
+        return int(min(max(16, size // mean), 8192))
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, number: int) -> npt.NDArray[np.int64]:
+        if self._tokens is None:
+            self._tokens = np.memmap(f"{self.prefix}.bin", self._kind, "r") if len(self) else np.zeros(0, self._kind)
+        begin = int(self._pointers[number]) // self._kind.itemsize
+        return self._tokens[begin : begin + int(self.lengths[number])].astype(np.int64)
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[npt.NDArray[np.int64]]:
+        """Several documents."""
+        return [self[number] for number in numbers]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tokens": None}

@@ -1,0 +1,129 @@
+"""Corpora of exact sizes, small files put together and taken apart byte for byte, documents as Megatron's files."""
+
+from __future__ import annotations
+
+import filecmp
+import json
+import random
+import struct
+
+import numpy as np
+import pytest
+
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.megatron import MegatronTokens, write
+from hyperpod_kit.errors import DataError
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_corpus_has_its_size_and_is_jsonl(tmp_path, seed):
+    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "9", "--seed", str(seed)]) == 0
+    for path in (tmp_path / "c").iterdir():
+        assert path.stat().st_size == 9 * 1024
+        assert all(json.loads(line)["text"] for line in path.read_text().splitlines())
+
+
+def test_a_cap_is_kept(tmp_path, capsys):
+    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "1024", "--cap", "2"]) == 2
+    assert "the cap is 2097152" in capsys.readouterr().err and not (tmp_path / "c").exists()
+
+
+@pytest.fixture
+def small(tmp_path):
+    dice = random.Random(0)
+    for number in range(120):
+        path = tmp_path / "small" / f"d{number % 7}" / f"{number:03}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(dice.randbytes(dice.randrange(40_000)))
+    (tmp_path / "small" / "d0" / "empty.png").write_bytes(b"")
+    return tmp_path / "small"
+
+
+def test_small_files_and_back(small, tmp_path, capsys):
+    assert run(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1", "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert made["files"] == 121 and 2 <= made["tars"] <= 5
+    assert run(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 0
+    for folder in small.iterdir():
+        names = [path.name for path in folder.iterdir()]
+        assert filecmp.cmpfiles(folder, tmp_path / "back" / folder.name, names, shallow=False) == (names, [], [])
+    data = IndexedDataset(build([str(tmp_path / "tars")]).index)
+    assert len(data) == 121 and data[5]["png"] == (small / f"{data[5]['__key__']}.png").read_bytes()
+
+
+def test_what_was_damaged_is_not_split(small, tmp_path, capsys):
+    assert run(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 0
+    assert run(["data", "merge", str(small), str(tmp_path / "tars"), "--mib", "1"]) == 1
+    assert "has merged files already" in capsys.readouterr().err
+    path = tmp_path / "tars" / "000001.tar"
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    assert run(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
+    (tmp_path / "tars" / "merged.json").unlink()
+    assert run(["data", "split", str(tmp_path / "tars"), str(tmp_path / "back")]) == 1
+    assert "not to its end" in capsys.readouterr().err
+
+
+def test_megatrons_files_by_its_own_layout(tmp_path):
+    """The bytes as Megatron-LM's indexed_dataset.py defines them."""
+    prefix = str(tmp_path / "c")
+    assert write(prefix, [[1, 2, 3], [], [65_000]], 65_100) == (3, 4)
+    raw = (tmp_path / "c.idx").read_bytes()
+    assert raw[:9] == b"MMIDIDX\x00\x00" and struct.unpack("<QBQQ", raw[9:34]) == (1, 8, 3, 4)
+    assert np.frombuffer(raw, "<i4", 3, 34).tolist() == [3, 0, 1]
+    assert np.frombuffer(raw, "<i8", 3, 46).tolist() == [0, 6, 6]
+    assert np.frombuffer(raw, "<i8", 4, 70).tolist() == [0, 1, 2, 3] and len(raw) == 102
+    assert (tmp_path / "c.bin").read_bytes() == np.array([1, 2, 3, 65_000], "<u2").tobytes()
+    found = MegatronTokens(prefix)
+    assert [found[n].tolist() for n in range(3)] == [[1, 2, 3], [], [65_000]]
+    write(prefix, [[70_000]], 100_000)
+    assert MegatronTokens(prefix)[0].tolist() == [70_000]
+    with pytest.raises(DataError, match="expected below 10"):
+        write(prefix, [[10]], 10)
+
+
+def test_windows_out_of_megatrons_files(tmp_path):
+    documents = [[n] * (n % 9) for n in range(200)]
+    write(str(tmp_path / "c"), documents, 300)
+    tokens = MegatronTokens(str(tmp_path / "c"))
+    order = ShuffledOrder(len(tokens), 3, tokens.block_for())
+    packed = PackedDataset(tokens, list, tokens.lengths, window=10, order=order)
+    found = [
+        int(one) for batch in ElasticLoader(packed, 3, order=packed.windows, last="drop") for one in batch.flatten()
+    ]
+    wanted = [token for n in order.at(0, np.arange(200)).tolist() for token in documents[n]]
+    assert found == wanted[: len(found)] and len(wanted) - len(found) < 40
+
+
+def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
+    with pytest.raises(DataError, match="there is no"):
+        MegatronTokens(str(tmp_path / "c"))
+    (tmp_path / "c.idx").write_bytes(b"something else" * 10)
+    with pytest.raises(DataError, match="no index of Megatron's"):
+        MegatronTokens(str(tmp_path / "c"))
+    write(str(tmp_path / "c"), [[1, 2]], 10)
+    (tmp_path / "c.bin").write_bytes(b"1")
+    with pytest.raises(DataError, match="has 1 bytes, expected 4"):
+        MegatronTokens(str(tmp_path / "c"))
+
+
+def test_tokenize_by_a_tokenizers_file(tmp_path, capsys):
+    tokenizers = pytest.importorskip("tokenizers", reason="the package tokenizers is not installed")
+    words = tokenizers.models.WordLevel({"<end>": 0, "<unk>": 1, "one": 2, "two": 3, "three": 4}, unk_token="<unk>")
+    made = tokenizers.Tokenizer(words)
+    made.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "corpus").mkdir()
+    lines = (json.dumps({"body": "one two " * (n % 5) + "three"}) + "\n" for n in range(1200))
+    (tmp_path / "corpus" / "a.jsonl").write_text("".join(lines))
+    words = ["data", "tokenize", str(tmp_path / "corpus"), "--tokenizer", str(tmp_path / "tokenizer.json")]
+    words += ["--out", str(tmp_path / "out" / "c"), "--processes", "2"]
+    assert run([*words, "--field", "body", "--end", "<end>", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["documents"] == 1200
+    found = MegatronTokens(str(tmp_path / "out" / "c"))
+    assert [found[n].tolist() for n in (0, 1001)] == [[4, 0], [2, 3, 4, 0]]
+    assert run(words) == 1 and "no text in 'text'" in capsys.readouterr().err
+    assert run([*words, "--field", "body", "--end", "</s>"]) == 2

@@ -88,7 +88,16 @@ def no_mount_gate(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 def gate_comes_late(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     flags = _words(facts, "prologflags")
-    if "prologflags" in facts.config and not any(flag in ("alloc", "contain") for flag in flags):
+    early = any(flag in ("alloc", "contain") for flag in flags)
+    if facts.hyperpod and early:
+        yield DoctorFinding(
+            "S018",
+            "error",
+            f"PrologFlags is {facts.config['prologflags']}: a node that HyperPod gives to a running job gets no Prolog "
+            "by it, so the retried step fails there and the node is drained (Prolog error)",
+            hint="take Alloc and Contain out of PrologFlags in slurm.conf: the gate then comes with the first step",
+        )
+    elif "prologflags" in facts.config and not facts.hyperpod and not early:
         yield DoctorFinding(
             "S003",
             "error",

@@ -18,7 +18,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
 from hyperpod_kit.node.slurm import state
-from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block
+from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 
@@ -61,13 +61,18 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
     hooks = read_text(f"{node.paths.bundle}/slurm/hooks.conf")
     if hooks is None:
         raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
+    hyperpod = os.path.isdir(node.paths.hyperpod_mark)
+    if hyperpod:
+        # HyperPod gives a running job a node in place of a lost one. Slurm starts no Prolog there by itself, and under
+        # this flag slurmd would wait for that, fail the step and drain the node.
+        hooks = without_setting(hooks, "PrologFlags")
     where = state.place(node)
     location = where.state if where else kept_location(conf)
     text, notes = merge_hooks(conf, hooks, {"StateSaveLocation": location} if location else {})
     if location and not where:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
-    contexts = " contexts=allocator" if os.path.isdir(node.paths.hyperpod_mark) else ""
+    contexts = " contexts=allocator" if hyperpod else ""
     plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}{contexts}"])
     files = {
         node.paths.slurm_conf: text,

@@ -29,6 +29,11 @@ def with_block(text: str, lines: List[str]) -> str:
     return "\n".join([f"{base}{joint}{BEGIN}", *lines, END]) + "\n"
 
 
+def without_setting(hooks: str, name: str) -> str:
+    """Lines of our own, without those of one setting."""
+    return "".join(line for line in hooks.splitlines(keepends=True) if not line.startswith(f"{name}="))
+
+
 def settings(text: str) -> Dict[str, str]:
     """Lower-case key -> value of the simple `Key=Value` lines of a slurm.conf (no NodeName or PartitionName lines)."""
     found = {}

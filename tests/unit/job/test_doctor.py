@@ -45,7 +45,10 @@ def test_a_good_configuration_has_no_findings() -> None:
     assert (
         doctor.examine(
             changed(
-                hyperpod=True, taskplugin="task/none", schedulerparameters="permit_job_expansion,nohold_on_prolog_fail"
+                hyperpod=True,
+                taskplugin="task/none",
+                schedulerparameters="permit_job_expansion,nohold_on_prolog_fail",
+                prologflags="",
             )
         )
         == []
@@ -69,16 +72,29 @@ CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
     (
         "S013",
         changed(
-            hyperpod=True, taskplugin="task/cgroup", schedulerparameters="nohold_on_prolog_fail,permit_job_expansion"
+            hyperpod=True,
+            taskplugin="task/cgroup",
+            schedulerparameters="nohold_on_prolog_fail,permit_job_expansion",
+            prologflags="",
         ),
         "TaskPlugin=task/none",
     ),
     (
         "S014",
-        changed(hyperpod=True, taskplugin="task/none"),
+        changed(hyperpod=True, taskplugin="task/none", prologflags=""),
         "SchedulerParameters=nohold_on_prolog_fail,permit_job_expansion",
     ),
     ("S015", changed(untold=("prolog",)), ""),
+    (
+        "S018",
+        changed(
+            hyperpod=True,
+            taskplugin="task/none",
+            schedulerparameters="permit_job_expansion,nohold_on_prolog_fail",
+            prologflags="Alloc,X11",
+        ),
+        "",
+    ),
     ("S016", changed(task_prologs=(f"{doctor_look.HOOKS}/task_prolog.sh",), containers=True), ""),
 ]
 
@@ -98,7 +114,7 @@ def test_a_task_prolog_of_ours_is_an_error_where_there_are_containers() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert len(CASES) == len(doctor.RULES) + 2, "hyperpod_needs and memory_of_its_own have two"
+    assert len(CASES) == len(doctor.RULES) + 3, "hyperpod_needs, memory_of_its_own and gate_comes_late have two"
 
 
 def test_limits_of_a_newer_slurm_are_two_settings() -> None:

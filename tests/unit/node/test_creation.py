@@ -65,6 +65,8 @@ def test_on_hyperpod_our_plugin_leaves_srun_to_hyperpods_own(make_sandbox: Any) 
     assert done.returncode == 0, done.stdout + done.stderr
     plugstack = (sandbox.root / "opt/slurm/etc/plugstack.conf").read_text()
     assert "optional /opt/hyperpod-kit/spank/auto_resume.so contexts=allocator\n" in plugstack
+    conf = (sandbox.root / "opt/slurm/etc/slurm.conf").read_text()
+    assert "Prolog=/opt/hyperpod-kit" in conf and "Alloc" not in conf
 
 
 def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) -> None:

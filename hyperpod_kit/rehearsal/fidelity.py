@@ -25,6 +25,11 @@ TABLE: Tuple[FidelityRow, ...] = (
     FidelityRow(
         "Slurm and munge", REAL, "the distribution's version; slurm.conf and munge at boot are assumptions about AWS"
     ),
+    FidelityRow(
+        "control groups of forky's nodes",
+        STAND_IN,
+        "v2 without controllers where this host has v1 too: Slurm then tracks nothing by cgroup",
+    ),
     FidelityRow("lifecycle scripts", REAL, "downloaded from S3, run as root with HyperPod's paths and variables"),
     FidelityRow("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
     FidelityRow(

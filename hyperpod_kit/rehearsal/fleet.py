@@ -12,7 +12,7 @@ from typing import Callable, Dict, Optional, Set
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.instance_types import has_instance_store
-from hyperpod_kit.rehearsal import host_keys, node_files, resource_config, slurm_conf
+from hyperpod_kit.rehearsal import cgroups, host_keys, node_files, resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import ACCOUNT, CONTROLLER, REGION, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.instance_metadata import InstanceIdentity
 from hyperpod_kit.rehearsal.layout import Layout
@@ -129,6 +129,8 @@ class Fleet:
                 cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
             )
             node_files.write(root, node_files.SLURM_CONF, text)
+            if cgroups.refuses_v1(self.layout.image) and any(found.kind != "v2" for found in cgroups.hierarchies()):
+                node_files.write(root, node_files.CGROUP_CONF, slurm_conf.UNTRACKED)
             (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
 
     def _boot(self, node: RehearsedNode) -> None:

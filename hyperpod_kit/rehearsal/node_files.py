@@ -18,6 +18,7 @@ PROVISION_LOG = "/var/log/provision/provisioning.log"
 PROVISIONING_PARAMETERS = "/opt/ml/config/provisioning_parameters.json"
 RESOURCE_CONFIG = "/opt/ml/config/resource_config.json"
 SLURM_CONF = "/opt/slurm/etc/slurm.conf"
+CGROUP_CONF = "/opt/slurm/etc/cgroup.conf"
 NODE_PATH = "/opt/slurm/bin:/opt/slurm/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -51,6 +51,10 @@ SlurmctldLogFile=/var/log/slurmctld.log
 SlurmdLogFile=/var/log/slurmd.log
 """
 
+UNTRACKED = "CgroupPlugin=disabled\n"
+"""cgroup.conf (23.02 and later) where /proc/self/cgroup of a machine names hierarchies of this host besides its own: a
+slurmd that finds v2 there ends with "Hybrid mode is not supported". Slurm hands it to the nodes with slurm.conf."""
+
 
 def roles_of(
     request: Mapping[str, object],

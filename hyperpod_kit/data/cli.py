@@ -114,6 +114,17 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("source", metavar="SRC", help="a directory that `data merge` wrote")
     sub.add_argument("out", metavar="DST", help="a directory for the files")
     sub = command(
+        "bench",
+        "bench:bench",
+        "index, loaders with several numbers of workers, and resume, beside a plain read of the same files",
+        "/fsx/corpus --workers 0,4,8",
+        "s3://my-bucket/corpus --samples 20000 --json",
+    )
+    sub.add_argument("sources", nargs="+", metavar="SRC", help="as of `data index`")
+    sub.add_argument("--samples", type=int, default=100_000, metavar="N", help="for each loader (100000)")
+    sub.add_argument("--batch", type=int, default=64, metavar="N", help="samples of a batch (64)")
+    sub.add_argument("--workers", default="0,2", metavar="N,…", help="numbers of workers to try (0,2)")
+    sub = command(
         "make-corpus",
         "bulk:make_corpus",
         "jsonl files of one size, for tests and benchmarks",

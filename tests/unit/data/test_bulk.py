@@ -127,3 +127,14 @@ def test_tokenize_by_a_tokenizers_file(tmp_path, capsys):
     assert [found[n].tolist() for n in (0, 1001)] == [[4, 0], [2, 3, 4, 0]]
     assert run(words) == 1 and "no text in 'text'" in capsys.readouterr().err
     assert run([*words, "--field", "body", "--end", "</s>"]) == 2
+
+
+def test_bench_says_what_this_machine_does(tmp_path, capsys):
+    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "200"]) == 0
+    capsys.readouterr()
+    assert run(["data", "bench", str(tmp_path / "c"), "--samples", "128", "--workers", "0,1", "--json"]) == 0
+    found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
+    assert found["ElasticLoader, 1 workers"]["samples"] == found["plain DataLoader, 0 workers"]["samples"] == 128
+    assert found["index, cold"]["bytes"] == 3 * 200 * 1024
+    assert 0 < found["resume to the first batch"]["bytes"] < 128 * 2000
+    assert run(["data", "bench", str(tmp_path / "c"), "--workers", "many"]) == 2

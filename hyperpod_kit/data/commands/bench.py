@@ -1,0 +1,33 @@
+"""`data bench`."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+
+from hyperpod_kit.data.bench import bench as rows_of
+from hyperpod_kit.data.commands.progress import size
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import terminal
+
+
+def bench(args: argparse.Namespace) -> int:
+    """Measure."""
+    try:
+        workers = [int(one) for one in args.workers.split(",")]
+    except ValueError:
+        raise UsageError(f"--workers {args.workers}: numbers with commas, such as 0,2,4") from None
+    logging.getLogger("hyperpod_kit.data").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", message="This DataLoader will create")
+    found = []
+    for row in rows_of(args.sources, limit=args.samples, batch=args.batch, workers=workers, say=terminal.say):
+        found.append(row)
+        if not args.json:
+            terminal.out(
+                f"{row.what:32} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
+                f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s"
+            )
+    if args.json:
+        terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in found])
+    return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,32 @@ def environment(place):
         "PYTHONPATH": str(PROGRAM.parents[2]),
         "PYTHONWARNINGS": "ignore",
     }
+
+
+def losses(text):
+    """Step -> loss, the last one that was said of a step."""
+    return dict(re.findall(r"step (\d+) loss (\S+)", text))
+
+
+def test_the_losses_are_those_of_an_undisturbed_run(place):
+    calm = subprocess.run(
+        [*command(place)[:-5], str(place / "calm"), *command(place)[-4:]],
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    said = ""
+    for stop in (13, 41, None):
+        process = subprocess.Popen(command(place), env=environment(place), stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        for line in process.stdout:
+            said += line
+            if f"step {stop} " in line:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.wait()
+    assert len(losses(calm.stdout)) == 150 and losses(said) == losses(calm.stdout)
 
 
 @pytest.mark.distributed

@@ -72,7 +72,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "system",
         "untrusted",
     },
-    "data": {"checkpoint.repository", "ending", "errors", "system", "untrusted"},
+    "data": {"checkpoint.repository", "ending", "environment", "errors", "system", "untrusted"},
     "aws": {"errors", "system"},
     "config": {"aws", "errors", "model", "system"},
     "bundle": {"aws", "config", "errors", "model", "run"},

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from hyperpod_kit.data.position import DataStep
+from hyperpod_kit.environment import HPK_ATTEMPT
 
 FORMAT = "hpk-ledger/1"
 
-_LAUNCH = ("HPK_ATTEMPT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
+_LAUNCH = (HPK_ATTEMPT, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID")
 
 
 def launch_of_environment() -> str | None:

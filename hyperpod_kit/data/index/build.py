@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -192,8 +191,3 @@ def _points(scans: Sequence[Scan]) -> npt.NDArray[Any]:
     points = np.zeros(len(pairs), POINT)
     points["raw"], points["plain"] = pairs[:, 0], pairs[:, 1]
     return points
-
-
-def forget(place: str) -> None:
-    """Remove what an earlier run keeps to go on from."""
-    shutil.rmtree(os.path.join(place, "parts"), ignore_errors=True)

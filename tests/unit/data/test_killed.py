@@ -44,7 +44,7 @@ for batch in loader:
 def test_nothing_is_left_after_a_kill(tmp_path):
     made = corpus(tmp_path / "corpus", 200)
     before = set(os.listdir("/dev/shm"))
-    mine = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "HPK_MARK": str(tmp_path)}
+    mine = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "MARK_OF_THIS_TEST": str(tmp_path)}
     (tmp_path / "tmp").mkdir()
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", PROGRAM, made.index.folder], stdout=subprocess.PIPE, env=mine
@@ -64,7 +64,7 @@ def _marked(mark):
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{pid}/environ", "rb") as stream:
-                if f"HPK_MARK={mark}\0".encode() in stream.read():
+                if f"MARK_OF_THIS_TEST={mark}\0".encode() in stream.read():
                     found.append(int(pid))
         except OSError:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
-from hyperpod_kit.data.workers import LOOK, watched_batches
+from hyperpod_kit.data.workers import LOOK, WorkerStart, watched_batches
 from hyperpod_kit.errors import CheckpointError
 
 STATE = "hpk-position/1"
@@ -74,6 +75,7 @@ class ElasticLoader(DataLoader[Any]):
             launch=launch,
         )
         typed: Dataset[Any] = dataset
+        self._init = options.get("worker_init_fn")
         super().__init__(typed, batch_sampler=self._elastic, **options)
 
     # --- position -----------------------------------------------------------------------------------------------
@@ -121,6 +123,9 @@ class ElasticLoader(DataLoader[Any]):
         """torch's iterator over what the trainer has not received."""
         if anew:
             self._iterator = None
+        context = self.multiprocessing_context or multiprocessing
+        if context.get_start_method() != "forkserver":  # whose children are not this process's
+            self.worker_init_fn = WorkerStart(self._init)
         return super().__iter__()
 
     def _go_to(self, position: int) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -22,6 +24,27 @@ LOOK = 1.0
 
 _GONE = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
 _WAITS = "DataLoader timed out"
+
+
+class WorkerStart:
+    """What a worker does first: it sees to it that it ends with the process it works for, then calls `then`.
+
+    torch's worker notes whose child it is when it has started; one whose parent was killed before that waits for ever.
+    """
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self._parent = os.getpid()
+        self._then = then
+
+    def __call__(self, number: int) -> None:
+        threading.Thread(target=self._watch, daemon=True).start()
+        if self._then is not None:
+            self._then(number)
+
+    def _watch(self) -> None:
+        while os.getppid() == self._parent:
+            time.sleep(LOOK)
+        os._exit(1)
 
 
 class StartBatches(Protocol):

@@ -137,28 +137,30 @@ def torture(made: Any, folder: Path, *, kills: int, epochs: int, seed: int, **ho
         restarts += 1
         position = committed["position"] if committed else 0
         consumed = {at: batch for at, batch in consumed.items() if at < position}
-        every = dice.randint(1, 3)
-        between = (end - position) // GROUP // max(1, kills - done)
-        due = dice.randint(0, 2 * between + every)
-        since = 0
-        while position < end:
-            if done < kills and since == due:
-                victim = dice.choice(world.processes)
-                # At any moment of a step: while the rank starts, reads, writes its line or has just answered.
-                threading.Timer(dice.uniform(0.0, 0.01), victim.kill).start()
-                done += 1
-            answers = world.step()
-            if answers is None:
-                break
-            steps += 1
-            states = [state for _, _, state in answers]
-            assert all(state == states[0] for state in states), "all ranks are at one position"
-            consumed[position] = in_order([(batch, fillers) for batch, fillers, _ in answers])
-            position = states[0]["position"]
-            since += 1
-            if since % every == 0 or position >= end:
-                committed = states[0]
-        world.kill()
+        try:
+            every = dice.randint(1, 3)
+            between = (end - position) // GROUP // max(1, kills - done)
+            due = dice.randint(0, between)
+            since = 0
+            while position < end:
+                if done < kills and since == due:
+                    victim = dice.choice(world.processes)
+                    # At any moment of a step: while the rank starts, reads, writes its line or has just answered.
+                    threading.Timer(dice.uniform(0.0, 0.01), victim.kill).start()
+                    done += 1
+                answers = world.step()
+                if answers is None:
+                    break
+                steps += 1
+                states = [state for _, _, state in answers]
+                assert all(state == states[0] for state in states), "all ranks are at one position"
+                consumed[position] = in_order([(batch, fillers) for batch, fillers, _ in answers])
+                position = states[0]["position"]
+                since += 1
+                if since % every == 0 or position >= end:
+                    committed = states[0]
+        finally:
+            world.kill()
     return Torture(done, restarts, steps, check(folder / "ledger"), consumed)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.workers import WorkerStart
 from hyperpod_kit.errors import BadRecord, DataUnavailable
 
 
@@ -97,3 +98,23 @@ def test_an_error_of_the_users_is_the_users(data):
 
     with pytest.raises(KeyError):
         batches(data(wrong), num_workers=1)
+
+
+def test_a_worker_whose_parent_was_gone_before_it_began_ends(data):
+    """torch's own watch takes whoever is the parent then for the one it works for."""
+    start = WorkerStart(None)
+    start._parent = 1 << 30
+
+    def work():
+        start(0)
+        time.sleep(600)
+
+    process = multiprocessing.get_context("fork").Process(target=work)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 1
+
+
+def test_the_users_own_start_of_a_worker_is_called(data, tmp_path):
+    batches(data(str), num_workers=2, worker_init_fn=lambda number: (tmp_path / f"started-{number}").touch())
+    assert (tmp_path / "started-0").exists() and (tmp_path / "started-1").exists()

@@ -30,6 +30,7 @@ class Array:
             text.format(
                 there=site.there,
                 name=lead.name,
+                program="trainer.py",
                 run=site.run,
                 root=root,
                 library=site.library,

@@ -47,7 +47,9 @@ def say(**fields: Any) -> None:
 
 def launch() -> str:
     """Tells a start of the ranks from others: HyperPod may start those of one attempt several times."""
-    return f"{os.environ['SLURM_STEP_ID']}.{os.environ.get('SLURM_STEP_LAUNCHER_PORT', '')}"
+    from hyperpod_kit.slurm import environment  # LIB is in the path only now
+
+    return environment.launch(os.environ)
 
 
 class Ranks:

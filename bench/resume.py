@@ -3,10 +3,11 @@
     python bench/resume.py [--gigabytes 4] [--memory kept|lost] [--repeat 3] [--dir DIR]
 
 Prints one JSON object. `fault_to_step_s` goes from the SIGKILL of rank 1 to the first step that all ranks have begun
-again; `start_up_s` is the part of it in which a rank's Python begins and torch is imported. `decision_read` is what
-`job run` read meanwhile, `restore_read` what the slower rank read from files while it restored, both in bytes through
-read(2) and from wherever: shared memory is mapped and not counted. `lost` empties the shared memory at the death.
-Needs root, Slurm and munge, and three times the gigabytes as memory.
+again; `start_up_s` is the part of it in which a rank begins, imports torch and makes its weights. `restore_read` is
+what the slower rank read from files while it restored, in bytes; shared memory is mapped and not counted. A last run
+under strace counts what `job run` and its helpers read below the checkpoint root in all, before and after the death:
+`job_run_read`. `lost` empties the shared memory at the death.
+Needs root, Slurm and munge, strace for the count, and three times the gigabytes as memory.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def figures(said: list[dict[str, Any]]) -> dict[str, Any]:
     steps = [one for one in after if one["what"] == "step" and one["step"] == restored[0]["next"]]
     return {
         "fault_to_step_s": round(max(one["t"] for one in steps) - killed, 3),
-        "start_up_s": round(max(one["start_up"] for one in after if one["what"] == "imported"), 3),
+        "start_up_s": round(max(one["start_up"] for one in after if one["what"] == "built"), 3),
         "restore_s": round(max(one["seconds"] for one in restored), 3),
         "tier": sorted({one["tier"] for one in restored}),
         "resumed_at": sorted({one["next"] for one in restored}),

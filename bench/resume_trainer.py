@@ -32,12 +32,15 @@ def read_by(pid: int) -> int:
     return int(words[words.index("rchar:") + 1])
 
 
+def lived() -> float:
+    """Seconds since this process was started."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return float(Path("/proc/uptime").read_text().split()[0]) - ticks / os.sysconf("SC_CLK_TCK")
+
+
 def main() -> None:
     root, once, gigabytes = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-    began = float(Path("/proc/uptime").read_text().split()[0])
-    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    say(what="imported", rank=rank, start_up=began - started)
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{root}.{os.environ['HPK_ATTEMPT']}",
@@ -45,8 +48,11 @@ def main() -> None:
         world_size=world,
     )
     mesh = init_device_mesh("cpu", (world,))
-    pieces = [DTensor.from_local(torch.empty(1 << 26), mesh, [Shard(0)]) for _ in range(max(1, int(gigabytes * 4)))]
+    pieces = [
+        DTensor.from_local(torch.ones(1 << 14, 1 << 12), mesh, [Shard(0)]) for _ in range(max(1, int(gigabytes * 4)))
+    ]
     state = State(torch.nn.ParameterList(pieces), rng=False)  # 256 MiB of each are this rank's
+    say(what="built", rank=rank, start_up=lived())
     manager = Manager(root)
     before = read_by(os.getpid())
     begin = time.monotonic()

@@ -56,10 +56,13 @@ class SlotPool:
         self._start(work)
 
     def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
-        """Make all slots in a thread; the next `settle` waits for it. `needed()` gives the layout and the bytes of
-        non-tensor state, and is called there. `pin`: for copies from a GPU."""
+        """Make all slots in a thread, behind what `attach` has begun; the next `settle` waits for it. `needed()` gives
+        the layout and the bytes of non-tensor state, and is called there. `pin`: for copies from a GPU."""
+        before, self._thread = self._thread, None
 
         def work() -> None:
+            if before is not None:
+                before.join()
             try:
                 layout, extra = needed()
                 self._planned.set()
@@ -75,7 +78,6 @@ class SlotPool:
             finally:
                 self._all_made()
 
-        self.settle()
         for event in (self._planned, *self._made.values()):
             event.clear()
         self._start(work)

@@ -6,7 +6,8 @@
 #              PROFILE=hyperpod, today or newest: on another kind of cluster
 # make fuzz   100,000 inputs for each parser that reads what another wrote: at most half an hour on 2 cores
 # make docs   the documentation site, in site/: every page is built and every link is followed
-# make sweep  a node's creation killed at every step boundary; nodes of older and newer releases: some minutes (root)
+# make sweep  a node's creation killed at every step boundary; nodes of older and newer releases; a requeue that waits for
+#             what its nodes still save: some minutes (root)
 # make bench  what the machine and the checkpoint engine can do
 # make ends   a step ended in each way at 20 random moments, 2 GB a node, with process tracking by cgroup  (root)
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes

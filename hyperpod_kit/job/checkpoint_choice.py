@@ -142,11 +142,21 @@ def choose_with_patience(
     just now is asked for again. Raises as `choose`."""
     end = time.monotonic() + patience
     while True:
-        choice = choose(root, chooser, passed_over, unreadable)
-        os.stat(state)  # a root that is away reads like an empty one
+        choice = choose_there(root, state, chooser, passed_over, unreadable)
         if not choice.unread or time.monotonic() >= end:
             return choice
         time.sleep(min(1.0, patience))
+
+
+def choose_there(
+    root: str, state: str, chooser: Chooser, passed_over: Mapping[str, str], unreadable: Mapping[str, str]
+) -> Choice:
+    """`choose` of a root that is there before and after: one that is away reads like an empty one. Raises as `choose`,
+    and OSError when our directory in it, `state`, is not there."""
+    os.stat(state)
+    choice = choose(root, chooser, passed_over, unreadable)
+    os.stat(state)
+    return choice
 
 
 def choose(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from typing import Callable, Mapping, TypeVar
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, NoValidCheckpoint, RunError
@@ -52,14 +52,13 @@ class Patience:
         An older checkpoint is taken in place of one that cannot be read only when waiting has not helped.
         Raises GaveUp, and what `heed` raises.
         """
+        root, state = self._options.root, self._options.state
+        look = partial(checkpoint_choice.choose_there, root, state, chooser, passed_over, unreadable)
         end = time.monotonic() + self._options.storage_wait
         failures = 0
         while True:
             try:
-                choice = self._asked(
-                    lambda: checkpoint_choice.choose(self._options.root, chooser, passed_over, unreadable)
-                )
-                os.stat(self._options.state)  # a root that is away reads like an empty one
+                choice = self._asked(look)
                 if not choice.unread or time.monotonic() >= end:
                     return choice
                 why = next(why for name, why in choice.rejected if name == choice.unread[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.errors import DigestUnavailable
 
@@ -20,6 +22,16 @@ def fastest() -> str:
 def of_piece(data: bytes) -> bytes:
     """Of one piece, with the fastest algorithm."""
     return digest.algorithm(fastest()).wide(data)
+
+
+def of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[int], None]) -> list[bytes]:
+    """Of a file's pieces, read one after another by `read(at, bytes)`. Raises what that raises."""
+    found = []
+    for at in range(0, size, PIECE):
+        data = read(at, PIECE)
+        found.append(of_piece(data))
+        advance(len(data))
+    return found
 
 
 def of_file(pieces: list[bytes], size: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -10,53 +9,22 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 _MOST_FILES = 64
 
 
-class _Random(io.RawIOBase):
-    """A file as pyarrow reads it: by ranges, through whoever reads for us."""
-
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        self._read = read
-        self._size = size
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(0, self._size - self._at)
-        data = self._read(self._at, left if size < 0 else min(size, left))
-        self._at += len(data)
-        return data
-
-
 def _opened(read: Callable[[int, int], bytes], size: int) -> Any:
     import pyarrow.parquet
 
-    return pyarrow.parquet.ParquetFile(_Random(read, size))
+    return pyarrow.parquet.ParquetFile(RangedFile(read, size))
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every row; `length` is a row's share of its row group. Raises ValueError for what is no Parquet, OSError."""
-    pieces = []
-    for at in range(0, file.size, digests.PIECE):
-        data = file.read(at, digests.PIECE)
-        pieces.append(digests.of_piece(data))
-        advance(len(data))
+    pieces = digests.of_pieces(file.read, file.size, advance)
     import pyarrow
 
     try:

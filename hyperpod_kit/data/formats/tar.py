@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.formats import digests, lines
+from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
@@ -23,45 +24,14 @@ def split(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending
 
 
-class _Stream(io.RawIOBase):
-    """A source file as tarfile reads it; headers only, since it seeks over what is in between."""
-
-    def __init__(self, file: SourceFile) -> None:
-        self._file = file
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(self._at, min(len(buffer), max(0, self._file.size - self._at)))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every sample. Raises ValueError for what is no tar or ends in the middle, OSError."""
-    pieces = []
-    for at in range(0, file.size, digests.PIECE):
-        data = file.read(at, digests.PIECE)
-        pieces.append(digests.of_piece(data))
-        advance(len(data))
+    pieces = digests.of_pieces(file.read, file.size, advance)
     starts: list[int] = []
     ends: list[int] = []
     last: str | None = None
     try:
-        with tarfile.open(fileobj=_Stream(file), mode="r:") as archive:
+        with tarfile.open(fileobj=RangedFile(file.read, file.size), mode="r:") as archive:
             before = 0
             for member in archive:
                 # What comes before a header (of a long name, say) belongs to it.

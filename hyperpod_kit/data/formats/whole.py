@@ -17,11 +17,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """One sample, none for an empty file."""
     if file.size > LONGEST:
         raise ValueError(f"{file.path} has {file.size} bytes, expected less than 4 GiB for one sample")
-    pieces = []
-    for at in range(0, file.size, digests.PIECE):
-        data = file.read(at, digests.PIECE)
-        pieces.append(digests.of_piece(data))
-        advance(len(data))
+    pieces = digests.of_pieces(file.read, file.size, advance)
     count = 1 if file.size else 0
     return Scan(
         np.zeros(count, np.uint64),

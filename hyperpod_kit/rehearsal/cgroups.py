@@ -108,23 +108,32 @@ def members(path: str) -> set[int]:
 
 
 def freeze(path: str, frozen: bool) -> None:
-    """Stop or continue every process of the group: a machine that hangs, seen from outside."""
+    """Stop or continue every process of the group: a machine that hangs, seen from outside.
+
+    What its own Slurm has stopped in a group below, this does not continue: see `kill`.
+    """
     for hierarchy in hierarchies():
-        directory = hierarchy.mount / path
-        with contextlib.suppress(OSError):
-            if hierarchy.kind == "freezer":
-                (directory / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
-            elif hierarchy.kind == "v2":
-                (directory / "cgroup.freeze").write_text("1" if frozen else "0")
+        _freeze(hierarchy.kind, hierarchy.mount / path, frozen)
+
+
+def _freeze(kind: str, directory: Path, frozen: bool) -> None:
+    with contextlib.suppress(OSError):
+        if kind == "freezer":
+            (directory / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
+        elif kind == "v2":
+            (directory / "cgroup.freeze").write_text("1" if frozen else "0")
 
 
 def kill(path: str, seconds: float = 10.0) -> bool:
     """SIGKILL everything in the group until nothing is left; False when something is after `seconds`."""
     if not _existing(path):
         return True
-    freeze(path, False)  # a frozen process of v1 does not die
+    found = hierarchies()
 
     def emptied() -> bool:
+        for hierarchy in found:  # a frozen process of v1 does not die
+            for directory, _, _ in os.walk(hierarchy.mount / path):
+                _freeze(hierarchy.kind, Path(directory), False)
         pids = members(path) - {os.getpid()}
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):

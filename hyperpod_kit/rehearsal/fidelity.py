@@ -30,6 +30,11 @@ TABLE: Tuple[FidelityRow, ...] = (
         STAND_IN,
         "v2 without controllers where this host has v1 too: Slurm then tracks nothing by cgroup",
     ),
+    FidelityRow(
+        "process tracking (profile hyperpod)",
+        REAL,
+        "proctrack/cgroup, by the freezer of v1 where this host has it (HyperPod's nodes have v2), no memory limits",
+    ),
     FidelityRow("lifecycle scripts", REAL, "downloaded from S3, run as root with HyperPod's paths and variables"),
     FidelityRow("replacement of nodes", REAL, "new instance on the same address; seconds here, 20-30 minutes on AWS"),
     FidelityRow(

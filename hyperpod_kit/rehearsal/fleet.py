@@ -20,6 +20,7 @@ from hyperpod_kit.rehearsal.machine import Machines
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import NodeSecrets
+from hyperpod_kit.rehearsal.profiles import BY_CGROUP
 from hyperpod_kit.rehearsal.settings import RehearsalSettings
 
 BOOT_DEADLINE = 120.0
@@ -123,14 +124,19 @@ class Fleet:
             node_files.write(
                 root, node_files.PROVISIONING_PARAMETERS, json.dumps(slurm_conf.parameters_of(cluster), indent=1) + "\n"
             )
+        if self.settings.profile.tracking == BY_CGROUP:
+            node_files.write(root, node_files.SLURMD_DROP_IN, node_files.WRITABLE_FREEZER)
         if node.role == CONTROLLER:
             settings = self.settings
             text = slurm_conf.render(
                 cluster, memory_mb, settings.cred_expire, settings.slurmd_timeout, settings.profile
             )
             node_files.write(root, node_files.SLURM_CONF, text)
-            if cgroups.refuses_v1(self.layout.image) and any(found.kind != "v2" for found in cgroups.hierarchies()):
-                node_files.write(root, node_files.CGROUP_CONF, slurm_conf.UNTRACKED)
+            kinds = {found.kind for found in cgroups.hierarchies()}
+            untracked = cgroups.refuses_v1(self.layout.image) and kinds != {"v2"}
+            conf = slurm_conf.cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
+            if conf:
+                node_files.write(root, node_files.CGROUP_CONF, conf)
             (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
 
     def _boot(self, node: RehearsedNode) -> None:

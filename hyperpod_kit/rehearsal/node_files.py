@@ -21,6 +21,13 @@ SLURM_CONF = "/opt/slurm/etc/slurm.conf"
 CGROUP_CONF = "/opt/slurm/etc/cgroup.conf"
 NODE_PATH = "/opt/slurm/bin:/opt/slurm/sbin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+SLURMD_DROP_IN = "/etc/systemd/system/slurmd.service.d/rehearsal-cgroup.conf"
+WRITABLE_FREEZER = """\
+# systemd-nspawn mounts the machine's own group of cgroup v1 read-only; slurmd makes a group in it for each step.
+[Service]
+ExecStartPre=/bin/sh -c '! [ -d /sys/fs/cgroup/freezer ] || mount -o remount,bind,rw /sys/fs/cgroup/freezer'
+"""
+
 
 @dataclass(frozen=True)
 class NodeSecrets:

@@ -8,15 +8,17 @@ from typing import Dict, Tuple
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.model.states import LifecycleMode
 
+BY_CGROUP = "cgroup"
+
 
 @dataclass(frozen=True)
 class Profile:
     """A kind of cluster. Its nodes take slurm.conf from the controller (configless), whatever it is.
 
     `release`: code name of the nodes' Debian, of this machine's own distribution when empty; `slurm`: the version that
-    it comes with, for people. `tracking`: of ProctrackType. `step_retry`: HyperPod's plugin behind `srun --auto-resume`
-    and its cluster agent. `mode`: who starts Slurm, in the tests that make a cluster of this profile.
-    `parameters`: SlurmctldParameters.
+    it comes with, for people. `tracking`: of ProctrackType; with BY_CGROUP the end of a step takes all that the step
+    has started. `step_retry`: HyperPod's plugin behind `srun --auto-resume` and its cluster agent. `mode`: who starts
+    Slurm, in the tests that make a cluster of this profile. `parameters`: SlurmctldParameters.
     """
 
     name: str
@@ -31,7 +33,14 @@ class Profile:
 STOCK = Profile("stock", "22.05")
 TODAY = Profile("today", "24.11", release="trixie")
 NEWEST = Profile("newest", "26.05", release="forky")
-HYPERPOD = Profile("hyperpod", "24.11", release="trixie", step_retry=True, mode=LifecycleMode.ON_INIT_COMPLETE)
+HYPERPOD = Profile(
+    "hyperpod",
+    "24.11",
+    release="trixie",
+    tracking=BY_CGROUP,
+    step_retry=True,
+    mode=LifecycleMode.ON_INIT_COMPLETE,
+)
 
 PROFILES: Dict[str, Profile] = {profile.name: profile for profile in (STOCK, TODAY, NEWEST, HYPERPOD)}
 

@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, Sequence
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
-from hyperpod_kit.rehearsal.profiles import STOCK, Profile
+from hyperpod_kit.rehearsal.profiles import BY_CGROUP, STOCK, Profile
 
 BEGIN = "# BEGIN nodes (kept by the platform)"
 END = "# END nodes"
@@ -54,6 +54,16 @@ SlurmdLogFile=/var/log/slurmd.log
 UNTRACKED = "CgroupPlugin=disabled\n"
 """cgroup.conf (23.02 and later) where /proc/self/cgroup of a machine names hierarchies of this host besides its own: a
 slurmd that finds v2 there ends with "Hybrid mode is not supported". Slurm hands it to the nodes with slurm.conf."""
+
+TRACKED_V1 = """\
+CgroupPlugin=cgroup/v1
+CgroupMountpoint=/sys/fs/cgroup
+ConstrainCores=no
+ConstrainDevices=no
+ConstrainRAMSpace=no
+ConstrainSwapSpace=no
+"""
+"""cgroup.conf where processes are tracked by the freezer of cgroup v1, and by nothing else of it."""
 
 
 def roles_of(
@@ -164,6 +174,23 @@ def render(
     if profile.step_retry:
         base += "GresTypes=gpu\n"  # a device that jobs may ask for: HyperPod requeues those that do
     return base + node_lines(cluster, memory_mb, profile)
+
+
+def cgroup_conf(profile: Profile, *, v1: bool, untracked: bool) -> str:
+    """The file beside slurm.conf, "" for none: Slurm finds v2 by itself where it is alone.
+
+    v1: this host has the freezer of version 1. untracked: nodes do not boot with it, and find it all the same.
+    Raises RehearsalError when the profile tracks by cgroup and that cannot be had.
+    """
+    if profile.tracking != BY_CGROUP:
+        return UNTRACKED if untracked else ""
+    if untracked:
+        raise RehearsalError(
+            f"profile {profile.name} tracks processes by cgroup; its nodes boot with version 2 alone, and this host "
+            "has version 1 too",
+            hint="take an older --release, or a host with version 2 alone",
+        )
+    return TRACKED_V1 if v1 else ""
 
 
 def merge(existing: str, nodes: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
+from hyperpod_kit.rehearsal.profiles import HYPERPOD, NEWEST, STOCK
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl, parse_node
 
 GROUPS = [
@@ -81,6 +82,19 @@ def test_slurm_conf_names_controller_nodes_and_partitions():
     assert "NodeName=ip-10-1-43-18 NodeAddr=10.1.43.18 CPUs=2 RealMemory=4096 State=UNKNOWN" in lines
     assert "PartitionName=dev Nodes=ip-10-1-43-18,ip-10-1-43-19 Default=YES MaxTime=INFINITE State=UP" in lines
     assert not any(line.startswith("NodeName=ip-10-1-41-18") for line in lines)
+
+
+def test_a_profile_that_tracks_by_cgroup_says_so_and_how():
+    assert "ProctrackType=proctrack/cgroup\n" in slurm_conf.render(cluster(), 1000, 10, 30, HYPERPOD)
+    assert "CgroupPlugin=cgroup/v1\n" in slurm_conf.cgroup_conf(HYPERPOD, v1=True, untracked=False)
+    assert slurm_conf.cgroup_conf(HYPERPOD, v1=False, untracked=False) == ""
+    with pytest.raises(RehearsalError, match="profile hyperpod tracks processes by cgroup"):
+        slurm_conf.cgroup_conf(HYPERPOD, v1=True, untracked=True)
+
+
+def test_a_profile_that_does_not_leaves_hierarchies_alone_that_slurmd_would_end_at():
+    assert slurm_conf.cgroup_conf(STOCK, v1=True, untracked=False) == ""
+    assert slurm_conf.cgroup_conf(NEWEST, v1=True, untracked=True) == "CgroupPlugin=disabled\n"
 
 
 def test_new_node_lines_leave_what_others_added():

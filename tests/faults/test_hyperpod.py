@@ -38,9 +38,9 @@ def begun(job: Job) -> List[Dict[str, Any]]:
     return [line for line in job.lines() if line.get("rank") == 0 and "at" in line]
 
 
-def in_mid_srun(job: Job, *sbatch: str) -> str:
+def in_mid_srun(job: Job, *sbatch: str, nodes: int = 2) -> str:
     """A job in its second attempt, which has committed more than it began with; the name of what it began with."""
-    job.submit("--steps", str(STEPS), "--pause", "0.1", sbatch=("-N2", *sbatch)).at_step(12)
+    job.submit("--steps", str(STEPS), "--pause", "0.1", sbatch=(f"-N{nodes}", *sbatch)).at_step(12)
     job.resumed(job.send(signal.SIGKILL))
     job.running()
     began = str(job.rows("attempt")[-1]["from"])
@@ -64,6 +64,22 @@ def test_a_node_dies_in_a_step(job: Job, site: MachineSite, row: Row) -> None:
     retried(job, began)
     assert job.classes == ["crash", "done"]
     row("a node dies in a step", "HyperPod replaces it and retries the step in the same srun, from the newest", seconds)
+
+
+def test_a_node_dies_and_no_other_is_free(job: Job, site: MachineSite, row: Row) -> None:
+    """The job has all nodes: what Slurm gives it is the one that HyperPod has replaced."""
+    count = len(site.nodes)
+    began = in_mid_srun(job, nodes=count)
+    lost = victim(job)
+    seconds = job.resumed(job.broken(lambda: site.kill_machine(lost)), REPLACED)
+    job.ended_well(STEPS, count)
+    retried(job, began)
+    assert {job.node_of(rank) for rank in range(count)} == set(site.nodes)
+    row(
+        "a node dies in a step, no other node is free",
+        "the step is retried in the same srun once the node is replaced",
+        seconds,
+    )
 
 
 def test_retention_has_removed_what_the_srun_began_with(job: Job, site: MachineSite, row: Row) -> None:

@@ -29,7 +29,7 @@ SPANK_PLUGIN(hyperpod_auto_resume, 1);
 #define PROGRAM "/usr/lib/hyperpod-kit-rehearsal"
 #define MAX_ARGS 4096
 
-static int on, ended, report = -1;
+static int on, ended, supervised, report = -1;
 static char watch[300];
 
 static int option_given(int val, const char *optarg, int remote)
@@ -93,8 +93,9 @@ int slurm_spank_init_post_opt(spank_t sp, int ac, char **av)
 		return 0;
 	if (below) {
 		report = atoi(below);
+		supervised = 1; /* a step over several components of a job comes here for each of them */
 		unsetenv(BELOW);
-	} else if (getenv("SLURM_JOB_ID")) {
+	} else if (!supervised && getenv("SLURM_JOB_ID")) {
 		supervise();
 		slurm_error("[Auto Resume] Error: cannot start " PROGRAM);
 	}

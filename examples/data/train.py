@@ -46,7 +46,7 @@ def main() -> None:
         dist.barrier()
 
     torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Linear(16, 256))
+    model = torch.nn.Sequential(torch.nn.Embedding(256, 16), torch.nn.Dropout(0.1), torch.nn.Linear(16, 256))
     net = torch.nn.parallel.DistributedDataParallel(model) if dist.is_initialized() else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -72,7 +72,7 @@ def main() -> None:
                 optimizer.step()
                 manager.step(step, state)
                 if rank == 0:
-                    print(f"epoch {epoch} step {step} loss {loss.item():.4f}", flush=True)
+                    print(f"epoch {epoch} step {step} loss {loss.item()}", flush=True)
                 step += 1
         manager.save(step - 1, state, on_busy="wait")
     if dist.is_initialized():

@@ -7,9 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+from hyperpod_kit.data.bijection import mixed
 from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
@@ -19,6 +21,7 @@ from hyperpod_kit.errors import CheckpointError
 
 STATE = "hpk-position/1"
 STUCK = 600.0
+_WORD = (1 << 64) - 1
 
 
 class ElasticLoader(DataLoader[Any]):
@@ -76,6 +79,10 @@ class ElasticLoader(DataLoader[Any]):
         )
         typed: Dataset[Any] = dataset
         self._init = options.get("worker_init_fn")
+        # torch draws a seed for its workers from the trainer's generator, at each iterator: a restart would shift all
+        # that the trainer draws after it, its dropout for one.
+        self._seeds = None if options.get("generator") is not None else torch.Generator()
+        options["generator"] = options.get("generator") or self._seeds
         super().__init__(typed, batch_sampler=self._elastic, **options)
 
     # --- position -----------------------------------------------------------------------------------------------
@@ -123,6 +130,8 @@ class ElasticLoader(DataLoader[Any]):
         """torch's iterator over what the trainer has not received."""
         if anew:
             self._iterator = None
+        if self._seeds is not None:
+            self._seeds.manual_seed(mixed(torch.initial_seed() & _WORD, self.position, self._elastic.rank) >> 1)
         context = self.multiprocessing_context or multiprocessing
         if context.get_start_method() != "forkserver":  # whose children are not this process's
             self.worker_init_fn = WorkerStart(self._init)

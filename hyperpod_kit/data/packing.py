@@ -36,7 +36,8 @@ class WindowOrder:
 
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
-        return {**self._documents.described(), "window": self._window, "windows": self.samples}
+        documents = self._documents.described()
+        return {**documents, "documents": documents["samples"], "samples": self.samples, "window": self._window}
 
 
 class PackedDataset:

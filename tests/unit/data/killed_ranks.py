@@ -1,7 +1,5 @@
 """Ranks that are killed at random and started again, in another number and with other workers: the torture of loaders.
 
-    python -m tests.unit.data.killed_ranks --kills 300
-
 Every rank is a process with a real ElasticLoader (and its worker processes), killed with SIGKILL at any moment. The
 parent plays the collective of a step and the commit of a checkpoint: it lets all ranks take a step, and keeps their
 position every so many steps. Each restart has another number of ranks and workers. What the ranks noted is judged by
@@ -10,24 +8,19 @@ the ledger; what was committed is compared with a run that nobody disturbed.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import os
 import random
 import signal
-import sys
-import tempfile
 import threading
-import time
-import warnings
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder, lengths_of
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.ledger_check import LedgerReport, check
 
@@ -61,6 +54,31 @@ def corpus(folder: Path, samples: int, files: int = 5) -> IndexedDataset:
 
 def number_of(sample: dict[str, Any]) -> int:
     return int(sample["n"])
+
+
+def encode(text: str) -> list[int]:
+    """Bytes and an end; documents with a q are left out."""
+    return [] if "q" in text else [*text.encode(), 0]
+
+
+def documents(folder: Path, count: int) -> IndexedDataset:
+    """Lines of text of many lengths, some of which `encode` leaves out."""
+    folder.mkdir(parents=True)
+    lines = (f"{n} " + "abcdefghijklmnopq"[: n * 7 % 18] for n in range(count))
+    (folder / "a.txt").write_text("".join(line + "\n" for line in lines))
+    return IndexedDataset(build([str(folder)], str(folder) + ".index").index)
+
+
+def windows(folder: Path, count: int, window: int, seed: int = 4) -> PackedDataset:
+    """Documents, filtered and packed into windows of so many tokens."""
+    data = documents(folder, count)
+    order = ShuffledOrder(count, seed, block=16, lanes=6)
+    return PackedDataset(data, encode, lengths_of(data, encode, "bytes"), window=window, order=order)
+
+
+def tokens(found: Torture) -> dict[int, bytes]:
+    """Position -> the bytes of what all ranks received at the step there."""
+    return {at: b"".join(window.tobytes() for window in made) for at, made in found.consumed.items()}
 
 
 def _rank(made: Any, how: dict[str, Any], workers: int, state: Any, orders: Connection) -> None:
@@ -140,7 +158,7 @@ def torture(made: Any, folder: Path, *, kills: int, epochs: int, seed: int, **ho
         try:
             every = dice.randint(1, 3)
             between = (end - position) // GROUP // max(1, kills - done)
-            due = dice.randint(0, between)
+            due = dice.randint(0, max(0, between - 2))  # while a kill is on its way a step or two are taken
             since = 0
             while position < end:
                 if done < kills and since == due:
@@ -168,30 +186,3 @@ def in_order(answers: list[tuple[list[Any], int]]) -> list[Any]:
     """The samples of a step by their positions, without fillers: rank r has every so many-th from r on."""
     real = [batch[: len(batch) - fillers] for batch, fillers in answers]
     return [real[n % len(real)][n // len(real)] for n in range(sum(map(len, real)))]
-
-
-def main(argv: list[str]) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=300)
-    parser.add_argument("--samples", type=int, default=20_000)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
-    args = parser.parse_args(argv)
-    warnings.simplefilter("ignore")  # of torch: more workers than cores
-    with tempfile.TemporaryDirectory() as place:
-        made = corpus(Path(place, "corpus"), args.samples)
-        begun = time.monotonic()
-        found = torture(made, Path(place), kills=args.kills, epochs=args.epochs, seed=args.seed)
-    for one in found.report.epochs:
-        print(
-            f"epoch {one.epoch}: {one.once} of {args.samples} once, {len(one.repeated)} more, complete={one.complete}"
-        )
-    print(
-        f"{found.kills} kills, {found.restarts} launches, {found.steps} steps, {found.report.rolled_back} rolled back, "
-        f"{time.monotonic() - begun:.0f} s: {'good' if found.report.good else found.report.problems}"
-    )
-    return 0 if found.report.good and found.kills >= args.kills * 9 // 10 else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from hyperpod_kit.data.ledger_check import check
-
-PROGRAM = Path(__file__).parents[3] / "examples" / "data" / "train.py"
+from tests.unit.data.proof import PROGRAM, losses_under_kills
 
 
 @pytest.fixture
@@ -41,30 +38,10 @@ def environment(place):
     }
 
 
-def losses(text):
-    """Step -> loss, the last one that was said of a step."""
-    return dict(re.findall(r"step (\d+) loss (\S+)", text))
-
-
-def test_the_losses_are_those_of_an_undisturbed_run(place):
-    calm = subprocess.run(
-        [*command(place)[:-5], str(place / "calm"), *command(place)[-4:]],
-        env=environment(place),
-        capture_output=True,
-        text=True,
-        timeout=150,
-    )
-    said = ""
-    for stop in (13, 41, None):
-        process = subprocess.Popen(command(place), env=environment(place), stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for line in process.stdout:
-            said += line
-            if f"step {stop} " in line:
-                process.send_signal(signal.SIGKILL)
-                break
-        process.wait()
-    assert len(losses(calm.stdout)) == 150 and losses(said) == losses(calm.stdout)
+def test_the_losses_are_those_of_an_undisturbed_run(tmp_path):
+    """Bit for bit: with dropout, with other workers at each start."""
+    run, same = losses_under_kills(tmp_path, 1, kills=3, lines=600, seed=0)
+    assert same and run.kills == 3 and len(run.losses) == 150
 
 
 @pytest.mark.distributed

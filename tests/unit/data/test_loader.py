@@ -115,3 +115,31 @@ def test_what_is_left_for_more_ranks_than_it_has_is_dropped(numbers):
     more = ElasticLoader(numbers(10), 4, rank=0, ranks=2, last="drop")
     more.load_state_dict(state)
     assert (list(more), more.position) == ([], 10)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_draws_nothing_from_the_trainers_generator(numbers, workers):
+    """What the trainer draws after a resume in mid-epoch is what it would have drawn."""
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    loader = ElasticLoader(numbers(40), 4, num_workers=workers)
+    found = [torch.rand(1)]
+    batches = iter(loader)
+    next(batches)
+    found.append(torch.rand(1))
+    loader.load_state_dict(loader.state_dict())
+    next(iter(loader))
+    assert torch.equal(torch.cat([*found, torch.rand(1)]), expected)
+
+
+def test_workers_of_one_start_have_seeds_of_their_own(numbers):
+    """And other ones at another position, or on another rank."""
+    data = numbers(48)
+    data._transform = lambda sample: torch.initial_seed()
+    seeds = Counter()
+    for rank in range(2):
+        loader = ElasticLoader(data, 4, rank=rank, ranks=2, num_workers=2, collate_fn=list)
+        for _ in range(2):
+            seeds.update(seed for batch in loader for seed in batch[:1])
+    assert len(seeds) == 8

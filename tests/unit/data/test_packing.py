@@ -14,27 +14,13 @@ from hyperpod_kit.data import lengths as lengths_module
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.packing import padded
 from hyperpod_kit.errors import CheckpointError, DataError
-from tests.unit.data.killed_ranks import torture
-
-
-def encode(text):
-    """Bytes and an end; documents with a q are left out."""
-    return [] if "q" in text else [*text.encode(), 0]
-
-
-def documents(folder, count):
-    folder.mkdir(parents=True)
-    lines = (f"{n} " + "abcdefghijklmnopq"[: n * 7 % 18] for n in range(count))
-    (folder / "a.txt").write_text("".join(line + "\n" for line in lines))
-    return IndexedDataset(build([str(folder)], str(folder) + ".index").index)
+from tests.unit.data.killed_ranks import documents, encode, tokens, torture, windows
 
 
 @pytest.fixture
 def packed(tmp_path):
     def make(count=300, window=16, seed=4):
-        data = documents(tmp_path / f"corpus{count}-{window}", count)
-        order = ShuffledOrder(count, seed, block=16, lanes=6)
-        return PackedDataset(data, encode, lengths_of(data, encode, "bytes"), window=window, order=order)
+        return windows(tmp_path / f"corpus{count}-{window}", count, window, seed)
 
     return make
 
@@ -85,10 +71,8 @@ def test_tokens_under_kills_are_those_of_a_calm_run(packed, tmp_path):
     calm = torture(made, tmp_path / "calm", kills=0, epochs=2, seed=1, order=made.windows)
     killed = torture(made, tmp_path / "killed", kills=6, epochs=2, seed=2, order=made.windows)
 
-    def tokens(found):
-        return {at: np.concatenate(windows).tobytes() for at, windows in found.consumed.items()}
-
     assert killed.report.good and killed.kills > 3 and tokens(calm) == tokens(killed)
+    assert [(one.once, one.complete) for one in killed.report.epochs] == [(len(made), True)] * 2
     first = [token for at in sorted(calm.consumed) for window in calm.consumed[at] for token in window.tolist()]
     assert first[: len(made) * 8] == stream(made, 0)
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
 from hyperpod_kit.errors import BadRecord
@@ -26,7 +27,8 @@ class IndexedDataset:
     sample of a tar a dict from ending to bytes, a whole file its bytes. `decode=False` leaves bytes. `memory`: bytes of
     decompressed or decoded data that each process keeps. `patience`: seconds in which a file is asked for again, by its
     path, while its mount is repaired; then it is read from where `elsewhere` says that a directory lies too
-    (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable is raised when that does not help.
+    (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable is raised when that does not help. `answer`: seconds
+    after which a mount that gives no answer counts as failed.
     `cache`: a directory of a local disk for what comes from `s3://`.
     """
 
@@ -38,6 +40,7 @@ class IndexedDataset:
         decode: bool = True,
         memory: int = MEMORY,
         patience: float = PATIENCE,
+        answer: float = ANSWER,
         elsewhere: Mapping[str, str] | None = None,
         cache: DiskCache | None = None,
     ) -> None:
@@ -45,11 +48,10 @@ class IndexedDataset:
         self._transform = transform
         self._decode = decode
         self._memory = memory
-        self._reading = (patience, dict(elsewhere or {}), cache)
-        self._files = PatientFiles(*self._reading)
+        self._reading = (patience, dict(elsewhere or {}), cache, answer)
+        self._files = self._new_files()
         self._readers: dict[str, RecordReader] = {}
         self._known: dict[int, IndexedFile] = {}
-        self._remote = any(source.startswith("s3://") for source in index.sources)
 
     def __len__(self) -> int:
         return self.index.samples
@@ -61,10 +63,13 @@ class IndexedDataset:
         """Several samples, in the order asked for. Raises BadRecord, ChangedFile, DataUnavailable."""
         asked = np.asarray(numbers, dtype=np.int64)
         files, starts, lengths = self.index.where(asked)
-        if self._remote:
-            for file, start, length in zip(files.tolist(), starts.tolist(), lengths.tolist(), strict=True):
-                if self._file(file).format in _BY_RANGE:
-                    self._files.will_need(self._file(file), start, length)
+        if len(asked) > 1 and self._files.by_others:
+            ranges = zip(files.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+            self._files.prepare(
+                (self._file(file), start, length)
+                for file, start, length in ranges
+                if self._file(file).format in _BY_RANGE
+            )
         return [
             self._sample(self._file(file), number, start, length)
             for number, file, start, length in zip(
@@ -73,7 +78,15 @@ class IndexedDataset:
         ]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": PatientFiles(*self._reading), "_readers": {}, "_known": {}}
+        return {**self.__dict__, "_files": None, "_readers": {}, "_known": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._files = self._new_files()
+
+    def _new_files(self) -> PatientFiles:
+        patience, elsewhere, cache, answer = self._reading
+        return PatientFiles(patience, elsewhere, cache, answer=answer)
 
     @property
     def bytes_read(self) -> int:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+from hyperpod_kit.data import lost_storage
 from hyperpod_kit.data.bijection import mixed
 from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
@@ -54,6 +55,7 @@ class ElasticLoader(DataLoader[Any]):
         launch: str | None = None,
         **options: Any,
     ) -> None:
+        lost_storage.ends_with_its_code()
         here = dist.is_available() and dist.is_initialized()
         self._elastic = ElasticBatchSampler(
             order if order is not None else order_of(dataset, seed),

@@ -1,13 +1,15 @@
 """Reading that outlasts the repair of a mount: again by path, then from where the same object lies too, then an error
-that says which file and where."""
+that says which file and where. A call that hangs counts as one that failed."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 
+from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
@@ -20,7 +22,9 @@ PATIENCE = 300.0
 
 _PAUSES = BackOff(0.05, 5.0)
 _STAY_AWAY = 60.0
-"""Seconds in which a file that came from elsewhere is not asked for at its own place again."""
+"""Seconds in which what came from elsewhere is not asked for at its own place again."""
+
+_TRIES_ELSEWHERE = 4
 
 PASSING = frozenset(
     (
@@ -54,26 +58,37 @@ class PatientFiles(SourceFiles):
         elsewhere: Mapping[str, str] | None = None,
         disk: DiskCache | None = None,
         *,
+        answer: float = ANSWER,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(disk=disk)
+        super().__init__(disk=disk, answer=answer)
         self._patience = patience
-        self._elsewhere = dict(elsewhere or {})
+        self._elsewhere = {prefix.rstrip("/"): other.rstrip("/") for prefix, other in (elsewhere or {}).items()}
         self._away: dict[str, float] = {}
+        """Files, and beginnings of paths, that are read from elsewhere: until when."""
         self._clock = clock
         self._sleep = sleep
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """See SourceFiles. Raises ChangedFile, DataUnavailable, and OSError for what no repair mends."""
-        if self._away and self._clock() < self._away.get(facts.path, 0.0):
+        if self._away and self._is_away(facts.path):
             return self._from_elsewhere(facts, offset, length, None)
         try:
             return super().read(facts, offset, length)
         except OSError as err:
             if err.errno not in PASSING:
                 raise
+            if err.errno == errno.ENOENT and facts.path.startswith("s3://"):
+                raise DataUnavailable(f"{facts.path}, at {offset}: {err}") from None  # no repair brings it back
             return self._again(facts, offset, length, err)
+
+    def _is_away(self, path: str) -> bool:
+        return self._clock() < max(self._away.get(path, 0.0), self._away.get(self._prefix(path), 0.0))
+
+    def _prefix(self, path: str) -> str:
+        """The beginning of a path for which there is a place elsewhere, "" for none."""
+        return next((prefix for prefix in self._elsewhere if path.startswith(prefix + "/")), "")
 
     def _again(self, facts: FileFacts, offset: int, length: int, why: OSError) -> bytes:
         begin, tries = self._clock(), 0
@@ -91,32 +106,53 @@ class PatientFiles(SourceFiles):
                 continue
             log.warning("%s is back after %.1f s", facts.path, self._clock() - begin)
             return data
+        self.forget(facts.path)
         return self._from_elsewhere(facts, offset, length, why)
 
     def _from_elsewhere(self, facts: FileFacts, offset: int, length: int, why: OSError | None) -> bytes:
         said = f"{why} for {self._patience:.0f} s" if why else "its own place was given up"
-        for prefix, other in self._elsewhere.items():
-            if not facts.path.startswith(prefix.rstrip("/") + "/"):
-                continue
-            path = other.rstrip("/") + facts.path[len(prefix.rstrip("/")) :]
+        prefix = self._prefix(facts.path)
+        if not prefix:
+            raise DataUnavailable(f"{facts.path}, at {offset}: {said}")
+        path = self._elsewhere[prefix] + facts.path[len(prefix) :]
+        try:
+            data = self._other(path, facts, offset, length)
+        except (OSError, ChangedFile) as err:
+            raise DataUnavailable(f"{facts.path}, at {offset}: {said}; then {path}: {err}") from None
+        if why is not None:
+            # The whole mount, unless it is this file alone that is not there: each of thousands would be waited for.
+            away = facts.path if why.errno == errno.ENOENT and self._has_files(prefix) else prefix
+            log.warning("%s: read from %s for %.0f s", away, self._elsewhere[prefix], _STAY_AWAY)
+            self._away[away] = self._clock() + _STAY_AWAY
+        self.bytes_read += len(data)
+        return data
+
+    def _has_files(self, directory: str) -> bool:
+        """Whether anything is in a directory. One that fails, hangs or is empty is a mount that is gone."""
+        try:
+            calls = self._mounts.calls_of(directory + "/")
+            return bool(calls.call(lambda: os.listdir(directory)) if calls else os.listdir(directory))
+        except OSError:
+            return False
+
+    def _other(self, path: str, facts: FileFacts, offset: int, length: int) -> bytes:
+        """From elsewhere, where passing failures are no rarer than here."""
+        for tries in range(1, _TRIES_ELSEWHERE + 1):
             try:
-                data = self._at(path, facts).read(offset, length)
-            except (OSError, ChangedFile) as err:
-                raise DataUnavailable(f"{facts.path}, at {offset}: {said}; then {path}: {err}") from None
-            if facts.path not in self._away:
-                log.warning("%s: read from %s", facts.path, path)
-            if why is not None:
-                self._away[facts.path] = self._clock() + _STAY_AWAY
-            self.bytes_read += len(data)
-            return data
-        raise DataUnavailable(f"{facts.path}, at {offset}: {said}")
+                return self._at(path, facts).read(offset, length)
+            except OSError as err:
+                self.forget(path)
+                if err.errno not in PASSING or err.errno == errno.ENOENT or tries == _TRIES_ELSEWHERE:
+                    raise
+                self._sleep(_PAUSES.pause(tries))
+        raise AssertionError("the last try returns or raises")
 
     def _at(self, path: str, facts: FileFacts) -> SourceFile:
-        found = self._open.get(path)
+        found = self._own().get(path)
         if found is None:
             found = self._opened(path)
             if found.size != facts.size:
                 found.close()
                 raise ChangedFile(f"it has {found.size} bytes, expected {facts.size}")
-            self._open[path] = found
+            self._keep(found)
         return found

@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Protocol
 
 from hyperpod_kit.data.reading import objects
+from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, NoAnswer
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
+from hyperpod_kit.data.reading.local_file import LocalFile
+from hyperpod_kit.data.reading.mounts import Mounts
 from hyperpod_kit.errors import ChangedFile
 
 _MOST_OPEN = 128
@@ -41,42 +45,6 @@ class SourceFile(Protocol):
         """Let it go."""
 
 
-class LocalFile:
-    """A file on any mounted file system."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        found = os.fstat(self._handle)
-        self.size = found.st_size
-        self.mtime_ns = found.st_mtime_ns
-
-    def read(self, offset: int, length: int) -> bytes:
-        """See SourceFile."""
-        data = os.pread(self._handle, length, offset)
-        if len(data) == length or offset + len(data) >= self.size:
-            return data
-        parts = [data]
-        done = len(data)
-        while done < length:
-            data = os.pread(self._handle, length - done, offset + done)
-            if not data:
-                break
-            parts.append(data)
-            done += len(data)
-        return b"".join(parts)
-
-    def will_need(self, offset: int, length: int) -> None:
-        """Have the kernel fetch a range while something else is done."""
-        os.posix_fadvise(self._handle, offset, length, os.POSIX_FADV_WILLNEED)
-
-    def close(self) -> None:
-        """See SourceFile."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-
 def said_of_change(path: str, indexed: tuple[int, int], found: tuple[int, int]) -> str:
     """Both fingerprints of a file: (bytes, time of the last change in nanoseconds)."""
     then, now = (f"{size} bytes, changed at {time / 1e9:.6f}" for size, time in (indexed, found))
@@ -89,37 +57,75 @@ def open_source(path: str) -> SourceFile:
 
 
 class SourceFiles:
-    """Ranges of files, by what an index says of them. For one process; a child opens its own."""
+    """Ranges of files, by what an index says of them. For one process; a child opens its own.
 
-    def __init__(self, memory: int = MEMORY, disk: DiskCache | None = None) -> None:
+    `answer`: seconds after which a call to a mount that gives no answer ends with NoAnswer.
+    """
+
+    def __init__(self, memory: int = MEMORY, disk: DiskCache | None = None, *, answer: float = ANSWER) -> None:
         self._chunking = (memory, disk)
         self._chunks: ChunkStore | None = None
+        self._answer = answer
+        self._mounts = Mounts(answer)
         self._open: OrderedDict[str, SourceFile] = OrderedDict()
+        self._ready: dict[tuple[str, int, int], bytes] = {}
         self._pid = os.getpid()
         self.bytes_read = 0
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """Bytes of a file. Raises ChangedFile when it is not the file that was indexed, OSError."""
-        data = self._file(facts).read(offset, length)
+        data = self._ready.pop((facts.path, offset, length), None) if self._ready else None
+        if data is None:
+            data = self._file(facts).read(offset, length)
         self.bytes_read += len(data)
         return data
+
+    @property
+    def by_others(self) -> bool:
+        """Whether anything that was read is no file of a disk."""
+        return self._chunks is not None or self._mounts.may_hang
+
+    def prepare(self, ranges: Iterable[tuple[FileFacts, int, int]]) -> None:
+        """(file, offset, length) of what is read next: objects are fetched side by side, and of an open file on a mount
+        that may hang all of it is read in one call, as a change of thread for each costs more than reading does."""
+        self._ready.clear()
+        wanted: dict[str, list[tuple[int, int]]] = {}
+        opened = self._own()
+        for facts, offset, length in ranges:
+            file = opened.get(facts.path)
+            if isinstance(file, BoundedFile):
+                wanted.setdefault(facts.path, []).append((offset, length))
+            elif facts.path.startswith("s3://"):
+                self.will_need(facts, offset, length)
+        for path, places in wanted.items():
+            file = opened[path]
+            if isinstance(file, BoundedFile) and len(places) > 1 and sum(length for _, length in places) <= PIECE:
+                try:
+                    found = file.read_all(places)
+                except OSError as err:  # whoever reads it finds out what is wrong
+                    self.forget(path)
+                    if isinstance(err, NoAnswer):
+                        return
+                    continue
+                self._ready.update(((path, *place), data) for place, data in zip(places, found, strict=True))
 
     def will_need(self, facts: FileFacts, offset: int, length: int) -> None:
         """A range that is read soon, as a hint."""
         with contextlib.suppress(OSError):  # the read that follows says what is wrong
             file = self._file(facts)
-            if isinstance(file, (LocalFile, ChunkedObject)):
+            if isinstance(file, (LocalFile, BoundedFile, ChunkedObject)):
                 file.will_need(offset, length)
 
     def forget(self, path: str) -> None:
         """Close a file, to open it again by its path."""
-        file = self._open.pop(path, None)
+        self._mounts.look_again(path)
+        file = self._own().pop(path, None)
         if file is not None:
             file.close()
 
     def close(self) -> None:
         """Close all of them."""
-        for path in list(self._open):
+        for path in list(self._own()):
             self.forget(path)
         if self._chunks is not None:
             self._chunks.close()
@@ -128,16 +134,22 @@ class SourceFiles:
     def _opened(self, path: str) -> SourceFile:
         """A file, or an object whose chunks are kept."""
         if not path.startswith("s3://"):
-            return LocalFile(path)
+            calls = self._mounts.calls_of(path)
+            return LocalFile(path) if calls is None else BoundedFile(path, calls)
         if self._chunks is None:
             self._chunks = ChunkStore(*self._chunking)
         return ChunkedObject(path, self._chunks)
 
-    def _file(self, facts: FileFacts) -> SourceFile:
+    def _own(self) -> OrderedDict[str, SourceFile]:
+        """What this process has open. After a fork descriptors are shared with the parent, which may close them, and
+        threads are the parent's alone."""
         if self._pid != os.getpid():
-            # After a fork: descriptors are shared with the parent, which may close them; what is known is not.
             self._open, self._chunks, self._pid = OrderedDict(), None, os.getpid()
-        found = self._open.get(facts.path)
+            self._mounts, self._ready = Mounts(self._answer), {}
+        return self._open
+
+    def _file(self, facts: FileFacts) -> SourceFile:
+        found = self._own().get(facts.path)
         if found is not None:
             self._open.move_to_end(facts.path)
             return found
@@ -145,7 +157,10 @@ class SourceFiles:
         if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns):
             file.close()
             raise ChangedFile(said_of_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))
-        self._open[facts.path] = file
+        self._keep(file)
+        return file
+
+    def _keep(self, file: SourceFile) -> None:
+        self._open[file.path] = file
         if len(self._open) > _MOST_OPEN:
             self._open.popitem(last=False)[1].close()
-        return file

@@ -74,7 +74,7 @@ def test_an_object_that_was_written_anew_is_refused(bucket, tmp_path):
         IndexedDataset(index)[0]
     bucket.delete_object(Bucket="corpus", Key="run/a1.jsonl")
     with pytest.raises(DataUnavailable, match=r"s3://corpus/run/a1\.jsonl"):
-        IndexedDataset(index, patience=0)[100]
+        IndexedDataset(index)[100]
 
 
 def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
@@ -86,6 +86,10 @@ def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
     os.rename(folder, tmp_path / "gone")
     files = PatientFiles(0.0, {str(folder): "s3://corpus/run"})
     assert json.loads(files.read(index.file(1), 0, 200).splitlines()[0])["n"] == 100
+    pid = os.fork()  # as of a worker, which has none of the threads that fetch
+    if not pid:
+        os._exit(0 if files.read(index.file(1), 0, 10) else 1)
+    assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_what_is_no_address_is_said(bucket, tmp_path):

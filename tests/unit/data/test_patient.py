@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import pytest
 
 from hyperpod_kit.data import IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.reading import source_files
+from hyperpod_kit.data.reading import local_file
 from hyperpod_kit.data.reading.patient import PatientFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
 
@@ -69,7 +70,7 @@ def test_an_open_file_that_fails_is_opened_anew(corpus, clock, monkeypatch, numb
         return real(handle, length, offset)
 
     monkeypatch.setattr(os, "pread", broken)
-    monkeypatch.setattr(source_files.os, "open", lambda *a, f=os.open: opened.append(a) or f(*a))
+    monkeypatch.setattr(local_file.os, "open", lambda *a, f=os.open: opened.append(a) or f(*a))
     assert files.read(file, 8, 5) == b"three" and clock.now >= 10 and len(opened) > 2
 
 
@@ -83,6 +84,49 @@ def test_from_elsewhere_when_it_does_not_come_back(corpus, clock, tmp_path):
     clock.now += 100
     os.rename(other, tmp_path / "mount" / "corpus")
     assert files.read(corpus.file(0), 4, 3) == b"two" and clock.now == waited + 100
+
+
+def test_a_mount_that_is_given_up_is_waited_for_once(clock, tmp_path):
+    folder, other = tmp_path / "mount", tmp_path / "other"
+    folder.mkdir()
+    for name in "ab":
+        (folder / f"{name}.txt").write_text(f"{name}\n")
+    index = build([str(folder)], str(tmp_path / "index")).index
+    os.rename(folder, other)
+    folder.mkdir()  # the mount point, with nothing on it
+    files = patient(clock, elsewhere={f"{folder}/": f"{other}/"})
+    assert files.read(index.file(0), 0, 1) == b"a" and 60 <= clock.now < 70
+    waited = clock.now
+    assert files.read(index.file(1), 0, 1) == b"b" and clock.now == waited
+
+
+def test_a_file_that_alone_is_missing_does_not_take_the_others_along(clock, tmp_path):
+    folder, other = tmp_path / "mount", tmp_path / "other"
+    for place in (folder, other):
+        place.mkdir()
+        for name in "ab":
+            (place / f"{name}.txt").write_text(f"{name}\n")
+    index = build([str(folder)], str(tmp_path / "index")).index
+    (folder / "a.txt").unlink()
+    files = patient(clock, elsewhere={str(folder): str(other)})
+    assert files.read(index.file(0), 0, 1) == b"a" and clock.now >= 60
+    shutil.rmtree(other)
+    assert files.read(index.file(1), 0, 1) == b"b", "from its own place"
+
+
+def test_elsewhere_may_fail_in_passing_too(corpus, clock, tmp_path, monkeypatch):
+    other = tmp_path / "other"
+    os.rename(tmp_path / "mount" / "corpus", other)
+    real, failures = os.pread, [errno.EIO, errno.ECONNRESET]
+
+    def broken(handle, length, offset):
+        if failures:
+            raise OSError(failures.pop(), "cut")
+        return real(handle, length, offset)
+
+    monkeypatch.setattr(os, "pread", broken)
+    files = patient(clock, elsewhere={str(tmp_path / "mount" / "corpus"): str(other)})
+    assert files.read(corpus.file(0), 0, 3) == b"one" and not failures
 
 
 def test_one_error_with_file_and_place_when_nothing_helps(corpus, clock, tmp_path):
@@ -106,7 +150,7 @@ def test_what_no_repair_mends_is_raised_at_once(corpus, clock, monkeypatch, tmp_
     def refused(*_):
         raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr(source_files.os, "open", refused)
+    monkeypatch.setattr(local_file.os, "open", refused)
     with pytest.raises(PermissionError):
         patient(clock).read(corpus.file(0), 4, 3)
     assert clock.now == 0

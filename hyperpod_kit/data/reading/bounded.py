@@ -1,0 +1,151 @@
+"""Calls that a dead mount may never answer, made by threads that are left behind then: whoever asked goes on."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from hyperpod_kit.data.reading.local_file import LocalFile
+
+T = TypeVar("T")
+
+ANSWER = 30.0
+"""Seconds in which a mount that works answers for a piece."""
+
+PIECE = 8 << 20
+"""Bytes of one read: what a slow mount gives in time too."""
+
+_MOST = 24
+"""Threads of one mount. When all of them wait in the kernel, no more are sent."""
+
+
+class NoAnswer(TimeoutError):
+    """Nothing came back in time; what was asked may still wait in the kernel."""
+
+
+class BoundedCall(Generic[T]):
+    """A call under way. `late` is given what comes after nobody waits any more."""
+
+    def __init__(self, what: Callable[[], T], late: Callable[[T], object] | None) -> None:
+        self._what = what
+        self._late = late
+        self._reply: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._given_up = False
+        self._answered = False
+
+    def work(self) -> None:
+        """Make the call, in a thread that may be left behind."""
+        with self._lock:
+            if self._given_up:
+                return
+        value, error = None, None
+        try:
+            value = self._what()
+        except BaseException as err:
+            error = err
+        with self._lock:
+            self._answered = True
+            late = self._given_up
+        if not late:
+            self._reply.put((value, error))
+        elif self._late is not None and error is None:
+            self._late(value)
+
+    def result(self, seconds: float) -> T:
+        """What the call gave. Raises what it raised, NoAnswer when it does not come."""
+        try:
+            value, error = self._reply.get(timeout=seconds)
+        except queue.Empty:
+            with self._lock:
+                self._given_up = not self._answered
+            if self._given_up:
+                raise NoAnswer(errno.ETIMEDOUT, f"no answer for {seconds:g} s") from None
+            value, error = self._reply.get()
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+
+
+class BoundedCalls:
+    """The calls to one mount, each for `seconds` at most. Safe for threads, for one process."""
+
+    def __init__(self, seconds: float = ANSWER) -> None:
+        self.seconds = seconds
+        self._waiting: queue.SimpleQueue[BoundedCall[Any]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._under_way = 0
+
+    def begin(self, what: Callable[[], T], late: Callable[[T], object] | None = None) -> BoundedCall[T]:
+        """Have a call made, and do not wait for it."""
+        call = BoundedCall(what, late)
+        with self._lock:
+            self._under_way += 1
+            if self._under_way > self._threads and self._threads < _MOST:
+                self._threads += 1
+                # A daemon: the end of the program must not wait for a mount.
+                threading.Thread(target=self._work, name="hpk-data-read", daemon=True).start()
+        self._waiting.put(call)
+        return call
+
+    def call(self, what: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
+        """What `what()` gives or raises; NoAnswer when it does not answer."""
+        return self.begin(what, late).result(self.seconds)
+
+    def _work(self) -> None:
+        while True:
+            call = self._waiting.get()
+            call.work()
+            del call  # what was read is not kept for the next one
+            with self._lock:
+                self._under_way -= 1
+
+
+class BoundedFile:
+    """See SourceFile: a file of a mount that may hang. Raises NoAnswer when it does."""
+
+    def __init__(self, path: str, calls: BoundedCalls) -> None:
+        self.path = path
+        self._calls = calls
+        self._file = calls.call(lambda: LocalFile(path), late=LocalFile.close)
+        self.size = self._file.size
+        self.mtime_ns = self._file.mtime_ns
+        self._hangs = False
+
+    def read(self, offset: int, length: int) -> bytes:
+        """See SourceFile."""
+        parts = []
+        while True:
+            piece = min(length, PIECE)
+            part = self._bounded(functools.partial(self._file.read, offset, piece))
+            parts.append(part)
+            offset, length = offset + piece, length - piece
+            if length <= 0 or len(part) < piece:
+                return part if len(parts) == 1 else b"".join(parts)
+
+    def read_all(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """Several small ranges (offset, length) by one call."""
+        return self._bounded(lambda: [self._file.read(offset, length) for offset, length in places])
+
+    def _bounded(self, what: Callable[[], T]) -> T:
+        file = self._file
+        try:
+            return self._calls.call(what, late=lambda _: file.close())
+        except NoAnswer:
+            # Closing it would wait as well: the thread that was left behind does it.
+            self._hangs = True
+            raise
+
+    def will_need(self, offset: int, length: int) -> None:
+        """Have the kernel fetch a range while something else is done."""
+        self._calls.begin(lambda: self._file.will_need(offset, length))
+
+    def close(self) -> None:
+        """See SourceFile."""
+        if not self._hangs:
+            self._calls.begin(self._file.close)

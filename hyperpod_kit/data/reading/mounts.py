@@ -1,0 +1,50 @@
+"""Which files lie on a mount that may hang: all but those of a disk of this machine's own."""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.data.reading.bounded import ANSWER, BoundedCalls
+from hyperpod_kit.system import mountinfo
+
+_DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "squashfs"))
+"""Types of file systems that one machine has for itself. Their kernel code does not wait for a server."""
+
+_DIRECTORIES = 4096
+
+
+class Mounts:
+    """The mounts below the files of this process. `answer`: seconds for each call to one that may hang."""
+
+    def __init__(self, answer: float = ANSWER) -> None:
+        self._answer = answer
+        self._links = BoundedCalls(answer)
+        self._mounts: dict[str, BoundedCalls] = {}
+        self._directories: dict[str, BoundedCalls | None] = {}
+
+    def calls_of(self, path: str) -> BoundedCalls | None:
+        """Through whom a file is opened and read; None for a file of a disk. Raises NoAnswer."""
+        directory = os.path.dirname(path)
+        if directory not in self._directories:
+            if len(self._directories) >= _DIRECTORIES:
+                self._directories.clear()
+            self._directories[directory] = self._of(directory)
+        found = self._directories[directory]
+        return self._of(path) if found is None and os.path.islink(path) else found
+
+    @property
+    def may_hang(self) -> bool:
+        """Whether there was a file on such a mount."""
+        return bool(self._mounts)
+
+    def look_again(self, path: str) -> None:
+        """A file failed: what lies at its place may be another mount by now, or none."""
+        self._directories.pop(os.path.dirname(path), None)
+
+    def _of(self, place: str) -> BoundedCalls | None:
+        # A link may lead to a mount, and to look whether it is one is a call as well.
+        real = self._links.call(lambda: os.path.realpath(place))
+        mount = mountinfo.holding(mountinfo.read(), real)
+        if mount is not None and mount.fs_type in _DISKS:
+            return None
+        return self._mounts.setdefault(mount.path if mount else "", BoundedCalls(self._answer))

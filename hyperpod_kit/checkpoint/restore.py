@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, codec, load, local_tiers, replicate, stages
+from hyperpod_kit.checkpoint import candidates, codec, load, local_tiers, positions, replicate, stages
 from hyperpod_kit.checkpoint.agent import assemble, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
@@ -183,6 +183,7 @@ class _Run:
             tiers = tuple(next(tier for tier in TIERS if tier in left) for left in self._left)
             try:
                 header = self._header(tiers)
+                positions.agree(self._all, self._state.objects, header.tree)
                 return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
             except Rejected as err:
                 why = f"in {'+'.join(sorted(set(tiers)))}: {err.reason}"

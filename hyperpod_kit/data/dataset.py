@@ -53,6 +53,9 @@ class IndexedDataset:
         self._readers: dict[str, RecordReader] = {}
         self._known: dict[int, IndexedFile] = {}
 
+    decodes = True
+    """Its numbers are those of records, each of which is good or bad by itself."""
+
     def __len__(self) -> int:
         return self.index.samples
 

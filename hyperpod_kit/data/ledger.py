@@ -52,9 +52,12 @@ class SampleLedger:
         self._write({**self._head, "segment": self._segment, "begin": position, "begun_ns": time.time_ns()})
         self._segment += 1
 
-    def received(self, step: DataStep, samples: Sequence[int]) -> None:
-        """What the trainer is handed now."""
-        self._write({"p": step.begin, "n": step.real, "f": step.fillers, "i": list(samples)})
+    def received(self, step: DataStep, samples: Sequence[int], bad: Sequence[int] = ()) -> None:
+        """What the trainer is handed now. `bad`: those of the samples that are bad records and were passed over."""
+        line: dict[str, Any] = {"p": step.begin, "n": step.real, "f": step.fillers, "i": list(samples)}
+        if bad:
+            line["b"] = list(bad)
+        self._write(line)
 
     def _write(self, line: dict[str, Any]) -> None:
         assert self._handle is not None

@@ -28,6 +28,8 @@ class LedgerSegment:
     begin: int
     begun_ns: int
     steps: dict[int, tuple[DataStep, dict[int, list[int]]]] = field(default_factory=dict)
+    bad: dict[int, set[int]] = field(default_factory=dict)
+    """Begin of a step -> samples in it that are bad records and were passed over."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,8 @@ class LedgerReport:
     rolled_back: int
     epochs: tuple[EpochReport, ...]
     problems: tuple[str, ...]
+    passed_over: tuple[int, ...] = ()
+    """Samples that are bad records: others came in their places."""
 
     @property
     def good(self) -> bool:
@@ -83,6 +87,7 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
     ordered = sorted(segments.values(), key=lambda one: one.begun_ns)
     counts: dict[int, Any] = defaultdict(lambda: np.zeros(samples, np.int32))
     left_out: dict[int, int] = defaultdict(int)
+    passed_over: set[int] = set()
     rolled_back, kept, end = 0, 0, 0
     for number, segment in enumerate(ordered):
         limit = min((later.begin for later in ordered[number + 1 :]), default=None)
@@ -91,6 +96,7 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
                 rolled_back += 1
                 continue
             kept += 1
+            passed_over |= segment.bad.get(begin, set())
             very_last = number == len(ordered) - 1 and begin == max(segment.steps)
             if sorted(of_rank) != list(range(segment.ranks)) and not very_last:  # that one may have been cut
                 absent = sorted(set(range(segment.ranks)) - set(of_rank))
@@ -122,7 +128,8 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
         )
         for epoch, found in sorted(counts.items())
     )
-    return LedgerReport(samples, len({name for name, _ in segments}), kept, rolled_back, reports, tuple(problems))
+    launches = len({name for name, _ in segments})
+    return LedgerReport(samples, launches, kept, rolled_back, reports, tuple(problems), tuple(sorted(passed_over)))
 
 
 def _read(
@@ -167,3 +174,4 @@ def _read(
             if rank in of_rank:
                 problems.append(f"{path.name}: rank {rank} has the step at {step.begin} twice in one launch")
             of_rank[rank] = [int(one) for one in line["i"]]
+            segment.bad.setdefault(step.begin, set()).update(int(one) for one in line.get("b", ()))

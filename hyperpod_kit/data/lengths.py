@@ -4,6 +4,7 @@ exact. A length of 0 means that the sample is left out."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -13,9 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hyperpod_kit.data.bad_records import OnBad
 from hyperpod_kit.data.dataset import IndexedDataset
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import BadRecord, DataError
 from hyperpod_kit.system import atomic_file
+
+log = logging.getLogger("hyperpod_kit.data")
 
 _RUN = 4096
 """Samples that are counted at a time, in the order in which they lie."""
@@ -30,22 +34,26 @@ def lengths_of(
     *,
     folder: str | None = None,
     processes: int | None = None,
+    on_bad: OnBad | str = OnBad.RAISE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.uint32]:
     """The number of tokens of each sample, u32. `encode(sample)` gives the tokens, none for a sample to leave out.
 
     `name` stands for the tokenizer, the template and the filter: another one is counted anew. The counts are kept in
     `folder` (default: the index's) as they come, so that a run that was killed goes on. One process of a job counts.
+    `on_bad="skip"`: a record that cannot be decoded has no tokens, so it is left out.
     """
     index = dataset.index
-    key = hashlib.blake2b(f"{index.data}\0{name}".encode(), digest_size=8).hexdigest()
+    rule = OnBad(on_bad)
+    named = name if rule is OnBad.RAISE else f"{name}\0{rule.value}"
+    key = hashlib.blake2b(f"{index.data}\0{named}".encode(), digest_size=8).hexdigest()
     place = os.path.join(folder or index.folder, f"lengths-{key}.npy")
     if os.path.exists(place):
         found: npt.NDArray[np.uint32] = np.load(place, mmap_mode="r", allow_pickle=False)
         if len(found) != index.samples:
             raise DataError(f"{place} has {len(found)} lengths, expected {index.samples}", hint=f"rm {place}")
         return found
-    counts = _counted(dataset, encode, place + ".parts", processes or os.cpu_count() or 1, progress)
+    counts = _counted((dataset, encode, rule), place + ".parts", processes or os.cpu_count() or 1, progress)
     with atomic_file.replacing(place) as stream:
         np.save(stream, counts, allow_pickle=False)
     os.unlink(place + ".parts")
@@ -53,14 +61,13 @@ def lengths_of(
 
 
 def _counted(
-    dataset: IndexedDataset,
-    encode: Encode,
+    how: tuple[IndexedDataset, Encode, OnBad],
     parts: str,
     processes: int,
     progress: Callable[[int, int], None],
 ) -> npt.NDArray[np.uint32]:
     """All counts. `parts` has those of an earlier run, from the first sample on, without a gap."""
-    samples = dataset.index.samples
+    samples = how[0].index.samples
     with open(parts, "a+b") as stream:
         stream.seek(0)
         known = np.frombuffer(stream.read(), "<u4")[:samples]
@@ -71,9 +78,7 @@ def _counted(
         runs = [(begin, min(begin + _RUN, samples)) for begin in range(len(known), samples, _RUN)]
         if not runs:
             return counts
-        with ProcessPoolExecutor(
-            min(processes, len(runs)), multiprocessing.get_context("fork"), _begin, (dataset, encode)
-        ) as pool:
+        with ProcessPoolExecutor(min(processes, len(runs)), multiprocessing.get_context("fork"), _begin, how) as pool:
             for (begin, end), some in zip(runs, pool.map(_count, runs), strict=True):
                 counts[begin:end] = some
                 stream.write(some.astype("<u4").tobytes())
@@ -82,13 +87,26 @@ def _counted(
 
 
 _work: list[Any] = []
-"""In a process of the pool: the data set and the encoder."""
+"""In a process of the pool: the data set, the encoder and the rule for bad records."""
 
 
-def _begin(dataset: IndexedDataset, encode: Encode) -> None:
-    _work[:] = [dataset, encode]
+def _begin(dataset: IndexedDataset, encode: Encode, on_bad: OnBad) -> None:
+    _work[:] = [dataset, encode, on_bad]
 
 
 def _count(run: tuple[int, int]) -> npt.NDArray[np.uint32]:
-    dataset, encode = _work
-    return np.array([len(encode(sample)) for sample in dataset.__getitems__(range(*run))], np.uint32)
+    dataset, encode, on_bad = _work
+    try:
+        return np.array([len(encode(sample)) for sample in dataset.__getitems__(range(*run))], np.uint32)
+    except BadRecord:
+        if on_bad is OnBad.RAISE:
+            raise
+    return np.array([_length(dataset, encode, number) for number in range(*run)], np.uint32)
+
+
+def _length(dataset: IndexedDataset, encode: Encode, number: int) -> int:
+    try:
+        return len(encode(dataset[number]))
+    except BadRecord as err:
+        log.warning("%s; it is left out", err.message)
+        return 0

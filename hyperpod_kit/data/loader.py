@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hyperpod_kit.data import lost_storage
+from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
 from hyperpod_kit.data.bijection import mixed
 from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
@@ -37,6 +38,8 @@ class ElasticLoader(DataLoader[Any]):
     start from others there, the same on all ranks; default: what Slurm, `job run` or torchrun say.
     A worker that dies, or gives nothing for `timeout` seconds (default 600), is replaced with all others, and the
     batches that the trainer has not received come again from the new ones, in the same order.
+    `on_bad="skip"`: in the place of a record that cannot be decoded (BadRecord) comes the next good one of the data, up
+    to `most_bad` times a rank; they are counted (`bad_records`) and noted in the ledger.
     Other arguments are DataLoader's: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
     """
 
@@ -53,6 +56,8 @@ class ElasticLoader(DataLoader[Any]):
         epochs: int | None = None,
         ledger: str | os.PathLike[str] | None = None,
         launch: str | None = None,
+        on_bad: OnBad | str = OnBad.RAISE,
+        most_bad: int = 100,
         **options: Any,
     ) -> None:
         lost_storage.ends_with_its_code()
@@ -79,6 +84,13 @@ class ElasticLoader(DataLoader[Any]):
             meant={"last": sampler.course.last.value, **self._meant()},
             launch=launch,
         )
+        self._bad: BadCount | None = None
+        if OnBad(on_bad) is OnBad.SKIP:
+            if not getattr(dataset, "decodes", False):
+                raise ValueError('on_bad="skip" is for the records of an IndexedDataset; see lengths_of for windows')
+            self._bad = BadCount(most_bad)
+            dataset = GoodRecords(dataset)
+            options["collate_fn"] = CheckedCollate(options.get("collate_fn") or default_collate)
         typed: Dataset[Any] = dataset
         self._init = options.get("worker_init_fn")
         # torch draws a seed for its workers from the trainer's generator, at each iterator: a restart would shift all
@@ -114,6 +126,31 @@ class ElasticLoader(DataLoader[Any]):
         """How many samples at the end of the batch just received were there before in this epoch."""
         return self._fillers
 
+    @property
+    def bad_records(self) -> int:
+        """How many bad records this rank has passed over since its start."""
+        return self._bad.count if self._bad is not None else 0
+
+    def position_of(self, state: Mapping[str, Any]) -> int:
+        """The position in a `state_dict()`. Raises CheckpointError for none: its checkpoint is not valid."""
+        position = state.get("position")
+        if state.get("format") != STATE or type(position) is not int or position < 0:
+            raise CheckpointError(
+                f"no position of a loader that this release reads: format {state.get('format')!r}, "
+                f"position {position!r}, expected {STATE!r} and a number"
+            )
+        return position
+
+    def refuse_other(self, state: Mapping[str, Any]) -> None:
+        """Raises CheckpointError for a position in other data or in another order, with both."""
+        other = {name: (state.get(name), value) for name, value in self._meant().items() if state.get(name) != value}
+        if other:
+            said = "; ".join(f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items()))
+            raise CheckpointError(
+                f"the checkpoint's position is in other data, or in another order: {said}",
+                hint="give the loader the index, seed, block and lanes of the run that saved it",
+            )
+
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch; nothing where the position is in it already, as after a restore.
 
@@ -148,21 +185,10 @@ class ElasticLoader(DataLoader[Any]):
         return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._meant()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position. Raises CheckpointError for one in other data or in another order, with both."""
-        if state.get("format") != STATE or type(state.get("position")) is not int or state["position"] < 0:
-            raise CheckpointError(
-                f"the checkpoint has no position of a loader that this release reads: format {state.get('format')!r}, "
-                f"position {state.get('position')!r}, expected {STATE!r} and a number"
-            )
-        meant = self._meant()
-        other = {name: (state.get(name), value) for name, value in meant.items() if state.get(name) != value}
-        if other:
-            said = "; ".join(f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items()))
-            raise CheckpointError(
-                f"the checkpoint's position is in other data, or in another order: {said}",
-                hint="give the loader the index, seed, block and lanes of the run that saved it",
-            )
-        self._go_to(state["position"])
+        """Go to a position. Raises CheckpointError for one that is none, or in other data or another order."""
+        position = self.position_of(state)
+        self.refuse_other(state)
+        self._go_to(position)
 
     def _meant(self) -> dict[str, Any]:
         return {"data": self._data, **self._elastic.order.described()}
@@ -183,8 +209,12 @@ class ElasticLoader(DataLoader[Any]):
         expected = self._elastic.batches(self.position)
         for received in watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck):
             batch = next(expected)
+            bad: tuple[tuple[int, str], ...] = ()
+            if self._bad is not None:
+                received, bad = received
+                self._bad.add(bad)
             if self._ledger:
-                self._ledger.received(batch.step, batch.samples.tolist())
+                self._ledger.received(batch.step, batch.samples.tolist(), [number for number, _ in bad])
             self._fillers = batch.fillers
             self._elastic.position = batch.step.after
             yield received

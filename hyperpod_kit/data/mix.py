@@ -76,6 +76,11 @@ class MixDataset:
         self.datasets = dict(datasets)
         self._firsts = np.cumsum([0, *(len(one) for one in self.datasets.values())])
 
+    @property
+    def decodes(self) -> bool:
+        """See IndexedDataset."""
+        return all(getattr(one, "decodes", False) for one in self.datasets.values())
+
     def __len__(self) -> int:
         return int(self._firsts[-1])
 

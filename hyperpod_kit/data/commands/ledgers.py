@@ -22,6 +22,7 @@ def verify_ledger(args: argparse.Namespace) -> int:
                 "launches": found.launches,
                 "steps": found.steps,
                 "rolled_back": found.rolled_back,
+                "passed_over": list(found.passed_over),
                 "epochs": [
                     {
                         "epoch": one.epoch,
@@ -39,6 +40,8 @@ def verify_ledger(args: argparse.Namespace) -> int:
         return 0 if found.good else 1
     for one in found.epochs:
         terminal.out(f"epoch {one.epoch}: {_words(one, found.samples)}")
+    if found.passed_over:
+        terminal.out(f"bad records, in whose places others came: samples {_some(found.passed_over)}")
     for said in found.problems:
         terminal.out(f"the ledger itself: {said}")
     terminal.out(

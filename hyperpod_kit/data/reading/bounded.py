@@ -23,7 +23,7 @@ _MOST = 24
 """Threads of one mount. When all of them wait in the kernel, no more are sent."""
 
 
-class NoAnswer(TimeoutError):
+class ReadUnanswered(TimeoutError):
     """Nothing came back in time; what was asked may still wait in the kernel."""
 
 
@@ -57,14 +57,14 @@ class BoundedCall(Generic[T]):
             self._late(value)
 
     def result(self, seconds: float) -> T:
-        """What the call gave. Raises what it raised, NoAnswer when it does not come."""
+        """What the call gave. Raises what it raised, ReadUnanswered when it does not come."""
         try:
             value, error = self._reply.get(timeout=seconds)
         except queue.Empty:
             with self._lock:
                 self._given_up = not self._answered
             if self._given_up:
-                raise NoAnswer(errno.ETIMEDOUT, f"no answer for {seconds:g} s") from None
+                raise ReadUnanswered(errno.ETIMEDOUT, f"no answer for {seconds:g} s") from None
             value, error = self._reply.get()
         if error is not None:
             raise error
@@ -94,7 +94,7 @@ class BoundedCalls:
         return call
 
     def call(self, what: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
-        """What `what()` gives or raises; NoAnswer when it does not answer."""
+        """What `what()` gives or raises; ReadUnanswered when it does not answer."""
         return self.begin(what, late).result(self.seconds)
 
     def _work(self) -> None:
@@ -107,7 +107,7 @@ class BoundedCalls:
 
 
 class BoundedFile:
-    """See SourceFile: a file of a mount that may hang. Raises NoAnswer when it does."""
+    """See SourceFile: a file of a mount that may hang. Raises ReadUnanswered when it does."""
 
     def __init__(self, path: str, calls: BoundedCalls) -> None:
         self.path = path
@@ -136,7 +136,7 @@ class BoundedFile:
         file = self._file
         try:
             return self._calls.call(what, late=lambda _: file.close())
-        except NoAnswer:
+        except ReadUnanswered:
             # Closing it would wait as well: the thread that was left behind does it.
             self._hangs = True
             raise

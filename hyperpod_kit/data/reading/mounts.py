@@ -13,7 +13,7 @@ _DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpf
 _DIRECTORIES = 4096
 
 
-class Mounts:
+class SourceMounts:
     """The mounts below the files of this process. `answer`: seconds for each call to one that may hang."""
 
     def __init__(self, answer: float = ANSWER) -> None:
@@ -23,7 +23,7 @@ class Mounts:
         self._directories: dict[str, BoundedCalls | None] = {}
 
     def calls_of(self, path: str) -> BoundedCalls | None:
-        """Through whom a file is opened and read; None for a file of a disk. Raises NoAnswer."""
+        """Through whom a file is opened and read; None for a file of a disk. Raises ReadUnanswered."""
         directory = os.path.dirname(path)
         if directory not in self._directories:
             if len(self._directories) >= _DIRECTORIES:

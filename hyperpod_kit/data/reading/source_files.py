@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from hyperpod_kit.data.reading import objects
-from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, NoAnswer
+from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile
-from hyperpod_kit.data.reading.mounts import Mounts
+from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import ChangedFile
 
 _MOST_OPEN = 128
@@ -59,14 +59,14 @@ def open_source(path: str) -> SourceFile:
 class SourceFiles:
     """Ranges of files, by what an index says of them. For one process; a child opens its own.
 
-    `answer`: seconds after which a call to a mount that gives no answer ends with NoAnswer.
+    `answer`: seconds after which a call to a mount that gives no answer ends with ReadUnanswered.
     """
 
     def __init__(self, memory: int = MEMORY, disk: DiskCache | None = None, *, answer: float = ANSWER) -> None:
         self._chunking = (memory, disk)
         self._chunks: ChunkStore | None = None
         self._answer = answer
-        self._mounts = Mounts(answer)
+        self._mounts = SourceMounts(answer)
         self._open: OrderedDict[str, SourceFile] = OrderedDict()
         self._ready: dict[tuple[str, int, int], bytes] = {}
         self._pid = os.getpid()
@@ -104,7 +104,7 @@ class SourceFiles:
                     found = file.read_all(places)
                 except OSError as err:  # whoever reads it finds out what is wrong
                     self.forget(path)
-                    if isinstance(err, NoAnswer):
+                    if isinstance(err, ReadUnanswered):
                         return
                     continue
                 self._ready.update(((path, *place), data) for place, data in zip(places, found, strict=True))
@@ -145,7 +145,7 @@ class SourceFiles:
         threads are the parent's alone."""
         if self._pid != os.getpid():
             self._open, self._chunks, self._pid = OrderedDict(), None, os.getpid()
-            self._mounts, self._ready = Mounts(self._answer), {}
+            self._mounts, self._ready = SourceMounts(self._answer), {}
         return self._open
 
     def _file(self, facts: FileFacts) -> SourceFile:

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.reading import bounded, mounts
-from hyperpod_kit.data.reading.bounded import BoundedCalls, BoundedFile, NoAnswer
+from hyperpod_kit.data.reading.bounded import BoundedCalls, BoundedFile, ReadUnanswered
 from hyperpod_kit.errors import DataUnavailable
 from tests.support.wait import until
 
@@ -85,7 +85,7 @@ def test_threads_that_are_left_behind_are_counted_and_let_go_of_files(tmp_path, 
     calls = BoundedCalls(0.05)
     before = threading.active_count()
     for _ in range(5):
-        with pytest.raises(NoAnswer):
+        with pytest.raises(ReadUnanswered):
             BoundedFile(str(tmp_path / "pipe"), calls)
     assert threading.active_count() - before == 3, "no more than so many wait in the kernel"
     handles = len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,54 @@
+"""Where a checkpoint's data goes on: without one valid position of all ranks it does not count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint.agreement import Agreement
+from hyperpod_kit.checkpoint.reason import Reason
+from hyperpod_kit.checkpoint.rejected import Rejected
+from hyperpod_kit.errors import CheckpointError
+
+
+def agree(everybody: Agreement, objects: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """All ranks compare the positions that their loaders would go to, before anything of the state is changed.
+
+    A loader is an object with `position_of(state)`, which raises CheckpointError for a state that is no position, and
+    `refuse_other(state)`, which does for one in other data. Raises Rejected, and CheckpointError for other data.
+    """
+    loaders = {name: thing for name, thing in objects.items() if hasattr(thing, "position_of")}
+    if not loaders:
+        return
+
+    def look() -> tuple[None, tuple[dict[str, int], tuple[str, str | None] | None]]:
+        positions: dict[str, int] = {}
+        other = None
+        for name, thing in loaders.items():
+            if f"objects.{name}" in tree:  # else the state does not fit, which is found later
+                saved = codec.decode(tree[f"objects.{name}"], _no_tensor)
+                if not isinstance(saved, dict):
+                    raise CheckpointError(f"{name} is a {type(saved).__name__}, expected a position in the data")
+                positions[name] = thing.position_of(saved)
+                try:
+                    thing.refuse_other(saved)
+                except CheckpointError as err:
+                    other = other or (err.message, err.hint)
+        return None, (positions, other)
+
+    _, told = everybody.prove_and_tell(look)
+    for name in loaders:
+        found = [positions.get(name) for positions, _ in told]
+        if len(set(found)) > 1:
+            rank = next(rank for rank, position in enumerate(found) if position != found[0])
+            raise Rejected(Reason(f"{name}: rank 0 is at {found[0]} in the data, rank {rank} at {found[rank]}"))
+    for _, other in told:
+        if other is not None:
+            raise everybody.unfit(*other)
+
+
+def _no_tensor(name: str) -> torch.Tensor:
+    raise CheckpointError(f"{name} is a tensor, expected a position in the data")

@@ -1,0 +1,103 @@
+"""Records that cannot be decoded, met in training: passed over by rule and counted, or an error.
+
+In the place of a bad one comes the next good one of the data, so every batch is as large as it was, on every rank, and
+what comes follows from the data alone: a resume gives the same.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from hyperpod_kit.errors import BadRecord
+
+log = logging.getLogger("hyperpod_kit.data")
+
+_FURTHEST = 1000
+"""Records in a row that may be bad."""
+
+_SAID = 20
+"""Bad records that are named in the log; the others are only counted."""
+
+
+class OnBad(enum.Enum):
+    """What becomes of a record that cannot be decoded."""
+
+    RAISE = "raise"
+    SKIP = "skip"
+
+
+class GoodSample(NamedTuple):
+    """A sample, and what was wrong with the record in whose place it is ("" for nothing)."""
+
+    sample: Any
+    number: int
+    wrong: str
+
+
+class CheckedBatch(NamedTuple):
+    """What the trainer is to have, and (number, what is wrong) of each bad record that was passed over for it."""
+
+    batch: Any
+    bad: tuple[tuple[int, str], ...]
+
+
+class GoodRecords:
+    """A map-style data set without its bad records."""
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, number: int) -> GoodSample:
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[GoodSample]:
+        """Several samples, in the order asked for."""
+        several = getattr(self._dataset, "__getitems__", None)
+        try:
+            samples = several(list(numbers)) if several else [self._dataset[number] for number in numbers]
+        except BadRecord:
+            return [self._one(number) for number in numbers]
+        return [GoodSample(sample, number, "") for sample, number in zip(samples, numbers, strict=True)]
+
+    def _one(self, number: int) -> GoodSample:
+        wrong = ""
+        for further in range(min(_FURTHEST, len(self))):
+            try:
+                return GoodSample(self._dataset[(number + further) % len(self)], number, wrong)
+            except BadRecord as err:
+                wrong = wrong or err.message
+        raise BadRecord(f"{wrong}; and none of the {min(_FURTHEST, len(self))} behind it is good either")
+
+
+class CheckedCollate:
+    """Makes a batch of samples by `collate`, and notes which are in the place of bad ones."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, samples: list[GoodSample]) -> CheckedBatch:
+        bad = tuple((one.number, one.wrong) for one in samples if one.wrong)
+        return CheckedBatch(self._collate([one.sample for one in samples]), bad)
+
+
+class BadCount:
+    """The bad records that this rank has met since its start, `most` of them at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.count = 0
+
+    def add(self, bad: Sequence[tuple[int, str]]) -> None:
+        """Count them and say so. Raises BadRecord when there are too many."""
+        for number, wrong in bad:
+            self.count += 1
+            if self.count <= _SAID:
+                log.warning("%s; it is passed over (sample %d, bad record %d)", wrong, number, self.count)
+            if self.count > self._most:
+                raise BadRecord(f"{wrong}; this is the bad record number {self.count}, at most {self._most} may be")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, Mapping, Sequence
+from typing import Any, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
@@ -21,6 +21,7 @@ from hyperpod_kit.job import container, launches
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
+from hyperpod_kit.slurm import tracking
 from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.slurm.job_id import het_size
 from hyperpod_kit.slurm.progress import RankProgress
@@ -60,6 +61,36 @@ class Orphaned:
         self._over.set()
 
 
+class SignalsOfTask:
+    """What Slurm tells the task, which is this wrapper. The wrapper outlives it, and the command has to hear it once.
+
+    only_us: Slurm signals no process but the task, so it is passed on; otherwise it signals the command, too.
+    """
+
+    def __init__(self, only_us: bool) -> None:
+        self._only_us = only_us
+        self._child: Optional[subprocess.Popen[bytes]] = None
+        self._early: List[int] = []
+        # Handlers and not SIG_IGN: ignored signals would be inherited by the command.
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+            signal.signal(number, self._hear)
+
+    def _hear(self, number: int, frame: Any) -> None:
+        if not self._only_us:
+            return
+        if self._child is None:
+            self._early.append(number)
+        elif self._child.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child.pid, number)
+
+    def meant_for(self, child: subprocess.Popen[bytes]) -> None:
+        """The command has started: it hears what came before."""
+        self._child = child
+        while self._early:
+            self._hear(self._early.pop(0), None)
+
+
 def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) -> int:
     """Run a rank's command, write how it ended, return the exit code for srun (128 + signal after a signal).
 
@@ -72,9 +103,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
     probe = Probe(state) if state else None
     progress = RankProgress()
-    # Slurm signals every process of a step, the command included; the wrapper only has to outlive it.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
-        signal.signal(number, _ignore)
+    signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.own_groups()))
     if inside and state and not container.mounted(state):
         print(
             f"hyperpod-kit: nothing is mounted in this container that holds {state}: no rank can be started; "
@@ -109,6 +138,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
             code = 127 if isinstance(err, FileNotFoundError) else 126
         else:
+            signals.meant_for(child)
             orphaned = Orphaned(child, parent)
             root = (
                 RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), inside=inside)
@@ -151,10 +181,6 @@ def _say(text: str) -> None:
     """Where slurmstepd is gone, nobody reads."""
     with contextlib.suppress(OSError):
         print(text, file=sys.stderr, flush=True)
-
-
-def _ignore(number: int, frame: Any) -> None:
-    """A handler and not SIG_IGN: ignored signals would be inherited by the command."""
 
 
 def _boot_id() -> str:

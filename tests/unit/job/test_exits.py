@@ -14,6 +14,7 @@ import pytest
 
 from hyperpod_kit.job import exits
 from hyperpod_kit.job.step import StepPlan, step_environment, wrapper
+from tests.support.wait import until
 
 
 def wrapped(tmp_path: Path, *command: str) -> subprocess.Popen[bytes]:
@@ -133,3 +134,29 @@ def test_of_several_launches_of_one_attempt_the_last_is_what_failed(tmp_path: Pa
     # Where nothing tells launches apart, the last record of each rank counts.
     same = [ended(0, 15, 1.0, ""), ended(0, 11, 60.0, ""), ended(1, 9, 1.0, "")]
     assert {(one.rank, one.signal) for one in exits.last_launch(same)} == {(0, 11), (1, 9)}
+
+
+@pytest.mark.parametrize("cgroups", ["6:freezer:/slurm/uid_1/job_7/step_0\n", "6:freezer:/\n"])
+def test_the_command_hears_a_signal_of_its_task_where_slurm_tells_only_that(tmp_path: Path, cgroups: str) -> None:
+    ready, heard = tmp_path / "ready", tmp_path / "heard"
+    command = [
+        "/bin/sh",
+        "-c",
+        f"trap 'touch {heard}' USR1; trap 'exit 9' TERM; touch {ready}; while :; do sleep .05; done",
+    ]
+    code = (
+        "import os, sys; from hyperpod_kit.job import rank; from hyperpod_kit.slurm import tracking\n"
+        f"tracking.own_groups = lambda: {cgroups!r}\n"
+        f"sys.exit(rank.run_rank({command!r}, os.environ))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "HPK_STATE": "", "HPK_ATTEMPT": ""})
+    until(ready.exists, what="the command")
+    process.send_signal(signal.SIGUSR1)
+    if "slurm" in cgroups:
+        until(heard.exists, what="the signal")
+        process.send_signal(signal.SIGTERM)
+    else:
+        time.sleep(0.5)
+        assert not heard.exists()
+        os.kill(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0]), signal.SIGTERM)
+    assert process.wait(20) == 9

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
-from hyperpod_kit.job import allocation, ended, exits, identity, ownership, rewinding
+from hyperpod_kit.job import allocation, ended, exits, finished_before, identity, ownership, rewinding
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import RunOptions, prepare
 from hyperpod_kit.job.outcome import earliest, furthest
@@ -105,6 +105,27 @@ class Beginning:
             restarts = wanted
         policy = self.options.policy
         return wanted > 0, policy if restarts is None else dataclasses.replace(policy, max_restarts=restarts)
+
+    def one_too_many(self, job: JobEnvironment, ledger: Ledger) -> bool:
+        """Whether the job has finished, and Slurm has queued it again by itself: then there is nothing to do."""
+        end = finished_before.finished(ledger.rows(), job.restart) if job.restart else None
+        if end is None:
+            return False
+        try:
+            queued = control.queued_at(self.runner, job.id)
+        except RunError:
+            return False  # the ranks find out by themselves that they have finished
+        if not finished_before.by_slurm(end, queued):
+            return False
+        why = f"it finished in attempt {end.get('attempt')}, whose end Slurm took for a preemption"
+        self.report(
+            "finished_before",
+            f"nothing to do: {why}, and queued it once more; to train on: scontrol requeue {job.id}",
+            attempt=end.get("attempt"),
+        )
+        with contextlib.suppress(JobError):
+            ledger.append("stopped", why=f"nothing to do: {why}")
+        return True
 
     def close_unfinished(self, ledger: Ledger) -> None:
         """An attempt without an end: the batch host was lost, or Slurm killed the run before it could write why."""

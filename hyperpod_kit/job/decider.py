@@ -121,6 +121,8 @@ class Decider:
             root=self._options.root,
             **({"components": list(self._groups)} if self._groups else {}),
         )
+        if first.one_too_many(self._job, self._ledger):
+            return 0
         hyperpod = step.on_hyperpod(self._runner)
         descriptors.raise_limit()
         inside = self._container
@@ -244,7 +246,8 @@ class Decider:
             self._report("restored", verdict.sentence(), attempt=attempt, **verdict.fields())
         outcome, self._heard = self._resumption.seen_by_ranks(classify(seen)), bool(lines.words)
         seconds = round(time.monotonic() - began, 1)
-        while not self._written("ended", attempt=attempt, seconds=seconds, **outcome.fields()):
+        warned = {"warned": True} if self._signals.warned else {}
+        while not self._written("ended", attempt=attempt, seconds=seconds, **outcome.fields(), **warned):
             pass
         self._report(
             "ended",

@@ -1,5 +1,5 @@
-"""What `job lint` and `job submit` find where one submission makes many jobs, or a job of many parts, and about places
-that only one machine has."""
+"""What `job lint` and `job submit` find where one submission makes many jobs, or a job of many parts, about places that
+only one machine has, and about a requeue that only some Slurms know."""
 
 from __future__ import annotations
 
@@ -114,11 +114,25 @@ def local_directory(script: Script) -> Iterator[LintFinding]:
             )
 
 
+def expedited(script: Script) -> Iterator[LintFinding]:
+    option = script.option("--requeue")
+    if option and option.value == "expedite":
+        yield LintFinding(
+            "J026",
+            "warning",
+            option.line,
+            "--requeue=expedite: sbatch refuses it before Slurm 25.11 and without SlurmctldParameters="
+            "enable_expedited_requeue; with it, a job that ends with another code than 0 is held, also where the sweep "
+            "would have queued it again",
+            "Use --requeue: `job run` queues the job again by itself",
+        )
+
+
 def _local(path: str) -> bool:
     return any(path == place or path.startswith(place + "/") for place in NODE_LOCAL)
 
 
 def look(script: Script) -> Iterator[LintFinding]:
     """All of them."""
-    for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory):
+    for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory, expedited):
         yield from rule(script)

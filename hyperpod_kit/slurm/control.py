@@ -159,6 +159,14 @@ def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
     return parts(runner, job_id)[0]
 
 
+def queued_at(runner: Runner, job_id: JobId) -> float:
+    """When the job came into the queue last, by a requeue too, Unix seconds; 0 when squeue does not say. Raises
+    RunError."""
+    argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.name, "-o", "%V"]
+    done = runner.run(argv, timeout=DEADLINE, check=False, env=records.UNSET)
+    return max((_moment(line.strip()) for line in done.stdout.splitlines()), default=0.0)
+
+
 def forgotten(err: RunError) -> bool:
     """Whether `job` failed because Slurm knows no such job (any more), and not because slurmctld did not answer."""
     return isinstance(err, records.Unknown)

@@ -10,5 +10,5 @@ from tests.cgroup.site import Site, a_site
 @pytest.fixture(scope="module")
 def site() -> Iterator[Site]:
     """Four nodes that write 40 MB a second together, and jobs that may ask for 1,500 MB of each."""
-    with a_site(nodes=4, memory=1500, rate=40 << 20) as made:
+    with a_site(nodes=4, memory=1500, rate=20 << 20) as made:
         yield made

@@ -1,8 +1,9 @@
 """A rank that trains nothing and saves as fast as it may, and says what it has captured.
 
-    saver.py ROOT EVENTS RENDEZVOUS --mb MB
+    saver.py ROOT EVENTS RENDEZVOUS VALUES
 
-Each rank has MB of its own. A line in EVENTS.<rank> for each save whose copy is complete, before anything else happens.
+Each rank has the state that the file VALUES is, mapped, so that several large ones find room on one host, and changes
+its first page at each step. A line in EVENTS.<rank> for each save whose copy is complete, before anything else happens.
 SIGUSR2: take memory without end.
 """
 
@@ -28,7 +29,7 @@ def main() -> None:
     parser.add_argument("root")
     parser.add_argument("events")
     parser.add_argument("rendezvous")
-    parser.add_argument("--mb", type=float, required=True)
+    parser.add_argument("values")
     args = parser.parse_args()
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     events = os.open(f"{args.events}.{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -48,7 +49,7 @@ def main() -> None:
             rank=rank,
             world_size=world,
         )
-    values = torch.zeros(int(args.mb * (1 << 20)) // 4)
+    values = torch.from_file(args.values, shared=False, size=os.stat(args.values).st_size // 4, dtype=torch.float32)
     extra = {f"values-{rank}": values}
     state = State(extra=extra, rng=False)
     manager = Manager(args.root, keep=None)
@@ -61,7 +62,7 @@ def main() -> None:
         tier=getattr(restored, "tier", ""),
     )
     for step in itertools.count(restored.next_step):
-        values.fill_(float(step))
+        values[:1024].fill_(float(step))
         handle = manager.save(step, state, on_busy="wait")
         if handle.state in ("skipped", "dropped", "failed"):
             say(lost=step, why=handle.reason)

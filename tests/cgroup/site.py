@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from hyperpod_kit.job.report import PREFIX
@@ -61,44 +61,47 @@ def missing() -> Optional[str]:
 
 
 class Disk:
-    """`rate`: bytes a second that everything on it may write together, 0 for all that there is: blkio's throttle on the
-    device below `place`. Direct writes, as ours are, are counted for who makes them."""
+    """`rate`: bytes a second that each node may write on it, 0 for all that there is: blkio's throttle on the device
+    below `place`. Direct writes, as ours are, are counted for who makes them."""
 
-    def __init__(self, place: Path, rate: int) -> None:
-        self._group: Optional[Path] = MOUNT / "blkio" / f"hpk-{secrets.token_hex(4)}" if rate else None
-        if self._group is not None:
-            self._group.mkdir()
-            number = os.stat(place).st_dev
+    def __init__(self, place: Path, rate: int, nodes: Sequence[str]) -> None:
+        self._stem = MOUNT / "blkio" / f"hpk-{secrets.token_hex(4)}"
+        self._groups = [self._of(node) for node in nodes] if rate else []
+        number = os.stat(place).st_dev
+        for group in self._groups:
+            group.mkdir()
             device = f"{os.major(number)}:{os.minor(number)}"
-            (self._group / "blkio.throttle.write_bps_device").write_text(f"{device} {rate}")
+            (group / "blkio.throttle.write_bps_device").write_text(f"{device} {rate}")
             # A rank puts itself there, as its user.
-            (self._group / "cgroup.procs").chmod(0o666)
+            (group / "cgroup.procs").chmod(0o666)
+
+    def _of(self, node: str) -> Path:
+        return self._stem.with_name(f"{self._stem.name}-{node}")
 
     @property
     def join(self) -> str:
-        """A line of a shell script."""
-        return f"echo $$ >{self._group}/cgroup.procs" if self._group is not None else ""
+        """A line of a shell script, on a node."""
+        return f"echo $$ >{self._of('$SLURMD_NODENAME')}/cgroup.procs" if self._groups else ""
 
     def close(self) -> None:
-        group = self._group
+        for group in self._groups:
+            until(lambda: _removed(group), what=f"an empty {group}")  # noqa: B023
 
-        def gone() -> bool:
-            with contextlib.suppress(OSError):
-                for pid in (group / "cgroup.procs").read_text().split() if group else ():
-                    os.kill(int(pid), signal.SIGKILL)
-                if group:
-                    group.rmdir()
-            return group is None or not group.exists()
 
-        until(gone, what="an empty group of the disk")
+def _removed(group: Path) -> bool:
+    """Whether it is gone, after whatever is in it was killed."""
+    with contextlib.suppress(OSError):
+        for pid in (group / "cgroup.procs").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        group.rmdir()
+    return not group.exists()
 
 
 class Site:
-    """`memory`: MB of a node that jobs may ask for; `rate` of the disk, 0: as it is."""
+    """`memory`: MB of a node that jobs may ask for; `rate` of each node's disk, 0: as it is."""
 
     def __init__(self, base: Path, *, nodes: int = 2, memory: int = 0, rate: int = 0) -> None:
         self.base = base
-        self.disk = Disk(base, rate)
         self.shm = Path(tempfile.mkdtemp(prefix="hpk-cgroup-", dir="/dev/shm"))
         self.slurm = CgroupSlurm(
             base,
@@ -106,6 +109,7 @@ class Site:
             memory=memory,
             more=f"Epilog={base}/epilog.sh\nPrologEpilogTimeout=60\nPrologFlags=Alloc\n",
         )
+        self.disk = Disk(base, rate, self.slurm.nodes)
 
     def start(self) -> None:
         self.base.chmod(0o755)
@@ -156,7 +160,10 @@ class SavingJob:
         self.root = self.place / "root"
         self.ranks = 2
         script = self.place / "job"
-        rank = f"{site.base}/rank.sh {self.root} {self.place}/events {self.place}/meet --mb {mb}"
+        values = self.place / "values"
+        with values.open("wb") as file:
+            file.truncate(int(mb * (1 << 20)) // 4 * 4)
+        rank = f"{site.base}/rank.sh {self.root} {self.place}/events {self.place}/meet {values}"
         step = f"srun --kill-on-bad-exit=1 {rank}"
         if run is not None:
             step = f"/usr/bin/python3 -I -S {MAIN} run --checkpoint-root {self.root} {run} -- {rank}"
@@ -183,16 +190,18 @@ class SavingJob:
         lost = {one["lost"] for rank in range(self.ranks) for one in self.events(rank) if "lost" in one}
         return sorted(set.intersection(*found) - lost)
 
+    def committed(self) -> List[int]:
+        """The steps of the checkpoints that are there."""
+        return sorted(entry.name.step for entry in self._entries())
+
     def durable(self) -> List[int]:
         """The steps of the checkpoints whose every byte is proved."""
-        if not self.root.exists():
-            return []
-        found = []
-        for entry in catalog.attempts(str(self.root)):
-            if entry.committed:
-                verify.verify_attempt(str(self.root), entry.attempt)
-                found.append(entry.name.step)
-        return sorted(found)
+        for entry in self._entries():
+            verify.verify_attempt(str(self.root), entry.attempt)
+        return self.committed()
+
+    def _entries(self) -> List[catalog.AttemptEntry]:
+        return [one for one in catalog.attempts(str(self.root)) if one.committed] if self.root.exists() else []
 
     def at_capture(self, count: int, seconds: float = 120.0) -> None:
         """Returns when all ranks have captured so many."""

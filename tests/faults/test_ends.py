@@ -68,8 +68,15 @@ def preempted(job: Job, site: Site, kind: str) -> float:
     )
     nothing_lost(job)
     job.ended_well(100)
-    assert job.show()["Restarts"] == "1"
+    assert len(job.rows("attempt")) == 2, job.told()
     return seconds
+
+
+def once_more(job: Job) -> str:
+    """Whether Slurm took the end of the job for its preemption, in words: the run that follows does nothing."""
+    restarts = int(job.show()["Restarts"])
+    assert restarts == (2 if "nothing to do" in job.log else 1), job.told()
+    return "and at its end queued once more, where nothing is done" if restarts == 2 else ""
 
 
 def test_preemption_by_partition(job: Job, site: Site, row: Row) -> None:
@@ -77,15 +84,18 @@ def test_preemption_by_partition(job: Job, site: Site, row: Row) -> None:
         "preempted by a partition of higher priority",
         "saved, requeued, 0 steps lost; the other job ran 3 s",
         preempted(job, site, "-p"),
+        once_more(job),
     )
 
 
 @pytest.mark.skipif(accounting.missing() is not None, reason=f"no QOS without accounting: {accounting.missing()}")
 def test_preemption_by_qos(accounted_site: Site, row: Row) -> None:
+    job = Job(accounted_site)
     row(
         "preempted by a QOS of higher priority (slurmdbd, always on loopback)",
         "saved, requeued, 0 steps lost; the other job ran 3 s",
-        preempted(Job(accounted_site), accounted_site, "--qos"),
+        preempted(job, accounted_site, "--qos"),
+        once_more(job),
     )
 
 

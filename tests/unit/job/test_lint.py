@@ -74,6 +74,7 @@ CASES = [
     ),
     ("J024", made(head=(*HEAD, "#SBATCH -D /tmp/mine")), 5),
     ("J025", made(head=(*HEAD, "#SBATCH --output=/var/tmp/%j.out")), 5),
+    ("J026", made(head=(*HEAD, "#SBATCH --requeue=expedite")), 5),
 ]
 
 
@@ -109,7 +110,7 @@ def test_every_rule_has_a_case() -> None:
     "text",
     [
         made(),
-        made(head=(*HEAD, "#SBATCH --time=2-00 --no-kill=off", "#SBATCH --nodes 4")),
+        made(head=(*HEAD, "#SBATCH --time=2-00 --no-kill=off --requeue", "#SBATCH --nodes 4")),
         made("set -euo pipefail", RUN + " | tee log"),
         made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun -K bash -c 'MASTER_ADDR=$(hostname) exec python train.py'"),
         "#!/bin/bash\nsrun python evaluate.py\n",

@@ -1,0 +1,40 @@
+"""Whether this run of the batch script is one too many: Slurm took the end of a job that finished for a preemption.
+
+From 24.05 on slurmctld marks a job that it warns of a preemption, and the next end of its batch script is that
+preemption to it: it queues the job again, whatever the exit code. `scontrol requeue`, by which `job run` goes back into
+the queue at the warning, leaves the mark (GRACE_PREEMPT) where it is, so it falls on the end of a later run; or on that
+of the run that was warned, where that finishes within the grace. Seen with 24.11.5; 22.05.8 has no such mark.
+
+A person who queues a finished job again, to train on, does so later than Slurm does. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Mapping, Optional, Sequence
+
+from hyperpod_kit.job.retry_policy import HANDED_BACK
+
+WITHIN = 60.0
+"""Seconds from the end of the ranks to Slurm's own requeue: it waits for the Epilogs of the nodes."""
+
+
+def finished(rows: Sequence[Mapping[str, Any]], restart: int) -> Optional[Mapping[str, Any]]:
+    """The end of the run before this one, where that run finished the job and the job had been warned; or None.
+    `rows`: of this job."""
+    last: Optional[Mapping[str, Any]] = None
+    warned = False
+    for row in rows:
+        if row.get("event") != "ended":
+            continue
+        if last is not None and last.get("class") == "done":
+            warned = False
+        warned = warned or bool(row.get("warned")) or row.get("class") in HANDED_BACK
+        last = row
+    if last is None or last.get("class") != "done" or last.get("restart") != restart - 1:
+        return None
+    return last if warned else None
+
+
+def by_slurm(end: Mapping[str, Any], queued: float) -> bool:
+    """Whether it was Slurm that put the job back. `queued`: when that was, Unix seconds, 0 when nobody knows."""
+    return 0.0 < queued <= float(end.get("t") or 0.0) + WITHIN

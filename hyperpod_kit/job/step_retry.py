@@ -80,6 +80,11 @@ class StepRetry:
             self._begin_anew()
         return again
 
+    @property
+    def hears(self) -> bool:
+        """Whether `listen` can hear of a launch at all."""
+        return self._log.readable
+
     def close(self) -> None:
         self._log.close()
 

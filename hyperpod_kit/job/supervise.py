@@ -87,10 +87,13 @@ def supervise(
         found = _trouble(lost, stall.stalled(), cut, tuple(root.lost(lines.without_storage)), options.stall)
         again = lines.launch != launch
         if retry is not None:
-            again = retry.listen() or again
+            told = retry.listen()
+            again = again or told
             answer = retry.heed(found.why, found.nodes) if found.why and not again else RetryAnswer.WAIT
             trouble = found if found.why and retry.ended else trouble if retry.ended else _Trouble("")
             again = again or answer is RetryAnswer.LAUNCHED
+            if told or (answer is RetryAnswer.LAUNCHED and not retry.hears):
+                lines.started_again()
             if answer is not RetryAnswer.END:
                 found = _Trouble("")
         if again:

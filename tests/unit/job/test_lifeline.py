@@ -54,6 +54,39 @@ def test_a_connection_that_breaks_gives_slurm_time_to_notice() -> None:
     assert ends.here.cut() == ["n2"]
 
 
+def test_who_is_gone_is_forgotten_when_hyperpod_has_started_the_ranks_again() -> None:
+    ends = Ends()
+    old = Lifeline(ends.environment, "n2")
+    assert ends.after_traffic() == []
+    old._socket.close()  # type: ignore[union-attr]
+    ends.after_traffic()
+    ends.now += UNNOTICED
+    assert ends.here.cut() == ["n2"]
+    ends.here.started_again()
+    assert ends.here.cut() == [] and ends.here.launch == 2
+    new = Lifeline(ends.environment, "n3")
+    assert ends.after_traffic() == [] and ends.here.launch == 2
+    new._socket.close()  # type: ignore[union-attr]
+    ends.after_traffic()
+    ends.now += UNNOTICED
+    assert ends.here.cut() == ["n3"], "of the new ranks a loss is noticed"
+
+
+def test_ranks_that_are_faster_than_hyperpods_words_are_not_taken_for_those_before() -> None:
+    ends = Ends()
+    Lifeline(ends.environment, "n2").end(BYE)
+    ends.after_traffic()
+    new = Lifeline(ends.environment, "n2")
+    ends.after_traffic()
+    assert ends.here.launch == 2
+    ends.here.started_again()
+    assert ends.here.launch == 2
+    new._socket.close()  # type: ignore[union-attr]
+    ends.after_traffic()
+    ends.now += UNNOTICED
+    assert ends.here.cut() == ["n2"]
+
+
 def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
     ends = Ends()
     Lifeline(ends.environment, "n1").end(LOST)

@@ -26,7 +26,7 @@ demo:
 
 test:
 	./setup.sh system
-	./setup.sh venv admin torch data test
+	./setup.sh venv admin torch data test frameworks
 	.ci/run-tests $(WORKERS)
 
 check:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hyperpod_kit.data.dataset import IndexedDataset as IndexedDataset
+    from hyperpod_kit.data.file_order import FileOrder as FileOrder
     from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
     from hyperpod_kit.data.lengths import lengths_of as lengths_of
     from hyperpod_kit.data.loader import ElasticLoader as ElasticLoader
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _WHERE = {
     "DiskCache": "reading.chunks",
     "ElasticLoader": "loader",
+    "FileOrder": "file_order",
     "IndexedDataset": "dataset",
     "Last": "position",
     "MegatronTokens": "megatron",

@@ -158,7 +158,7 @@ class SampleIndex:
         """(file, start, length) of each sample. Raises IndexError for one that there is not."""
         if samples.size and (int(samples.min()) < 0 or int(samples.max()) >= self.samples):
             raise IndexError(f"samples {int(samples.min())} … {int(samples.max())} of {self.samples}")
-        firsts = self._firsts
+        firsts = self.firsts
         files = np.searchsorted(firsts, samples, side="right") - 1
         return (
             files.astype(np.int64),
@@ -167,7 +167,8 @@ class SampleIndex:
         )
 
     @property
-    def _firsts(self) -> Numbers:
+    def firsts(self) -> Numbers:
+        """The first sample of each file."""
         if "firsts" not in self._arrays:
             self._arrays["firsts"] = self._array("files")["first"].astype(np.int64)
         return self._arrays["firsts"]

@@ -61,3 +61,18 @@ def test_killed_and_started_again_on_two_processes(place):
     found = check(place / "run" / "ledger")
     assert found.good and found.launches == 2
     assert [(one.once, one.complete) for one in found.epochs] == [(600, True)] * 2
+
+
+def test_file_after_file_killed_and_started_again(place):
+    words = [sys.executable, str(PROGRAM.parent / "by_file.py"), str(place / "corpus"), "--root", str(place / "run")]
+    process = subprocess.Popen(words, env=environment(place), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    said = [process.stdout.readline(), process.stdout.readline()]
+    process.kill()
+    process.wait()
+    done = subprocess.run(words, env=environment(place), capture_output=True, text=True, timeout=150)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = check(place / "run" / "ledger")
+    assert found.good and [(one.once, one.complete) for one in found.epochs] == [(600, True)]
+    files = [line.split()[-1] for line in [*said, *done.stdout.splitlines()]]
+    assert set(files) == {str(place / "corpus" / f"{part}.txt") for part in range(3)}

@@ -1,0 +1,59 @@
+"""File after file: an order for who trains on one file at a time, as it can be resumed and shared by any number of
+ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hyperpod_kit.data.bijection import Numbers, mixed, permuted
+from hyperpod_kit.data.index.layout import SampleIndex
+
+
+class FileOrder:
+    """All samples of one file, then all of the next; all ranks share each file, whatever its number of samples is.
+
+    Each epoch has its own order of files, and each file its own order of samples, from `seed`; with None as they lie.
+    """
+
+    def __init__(self, index: SampleIndex, seed: int | None = 0) -> None:
+        self.samples = index.samples
+        self._seed = seed
+        self._firsts = index.firsts
+        self._counts = np.diff(self._firsts, append=self.samples)
+        self._known: tuple[int, Numbers, Numbers] | None = None
+
+    def described(self) -> dict[str, Any]:
+        """See SampleOrder."""
+        return {"order": "files", "samples": self.samples, "files": len(self._firsts), "seed": self._seed}
+
+    def at(self, epoch: int, positions: Numbers) -> Numbers:
+        """See SampleOrder."""
+        files, ends = self._files(epoch)
+        places = np.searchsorted(ends, positions, side="right")
+        found = np.empty_like(positions)
+        for place in np.unique(places).tolist():
+            here = places == place
+            file = int(files[place])
+            size = int(self._counts[file])
+            inside = positions[here] - (int(ends[place]) - size)
+            if self._seed is not None:
+                inside = permuted(inside, size, mixed(self._seed, epoch, file + 1))
+            found[here] = inside + self._firsts[file]
+        return found
+
+    def file_at(self, position: int) -> int:
+        """The number of the file that a position lies in: `index.file(…)` has its path."""
+        epoch, inside = divmod(position, self.samples)
+        files, ends = self._files(epoch)
+        return int(files[int(np.searchsorted(ends, inside, side="right"))])
+
+    def _files(self, epoch: int) -> tuple[Numbers, Numbers]:
+        """The files in an epoch's order, and where each of them ends."""
+        if self._known is None or self._known[0] != epoch:
+            files = np.arange(len(self._firsts), dtype=np.int64)
+            if self._seed is not None:
+                files = permuted(files, len(files), mixed(self._seed, epoch))
+            self._known = (epoch, files, np.cumsum(self._counts[files]))
+        return self._known[1:]

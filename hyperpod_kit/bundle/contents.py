@@ -35,6 +35,7 @@ VENDORED_FILES = (
 VENDORED_PACKAGES = (
     "untrusted",
     "system",
+    "signing",
     "model",
     "slurm",
     "node",

@@ -6,16 +6,17 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import os
 from typing import Any, Dict, Mapping, Optional
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.node.secrets.exchange import exchange
-from hyperpod_kit.node.secrets.role import credentials
-from hyperpod_kit.node.secrets.sign import signed
 from hyperpod_kit.node.timing import Clock, wait_for
+from hyperpod_kit.signing.exchange import exchange
+from hyperpod_kit.signing.request import signed
+from hyperpod_kit.signing.role import credentials
 
 WITHIN = 60.0
 """Seconds for one secret, all tries together: names and credentials may come late on a fresh node."""
@@ -47,9 +48,9 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
         target, question = _question(secret)
         body = json.dumps(question).encode()
         headers = {"content-type": "application/x-amz-json-1.1", "x-amz-target": target}
-        answer = exchange(
-            "POST", url, signed(own, secret.service, secret.region, url, headers, body, clock.wall()), body
-        )
+        digest = hashlib.sha256(body).hexdigest()
+        signed_headers = signed(own, secret.service, secret.region, "POST", url, headers, digest, clock.wall())
+        answer = exchange("POST", url, signed_headers, body)
         if answer.status == 200:
             return _value(secret, answer.body)
         code = _code(answer.body) if answer.status else answer.body.decode(errors="replace")

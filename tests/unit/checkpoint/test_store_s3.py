@@ -15,7 +15,7 @@ moto = pytest.importorskip("moto")
 from botocore.exceptions import ConnectionClosedError  # noqa: E402
 
 from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selection  # noqa: E402
-from hyperpod_kit.checkpoint.repository.store import open, s3_upload  # noqa: E402
+from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.base import Store, Unsupported  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from hyperpod_kit.rehearsal.keys import Key  # noqa: E402
@@ -65,10 +65,12 @@ def service(tmp_path: Path) -> Service:
     return made
 
 
-@pytest.fixture
-def own(service: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+@pytest.fixture(params=["boto3", "without boto3"])
+def own(service: Service, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Store]:
     server = serve([("127.0.0.1", 0)], service, keys={"test": Key("test", "secret")})
     environment(monkeypatch, server.url)
+    if request.param != "boto3":
+        monkeypatch.setattr(s3, "_boto3", lambda url: None)
     yield open.open_store(f"s3://{BUCKET}/runs/llama")
     server.close()
 
@@ -155,7 +157,7 @@ class Loses:
             real(**arguments)
             try:
                 return real(**arguments)
-            except self._client.exceptions.ClientError as err:
+            except Exception as err:
                 err.response["ResponseMetadata"]["RetryAttempts"] = 1
                 raise
 

@@ -22,11 +22,11 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.secrets.exchange import exchange
 from hyperpod_kit.node.secrets.fetch import fetch
 from hyperpod_kit.node.secrets.keep import keep, missing
-from hyperpod_kit.node.secrets.sign import Credentials
 from hyperpod_kit.node.timing import Clock
+from hyperpod_kit.signing.exchange import exchange
+from hyperpod_kit.signing.request import Credentials
 from tests.support.clock import FakeClock
 from tests.support.http import Responder, served
 

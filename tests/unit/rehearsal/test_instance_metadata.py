@@ -10,9 +10,9 @@ import subprocess
 import pytest
 from botocore.utils import InstanceMetadataFetcher
 
-from hyperpod_kit.node.secrets.role import credentials
 from hyperpod_kit.rehearsal.instance_metadata import InstanceIdentity, Metadata
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
+from hyperpod_kit.signing.role import credentials
 
 NODE = InstanceIdentity(
     "i-0123456789abcdef0",

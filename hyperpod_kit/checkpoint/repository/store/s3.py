@@ -1,4 +1,4 @@
-"""A prefix of an S3 bucket, through boto3, which is imported when the first such root is opened.
+"""A prefix of an S3 bucket, through boto3 or, where there is none, through a client of our own.
 
 New objects are made with `If-None-Match: *`, so two writers of one name cannot both succeed; every body and every part
 carries a CRC-32 that the service checks before it stores anything.
@@ -7,6 +7,7 @@ carries a CRC-32 that the service checks before it stores anything.
 from __future__ import annotations
 
 import errno
+import os
 import time
 from typing import Any, Dict, List
 
@@ -21,6 +22,7 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     check_name,
 )
 from hyperpod_kit.checkpoint.repository.store.s3_errors import code_of, failed, retried
+from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
 from hyperpod_kit.checkpoint.repository.store.s3_upload import S3Writer
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import BackOff
@@ -187,18 +189,24 @@ class S3Store:
 
 
 def connect(url: str) -> S3Store:
-    """The store of `s3://bucket/prefix`; credentials, region and endpoint are boto3's business.
+    """The store of `s3://bucket/prefix`. Credentials, region and endpoint are boto3's business where this Python has
+    it; a node's own has not, and asks by itself (s3_http.py).
 
-    Raises CheckpointError when boto3 is not installed or knows no region.
+    Raises CheckpointError when no bucket is named or no region is known.
     """
+    if not url[len("s3://") :].partition("/")[0]:
+        raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
+    return S3Store(url, _boto3(url) or S3HttpClient(os.environ))
+
+
+def _boto3(url: str) -> Any:
+    """boto3's client; None where there is none. Raises CheckpointError when it knows no region."""
     try:
         import boto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError
     except ImportError:
-        raise CheckpointError(f"{url} needs boto3, which this Python does not have", hint="pip install boto3") from None
-    if not url[len("s3://") :].partition("/")[0]:
-        raise CheckpointError(f"{url} names no bucket", hint="s3://BUCKET/PREFIX")
+        return None
     config = Config(
         retries={"mode": "standard", "total_max_attempts": 5},
         max_pool_connections=32,
@@ -207,6 +215,6 @@ def connect(url: str) -> S3Store:
         tcp_keepalive=True,
     )
     try:
-        return S3Store(url, boto3.client("s3", config=config))
+        return boto3.client("s3", config=config)
     except (BotoCoreError, ValueError) as err:
         raise CheckpointError(f"{url} cannot be reached: {err}") from None

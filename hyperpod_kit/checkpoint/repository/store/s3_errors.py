@@ -53,6 +53,8 @@ def _as_os_error(err: BaseException, url: str) -> OSError:
         message = str(err.args[0]) if err.args else code
         return OSError(number, f"{code}: {message}", url)
     kind = type(err).__name__
+    if isinstance(err, PermissionError):
+        return OSError(errno.EACCES, str(err), url)
     if kind in ("NoCredentialsError", "PartialCredentialsError", "TokenRetrievalError"):
         return OSError(errno.EACCES, str(err), url)
     if type(err).__module__.partition(".")[0] in ("botocore", "urllib3") or isinstance(err, OSError):

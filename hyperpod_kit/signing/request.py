@@ -1,4 +1,4 @@
-"""AWS Signature Version 4 for a JSON request, and the credentials that it is made with.
+"""AWS Signature Version 4, and the credentials that it is made with.
 
 Source: IAM user guide, "Create a signed AWS API request".
 Standard library only, Python 3.8: this file is part of the bundle.
@@ -9,25 +9,41 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from typing import Dict, NamedTuple
+from typing import Dict, Mapping, NamedTuple
 from urllib.parse import urlsplit
+
+PAYLOAD = "x-amz-content-sha256"
+"""The header that S3 wants the body's digest in besides."""
 
 
 class Credentials(NamedTuple):
-    """Of the node's role. Printing them shows nothing."""
+    """Printing them shows nothing. `expires`: Unix seconds, 0 when nobody said."""
 
     access_key: str
     secret_key: str
     token: str = ""
+    expires: float = 0.0
 
     def __repr__(self) -> str:
         return "Credentials(…)"
 
 
 def signed(
-    credentials: Credentials, service: str, region: str, url: str, headers: Dict[str, str], body: bytes, now: float
+    credentials: Credentials,
+    service: str,
+    region: str,
+    method: str,
+    url: str,
+    headers: Mapping[str, str],
+    payload: str,
+    now: float,
 ) -> Dict[str, str]:
-    """The headers of a POST to `url`, those that sign it included. `headers`: lower-case names; `now`: Unix seconds."""
+    """The headers of a request, those that sign it included.
+
+    `url`: path and query as they are sent, the parameters of the query sorted and each with its "=". `headers`:
+    lower-case names. `payload`: SHA-256 of the body in hexadecimal, or a word that S3 takes for it. `now`: Unix
+    seconds.
+    """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     parts = urlsplit(url)
     full = {**headers, "host": parts.netloc, "x-amz-date": stamp}
@@ -36,13 +52,13 @@ def signed(
     names = sorted(full)
     canonical = "\n".join(
         [
-            "POST",
+            method,
             parts.path or "/",
-            "",
+            parts.query,
             *(f"{name}:{full[name].strip()}" for name in names),
             "",
             ";".join(names),
-            hashlib.sha256(body).hexdigest(),
+            payload,
         ]
     )
     scope = f"{stamp[:8]}/{region}/{service}/aws4_request"

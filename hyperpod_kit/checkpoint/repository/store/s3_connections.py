@@ -1,0 +1,191 @@
+"""Connections to S3 that are used again, and bodies that are read from them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import http.client
+import os
+import socket
+import threading
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+from urllib.parse import urlsplit
+
+_CONNECT = 10.0
+"""Seconds for a connection to be made."""
+
+_KEPT = 32
+"""Idle connections."""
+
+
+UNKNOWN = 1 << 62
+"""Bytes that are left of an answer that does not say."""
+
+
+class S3Broken(OSError):
+    """What came is no answer, or not all of one."""
+
+
+class S3Timeout(OSError):
+    """Nothing came for longer than S3 needs."""
+
+
+class AnswerBody:
+    """The body of an answer. All of it read, its connection serves the next request; else that is closed.
+
+    `left`: bytes that are still to come.
+    """
+
+    def __init__(self, pool: Connections, place: Tuple[str, str], connection: Any, answer: Any, left: int) -> None:
+        self._pool, self._place, self._connection, self._answer = pool, place, connection, answer
+        self.left = left
+        self._crc: Optional[int] = None
+        self._wanted = ""
+
+    def expect(self, crc32: str) -> None:
+        """The CRC-32 of all of it, as S3's headers have it; of an object that came in parts ("…-3") nobody has one."""
+        if crc32 and "-" not in crc32:
+            self._crc, self._wanted = 0, crc32
+
+    def read(self, most: int = -1) -> bytes:
+        """The next bytes, as many as `most` unless fewer are left; b"" at the end. Raises OSError."""
+        if self._answer.chunked:
+            return self._chunked(most)
+        want = self.left if most < 0 else min(most, self.left)
+        if not want:
+            return b""
+        try:
+            data: bytes = self._answer.read(want)
+        except (socket.timeout, TimeoutError) as err:
+            raise S3Timeout(f"no byte for {self._connection.timeout:g} s, {self.left} were still to come") from err
+        except http.client.HTTPException as err:
+            raise S3Broken(f"{type(err).__name__} with {self.left} bytes still to come") from None
+        if len(data) < want:
+            raise S3Broken(f"the connection ended with {self.left - len(data)} bytes still to come")
+        self.left -= len(data)
+        if self._crc is not None:
+            self._crc = binascii.crc32(data, self._crc)
+            if not self.left and base64.b64encode(self._crc.to_bytes(4, "big")).decode() != self._wanted:
+                raise S3Broken(f"its CRC-32 is not {self._wanted}, which the service has of it")
+        return data
+
+    def _chunked(self, most: int) -> bytes:
+        """Of an answer whose end shows by itself: S3 sends listings and the end of uploads so."""
+        try:
+            data: bytes = self._answer.read(most if most >= 0 else None)  # all of them, or the end has come
+        except (socket.timeout, TimeoutError) as err:
+            raise S3Timeout(f"no byte for {self._connection.timeout:g} s") from err
+        except http.client.HTTPException as err:
+            raise S3Broken(f"{type(err).__name__}: {err}") from None
+        self.left = 0 if self._answer.isclosed() else self.left
+        return data
+
+    def close(self) -> None:
+        """Give the connection back."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        if self.left or self._answer.will_close:
+            connection.close()
+        else:
+            self._answer.close()
+            self._pool.give_back(self._place, connection)
+
+    def __enter__(self) -> AnswerBody:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class Connections:
+    """Safe for threads. `silence`: seconds without a byte after which an answer is given up."""
+
+    def __init__(self, silence: float) -> None:
+        self._silence = silence
+        self._lock = threading.Lock()
+        self._idle: Dict[Tuple[str, str], List[Any]] = {}
+        self._pid = os.getpid()
+        self._context: Any = None
+
+    def exchange(
+        self, method: str, url: str, headers: Mapping[str, str], body: Optional[bytes]
+    ) -> Tuple[int, Dict[str, str], AnswerBody]:
+        """(status, headers in lower case, the body). Raises OSError."""
+        parts = urlsplit(url)
+        place = (parts.scheme, parts.netloc)
+        connection = self._take(place)
+        try:
+            target = parts.path + (f"?{parts.query}" if parts.query else "")
+            connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+            for name, value in headers.items():
+                connection.putheader(name, value)
+            connection.endheaders(body or None)
+            answer = connection.getresponse()
+            told = {name.lower(): value for name, value in answer.getheaders()}
+            length = self._length(method, answer)
+        except BaseException as err:
+            connection.close()
+            self._drop(place)
+            if isinstance(err, (socket.timeout, TimeoutError)):
+                raise S3Timeout(f"no answer from {parts.netloc} within {connection.timeout:g} s") from None
+            if isinstance(err, http.client.HTTPException):
+                raise S3Broken(f"{type(err).__name__}: {err}") from None
+            raise
+        return answer.status, told, AnswerBody(self, place, connection, answer, length)
+
+    def give_back(self, place: Tuple[str, str], connection: Any) -> None:
+        """For the next request."""
+        with self._lock:
+            idle = self._idle.setdefault(place, [])
+            if len(idle) < _KEPT and self._pid == os.getpid():
+                return idle.append(connection)
+        connection.close()
+
+    def _take(self, place: Tuple[str, str]) -> Any:
+        with self._lock:
+            if self._pid != os.getpid():
+                # A child of fork(2) must not speak on its parent's connections.
+                self._pid, self._idle = os.getpid(), {}
+            idle = self._idle.get(place)
+            if idle:
+                return idle.pop()
+        scheme, netloc = place
+        if scheme != "https":
+            made: Any = http.client.HTTPConnection(netloc, timeout=_CONNECT)
+        else:
+            made = http.client.HTTPSConnection(netloc, timeout=_CONNECT, context=self._tls())
+        made.connect()
+        made.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.timeout = self._silence
+        made.sock.settimeout(self._silence)
+        return made
+
+    def _drop(self, place: Tuple[str, str]) -> None:
+        """Where one was dead, others are too."""
+        with self._lock:
+            idle = self._idle.pop(place, [])
+        for connection in idle:
+            connection.close()
+
+    def _tls(self) -> Any:
+        import ssl  # 10 ms that who speaks to a stand-in does not need
+
+        if self._context is None:
+            self._context = ssl.create_default_context(cafile=os.environ.get("AWS_CA_BUNDLE") or None)
+        return self._context
+
+    @staticmethod
+    def _length(method: str, answer: Any) -> int:
+        """Bytes of the body. Raises S3Broken when nobody says: an answer that ends early must be seen."""
+        if method == "HEAD" or answer.status in (204, 304):
+            return 0
+        if answer.length is not None:
+            return int(answer.length)
+        if answer.chunked:
+            return UNKNOWN
+        raise S3Broken("an answer without a length")

@@ -1,0 +1,281 @@
+"""The calls of S3 that a checkpoint root needs, for a Python without boto3: a node's own, or an agent's.
+
+Named and answered as boto3's client does, so that what is written for one works with the other; `S3Refused` carries the
+answer in `response`, as botocore's ClientError. Source of the requests: Amazon S3 API reference.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import http.client
+import time
+import xml.etree.ElementTree as ElementTree
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple, Union
+from urllib.parse import quote, unquote_plus
+from xml.sax.saxutils import escape
+
+from hyperpod_kit.checkpoint.repository.store.s3_connections import AnswerBody, Connections, S3Broken
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.signing import chain
+from hyperpod_kit.signing.request import PAYLOAD, signed
+from hyperpod_kit.system.wait import BackOff
+
+TRIES = 5
+PAUSES = BackOff(0.2, 5.0)
+"""Times that a request is sent at most, and the seconds between them: as boto3's standard mode has it."""
+
+LARGEST_ANSWER = 8 << 20
+"""Bytes of an answer that is no object: a listing of 1,000 names of 1,024 bytes, each of them escaped, is smaller."""
+
+AGAIN = (429, 500, 502, 503, 504)
+"""Statuses after which the same request may work."""
+
+STALE = ("ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidAccessKeyId", "TokenRefreshRequired")
+"""Codes after which newer credentials may work."""
+
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+
+class S3Refused(Exception):
+    """The service answered, and it was no success. `response` as botocore's ClientError has it."""
+
+    def __init__(self, operation: str, code: str, message: str, status: int, retries: int) -> None:
+        super().__init__(f"An error occurred ({code}) when calling {operation}: {message}")
+        self.response = {
+            "Error": {"Code": code, "Message": message},
+            "ResponseMetadata": {"HTTPStatusCode": status, "RetryAttempts": retries},
+        }
+
+
+class S3Answer(NamedTuple):
+    """`headers` in lower case; `data`: the body, whole, unless it is an object's: that is read by who asked."""
+
+    status: int
+    headers: Dict[str, str]
+    body: AnswerBody
+    data: bytes
+
+
+class S3HttpClient:
+    """See the module. Safe for threads. Every method raises S3Refused, PermissionError (no credentials), and other
+    OSErrors when the service does not answer."""
+
+    def __init__(self, environ: Mapping[str, str], *, tries: int = TRIES, silence: float = 60.0) -> None:
+        self._chain = chain.CredentialChain(environ)
+        self._region = chain.region(environ)
+        self._endpoint = chain.endpoint(environ, "S3")
+        if not self._region and not self._endpoint:
+            raise CheckpointError(
+                "no region of S3 is known here: not in the environment, not in ~/.aws, not from the metadata service",
+                hint="export AWS_REGION=us-west-2",
+            )
+        self._regions: Dict[str, str] = {}
+        self._tries = tries
+        self._connections = Connections(silence)
+
+    def head_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
+        """Size and ETag."""
+        answer = self._ask("HeadObject", "HEAD", Bucket, Key)
+        return {"ContentLength": int(answer.headers["content-length"]), "ETag": answer.headers["etag"]}
+
+    def get_object(
+        self, Bucket: str, Key: str, Range: str = "", IfMatch: str = "", ChecksumMode: str = ""
+    ) -> Dict[str, Any]:
+        """`Body` has `read`, and is given back by `with`; a body that breaks off raises OSError, and one that does not
+        have the CRC-32 that the service has of it does so at its end."""
+        headers = {name: value for name, value in (("range", Range), ("if-match", IfMatch)) if value}
+        if ChecksumMode:
+            headers["x-amz-checksum-mode"] = ChecksumMode
+        answer = self._ask("GetObject", "GET", Bucket, Key, headers=headers, stream=True)
+        if not Range:
+            answer.body.expect(answer.headers.get("x-amz-checksum-crc32", ""))
+        return {"Body": answer.body, "ContentLength": answer.body.left}
+
+    def list_objects_v2(
+        self, Bucket: str, Prefix: str = "", Delimiter: str = "", StartAfter: str = "", ContinuationToken: str = ""
+    ) -> Dict[str, Any]:
+        """Up to 1,000 names."""
+        query = {"list-type": "2", "encoding-type": "url", "prefix": Prefix, "delimiter": Delimiter}
+        if ContinuationToken:
+            query["continuation-token"] = ContinuationToken
+        elif StartAfter:
+            query["start-after"] = StartAfter
+        page = _document(self._ask("ListObjectsV2", "GET", Bucket, "", query).data)
+        found: Dict[str, Any] = {
+            "Contents": [{"Key": _name(item, "Key")} for item in page.iter("Contents")],
+            "CommonPrefixes": [{"Prefix": _name(item, "Prefix")} for item in page.iter("CommonPrefixes")],
+            "IsTruncated": page.findtext("IsTruncated") == "true",
+        }
+        if found["IsTruncated"]:
+            found["NextContinuationToken"] = page.findtext("NextContinuationToken") or ""
+            if not found["NextContinuationToken"]:
+                raise S3Broken("a listing that goes on and does not say where")
+        return found
+
+    def put_object(
+        self, Bucket: str, Key: str, Body: Union[bytes, bytearray], IfNoneMatch: str = "", ChecksumAlgorithm: str = ""
+    ) -> Dict[str, Any]:
+        """A small object, whole."""
+        headers = {"if-none-match": IfNoneMatch} if IfNoneMatch else {}
+        answer = self._ask("PutObject", "PUT", Bucket, Key, headers=headers, body=bytes(Body))
+        return {"ETag": answer.headers.get("etag", "")}
+
+    def delete_object(self, Bucket: str, Key: str) -> Dict[str, Any]:
+        """What is not there is fine."""
+        self._ask("DeleteObject", "DELETE", Bucket, Key)
+        return {}
+
+    def create_multipart_upload(self, Bucket: str, Key: str, ChecksumAlgorithm: str = "") -> Dict[str, Any]:
+        """`UploadId`."""
+        headers = {"x-amz-checksum-algorithm": ChecksumAlgorithm} if ChecksumAlgorithm else {}
+        answer = self._ask("CreateMultipartUpload", "POST", Bucket, Key, {"uploads": ""}, headers, b"")
+        return {"UploadId": _document(answer.data).findtext("UploadId") or ""}
+
+    def upload_part(
+        self, Bucket: str, Key: str, PartNumber: int, UploadId: str, Body: bytes, ChecksumAlgorithm: str = ""
+    ) -> Dict[str, Any]:
+        """`ETag`, and the CRC-32 that the service has checked."""
+        query = {"partNumber": str(PartNumber), "uploadId": UploadId}
+        answer = self._ask("UploadPart", "PUT", Bucket, Key, query, {}, Body)
+        return {"ETag": answer.headers["etag"], "ChecksumCRC32": _crc32(Body)}
+
+    def complete_multipart_upload(
+        self, Bucket: str, Key: str, UploadId: str, MultipartUpload: Mapping[str, Any], IfNoneMatch: str = ""
+    ) -> Dict[str, Any]:
+        """The object is there after it. A refusal may come in an answer that begins like a success."""
+        parts = "".join(
+            "<Part>" + "".join(f"<{name}>{escape(str(value))}</{name}>" for name, value in part.items()) + "</Part>"
+            for part in MultipartUpload["Parts"]
+        )
+        body = (
+            '<CompleteMultipartUpload xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
+            f"{parts}</CompleteMultipartUpload>"
+        ).encode()
+        headers = {"if-none-match": IfNoneMatch} if IfNoneMatch else {}
+        operation = "CompleteMultipartUpload"
+        answer = self._ask(operation, "POST", Bucket, Key, {"uploadId": UploadId}, headers, body)
+        document = _document(answer.data)
+        if document.tag == "Error":
+            raise S3Refused(operation, document.findtext("Code") or "", document.findtext("Message") or "", 200, 0)
+        return {}
+
+    def abort_multipart_upload(self, Bucket: str, Key: str, UploadId: str) -> Dict[str, Any]:
+        """Give back what was sent."""
+        self._ask("AbortMultipartUpload", "DELETE", Bucket, Key, {"uploadId": UploadId})
+        return {}
+
+    def _ask(
+        self,
+        operation: str,
+        method: str,
+        bucket: str,
+        key: str,
+        query: Optional[Mapping[str, str]] = None,
+        headers: Optional[Mapping[str, str]] = None,
+        body: Optional[bytes] = None,
+        stream: bool = False,
+    ) -> S3Answer:
+        """A successful answer, whose body is still to be read with `stream`; tried again while that can help."""
+        full = dict(headers or {})
+        if body is not None:
+            full["content-length"] = str(len(body))
+        if body and method == "PUT":
+            full["x-amz-checksum-crc32"] = _crc32(body)
+        renewed = False
+        for number in range(self._tries):
+            if number:
+                time.sleep(PAUSES.pause(number))
+            last = number + 1 == self._tries
+            region, code, message = "", "", ""
+            try:
+                answer = self._send(method, bucket, key, query or {}, full, body, stream)
+                if 200 <= answer.status < 300:
+                    return answer
+                region = answer.headers.get("x-amz-bucket-region", "")
+                code, message = _refusal(answer)
+            except PermissionError:
+                raise
+            except OSError:
+                if last:
+                    raise
+                continue
+            if region and region != self._regions.get(bucket, self._region) and answer.status in (301, 400):
+                self._regions[bucket] = region
+                continue
+            if code in STALE and not renewed:
+                self._chain.forget()
+                renewed = True
+                continue
+            if last or not (answer.status in AGAIN or code in ("RequestTimeout", "SlowDown", "InternalError")):
+                raise S3Refused(operation, code, message, answer.status, number)
+        raise S3Refused(operation, code, message, answer.status, number)
+
+    def _send(
+        self,
+        method: str,
+        bucket: str,
+        key: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Optional[bytes],
+        stream: bool,
+    ) -> S3Answer:
+        """One request, one answer. Raises PermissionError without credentials, OSError, HTTPException."""
+        region = self._regions.get(bucket, self._region) or "us-east-1"
+        url = self._url(bucket, key, region, query)
+        payload = UNSIGNED if url.startswith("https:") and body else hashlib.sha256(body or b"").hexdigest()
+        full = signed(self._chain.get(), "s3", region, method, url, {**headers, PAYLOAD: payload}, payload, time.time())
+        status, told, answer = self._connections.exchange(method, url, full, body)
+        if stream and status < 300:
+            return S3Answer(status, told, answer, b"")
+        with answer:
+            data = answer.read(LARGEST_ANSWER)
+            if answer.left and answer.read(1):
+                raise S3Broken(f"an answer of more than {LARGEST_ANSWER} bytes")
+        return S3Answer(status, told, answer, data)
+
+    def _url(self, bucket: str, key: str, region: str, query: Mapping[str, str]) -> str:
+        """Virtual-hosted, as AWS wants it; by path at an endpoint of one's own, and for a name that no certificate of
+        AWS's covers."""
+        path = quote(key, safe="/-_.~")
+        if self._endpoint:
+            base = f"{self._endpoint}/{bucket}/{path}"
+        else:
+            domain = f"s3.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")
+            base = f"https://{domain}/{bucket}/{path}" if "." in bucket else f"https://{bucket}.{domain}/{path}"
+        words = "&".join(f"{quote(name, safe='-_.~')}={quote(query[name], safe='-_.~')}" for name in sorted(query))
+        return f"{base}?{words}" if words else base
+
+
+def _crc32(body: bytes) -> str:
+    """As S3's headers have it."""
+    return base64.b64encode(binascii.crc32(body).to_bytes(4, "big")).decode()
+
+
+def _refusal(answer: S3Answer) -> Tuple[str, str]:
+    """(code, message); an answer to HEAD has no body, so its status is its code."""
+    try:
+        found = _document(answer.data)
+        return found.findtext("Code") or str(answer.status), found.findtext("Message") or ""
+    except S3Broken:
+        return str(answer.status), http.client.responses.get(answer.status, "")
+
+
+def _document(data: bytes) -> ElementTree.Element:
+    """The root, without name spaces. Raises S3Broken."""
+    if b"<!" in data:
+        raise S3Broken("an answer with declarations of its own")
+    try:
+        root = ElementTree.fromstring(data)
+    except ElementTree.ParseError as err:
+        raise S3Broken(f"an answer that is no XML: {err}") from None
+    for item in root.iter():
+        item.tag = item.tag.rpartition("}")[2]
+    return root
+
+
+def _name(item: ElementTree.Element, tag: str) -> str:
+    return unquote_plus(item.findtext(tag) or "", errors="surrogateescape")

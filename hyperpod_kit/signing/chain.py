@@ -1,0 +1,96 @@
+"""Credentials, region and endpoint where AWS's own programs look for them: the environment, the files of ~/.aws, the
+node's role. What needs more than reading (SSO, a role to assume, a process to ask) is boto3's business.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+import threading
+import time
+from typing import Dict, Mapping, NamedTuple, Optional, Tuple
+
+from hyperpod_kit.signing import role
+from hyperpod_kit.signing.request import Credentials
+
+EARLY = 300.0
+"""Seconds before their end at which credentials are asked for anew: AWS has newer ones by then."""
+
+AGAIN = 900.0
+"""Seconds for which credentials are used that do not say when they end: a file may be written anew."""
+
+
+class AwsFiles(NamedTuple):
+    """What the files of ~/.aws say in one profile; empty what they do not."""
+
+    credentials: Optional[Credentials]
+    region: str
+    endpoint: str
+
+
+def profile(environ: Mapping[str, str]) -> AwsFiles:
+    """The profile that AWS_PROFILE names, or `default`. A file that cannot be read says nothing."""
+    name = environ.get("AWS_PROFILE") or "default"
+    config = _section(environ.get("AWS_CONFIG_FILE"), "config", "default" if name == "default" else f"profile {name}")
+    secret = {**config, **_section(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
+    found = None
+    if secret.get("aws_access_key_id") and secret.get("aws_secret_access_key"):
+        found = Credentials(
+            secret["aws_access_key_id"], secret["aws_secret_access_key"], secret.get("aws_session_token", "")
+        )
+    return AwsFiles(found, config.get("region", ""), config.get("endpoint_url", ""))
+
+
+def _section(path: Optional[str], name: str, section: str) -> Dict[str, str]:
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path or os.path.join(os.path.expanduser("~"), ".aws", name))
+        return dict(parser.items(section)) if parser.has_section(section) else {}
+    except (configparser.Error, ValueError, OSError):
+        return {}
+
+
+def region(environ: Mapping[str, str]) -> str:
+    """The region, "" where nobody says."""
+    named = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or profile(environ).region
+    return named or role.region(environ)
+
+
+def endpoint(environ: Mapping[str, str], service: str) -> str:
+    """Where a service is when it is not where AWS has it; else "". `service` in capitals, as in the variable's name."""
+    named = environ.get(f"AWS_ENDPOINT_URL_{service}") or environ.get("AWS_ENDPOINT_URL") or profile(environ).endpoint
+    return named.rstrip("/")
+
+
+class CredentialChain:
+    """The credentials of a process, asked for anew before they end. Safe for threads."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._found: Optional[Credentials] = None
+        self._until = 0.0
+
+    def get(self) -> Credentials:
+        """Raises PermissionError, which says where was looked."""
+        with self._lock:
+            if self._found is None or time.time() >= self._until:
+                self._found, why = self._look()
+                if self._found is None:
+                    raise PermissionError(why)
+                self._until = self._found.expires - EARLY if self._found.expires else time.time() + AGAIN
+            return self._found
+
+    def forget(self) -> None:
+        """The service does not take them any more."""
+        with self._lock:
+            self._found = None
+
+    def _look(self) -> Tuple[Optional[Credentials], str]:
+        found = role.of_environment(self._environ) or profile(self._environ).credentials
+        if found:
+            return found, ""
+        found, why = role.of_node(self._environ)
+        return found, f"no AWS credentials in the environment or in ~/.aws, and {why}"

@@ -1,0 +1,84 @@
+"""What the metadata service says of this node: the credentials of its role, and its region.
+
+Only IMDSv2, which needs a token: version 1 may be switched off. Standard library only, Python 3.8: this file is part
+of the bundle.
+"""
+
+from __future__ import annotations
+
+import calendar
+import json
+import time
+from typing import Dict, Mapping, Optional, Tuple
+
+from hyperpod_kit.signing.exchange import exchange
+from hyperpod_kit.signing.request import Credentials
+
+METADATA = "http://169.254.169.254"
+ROLES = "/latest/meta-data/iam/security-credentials/"
+REGION = "/latest/meta-data/placement/region"
+
+
+def credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
+    """(the credentials, from the environment where somebody set them, or None; why there are none)."""
+    found = of_environment(environ)
+    return (found, "") if found else of_node(environ)
+
+
+def of_environment(environ: Mapping[str, str]) -> Optional[Credentials]:
+    """Those that somebody set."""
+    if not environ.get("AWS_ACCESS_KEY_ID") or not environ.get("AWS_SECRET_ACCESS_KEY"):
+        return None
+    return Credentials(
+        environ["AWS_ACCESS_KEY_ID"], environ["AWS_SECRET_ACCESS_KEY"], environ.get("AWS_SESSION_TOKEN", "")
+    )
+
+
+def of_node(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
+    """(the credentials of the node's role, or None; why there are none)."""
+    base, headers, why = _token(environ)
+    if why:
+        return None, why
+    role = exchange("GET", base + ROLES, headers, proxies=False)
+    name = role.body.decode("ascii", "replace").split("\n")[0].strip()
+    if role.status != 200 or not name:
+        return None, f"the metadata service at {base} knows no role of this node: {_why(role.status, role.body)}"
+    answer = exchange("GET", base + ROLES + name, headers, proxies=False)
+    try:
+        said = json.loads(answer.body)
+        found = Credentials(said["AccessKeyId"], said["SecretAccessKey"], said["Token"], _moment(said))
+        return found, ""
+    except (ValueError, KeyError, TypeError):
+        return None, f"the metadata service at {base} has no credentials of role {name}: status {answer.status}"
+
+
+def region(environ: Mapping[str, str]) -> str:
+    """The region that this node is in, "" where nobody says."""
+    base, headers, why = _token(environ)
+    answer = exchange("GET", base + REGION, headers, proxies=False) if not why else None
+    return answer.body.decode("ascii", "replace").strip() if answer and answer.status == 200 else ""
+
+
+def _token(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str], str]:
+    """(where the service is, the headers for it, why there is none)."""
+    base = environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT", METADATA).rstrip("/")
+    if environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+        return base, {}, "AWS_EC2_METADATA_DISABLED=true"
+    token = exchange(
+        "PUT", f"{base}/latest/api/token", {"X-aws-ec2-metadata-token-ttl-seconds": "300"}, b"", proxies=False
+    )
+    if token.status != 200:
+        return base, {}, f"the metadata service at {base} gives no token: {_why(token.status, token.body)}"
+    return base, {"X-aws-ec2-metadata-token": token.body.decode("ascii", "replace").strip()}, ""
+
+
+def _moment(said: Mapping[str, str]) -> float:
+    """When they expire; 0 when that is not said as AWS does."""
+    try:
+        return float(calendar.timegm(time.strptime(said["Expiration"], "%Y-%m-%dT%H:%M:%SZ")))
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+
+
+def _why(status: int, body: bytes) -> str:
+    return f"status {status}" if status else body.decode(errors="replace")

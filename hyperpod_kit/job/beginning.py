@@ -73,6 +73,7 @@ class Beginning:
                 job.id,
                 self.signals.pause,
                 limit=min(CLAIM_WAIT, self.options.storage_wait),
+                root=self.options.root,
             )
             return True
         except HyperpodKitError as err:

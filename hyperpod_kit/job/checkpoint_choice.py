@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_KIND, HPK_RESUME_MEMORY, HPK_RESUME_STEP
 from hyperpod_kit.errors import NoCheckpoint
+from hyperpod_kit.job import state_place
 
 Chooser = Callable[[str, Mapping[str, str]], Any]
 """chooser(root, passed_over) -> Found(attempt, epoch, seq, step, rejected).
@@ -152,10 +152,10 @@ def choose_there(
     root: str, state: str, chooser: Chooser, passed_over: Mapping[str, str], unreadable: Mapping[str, str]
 ) -> Choice:
     """`choose` of a root that is there before and after: one that is away reads like an empty one. Raises as `choose`,
-    and OSError when our directory in it, `state`, is not there."""
-    os.stat(state)
+    and OSError when it, or the directory of its records, `state`, is not there."""
+    state_place.require(root, state)
     choice = choose(root, chooser, passed_over, unreadable)
-    os.stat(state)
+    state_place.require(root, state)
     return choice
 
 

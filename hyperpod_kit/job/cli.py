@@ -85,7 +85,19 @@ def build_parser() -> argparse.ArgumentParser:
         "run --checkpoint-root /fsx/$USER/run1 --nodes 8 --stall 900 -- python train.py  # of 9: one is spare",
         usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...",
     )
-    run.add_argument("--checkpoint-root", required=True, metavar="DIR", help="on a file system that all nodes share")
+    run.add_argument(
+        "--checkpoint-root",
+        required=True,
+        metavar="ROOT",
+        help="a directory on a file system that all nodes share, also of Mountpoint for S3; or s3://BUCKET/PREFIX",
+    )
+    run.add_argument(
+        "--state",
+        default="",
+        metavar="DIR",
+        help="with a root in S3: a directory that all nodes share, for our records of it (default: below HOME or where "
+        "the job was submitted, whichever is on a shared file system)",
+    )
     run.add_argument(
         "--max-restarts",
         type=int,
@@ -211,6 +223,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _run(args: argparse.Namespace, command: List[str]) -> int:
+    from hyperpod_kit.job import state_place
     from hyperpod_kit.job.decider import Decider
     from hyperpod_kit.job.options import RunOptions
     from hyperpod_kit.job.report import JobReport
@@ -223,8 +236,10 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
             f"{HPK_RESUME_FROM}={wanted} is set, and `job run` tells the ranks where they begin",
             hint=f"unset {HPK_RESUME_FROM}; to go back to a checkpoint: hyperpod-kit job run --from ATTEMPT",
         )
+    root = state_place.absolute(args.checkpoint_root)
     options = RunOptions(
-        root=os.path.abspath(args.checkpoint_root),
+        root=root,
+        state_directory=state_place.chosen(root, args.state, os.environ),
         command=tuple(command),
         policy=RetryPolicy(max_requeues=args.max_requeues, backoff=args.backoff),
         max_restarts=args.max_restarts,
@@ -246,9 +261,10 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
 
 
 def _rewind(args: argparse.Namespace) -> int:
+    from hyperpod_kit.job import state_place
     from hyperpod_kit.job.rewinding import rewind
 
-    root = args.root if "://" in args.root else os.path.abspath(args.root)
+    root = state_place.absolute(args.root)
     made = rewind(root, args.attempt, LocalRunner(), getpass.getuser())
     if args.json:
         terminal.data({**made._asdict(), "order": list(made.order)})
@@ -267,13 +283,14 @@ def _exec(words: List[str], command: List[str]) -> int:
 
 
 def _task_prolog() -> int:
-    from hyperpod_kit.job import shared_decision
+    from hyperpod_kit.job import shared_decision, state_place
     from hyperpod_kit.job.options import RunOptions, prepare
 
     root = os.environ.get(HPK_CHECKPOINT_ROOT)
     if not root:
         return 0
-    options = RunOptions(os.path.abspath(root), ())
+    root = state_place.absolute(root)
+    options = RunOptions(root, (), state_directory=state_place.chosen(root, "", os.environ))
     by = f"{os.environ.get('SLURM_PROCID', '')}@{os.uname().nodename}"
     prepare(options)
     try:

@@ -62,8 +62,11 @@ class Container:
         script = _FIND.format(pythons=pythons, oldest=OLDEST, code=NO_PYTHON, words=".".join(map(str, OLDEST)))
         return ["/bin/sh", "-c", script, "hyperpod-kit", *rest]
 
-    def doubts(self, root: str, command: Sequence[str], program: str, fstabs: Sequence[str] = FSTABS) -> Iterator[str]:
-        """What will probably go wrong inside, each with what to type. `program`: ours, as the wrapper starts it."""
+    def doubts(
+        self, needed: Sequence[str], command: Sequence[str], program: str, fstabs: Sequence[str] = FSTABS
+    ) -> Iterator[str]:
+        """What will probably go wrong inside, each with what to type. `needed`: directories of checkpoints and records;
+        `program`: ours, as the wrapper starts it."""
         seen = (*self.mounts, *_mounted(fstabs))
         if not covered(program, seen):
             place = program[: program.rfind("/hyperpod_kit/")]
@@ -71,11 +74,12 @@ class Container:
                 f"{place} is in none of the container's mounts, and each rank is started through it; "
                 f"add --container-mounts={place}:{place}:ro"
             )
-        if not covered(root, seen):
-            yield (
-                f"{root} is in none of the container's mounts: no rank starts that does not find it there; "
-                f"add --container-mounts={top(root)}:{top(root)}"
-            )
+        for path in needed:
+            if not covered(path, seen):
+                yield (
+                    f"{path} is in none of the container's mounts: no rank starts that does not find it there; "
+                    f"add --container-mounts={top(path)}:{top(path)}"
+                )
         if not self.workdir:
             files = [word for word in command if not word.startswith(("-", "/")) and os.path.isfile(word)]
             if files:

@@ -91,7 +91,7 @@ class Decider:
         self._patience = Patience(options, runner, self._signals, report, self._heed)
         self._proving = ProvingStep(options, env, report)
         self._resumption = Resumption(options, self._patience, self._proving, chooser, prover)
-        self._storage = CheckpointRoot(options.state, options.storage_wait, self._signals, report)
+        self._storage = CheckpointRoot(options.state, options.storage_wait, self._signals, report, options.root)
         self._away_since: Optional[float] = None
         self._unwritten = 0
         self._limit = descriptors.soft()  # what the ranks get
@@ -126,7 +126,7 @@ class Decider:
         hyperpod = step.on_hyperpod(self._runner)
         descriptors.raise_limit()
         inside = self._container
-        for doubt in inside.doubts(self._options.root, self._options.command, step.program()) if inside else ():
+        for doubt in inside.doubts(self._options.places, self._options.command, step.program()) if inside else ():
             self._report("container", doubt)
         if short := lifeline.shortage(len(self._job.nodes)):
             self._report("descriptors", short)

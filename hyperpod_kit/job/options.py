@@ -6,7 +6,9 @@ import os
 from dataclasses import dataclass, field
 from typing import Optional, Tuple
 
-from hyperpod_kit.errors import JobError
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.errors import CheckpointError, JobError
+from hyperpod_kit.job import state_place
 from hyperpod_kit.job.retry_policy import RetryPolicy
 
 
@@ -20,7 +22,8 @@ class RunOptions:
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine). `flush_wait`: how long nodes are waited for that
-    still bring captures of the run before to storage.
+    still bring captures of the run before to storage. `state_directory`: where our records are, `<root>/.hpk` when it
+    is empty (state_place.py).
     """
 
     root: str
@@ -41,11 +44,17 @@ class RunOptions:
     srun: str = "srun"
     prove_bytes: bool = False
     rewind_to: str = ""
+    state_directory: str = ""
 
     @property
     def state(self) -> str:
-        """Our own directory beside the checkpoints."""
-        return os.path.join(self.root, ".hpk")
+        """Our own directory."""
+        return self.state_directory or os.path.join(self.root, state_place.OURS)
+
+    @property
+    def places(self) -> Tuple[str, ...]:
+        """Directories that each rank needs."""
+        return (self.root,) if state_place.is_inside(self.root) else tuple(filter(is_path, (self.root, self.state)))
 
 
 def prepare(options: RunOptions) -> None:
@@ -54,6 +63,13 @@ def prepare(options: RunOptions) -> None:
     Only the last directory of the root is made: where its parent is missing, a file system is not mounted, and a
     fresh empty root on the local disk would make the job start from scratch.
     """
+    if not state_place.is_inside(options.root):
+        return _prepare_apart(options)
+    if options.state_directory not in ("", os.path.join(options.root, state_place.OURS)):
+        raise JobError(
+            f"{options.root} is no mount of Mountpoint's any more, as it was when this run began",
+            hint="is it mounted? hyperpod-kit node status",
+        )
     parent = os.path.dirname(options.root)
     if not os.path.isdir(parent):
         raise JobError(
@@ -67,4 +83,29 @@ def prepare(options: RunOptions) -> None:
         raise JobError(
             f"cannot use {options.root} as checkpoint root: {err.strerror}",
             hint="it must be a directory that the job's user may write",
+        ) from err
+
+
+def _prepare_apart(options: RunOptions) -> None:
+    """The same for a root whose records are elsewhere. Raises JobError."""
+    base = os.path.dirname(options.state)
+    shared = os.path.dirname(base) if os.path.basename(base) == state_place.FOLDER else base
+    if not os.path.isdir(shared):
+        raise JobError(
+            f"the records of {options.root} cannot be kept in {options.state}: {shared} is not there",
+            hint=f"is the shared file system mounted? If it is: mkdir -p {shared}",
+        )
+    try:
+        os.makedirs(options.state, mode=0o750, exist_ok=True)
+    except OSError as err:
+        raise JobError(
+            f"cannot keep the records of {options.root} in {options.state}: {err.strerror}", hint="--state DIR"
+        ) from err
+    try:
+        state_place.take(options.root, options.state)
+    except (CheckpointError, OSError) as err:
+        raise JobError(
+            f"cannot use {options.root} as checkpoint root: {err}",
+            hint="it needs s3:ListBucket, s3:GetObject, s3:PutObject, and s3:DeleteObject for retention; through "
+            "Mountpoint a mount that is not read-only: hyperpod-kit policy",
         ) from err

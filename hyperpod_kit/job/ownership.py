@@ -29,14 +29,23 @@ _WRITING = 10.0
 """Seconds that a claim may be there without its text, where a file system cannot create it whole."""
 
 
-def claim(runner: Runner, state: str, job: JobId, pause: Callable[[float], None], *, limit: float = 120.0) -> None:
-    """Take the root for this job; nothing to do when it has it. `state`: the directory `<root>/.hpk`.
+def claim(
+    runner: Runner,
+    state: str,
+    job: JobId,
+    pause: Callable[[float], None],
+    *,
+    limit: float = 120.0,
+    root: str = "",
+) -> None:
+    """Take the root for this job; nothing to do when it has it. `state`: the directory of its records; `root`: given
+    where that is not in it.
 
     Raises RunIsOwned when another live job has it, Unreachable when Slurm did not say within `limit` seconds whether
     that job is alive, OSError.
     """
     end = time.monotonic() + limit
-    root = os.path.dirname(state)
+    root = root or os.path.dirname(state)
     while True:
         number, owner = _last(state, pause)
         if owner == job.name:

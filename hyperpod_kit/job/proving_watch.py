@@ -15,6 +15,7 @@ import time
 from typing import Callable, Iterator, NamedTuple, Tuple
 
 from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.job import checkpoint_choice, step
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
@@ -30,7 +31,7 @@ _END = 5.0
 @contextlib.contextmanager
 def beside(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
     """Prove while the block lasts, unless the root is known to be our own Manager's."""
-    if choice.kind == checkpoint_choice.OURS and choice.source != checkpoint_choice.NONE:
+    if not is_path(root) or (choice.kind == checkpoint_choice.OURS and choice.source != checkpoint_choice.NONE):
         yield
         return
     argv = [sys.executable or "/usr/bin/python3", "-I", "-S", step.program(), "prove", "--watch", root]

@@ -15,7 +15,8 @@ import threading
 import time
 from typing import Any, List, Mapping, Optional, Sequence
 
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_PROGRESS, HPK_STATE
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
 from hyperpod_kit.job import container, launches
 from hyperpod_kit.job.exits import AGAIN, Exit, write
@@ -101,16 +102,18 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     began = time.time()
     node = env.get("SLURMD_NODENAME") or os.uname().nodename
     state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
-    probe = Probe(state) if state else None
+    checkpoints = env.get(HPK_CHECKPOINT_ROOT, "")
+    probe = Probe(state, checkpoints) if state else None
     progress = RankProgress()
     signals = SignalsOfTask(only_us=tracking.only_tasks_are_signalled(tracking.own_groups()))
-    if inside and state and not container.mounted(state):
-        print(
-            f"hyperpod-kit: nothing is mounted in this container that holds {state}: no rank can be started; "
-            f"add it to --container-mounts",
-            file=sys.stderr,
-        )
-        return container.NOT_MOUNTED
+    for path in filter(is_path, (state, checkpoints)) if inside and state else ():
+        if not container.mounted(path):
+            print(
+                f"hyperpod-kit: nothing is mounted in this container that holds {path}: no rank can be started; "
+                f"add it to --container-mounts",
+                file=sys.stderr,
+            )
+            return container.NOT_MOUNTED
     line = Lifeline(env, node)
     first = env.get("SLURM_LOCALID", "0") == "0"
     if probe and first and not probe.answers():
@@ -141,7 +144,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             signals.meant_for(child)
             orphaned = Orphaned(child, parent)
             root = (
-                RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), inside=inside)
+                RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), root=checkpoints, inside=inside)
                 if state and first
                 else None
             )

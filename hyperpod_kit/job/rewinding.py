@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
+from typing import Tuple
 
 from hyperpod_kit.checkpoint.repository import catalog, rewinds
 from hyperpod_kit.checkpoint.repository.rewinds import Rewind
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.errors import CheckpointError, RunIsOwned
-from hyperpod_kit.job import ownership
+from hyperpod_kit.errors import CheckpointError, JobError, RunIsOwned
+from hyperpod_kit.job import ownership, state_place
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.run import Runner
 
@@ -21,13 +21,22 @@ def rewind(root: str, attempt: str, runner: Runner, by: str) -> Rewind:
     to save would be left too; Unreachable, CheckpointError, OSError."""
     # Before it is asked who uses the root: what a job begins from now on is not left.
     epoch = catalog.highest(open_store(root))[0]
-    owner, word = ownership.user_of(runner, os.path.join(root, ".hpk"), time.sleep)
+    owner, word = _user_of(root, runner)
     if owner:
         raise RunIsOwned(
             f"{root} is used by job {owner}, which is {word}: what it goes on to save would be left as well",
             hint=f"scancel {owner}, and then the same again",
         )
     return _record(root, attempt, by, epoch)
+
+
+def _user_of(root: str, runner: Runner) -> Tuple[str, str]:
+    """As `ownership.user_of`; nobody of a root of which no job has kept records."""
+    try:
+        state = state_place.of(root)
+    except JobError:
+        return "", ""
+    return ownership.user_of(runner, state, time.sleep)
 
 
 def at_the_start(root: str, attempt: str, ledger: Ledger, job: str) -> bool:

@@ -1,4 +1,5 @@
-"""Whether the checkpoint root answers on this node, asked so that a mount that hangs does not take us with it."""
+"""Whether the checkpoint root and our records of it answer on this node, asked so that a mount that hangs does not take
+us with it."""
 
 from __future__ import annotations
 
@@ -10,9 +11,15 @@ import threading
 import time
 from typing import Callable, List, Optional
 
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.job import state_place
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.untrusted.text import clean
 
 DEADLINE = 5.0
 """Seconds in which a file can be made and removed on a file system that serves."""
@@ -27,10 +34,14 @@ LOOKS_INSIDE = 6
 """Of so many looks in a container one asks the root, whatever the marks say: a mount that the node has made anew is
 whole for the node, and dead for every container that runs."""
 
-_PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file"'
-"""A directory that is listed from a cache says nothing: something has to be written."""
+_PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file" && for each; do [ -e "$each" ] || exit 1; done'
+"""A directory that is listed from a cache says nothing: something has to be written. In what Mountpoint serves nothing
+may be: there the word is looked for that says where our records are."""
 
-_PROBE_BARE = "import os, sys, tempfile; os.unlink(tempfile.mkstemp(prefix='.probe.', dir=sys.argv[1])[1])"
+_PROBE_BARE = (
+    "import os, sys, tempfile; os.unlink(tempfile.mkstemp(prefix='.probe.', dir=sys.argv[1])[1]); "
+    "sys.exit(not all(map(os.path.exists, sys.argv[2:])))"
+)
 """The same, ten times as slow, for a container whose image has no mktemp or rm."""
 
 _SIGNAL = 128
@@ -38,17 +49,22 @@ _SIGNAL = 128
 
 
 class Probe:
-    """One question at a time: a process that hangs in the kernel is not asked a second time, and never waited for."""
+    """One question at a time: a process that hangs in the kernel is not asked a second time, and never waited for.
 
-    def __init__(self, state: str, *, deadline: float = DEADLINE) -> None:
-        self._state = state
+    `state`: the directory of our records; `root`: given where they are not in it.
+    """
+
+    def __init__(self, state: str, root: str = "", *, deadline: float = DEADLINE) -> None:
+        self._places = [state]
+        if root and is_path(root) and os.path.relpath(state, root) != state_place.OURS:
+            self._places.append(os.path.join(root, state_place.MARK))
         self._deadline = deadline
         self._process: Optional[subprocess.Popen[bytes]] = None
 
     def _question(self) -> List[str]:
         if all(map(shutil.which, ("mktemp", "rm"))):
-            return ["/bin/sh", "-c", _PROBE, self._state]
-        return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, self._state]
+            return ["/bin/sh", "-c", _PROBE, *self._places]
+        return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
     def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Takes at most `deadline` seconds."""
@@ -105,11 +121,12 @@ class RootWatch:
         state: str,
         changed: Callable[[bool], None],
         *,
+        root: str = "",
         marks: str = MARKS,
         look: float = LOOK,
         inside: bool = False,
     ) -> None:
-        self._probe = Probe(state)
+        self._probe = Probe(state, root)
         self._inside = inside
         self._changed = changed
         self._marks = marks
@@ -132,19 +149,62 @@ class RootWatch:
         self._over.set()
 
 
-class CheckpointRoot:
-    """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for."""
+class ObjectProbe:
+    """The same for a root in S3, asked on a thread of its own: the word is looked for that says where our records are.
 
-    def __init__(self, state: str, limit: float, signals: Signals, report: JobReport) -> None:
-        self._probe = Probe(state)
+    `why`: what was wrong the last time.
+    """
+
+    def __init__(self, root: str, *, deadline: float = DEADLINE) -> None:
+        self._root = root
+        self._deadline = deadline
+        self._store: Optional[Store] = None
+        self._thread: Optional[threading.Thread] = None
+        self.why = ""
+
+    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Takes at most `deadline` seconds."""
+        end = time.monotonic() + self._deadline
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._ask, daemon=True)
+            self._thread.start()
+        thread, left = self._thread, end - time.monotonic()
+        look_until(thread.is_alive, lambda alive: not alive, BackOff(0.002, 0.1), seconds=left, sleep=sleep)
+        if thread.is_alive():
+            self.why = f"no answer for {self._deadline:g} s"
+            return False
+        self._thread = None
+        return not self.why
+
+    def _ask(self) -> None:
+        try:
+            self._store = self._store or open_store(self._root)
+            self.why = "" if self._store.exists(state_place.MARK) else f"{state_place.MARK} is not there"
+        except (CheckpointError, OSError) as err:
+            self.why = clean(verify.reason_of(err))
+
+
+class CheckpointRoot:
+    """The checkpoint root as `job run` sees it. `limit`: seconds that an outage is waited for. `root`: given where
+    `state`, the directory of our records, is not in it."""
+
+    def __init__(self, state: str, limit: float, signals: Signals, report: JobReport, root: str = "") -> None:
+        self._probe = Probe(state, root)
+        self._objects = None if not root or is_path(root) else ObjectProbe(root)
         self._state = state
+        self._root = root
         self._limit = limit
         self._signals = signals
         self._report = report
 
-    def answers(self) -> bool:
-        """Whether it serves here, now; takes at most DEADLINE."""
-        return self._probe.answers()
+    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Whether it serves here, now; takes at most DEADLINE for each of the two."""
+        return self._probe.answers(sleep) and (self._objects is None or self._objects.answers(sleep))
+
+    def _words(self) -> str:
+        if self._objects is not None and self._objects.why:
+            return f"{self._root} does not answer: {self._objects.why}"
+        return f"{self._state} does not answer"
 
     def outlast(self) -> bool:
         """Whether there was an outage; it is over then, or `limit` is, or a signal came."""
@@ -153,11 +213,11 @@ class CheckpointRoot:
 
         def over() -> bool:
             nonlocal away
-            if self._probe.answers(time.sleep) or signals.stop or signals.warned:
+            if self.answers() or signals.stop or signals.warned:
                 return True
             if not away:
                 # Where the log is on the same file system, this line waits with us.
-                self._report("storage", f"{self._state} does not answer; waiting up to {self._limit:g} s")
+                self._report("storage", f"{self._words()}; waiting up to {self._limit:g} s")
             away = True
             return False
 

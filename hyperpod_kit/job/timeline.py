@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from hyperpod_kit.job import ledger, ledger_row, step_retry_log
+from hyperpod_kit.job import ledger, ledger_row, state_place, step_retry_log
 
 UNFINISHED, NONE = "unfinished", "none"
 
@@ -69,12 +69,13 @@ class Totals:
 
 
 def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[JobAttempt]:
-    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError.
+    """The attempts on a checkpoint root, oldest first; of one job only when it is named. Raises OSError; of a root in
+    S3 JobError when no job has kept records of it, CheckpointError.
 
     `odd`: gets a sentence for each row that is none of ours, and is left out.
     """
     rows = []
-    for number, row in enumerate(ledger.read(os.path.join(root, ".hpk", "attempts.jsonl")), 1):
+    for number, row in enumerate(ledger.read(os.path.join(state_place.of(root), "attempts.jsonl")), 1):
         wrong = ledger_row.problem(row)
         if wrong:
             if odd is not None:

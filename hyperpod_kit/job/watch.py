@@ -7,7 +7,11 @@ import stat
 import time
 from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.state_place import OURS
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, reach
 
 STARTING = 3
@@ -103,6 +107,10 @@ class NodeWatch:
         return sorted(self._bad_since)
 
 
+_REQUESTS = 5.0
+"""Seconds at least between two requests for the names in a root in S3."""
+
+
 class StallWatch:
     """Nothing new in the job's output and nothing new under the checkpoint root for `limit` seconds; 0 never.
 
@@ -114,6 +122,9 @@ class StallWatch:
         self._root = root
         self._fd = fd
         self._clock = clock
+        self._store: Optional[Store] = None
+        self._names: List[str] = []
+        self._asked: Optional[float] = None
         self._mark = self._progress() if limit else None
         self._since = clock()
         self._starting = True
@@ -148,11 +159,22 @@ class StallWatch:
         except OSError:
             marks.append(None)
         try:
-            with os.scandir(self._root) as entries:
-                marks += sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != ".hpk")
-        except OSError:
+            marks += self._saved() if is_path(self._root) else self._objects()
+        except (CheckpointError, OSError):
             marks.append(None)
         return tuple(marks)
+
+    def _saved(self) -> List[object]:
+        with os.scandir(self._root) as entries:
+            return [*sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries if entry.name != OURS)]
+
+    def _objects(self) -> List[object]:
+        """Checkpoints by name alone, asked for a few times within the limit: each time is a request that costs."""
+        now = self._clock()
+        if self._asked is None or now - self._asked >= max(_REQUESTS, self._limit / 8):
+            self._store = self._store or open_store(self._root)
+            self._names, self._asked = list(self._store.list()), now
+        return list(self._names)
 
 
 class AwayWatch:

@@ -39,7 +39,7 @@ class ForeignCheckpoint:
 
 def candidates(root: str) -> List[ForeignCandidate]:
     """All of all kinds, newest step first. Raises OSError."""
-    if not os.path.isdir(root):
+    if not os.path.isdir(root):  # also of one in S3: only what another framework wrote to files is known
         return []
     found = [candidate for detect in DETECTORS for candidate in detect(root)]
     return sorted(found, key=lambda candidate: (-candidate.step, candidate.name))

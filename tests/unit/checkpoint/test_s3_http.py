@@ -104,9 +104,8 @@ def test_credentials_that_have_ended_are_asked_for_anew_once(tmp_path: Any) -> N
     with s3(answer, asked, **files) as client:
         client.list_objects_v2("b")
     assert len(asked) == 2
-    with s3(lambda to, number: to.answer(400, REFUSED % b"ExpiredToken"), asked) as client, pytest.raises(
-        PermissionError, match="ExpiredToken"
-    ):
+    refused = pytest.raises(PermissionError, match="ExpiredToken")
+    with s3(lambda to, number: to.answer(400, REFUSED % b"ExpiredToken"), asked) as client, refused:
         S3Store("s3://b/p", client).list()
     assert len(asked) == 4
 
@@ -128,9 +127,8 @@ def test_a_listing_that_is_none_is_an_error_and_never_empty(body: bytes, word: s
 
 def test_an_answer_larger_than_any_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(s3_http, "LARGEST_ANSWER", 100)
-    with s3(lambda to, number: to.answer(200, b"x" * 101), []) as client, pytest.raises(
-        OSError, match="more than 100 bytes"
-    ):
+    refused = pytest.raises(OSError, match="more than 100 bytes")
+    with s3(lambda to, number: to.answer(200, b"x" * 101), []) as client, refused:
         client.list_objects_v2("b")
 
 
@@ -152,9 +150,8 @@ def test_answers_that_come_in_chunks() -> None:
 
 
 def test_a_refusal_inside_of_a_success() -> None:
-    with s3(lambda to, number: to.answer(200, REFUSED % b"InternalError"), []) as client, pytest.raises(
-        S3Refused, match="InternalError"
-    ):
+    refused = pytest.raises(S3Refused, match="InternalError")
+    with s3(lambda to, number: to.answer(200, REFUSED % b"InternalError"), []) as client, refused:
         client.complete_multipart_upload("b", "k", "u", {"Parts": []})
 
 

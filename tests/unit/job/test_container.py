@@ -60,7 +60,7 @@ def test_what_will_not_work_inside_is_said_with_the_option_to_add(
     def doubts(*options: str, root: str = "/fsx/me/run", command: str = "train.py") -> list[str]:
         found = container.of([IMAGE, *options], {})
         assert found is not None
-        return list(found.doubts(root, ["python", command], step.program(), fstabs))
+        return list(found.doubts((root,), ["python", command], step.program(), fstabs))
 
     first, second = doubts()
     assert "/fsx/me/run is in none of the container's mounts" in first

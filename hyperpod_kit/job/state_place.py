@@ -1,0 +1,116 @@
+"""Where `job run` keeps its records of a checkpoint root: in `<root>/.hpk`, or in a directory elsewhere where the root
+can neither append to a file nor make one exclusively (S3, Mountpoint for S3).
+
+Such a root has one small object, `.hpk/state.json`, made once by the first `job run`: it names that directory, so that
+two jobs cannot keep their records of one root in two places, and whoever asks later finds them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from typing import Iterator, Mapping
+
+from hyperpod_kit.checkpoint.repository import manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_of, open_store
+from hyperpod_kit.errors import CheckpointError, JobError
+from hyperpod_kit.untrusted.text import clean
+
+OURS = ".hpk"
+MARK = f"{OURS}/state.json"
+FORMAT = "hpk-state/1"
+FOLDER = ".hyperpod-kit"
+"""In the shared directory that is chosen; a root has a directory of its own in it."""
+
+SHARED = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "gpfs", "wekafs", "efs", "s3files")
+"""Types of file systems that all nodes of a cluster have in common, `fuse.` before them or not."""
+
+_LARGEST = 4096
+
+
+def absolute(root: str) -> str:
+    """A root as a user types it, the same from everywhere."""
+    return os.path.abspath(root) if is_path(root) else root.rstrip("/")
+
+
+def is_inside(root: str) -> bool:
+    """Whether the root itself can hold the records."""
+    return is_path(root) and mount_of(root) != ("fuse", MOUNTPOINT)
+
+
+def chosen(root: str, named: str, env: Mapping[str, str]) -> str:
+    """The directory of the records: in the root where that can be, else below the directory that the user has named,
+    else below one that all nodes share. The same at each run of a batch script. Raises JobError."""
+    if is_inside(root):
+        if named:
+            raise JobError(f"{root} holds the records of its jobs itself", hint="leave --state away")
+        return os.path.join(root, OURS)
+    words = re.sub(r"[^A-Za-z0-9]+", "-", root.partition("://")[2] or root).strip("-")[-40:]
+    own = f"{words}-{hashlib.sha256(root.encode()).hexdigest()[:10]}"
+    if named:
+        return os.path.join(os.path.abspath(named), own)
+    looked = []
+    for path in _candidates(env):
+        kind = mount_of(path)[0]
+        if kind.rpartition("fuse.")[2] in SHARED and is_inside(path):
+            return os.path.join(path, FOLDER, own)
+        looked.append(f"{path} ({kind or 'unknown'})")
+    raise JobError(
+        f"{root} cannot hold the records of its jobs, which need a directory that all nodes share: none of "
+        f"{', '.join(looked) or 'HOME, SLURM_SUBMIT_DIR'} is known to be one",
+        hint="--state /fsx/$USER",
+    )
+
+
+def _candidates(env: Mapping[str, str]) -> Iterator[str]:
+    for name in ("HOME", "SLURM_SUBMIT_DIR"):
+        if os.path.isabs(env.get(name, "")):
+            yield os.path.normpath(env[name])
+
+
+def take(root: str, state: str) -> None:
+    """Let the root say where its records are, or find that it does. Raises JobError when they are elsewhere,
+    CheckpointError, OSError."""
+    if is_inside(root):
+        return
+    store = open_store(root)
+    if not store.exists(MARK):
+        try:
+            store.create(MARK, manifest.seal_json({"format": FORMAT, "state": state}))
+            return
+        except FileExistsError:
+            pass
+    named = _named(store)
+    if named != state:
+        raise JobError(
+            f"the records of {root} are in {clean(named)}, and this job would keep them in {state}",
+            hint=f"--state {os.path.dirname(named)}, or a root of its own",
+        )
+
+
+def of(root: str) -> str:
+    """The directory of a root's records, for who looks at it later. Raises JobError when none were ever made,
+    CheckpointError, OSError."""
+    if is_inside(root):
+        return os.path.join(root, OURS)
+    try:
+        return _named(open_store(root))
+    except FileNotFoundError:
+        raise JobError(f"no job has ever kept records of {root}: {root}/{MARK} is not there") from None
+
+
+def require(root: str, state: str) -> None:
+    """Raises OSError when the root is not there, which of some reads like an empty one; and CheckpointError."""
+    os.stat(state)
+    if not is_inside(root) and not open_store(root).exists(MARK):
+        raise FileNotFoundError(f"{root}/{MARK} is not there")
+
+
+def _named(store: Store) -> str:
+    body = manifest.open_json(store.read(MARK, _LARGEST), MARK)
+    named = body.get("state")
+    if body.get("format") != FORMAT or not isinstance(named, str) or not os.path.isabs(named) or "\0" in named:
+        raise CheckpointError(f"{store.url}/{MARK} is no word of where the records are")
+    return os.path.normpath(named)

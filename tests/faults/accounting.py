@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Optional
 
-from tests.faults.machines import PROFILE
+from tests.faults.profiles import PROFILE
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm
 

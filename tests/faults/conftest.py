@@ -19,7 +19,9 @@ import pytest
 from hyperpod_kit.rehearsal import host
 from tests.faults.accounting import AccountedSlurm
 from tests.faults.job import Job
-from tests.faults.machines import PREEMPTION, PROFILE, SENDS_SIGNAL, machine_site
+from tests.faults.machines import PREEMPTION, SENDS_SIGNAL, machine_site
+from tests.faults.profiles import IN_S3, PROFILE
+from tests.faults.roots import PrivateBuckets
 from tests.faults.site import PrivateSite, Site
 from tests.faults.table import Table
 from tests.unit.job import private_slurm
@@ -83,7 +85,9 @@ def private_site(make: Callable[..., PrivateSlurm], **more: str) -> Iterator[Sit
     cluster = make(base, nodes=4, **more)
     try:
         cluster.start()
-        yield PrivateSite(cluster)
+        with contextlib.ExitStack() as stack:
+            buckets = stack.enter_context(contextlib.closing(PrivateBuckets(base / "s3"))) if IN_S3 else None
+            yield PrivateSite(cluster, buckets)
     finally:
         cluster.stop()
         shutil.rmtree(base, ignore_errors=True)

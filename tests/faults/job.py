@@ -22,7 +22,7 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --ntasks-per-node=1 --open-mode=append --requeue --auto-resume=1
 #SBATCH --chdir={there} --output={there}/{name}.out
-exec {run} --checkpoint-root {there}/{name} {options} -- /usr/bin/python3 -I {there}/{program} {library} {trainer}
+{more}exec {run} --checkpoint-root {root} {options} -- /usr/bin/python3 -I {there}/{program} {library} {trainer}
 """
 
 
@@ -43,7 +43,8 @@ class Job:
         self.name = name or f"job-{uuid.uuid4().hex[:8]}"
         self.id = id
         self._log = site.here / f"{self.name}.out"
-        self.root = site.here / self.name
+        self.checkpoint_root = site.root(self.name)
+        self.root = site.here / self.name  # of a FolderRoot
 
     def submit(
         self, *trainer: str, sbatch: Sequence[str] = ("-N2",), options: str = "", program: str = "trainer.py"
@@ -55,7 +56,9 @@ class Job:
                 there=self.site.there,
                 name=self.name,
                 run=self.site.run,
-                options=options,
+                more=self.checkpoint_root.script,
+                root=self.checkpoint_root.told,
+                options=f"{self.checkpoint_root.options} {options}",
                 library=self.site.library,
                 program=program,
                 trainer=" ".join(trainer),
@@ -85,7 +88,9 @@ class Job:
 
     def rows(self, event: str = "") -> List[Dict[str, Any]]:
         """The ledger: `attempt`, `ended`, `requeue`, `gave_up`."""
-        return [row for row in read(str(self.root / ".hpk" / "attempts.jsonl")) if event in ("", row.get("event"))]
+        return [
+            row for row in read(str(self.checkpoint_root.state / "attempts.jsonl")) if event in ("", row.get("event"))
+        ]
 
     @property
     def classes(self) -> List[str]:
@@ -126,6 +131,11 @@ class Job:
     def checkpoints(self) -> List[Path]:
         """Committed ones, oldest first."""
         return sorted(path.parent for path in self.root.glob("seq-*/MANIFEST.json"))
+
+    def flip(self, file: str, *checkpoints: str) -> None:
+        """Turn a bit of a file of these checkpoints, of the newest when none is named."""
+        for name in checkpoints or self.checkpoint_root.committed()[-1:]:
+            self.checkpoint_root.flip(name, file)
 
     def broken(self, act: Callable[[], object]) -> Fault:
         """Make a fault and note the moment."""
@@ -210,7 +220,7 @@ class Job:
 
         srun has the environment of the batch script, and that is rank 0's.
         """
-        ours = {f"HPK_CHECKPOINT_ROOT={self.site.there}/{self.name}".encode(), f"SLURM_PROCID={rank}".encode()}
+        ours = {f"HPK_CHECKPOINT_ROOT={self.checkpoint_root.told}".encode(), f"SLURM_PROCID={rank}".encode()}
         found: Dict[str, int] = {}
         sruns: Dict[int, int] = {}
         for entry in Path("/proc").iterdir():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -17,7 +16,9 @@ from hyperpod_kit.rehearsal.machine import inside
 from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
-from hyperpod_kit.rehearsal.profiles import STOCK, profile_of
+from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
+from tests.faults.profiles import PROFILE
+from tests.faults.roots import FolderRoot, Root
 from tests.faults.site import CAPTURER, FOREIGN, TRAINER, output, settle
 from tests.support.wait import until
 
@@ -27,7 +28,7 @@ HELPER = "/usr/sbin/mount.lustre"
 REASON = "hyperpod-kit:mount:fsx:"
 """How our reason for draining a node begins."""
 WORKERS = 3
-PROFILE = profile_of(os.environ.get("HPK_FAULTS_PROFILE", "") or STOCK.name)
+CLUSTER = PROFILE.name if PROFILE.name in PROFILES else STOCK.name
 """The kind of cluster that the machines are."""
 
 PREEMPTION = """\
@@ -99,6 +100,9 @@ class MachineSite:
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         who = ["setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups"] if user else []
         return self.on("controller", *who, *argv, check=check)
+
+    def root(self, name: str) -> Root:
+        return FolderRoot(self.here / name, f"{self.there}/{name}")
 
     def kill_machine(self, name: str) -> None:
         """SIGKILL all of it; the platform replaces it."""
@@ -179,7 +183,7 @@ def machine_site(directory: Path) -> Iterator[MachineSite]:
     driver.config = configuration(directory)
     driver.down()  # what an interrupted run left up would be taken for a fresh one
     try:
-        driver.kit("rehearse", "up", "--name", driver.name, "--profile", PROFILE.name, "--quiet", timeout=900)
+        driver.kit("rehearse", "up", "--name", driver.name, "--profile", CLUSTER, "--quiet", timeout=900)
         driver.up({})
         driver.kit("upload", str(driver.config))
         driver.kit("create-cluster", str(driver.config), "--wait", "--interval", "1", "--timeout", "200")

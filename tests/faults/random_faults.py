@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Callable, Dict, List, cast
 
 from tests.faults.job import Job
-from tests.faults.machines import PROFILE, MachineSite
+from tests.faults.machines import MachineSite
+from tests.faults.profiles import PROFILE
 from tests.faults.site import Site
-from tests.support.damage import flip
 
 
 def exits(job: Job, rank: int) -> None:
@@ -33,7 +33,7 @@ def slurmstepd(job: Job, rank: int) -> None:
 def corrupt(job: Job, rank: int) -> None:
     """The newest checkpoint, then a crash."""
     job.send(signal.SIGSTOP, rank=0)
-    flip(job.checkpoints()[-1] / f"shard-0000{rank}.safetensors", 0)
+    job.flip(f"shard-0000{rank}.safetensors")
     job.send(signal.SIGKILL, rank=0)
 
 

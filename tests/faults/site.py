@@ -7,9 +7,10 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import List, Protocol, Sequence, Tuple
+from typing import List, Optional, Protocol, Sequence, Tuple
 
 from hyperpod_kit.job import cli
+from tests.faults.roots import FolderRoot, PrivateBuckets, Root
 from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
 
@@ -37,6 +38,9 @@ class Site(Protocol):
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         """A Slurm command, as root or as the ordinary user."""
 
+    def root(self, name: str) -> Root:
+        """Where the job of this name has its checkpoints."""
+
     def kill_controller(self) -> None:
         """SIGKILL slurmctld."""
 
@@ -58,8 +62,9 @@ class PrivateSite:
 
     kind = "private"
 
-    def __init__(self, slurm: PrivateSlurm) -> None:
+    def __init__(self, slurm: PrivateSlurm, buckets: Optional[PrivateBuckets] = None) -> None:
         self._cluster = slurm
+        self._buckets = buckets
         self.nodes = [f"n{number}" for number in range(1, slurm.count + 1)]
         self.here = Path(tempfile.mkdtemp(prefix="faults-", dir=slurm.base))
         self.here.chmod(0o777)
@@ -71,6 +76,11 @@ class PrivateSite:
 
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         return self._cluster.call(*argv, check=check, as_user=user, cwd=self.here)
+
+    def root(self, name: str) -> Root:
+        if self._buckets is not None:
+            return self._buckets.root(name, self.here)
+        return FolderRoot(self.here / name, f"{self.there}/{name}")
 
     def kill_controller(self) -> None:
         self._cluster.kill_daemon("slurmctld")

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Dict, List, Optional
 
-from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
+from hyperpod_kit.rehearsal.profiles import STOCK
+from tests.faults.profiles import PROFILES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"

@@ -8,7 +8,6 @@ from typing import Callable
 import pytest
 
 from tests.faults.job import Job
-from tests.support.damage import flip
 
 Row = Callable[..., None]
 STEPS = 60
@@ -23,7 +22,7 @@ def stopped_and_damaged(job: Job, damage: Callable[[Job], None]) -> float:
 
 
 def test_the_newest_is_corrupt(job: Job, row: Row) -> None:
-    seconds = stopped_and_damaged(job, lambda job: flip(job.checkpoints()[-1] / "shard-00001.safetensors", 0))
+    seconds = stopped_and_damaged(job, lambda job: job.flip("shard-00001.safetensors"))
     job.ended_well(STEPS)
     second = job.rows("restored")[1]
     assert second["step"] == 10 and "shard-00001" in second["rejected"][0]["why"], second
@@ -31,7 +30,8 @@ def test_the_newest_is_corrupt(job: Job, row: Row) -> None:
 
 
 def test_the_newest_is_incomplete(job: Job, row: Row) -> None:
-    seconds = stopped_and_damaged(job, lambda job: (job.checkpoints()[-1] / "shard-00001.safetensors").unlink())
+    root = job.checkpoint_root
+    seconds = stopped_and_damaged(job, lambda job: root.lose(root.committed()[-1], "shard-00001.safetensors"))
     second = job.rows("attempt")[1]
     assert second["step"] == 10 and second["rejected"], second
     job.ended_well(STEPS)
@@ -42,8 +42,7 @@ def test_the_newest_is_incomplete(job: Job, row: Row) -> None:
 def test_all_are_corrupt(job: Job, row: Row) -> None:
     job.submit("--steps", str(STEPS), "--pause", "0.1").at_step(12)
     job.send(signal.SIGSTOP, rank=0)
-    for checkpoint in job.checkpoints():
-        flip(checkpoint / "shard-00000.safetensors", 0)
+    job.flip("shard-00000.safetensors", *job.checkpoint_root.committed())
     job.send(signal.SIGKILL, rank=0)
     assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     assert job.show()["ExitCode"] == "86:0" and len(job.rows("attempt")) == 2

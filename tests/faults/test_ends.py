@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from typing import Callable
@@ -11,8 +10,8 @@ import pytest
 
 from tests.faults import accounting
 from tests.faults.job import Job
+from tests.faults.profiles import IN_FOLDERS
 from tests.faults.site import Site
-from tests.support.damage import flip
 from tests.support.wait import until
 
 Row = Callable[..., None]
@@ -122,12 +121,11 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
         job.send(signal.SIGKILL)
         until(lambda: "trying again" in job.log, what="a pause")
     if stage == "waiting for storage":
-        os.rename(job.root, job.root.with_name(f"{job.name}.away"))
+        job.checkpoint_root.away()
         until(lambda: "waiting up to" in job.log, what="waiting")
     if stage == "held":
         job.send(signal.SIGSTOP, rank=0)
-        for checkpoint in job.checkpoints():
-            flip(checkpoint / "shard-00000.safetensors", 0)
+        job.flip("shard-00000.safetensors", *job.checkpoint_root.committed())
         job.send(signal.SIGKILL, rank=0)
         assert job.finish() in ("HELD", "SPECIAL_EXIT"), job.told()
     if stage == "requeued":
@@ -143,7 +141,7 @@ def test_scancel(job: Job, site: Site, row: Row, stage: str) -> None:
     site.slurm("scancel", job.id, user=True)
     if stage == "waiting for storage":
         until(lambda: job.show()["JobState"] == "CANCELLED", what="an end")
-        os.rename(job.root.with_name(f"{job.name}.away"), job.root)
+        job.checkpoint_root.back()
     assert job.finish() == "CANCELLED", job.told()
     attempts = len(job.rows("attempt"))
     until(lambda: not site.slurm("squeue", "-h", "-j", job.id, check=False).strip(), what="a free cluster")
@@ -166,6 +164,7 @@ def test_slurmctld_is_killed(job: Job, site: Site, row: Row) -> None:
 
 
 @pytest.mark.quick
+@pytest.mark.profiles(*IN_FOLDERS)
 def test_eight_ranks_take_one_decision(job: Job, site: Site, row: Row) -> None:
     """While another job's trainer commits into the same directory, eight ranks start: all are told the same."""
     import shutil

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Callable, cast
 
@@ -19,10 +18,9 @@ OUTAGE = 120.0
 def test_storage_fails_for_a_while(job: Job, row: Row) -> None:
     """Saves fail at once: the ranks end, and `job run` waits."""
     job.submit("--steps", "60").running()
-    away = job.root.with_name(f"{job.name}.away")
-    fault = job.broken(lambda: os.rename(job.root, away))
+    fault = job.broken(job.checkpoint_root.away)
     time.sleep(15)
-    os.rename(away, job.root)
+    job.checkpoint_root.back()
     back = time.time()
     seconds = job.resumed(fault) - (back - fault.at)
     job.ended_well(60)

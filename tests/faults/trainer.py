@@ -116,7 +116,7 @@ class Checkpoints:
             # Now and at no save: a root that is taken away must not be made anew.
             identity.write(self._store, identity.RunIdentity("faults", "faults"))
         # No rank saves before all have met, so every rank finds the same.
-        there = map(layout.parse_attempt, os.listdir(root))
+        there = [layout.parse_attempt(name.rstrip("/")) for name in self._store.list()]
         self._epoch = 1 + max((one.epoch for one in there if one), default=0)
         found = layout.parse_attempt(self._restored())
         self._seq, self.step = (found.seq, found.step) if found else (0, 0)
@@ -158,8 +158,8 @@ class Checkpoints:
         """Of a smaller world's checkpoint, the shards are dealt out again."""
         if not self._from:
             return hashlib.sha256(SEED % self._rank).digest()
-        shards = sorted(Path(self._root, self._from).glob("shard-*"))
-        return shards[self._rank % len(shards)].read_bytes()[:32]
+        shards = [name for name in self._store.list(self._from) if name.startswith("shard-")]
+        return self._store.read(f"{self._from}/{shards[self._rank % len(shards)]}")[:32]
 
     def save(self, step: int, state: bytes, ranks: Ranks) -> None:
         """Every rank its shard; rank 0 commits once all are there."""
@@ -178,7 +178,7 @@ class Checkpoints:
         size = len(state) + len(leaves)
         shards = []
         for rank in range(self._ranks):
-            data = Path(self._root, name, layout.shard_file(rank)).read_bytes()
+            data = self._store.read(f"{name}/{layout.shard_file(rank)}")
             theirs = algorithm.leaf(data[:32])
             shards.append(FileRecord(layout.shard_file(rank), size, digest.root(algorithm, theirs, size), rank))
         extra = json.dumps({"step": step}).encode()

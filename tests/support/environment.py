@@ -5,7 +5,7 @@ from __future__ import annotations
 MEANINGS = {
     "HPK_CONTAINER_SOURCES": "the directory with the sources of enroot and pyxis",
     "HPK_FAULTS": "`machines` or `private`: run tests/faults on a rehearsal, or on a Slurm of its own",
-    "HPK_FAULTS_PROFILE": "the kind of cluster that the rows of faults meet: a name of rehearsal/profiles.py",
+    "HPK_FAULTS_PROFILE": "the kind of cluster that the rows of faults meet: a name of tests/faults/profiles.py",
     "HPK_FAULT_COUNT": "how many random faults",
     "HPK_FAULT_KEEP": "where the random run is kept between its pieces",
     "HPK_FAULT_SECONDS": "how long a piece of the random run is",

@@ -1,0 +1,31 @@
+"""The columns of docs/faults.md: the clusters that can be rehearsed, and the stock one with checkpoints elsewhere."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Dict
+
+from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.rehearsal import profiles
+from hyperpod_kit.rehearsal.profiles import STOCK, Profile
+
+S3 = replace(STOCK, name="s3")
+"""Checkpoint roots are `s3://…`."""
+
+PROFILES: Dict[str, Profile] = {**profiles.PROFILES, S3.name: S3}
+
+
+def _named(name: str) -> Profile:
+    if name not in PROFILES:
+        raise RehearsalError(f"no profile {name}; there are: {', '.join(PROFILES)}")
+    return PROFILES[name]
+
+
+PROFILE = _named(os.environ.get("HPK_FAULTS_PROFILE", "") or STOCK.name)
+"""The one of this run."""
+
+IN_S3 = PROFILE == S3
+
+IN_FOLDERS = tuple(name for name in PROFILES if name != S3.name)
+"""Those whose rows may look at a checkpoint root as a directory."""

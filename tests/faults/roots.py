@@ -1,0 +1,136 @@
+"""Where the checkpoints of a row lie: in a directory beside the job's log, or in a bucket, with the records there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import List, Mapping, Protocol
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
+from hyperpod_kit.checkpoint.repository.store.s3_http import S3HttpClient
+from hyperpod_kit.rehearsal.keys import Key
+from hyperpod_kit.rehearsal.s3.faults import S3Fault
+from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+from hyperpod_kit.rehearsal.sagemaker.server import serve
+from tests.support.damage import flip
+
+BUCKET = "sagemaker-faults"
+REGION = "us-east-1"
+ACCESS = Key("FAULTS", "nobodys-secret")
+
+
+class Root(Protocol):
+    """A checkpoint root. `told`: as the job names it; `options`: of `job run` besides; `script`: lines that the batch
+    script needs; `state`: the directory of the records, from this host."""
+
+    told: str
+    options: str
+    script: str
+    state: Path
+
+    def committed(self) -> List[str]:
+        """Names of the committed checkpoints, oldest first."""
+
+    def flip(self, checkpoint: str, file: str) -> None:
+        """Turn a bit of a file of a checkpoint."""
+
+    def lose(self, checkpoint: str, file: str) -> None:
+        """Remove one."""
+
+    def away(self) -> None:
+        """Nobody can use the root any more."""
+
+    def back(self) -> None:
+        """Everybody can again."""
+
+
+class S3Faults(Protocol):
+    """What can be made to go wrong with requests."""
+
+    def add(self, fault: S3Fault) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class FolderRoot:
+    """A directory; `here` from this host, `told` from the nodes."""
+
+    options = script = ""
+
+    def __init__(self, here: Path, told: str) -> None:
+        self.path, self.told, self.state = here, told, here / ".hpk"
+        self._away = here.with_name(f"{here.name}.away")
+
+    def committed(self) -> List[str]:
+        return sorted(path.parent.name for path in self.path.glob(f"seq-*/{layout.MANIFEST_FILE}"))
+
+    def flip(self, checkpoint: str, file: str) -> None:
+        flip(self.path / checkpoint / file, 0)
+
+    def lose(self, checkpoint: str, file: str) -> None:
+        (self.path / checkpoint / file).unlink()
+
+    def away(self) -> None:
+        os.rename(self.path, self._away)
+
+    def back(self) -> None:
+        os.rename(self._away, self.path)
+
+
+class BucketRoot:
+    """A prefix of a bucket. `environment`: where the service is, and the key of whoever asks; `records`: the directory
+    for `--state`, from this host, `told_records` from the nodes."""
+
+    def __init__(
+        self, name: str, environment: Mapping[str, str], faults: S3Faults, records: Path, told_records: str
+    ) -> None:
+        self.told = f"s3://{BUCKET}/{name}"
+        self.options = f"--state {told_records}"
+        self.script = "".join(f"export {key}='{value}'\n" for key, value in environment.items())
+        self._name, self._faults, self._records = name, faults, records
+        self._store = S3Store(self.told, S3HttpClient(environment))
+
+    @property
+    def state(self) -> Path:
+        found = sorted(self._records.glob(f"*-{self._name}-*"))
+        return found[0] if found else self._records / "none"
+
+    def committed(self) -> List[str]:
+        names = [name.rstrip("/") for name in self._store.list() if name.startswith("seq-")]
+        return [name for name in names if self._store.exists(f"{name}/{layout.MANIFEST_FILE}")]
+
+    def flip(self, checkpoint: str, file: str) -> None:
+        data = bytearray(self._store.read(f"{checkpoint}/{file}"))
+        data[0] ^= 1
+        self._store.replace(f"{checkpoint}/{file}", bytes(data))
+
+    def lose(self, checkpoint: str, file: str) -> None:
+        self._store.delete(f"{checkpoint}/{file}")
+
+    def away(self) -> None:
+        self._faults.add(S3Fault(path=f"{BUCKET}(/{self._name})?", status=503))
+
+    def back(self) -> None:
+        self._faults.clear()
+
+
+class PrivateBuckets:
+    """A service of our own on loopback, for the nodes of a Slurm on loopback."""
+
+    def __init__(self, place: Path) -> None:
+        self._buckets = StoredBuckets(place)
+        self._buckets.create_bucket(BUCKET)
+        self._server = serve([("127.0.0.1", 0)], self._buckets, keys={ACCESS.id: ACCESS})
+
+    def root(self, name: str, records: Path) -> BucketRoot:
+        values = {
+            "AWS_ENDPOINT_URL_S3": self._server.url,
+            "AWS_REGION": REGION,
+            "AWS_ACCESS_KEY_ID": ACCESS.id,
+            "AWS_SECRET_ACCESS_KEY": ACCESS.secret,
+        }
+        return BucketRoot(name, values, self._buckets.faults, records, str(records))
+
+    def close(self) -> None:
+        self._server.close()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.faults.table import BEGIN, END, NOT_RUN, PAGE, FaultRow, Table
+from tests.faults.table import BEGIN, COLUMNS, END, NOT_RUN, PAGE, FaultRow, Table
 
 
 def page_with(tmp_path: Path, *rows: str) -> Path:
+    """A page of four profiles, as it was before there were more."""
     page = tmp_path / "faults.md"
-    page.write_text(f"before\n{BEGIN}\n" + "\n".join(rows) + f"\n{END}\nafter\n")
+    head = [f"| {' | '.join((*COLUMNS[:6], COLUMNS[-1]))} |", "| --- " * 7 + "|"]
+    page.write_text(f"before\n{BEGIN}\n" + "\n".join([*head, *rows]) + f"\n{END}\nafter\n")
     return page
 
 
@@ -25,7 +27,12 @@ def test_a_run_writes_its_own_column(tmp_path: Path) -> None:
     table.row("hyperpod", "test_b", "a node dies", "the step is retried", None)
     table.write("hyperpod", page)
     first, second = rows_of(page)
-    assert first.seconds == {"stock": "1.2", "today": "3.4", "newest": NOT_RUN, "hyperpod": "0.7 (start-up 0.4)"}
+    assert first.seconds == {
+        **dict.fromkeys(COLUMNS[2:-1], NOT_RUN),
+        "stock": "1.2",
+        "today": "3.4",
+        "hyperpod": "0.7 (start-up 0.4)",
+    }
     assert second.seconds["stock"] == NOT_RUN and second.seconds["hyperpod"] == "–"
     assert page.read_text().startswith("before\n") and page.read_text().endswith("after\n")
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.rehearsal.profiles import STOCK
 from tests.faults.profiles import PROFILES
@@ -27,9 +27,10 @@ class FaultRow:
     seconds: Dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, cells: List[str]) -> FaultRow:
+    def read(cls, cells: List[str], columns: Sequence[str] = COLUMNS) -> FaultRow:
+        """`columns`: those of the page that it is from, which may not know a profile yet."""
         fault, happens, *seconds, test = cells
-        return cls(fault, happens, test, dict(zip(PROFILES, seconds)))
+        return cls(fault, happens, test, dict(zip(columns[2:-1], seconds)))
 
     def line(self) -> str:
         cells = [self.fault, self.happens, *(self.seconds.get(name, NOT_RUN) for name in PROFILES), self.test]
@@ -59,14 +60,16 @@ class Table:
         before, _, rest = text.partition(BEGIN)
         old, _, after = rest.partition(END)
         rows: Dict[str, FaultRow] = {}
+        columns: List[str] = []
         for line in old.splitlines():
             cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-            if len(cells) == len(COLUMNS) and cells[0] not in ("fault", "---"):
-                rows[cells[0]] = FaultRow.read(cells)
+            columns = columns or cells
+            if cells and len(cells) == len(columns) and cells[0] not in ("fault", "---"):
+                rows[cells[0]] = FaultRow.read(cells, columns)
         for fault, new in self.rows.items():
-            known = rows.setdefault(fault, new)
+            known = rows.setdefault(fault, replace(new, seconds={}))
             cell = new.seconds[profile]
-            before_it = NOT_RUN if known is new else known.seconds.get(profile, NOT_RUN)
+            before_it = known.seconds.get(profile, NOT_RUN)
             if loopback and before_it != NOT_RUN and LOOPBACK not in before_it:
                 continue
             if loopback:

@@ -25,14 +25,16 @@ class Array:
     def __init__(self, site: Site, tasks: int, *trainer: str, root: str = "-$SLURM_ARRAY_TASK_ID") -> None:
         lead = Job(site)
         script = site.here / f"{lead.name}.sbatch"
-        text = SCRIPT.replace("{name}.out", "{name}-%a.out").replace("{there}/{name} {options}", "{there}/{name}{root}")
+        text = SCRIPT.replace("{name}.out", "{name}-%a.out")
         script.write_text(
             text.format(
                 there=site.there,
                 name=lead.name,
                 program="trainer.py",
                 run=site.run,
-                root=root,
+                root=lead.checkpoint_root.told + root,
+                more=lead.checkpoint_root.script,
+                options=lead.checkpoint_root.options,
                 library=site.library,
                 trainer=" ".join(trainer),
             )

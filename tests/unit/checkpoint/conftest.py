@@ -37,7 +37,7 @@ Capture = Callable[..., shm_slots.Slot]
 def capture(shm: Path, tmp_path: Path) -> Capture:
     """capture(rank, world, epoch, seq, step, state=..., ...) -> a slot with that capture, its trainer dead."""
     root = tmp_path / "root"
-    mine = identity.open_root(str(root))
+    own = identity.open_root(str(root))
 
     def make(
         rank: int = 0,
@@ -54,7 +54,9 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         items: int = 3000,
         chunk: int = digest.CHUNK,
         incarnation: str = "abc123",
+        elsewhere: str = "",
     ) -> shm_slots.Slot:
+        mine = identity.open_root(elsewhere) if elsewhere else own
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
         layout = lay_out(
             specs, rank=rank, world=world, run=mine.run_id, plan="blake2b:p", algorithm=algorithm, chunk=chunk
@@ -69,7 +71,7 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
                 incarnation=incarnation,
                 run=mine.run,
                 run_id=mine.run_id,
-                root=str(root),
+                root=elsewhere or str(root),
                 job={"slurm_job_id": job},
                 owner=owner,
             ),

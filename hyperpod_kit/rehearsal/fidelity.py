@@ -68,7 +68,7 @@ TABLE: Tuple[FidelityRow, ...] = (
         "guessed of the step retry",
         STAND_IN,
         "step ids, srun's environment on new nodes, words of a requeue; unhealthy is who does not answer, is DOWN or "
-        "Action:…; replaced in seconds",
+        "Action:…; replaced in seconds; of a heterogeneous job it looks at the first component alone",
     ),
     FidelityRow("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),
     FidelityRow("SSM, CloudWatch, all else", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),

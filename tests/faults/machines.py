@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 from driver import CONFIG, Driver
 
+from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
 from hyperpod_kit.rehearsal.machine import inside
 from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
@@ -158,6 +159,10 @@ class MachineSite:
 
     def give_mount_back(self, node: str) -> None:
         self.on(node, "umount", HELPER, check=False)
+        if PROFILE.mode is not LifecycleMode.ON_CREATE:
+            # HyperPod's own mount, which no unit of ours makes again: a person does, by its line of fstab.
+            self.on(node, "umount", "--lazy", SHARED, check=False)
+            self.on(node, "mount", SHARED)
 
     def node(self, name: str) -> Tuple[str, str]:
         """(state, reason without its author) of a node in Slurm."""

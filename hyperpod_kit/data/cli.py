@@ -97,6 +97,22 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--index", metavar="DIR", help="where the index of SRC is, or goes; default as of `data index`")
     sub.add_argument("--processes", type=int, metavar="N", help="default: one for each core")
     sub = command(
+        "stage",
+        "bulk:stage",
+        "bring s3://BUCKET/PREFIX or a directory into a directory; proves what comes, goes on where it was cut",
+        "s3://my-bucket/corpus /scratch/corpus",
+        "s3://my-bucket/corpus /fsx/corpus --rate 500 --dry-run",
+        "/mnt/corpus /scratch/corpus --json",
+    )
+    sub.add_argument("source", metavar="SRC", help="s3://BUCKET/PREFIX (by s5cmd), or a directory")
+    sub.add_argument("out", metavar="DST", help="a directory, which is made")
+    sub.add_argument("--rate", type=float, metavar="MIB", help="MiB a second at most")
+    sub.add_argument(
+        "--workers", type=int, metavar="N", help="files at a time; default: 256 of s3://, 16 of a directory"
+    )
+    sub.add_argument("--wait", type=float, default=3600, metavar="S", help="for another that fills DST (3600)")
+    sub.add_argument("--dry-run", action="store_true", help="say what would come, and change nothing")
+    sub = command(
         "merge",
         "bulk:merge",
         "many small files into tars of about 100 MiB, which are read by ranges",

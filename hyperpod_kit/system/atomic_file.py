@@ -71,3 +71,16 @@ def replace(
     """Make `path` a file that holds `data`: see `replacing`."""
     with replacing(path, mode, owner=owner, durable=durable, folder=folder) as stream:
         stream.write(data)
+
+
+def take_place(part: Union[str, os.PathLike[str]], path: Union[str, os.PathLike[str]]) -> None:
+    """A whole file that another program has written takes the place of `path`, once its bytes are on disk.
+
+    Both are in one file system. Raises OSError.
+    """
+    handle = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    os.replace(part, path)

@@ -1,4 +1,4 @@
-"""`data merge`, `data split`, `data make-corpus`."""
+"""`data stage`, `data merge`, `data split`, `data make-corpus`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,43 @@ import dataclasses
 
 from hyperpod_kit.data.bulk import corpus
 from hyperpod_kit.data.bulk import merge as merging
+from hyperpod_kit.data.bulk import stage as staging
 from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
 
 _MIB = 1 << 20
+
+
+def stage(args: argparse.Namespace) -> int:
+    """A source into a directory."""
+    if args.rate is not None and args.rate <= 0:
+        raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
+    line = ByteLine("staging")
+    try:
+        found = staging.stage(
+            args.source,
+            args.out,
+            rate=args.rate * _MIB if args.rate else None,
+            workers=args.workers,
+            dry_run=args.dry_run,
+            wait=args.wait,
+            progress=line.advance,
+        )
+    finally:
+        line.end()
+    if args.json:
+        terminal.data({**dataclasses.asdict(found), "dry_run": args.dry_run})
+        return 0
+    brought = f"{found.brought} files, {size(found.brought_bytes)}, "
+    terminal.out(
+        brought
+        + ("would come" if args.dry_run else f"into {args.out} in {found.seconds:.1f} s")
+        + (f"; {found.known} were there" if found.known else "")
+    )
+    if found.by_size:
+        terminal.out(f"of {found.by_size} of them only the size could be compared: their ETags are no digests")
+    return 0
 
 
 def merge(args: argparse.Namespace) -> int:

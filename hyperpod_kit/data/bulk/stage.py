@@ -1,0 +1,217 @@
+"""A source brought into a directory: what is there stays, what arrives is proved, and gets its name last.
+
+Killed at any moment and called again, it brings the rest. A file in its place is a whole one, with the source's size
+and time; so an index of the source is one of the copy too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from hyperpod_kit.data.bulk.directory import Directory
+from hyperpod_kit.data.bulk.s5cmd import S5cmd
+from hyperpod_kit.data.bulk.staging import OWN, FileList, OtherBytes, StagedFile, StageEngine, is_there
+from hyperpod_kit.data.bulk.throttle import sizes
+from hyperpod_kit.errors import DataError, DataUnavailable
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.system.file_lock import lock_within, try_lock
+from hyperpod_kit.system.wait import BackOff
+
+log = logging.getLogger("hyperpod_kit.data")
+
+_FILES, _BYTES = 2000, 4 << 30
+"""Of a group: so many are listed to the engine at a time."""
+
+_TRIES = 4
+_PAUSES = BackOff(1.0, 20.0, factor=4.0)
+_PROVERS = 8
+_TELL = 0.25
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """What was there, what was brought (or would be), and of how many of them the size alone could be compared."""
+
+    files: int
+    bytes: int
+    known: int
+    brought: int
+    brought_bytes: int
+    by_size: int
+    seconds: float
+
+
+def engine_of(source: str, *, rate: float | None, workers: int | None) -> StageEngine:
+    """What brings files from there. Raises DataError."""
+    if source.startswith("s3://"):
+        return S5cmd(source, rate=rate, workers=workers or 256)
+    return Directory(source, rate=rate, workers=workers or 16)
+
+
+def stage(
+    source: str,
+    out: str,
+    *,
+    rate: float | None = None,
+    workers: int | None = None,
+    dry_run: bool = False,
+    wait: float = 3600.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> StageReport:
+    """Bring all files of `source`, a directory or `s3://BUCKET/PREFIX`, into the directory `out`.
+
+    `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory.
+    Raises DataError, DataUnavailable when files do not come, OSError.
+    """
+    begun = time.monotonic()
+    engine = engine_of(source, rate=rate, workers=workers)
+    with contextlib.ExitStack() as stack:
+        if not dry_run:
+            stack.enter_context(_alone(out, wait))
+        place = None if dry_run else os.path.join(out, OWN)
+        listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=place)))
+        for file in engine.files():
+            listed.add(file)
+        if not listed.files:
+            raise DataError(f"{source}: there are no files")
+        work = _Stage(engine, out, listed, progress)
+        if not dry_run:
+            work.check_room()
+            stack.enter_context(work.told())
+        for group in listed.groups(_FILES, _BYTES):
+            missing = [file for file in group if not is_there(out, file)]
+            work.skip(len(group) - len(missing), sum(file.size for file in group) - sum(file.size for file in missing))
+            if dry_run:
+                work.brought += len(missing)
+                work.brought_bytes += sum(file.size for file in missing)
+            elif missing:
+                work.bring(missing)
+        return StageReport(
+            listed.files,
+            listed.bytes,
+            work.known,
+            work.brought,
+            work.brought_bytes,
+            work.by_size,
+            round(time.monotonic() - begun, 3),
+        )
+
+
+@contextlib.contextmanager
+def _alone(out: str, wait: float) -> Iterator[None]:
+    """The directory is this call's. Raises DataError when another's keeps it."""
+    os.makedirs(os.path.join(out, OWN), exist_ok=True)
+    with open(os.path.join(out, OWN, "lock"), "a+") as lock:
+        if not try_lock(lock.fileno()):
+            log.warning("another `data stage` fills %s; it is waited for", out)
+            if not lock_within(lock.fileno(), wait, BackOff(0.1, 2.0)):
+                raise DataError(f"another `data stage` fills {out}, for more than {wait:.0f} s")
+        yield
+
+
+class _Stage:
+    """One run. `known`, `brought`: files that were there, and that were not."""
+
+    def __init__(self, engine: StageEngine, out: str, listed: FileList, progress: Callable[[int, int], None]) -> None:
+        self._engine = engine
+        self._out = out
+        self._parts = os.path.join(out, OWN, "parts")
+        self._listed = listed
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._known_bytes = 0
+        self.known = self.brought = self.brought_bytes = self.by_size = 0
+
+    def check_room(self) -> None:
+        """Raises DataError when the disk has not enough for what is missing."""
+        there = (file for group in self._listed.groups(_FILES, _BYTES) for file in group)
+        missing = sum(file.size for file in there if not is_there(self._out, file))
+        shutil.rmtree(self._parts, ignore_errors=True)  # of a run that was killed
+        free = shutil.disk_usage(self._out).free
+        if missing > free:
+            raise DataError(f"{self._out} has {free} bytes free, and {missing} are to come")
+
+    def skip(self, files: int, size: int) -> None:
+        """So many are there."""
+        self.known += files
+        self._known_bytes += size
+
+    def bring(self, missing: Sequence[StagedFile]) -> None:
+        """All of a group. Raises DataUnavailable."""
+        for tries in range(1, _TRIES + 1):
+            missing = self._once(missing)
+            if not missing:
+                return
+            said = (
+                f"{len(missing)} files did not come, {missing[0].path} first: {self._engine.said or 'nobody says why'}"
+            )
+            if tries < _TRIES:
+                log.warning("%s; they are asked for again", said)
+                time.sleep(_PAUSES.pause(tries))
+        raise DataUnavailable(
+            f"{said}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
+        )
+
+    def _once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
+        """Those that did not come."""
+        shutil.rmtree(self._parts, ignore_errors=True)
+        os.makedirs(self._parts)
+        left = dict(enumerate(group))
+        with ThreadPoolExecutor(_PROVERS) as pool:
+            settled = [
+                (arrived.number, pool.submit(self._settle, group[arrived.number], arrived.part))
+                for arrived in self._engine.bring(group, self._parts)
+            ]
+            for number, one in settled:
+                if one.result():
+                    left.pop(number, None)
+        shutil.rmtree(self._parts, ignore_errors=True)
+        return list(left.values())
+
+    def _settle(self, file: StagedFile, part: str) -> bool:
+        """Prove a file and give it its name; False when it has to come again."""
+        try:
+            found = os.path.getsize(part)
+            if found != file.size:
+                raise OtherBytes(f"{file.path} has {found} bytes, expected {file.size}")
+            proved = self._engine.proves(file, part)
+        except OtherBytes as err:
+            log.warning("%s", err)
+            return False
+        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
+        place = os.path.join(self._out, file.path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        atomic_file.take_place(part, place)
+        with self._lock:
+            self.brought += 1
+            self.brought_bytes += file.size
+            self.by_size += not proved
+        return True
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """Progress is told, of files that are on their way too, to the end of the block."""
+        end = threading.Event()
+
+        def tell() -> None:
+            while not end.wait(_TELL):
+                under_way = sum(sizes(self._parts).values())
+                done = self._known_bytes + self.brought_bytes + under_way
+                self._progress(min(done, self._listed.bytes), self._listed.bytes)
+
+        thread = threading.Thread(target=tell, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()

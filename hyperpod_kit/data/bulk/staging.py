@@ -1,0 +1,94 @@
+"""What everything that stages files shares: the files of a source, and an engine that brings them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import IO, NamedTuple, Protocol
+
+from hyperpod_kit.errors import DataError
+
+OWN = ".hpk-stage"
+"""Directory in the destination for what is under way."""
+
+
+class StagedFile(NamedTuple):
+    """A file or an object of the source: its path below it, and what it is. `etag`: "" for a file."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    etag: str = ""
+
+
+class ArrivedPart(NamedTuple):
+    """What an engine has brought, not yet in its place: the file's number in its group, and where it lies."""
+
+    number: int
+    part: str
+
+
+class StageEngine(Protocol):
+    """Brings files. One group at a time."""
+
+    def files(self) -> Iterator[StagedFile]:
+        """All files of the source. Raises DataError, OSError."""
+
+    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+        """Each file of a group as `parts`/number, as soon as it is there whole. One that does not come is left out."""
+
+    def proves(self, file: StagedFile, part: str) -> bool:
+        """Whether the bytes are proved to be the source's; False where only the size can be compared.
+
+        Raises OtherBytes, OSError.
+        """
+
+    @property
+    def said(self) -> str:
+        """Why the last file did not come."""
+
+
+class OtherBytes(Exception):
+    """What arrived is not what was asked for, and should be asked for again."""
+
+
+class FileList:
+    """The files of a source, kept in a file: there may be millions."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.files = 0
+        self.bytes = 0
+
+    def add(self, file: StagedFile) -> None:
+        """One more. Raises DataError for a path that leads out of the source."""
+        if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == OWN:
+            raise DataError(f"{file.path!r} cannot be the path of a file below the destination")
+        self._stream.write(json.dumps(file) + "\n")
+        self.files += 1
+        self.bytes += file.size
+
+    def groups(self, most: int, size: int) -> Iterator[list[StagedFile]]:
+        """All of them, at most so many files and, but for a single one, so many bytes at a time."""
+        self._stream.seek(0)
+        group: list[StagedFile] = []
+        filled = 0
+        for line in self._stream:
+            file = StagedFile(*json.loads(line))
+            if group and (len(group) == most or filled + file.size > size):
+                yield group
+                group, filled = [], 0
+            group.append(file)
+            filled += file.size
+        if group:
+            yield group
+
+
+def is_there(out: str, file: StagedFile) -> bool:
+    """Whether a file is staged: it gets its name when it is proved, and has the source's size and time then."""
+    try:
+        found = os.stat(os.path.join(out, file.path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return (found.st_size, found.st_mtime_ns) == (file.size, file.mtime_ns)

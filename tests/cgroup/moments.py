@@ -1,6 +1,7 @@
 """Steps that end at random moments, with a large state and a slow disk: what was captured on all ranks is on storage.
 
-    python -m tests.cgroup.moments [--mb 2000] [--rate 100] [--moments 20] [--seed 1] [--ends FAILED,CANCELLED,...]
+    python -m tests.cgroup.moments [--mb 2000] [--rate 100] [--moments 20] [--seed 1]
+        [--minutes 30] [--ends FAILED,CANCELLED,...]
 
 Prints a line per end and a table; exit code 1 when a capture was lost. As root, on a host with cgroups of version 1.
 """
@@ -55,18 +56,21 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=100.0, help="MB a second that each may write; 0: any")
     parser.add_argument("--moments", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no job is begun")
     parser.add_argument("--ends", default=",".join(ENDS))
     args = parser.parse_args()
     if missing() is not None:
         print(f"not run: {missing()}")
         return 0
-    draw = random.Random(args.seed)
+    draw, last = random.Random(args.seed), time.monotonic() + 60 * args.minutes
     proofs: List[Future[Dict[str, Any]]] = []
     memory = int(args.mb * 2.5 + 1000)  # two slots and what the ranks need; a mapped state can be dropped
     span = min(30.0, 2 * args.mb / args.rate) if args.rate else 5.0
     with a_site(memory=memory, rate=int(args.rate * 1e6)) as site, ThreadPoolExecutor(1) as prover:
         for state in args.ends.split(","):
             for _ in range(args.moments):
+                if time.monotonic() > last:
+                    break
                 proof = one(site, state, args.mb, draw.uniform(0.0, span), memory, prover)
                 proof.add_done_callback(lambda done: print(json.dumps(done.result()), flush=True))
                 proofs.append(proof)

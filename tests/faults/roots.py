@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import List, Mapping, Protocol
+from typing import Any, List, Mapping, Protocol
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
@@ -109,7 +109,13 @@ class BucketRoot:
         self._store.delete(f"{checkpoint}/{file}")
 
     def away(self) -> None:
-        self._faults.add(S3Fault(path=f"{BUCKET}(/{self._name})?", status=503))
+        self.fault(status=503)
+
+    def fault(self, below: str = "", **what: Any) -> None:
+        """A fault of S3Fault's fields, of requests for this root whose names go on with `below`, a pattern."""
+        self._faults.add(
+            S3Fault(path=f"{BUCKET}/{self._name}/{below}" if below else f"{BUCKET}(/{self._name})?", **what)
+        )
 
     def back(self) -> None:
         self._faults.clear()

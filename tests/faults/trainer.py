@@ -126,7 +126,7 @@ class Checkpoints:
         """As `checkpoint.Manager` does it: what this attempt is told of and every older one, until one proves every
         byte; rank 0 says which. Raises CheckpointError."""
         from hyperpod_kit.checkpoint.repository import selection, verify
-        from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+        from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StorageUnreadable
         from hyperpod_kit.slurm import verdict
         from hyperpod_kit.slurm.verdict import RestoreVerdict
 
@@ -139,20 +139,32 @@ class Checkpoints:
             except CheckpointError as err:
                 rejected.append((entry.attempt, err.message))
                 continue
+            except OSError as err:
+                # Not a word about the checkpoint: an older one is not taken for it.
+                rejected.append((entry.attempt, str(err)))
+                say_so(RestoreVerdict("", rejected=tuple(rejected), error=StorageUnreadable.__name__, why=str(err)))
+                self._until_told()
+                raise
             order = (entry.name.epoch, entry.name.seq)
             say_so(RestoreVerdict(entry.attempt, entry.name.step, order, "storage", tuple(rejected)))
             return entry.attempt
         if rejected:
             none = NoValidCheckpoint(self._root, rejected)
             say_so(RestoreVerdict("", rejected=tuple(rejected), error=type(none).__name__, why=none.message))
-            # The first rank that fails takes the others with it, so all wait until rank 0 has said why.
-            told = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]), "restored.json")
-            end = time.monotonic() + 20.0
-            while time.monotonic() < end and not (told.exists() and told.read_bytes().endswith(b"}")):
-                time.sleep(0.05)
+            self._until_told()
             raise none
         say_so(RestoreVerdict(verdict.NONE))
         return verdict.NONE
+
+    @staticmethod
+    def _until_told() -> None:
+        """The first rank that fails takes the others with it, so all wait until rank 0 has said why."""
+        from hyperpod_kit.slurm import verdict
+
+        folder = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]))
+        end = time.monotonic() + 20.0
+        while time.monotonic() < end and not any(told.read_bytes().endswith(b"}") for told in folder.glob("*.json")):
+            time.sleep(0.05)
 
     def load(self) -> bytes:
         """Of a smaller world's checkpoint, the shards are dealt out again."""

@@ -18,7 +18,8 @@ class S3Fault:
     """What goes wrong with requests whose `bucket/key` matches `path` (a regular expression, searched).
 
     status: answered instead of the request; delay: seconds before anything happens; bandwidth: bytes a second
-    for the body, either way; method: only this one; count: how many requests are hit, None for all.
+    for the body, either way; cut: the connection ends in the middle of the answer, or instead of one that has no body;
+    method: only this one; count: how many requests are hit, None for all.
     """
 
     path: str = ""
@@ -27,6 +28,7 @@ class S3Fault:
     code: str = ""
     delay: float = 0.0
     bandwidth: float = 0.0
+    cut: bool = False
     count: int | None = None
 
     def matches(self, method: str, path: str) -> bool:
@@ -42,6 +44,7 @@ class Effect:
     code: str = ""
     delay: float = 0.0
     bandwidth: float = 0.0
+    cut: bool = False
 
 
 class Faults:
@@ -72,7 +75,7 @@ class Faults:
 
     def hit(self, method: str, path: str) -> Effect:
         """What happens to this request; uses up one of `count`."""
-        status, code, delay, bandwidth = 0, "", 0.0, 0.0
+        status, code, delay, bandwidth, cut = 0, "", 0.0, 0.0, False
         with self._lock:
             for fault in list(self._active):
                 if not fault.matches(method, path):
@@ -82,10 +85,11 @@ class Faults:
                     if fault.count <= 0:
                         self._active.remove(fault)
                 delay += fault.delay
+                cut = cut or fault.cut
                 bandwidth = min(filter(None, (bandwidth, fault.bandwidth)), default=0.0)
                 if fault.status and not status:
                     status, code = fault.status, fault.code or CODES.get(fault.status, "InjectedFault")
-        return Effect(status, code, delay, bandwidth)
+        return Effect(status, code, delay, bandwidth, cut)
 
 
 def fault_from_json(raw: Mapping[str, Any]) -> S3Fault:

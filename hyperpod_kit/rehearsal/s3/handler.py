@@ -116,7 +116,9 @@ class S3Handler(FrontDoor):
             return xml_response(error_document(failure, urlsplit(self.path).path, uuid.uuid4().hex), failure.status)
 
     def send(self, response: Response, effect: Effect) -> int:
-        """Send an answer; returns the bytes of the body that were sent."""
+        """Send an answer; returns the bytes of the body that were sent. Raises OSError when the connection ends."""
+        if effect.cut and not response.ranges:
+            raise ConnectionAbortedError("a fault of the rehearsal")
         self.send_response(response.status)
         self.send_header("x-amz-request-id", uuid.uuid4().hex[:16].upper())
         for name, value in response.headers.items():
@@ -136,6 +138,9 @@ class S3Handler(FrontDoor):
                 offset, end = item.offset, item.offset + item.length
                 while offset < end:
                     wanted = min(end - offset, throttle.chunk)
+                    if effect.cut:
+                        self.connection.sendfile(item.file, offset, wanted // 2)
+                        raise ConnectionAbortedError("a fault of the rehearsal")
                     throttle.passed(wanted)  # before it is sent: the client must not be done too early
                     count = self.connection.sendfile(item.file, offset, wanted)
                     if count == 0:

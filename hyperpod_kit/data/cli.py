@@ -52,7 +52,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--out", metavar="DIR", help="where the index goes; default: .hpk-index in the source, or the user's cache"
     )
     sub.add_argument("--format", metavar="NAME", help="of all files: lines, gzip, zstd, parquet, tar or whole")
-    sub.add_argument("--threads", type=int, metavar="N", help="files at a time; default: one for each core, at most 8")
+    sub.add_argument("--threads", type=int, metavar="N", help="files at a time; default: one for each core, 4 to 8")
     sub.add_argument("--check", action="store_true", help="decode each JSON line too: some ten times as slow")
     sub.add_argument(
         "--on-bad", choices=("raise", "skip"), default="raise", help="with --check: what becomes of bad lines (raise)"

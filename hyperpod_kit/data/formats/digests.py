@@ -19,7 +19,7 @@ def fastest() -> str:
         return "blake2b"
 
 
-def of_piece(data: bytes) -> bytes:
+def of_piece(data: bytes | memoryview) -> bytes:
     """Of one piece, with the fastest algorithm."""
     return digest.algorithm(fastest()).wide(data)
 

@@ -4,41 +4,27 @@ line is no sample."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.formats import digests, newlines
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 LONGEST = (1 << 32) - 1
 _AHEAD = 1 << 20
 _REMEMBERED = 4096
-_THREADS = 2
-"""Pieces of one file that are looked at at a time: one is read while another one is searched."""
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every line of a file. Raises OSError, and ValueError for a line of 4 GiB."""
 
-    def piece(at: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], bytes, int]:
-        data = file.read(at, digests.PIECE)
-        found = np.flatnonzero(np.frombuffer(data, np.uint8) == 10) + at
-        advance(len(data))
-        return found, digests.of_piece(data), len(data)
-
-    places = range(0, file.size, digests.PIECE)
-    if len(places) < 2:
-        pieces = [piece(at) for at in places]
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            pieces = list(pool.map(piece, places))
-    size = sum(length for _, _, length in pieces)
+    pieces = newlines.search(file, advance)
+    size = sum(one.size for one in pieces)
     if size != file.size:
         raise OSError(5, f"{size} bytes were read, expected {file.size}: is it being written?", file.path)
-    ends = np.concatenate([found for found, _, _ in pieces]) if pieces else np.zeros(0, np.int64)
+    ends = np.concatenate([one.ends for one in pieces]) if pieces else np.zeros(0, np.int64)
     if size and (not ends.size or ends[-1] != size - 1):
         ends = np.append(ends, size)
     starts, lengths = between(ends)
@@ -50,7 +36,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     return Scan(
         starts[full].astype(np.uint64),
         lengths[full].astype(np.uint32),
-        digests.of_file([found for _, found, _ in pieces], size),
+        digests.of_file([one.digest for one in pieces], size),
     )
 
 

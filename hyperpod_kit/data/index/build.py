@@ -74,7 +74,7 @@ def build(
     total = sum(one.size for one in found.files)
     count = ByteCount(total, sum(one.size for one, scan in zip(found.files, scans, strict=True) if scan), progress)
     for number, scan in _scanned(
-        found, scans, threads or min(8, os.cpu_count() or 1), count, on_bad if check else None
+        found, scans, threads or max(4, min(8, os.cpu_count() or 1)), count, on_bad if check else None
     ):
         scans[number] = scan
         parts.put(_key(found, found.files[number]), scan)

@@ -30,6 +30,16 @@ class LocalFile:
             done += len(data)
         return b"".join(parts)
 
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill a buffer, less at the end of the file alone; how many bytes came."""
+        done = 0
+        while done < len(buffer):
+            count = os.preadv(self._handle, [buffer[done:]], offset + done)
+            if not count:
+                break
+            done += count
+        return done
+
     def will_need(self, offset: int, length: int) -> None:
         """Have the kernel fetch a range while something else is done."""
         os.posix_fadvise(self._handle, offset, length, os.POSIX_FADV_WILLNEED)

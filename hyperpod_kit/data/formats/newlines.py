@@ -1,0 +1,80 @@
+"""Where the lines of a file end, and the digests of its pieces, at the speed of the disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.reading.local_file import LocalFile
+from hyperpod_kit.data.reading.source_files import SourceFile
+
+_STREAMS = 3
+"""Parts of a file that are read at a time, each from its beginning to its end by a descriptor of its own: one stream
+does not keep a disk busy, and two that share a descriptor disturb its read-ahead."""
+_STEP = 1 << 20
+"""Bytes that are read and searched at a time: they are still in the processor's cache when they are searched."""
+_NEWLINE = np.uint8(10)
+
+
+class SearchedPiece(NamedTuple):
+    """A piece of a file: where lines end in it, its digest, how long it is."""
+
+    ends: npt.NDArray[np.int64]
+    digest: bytes
+    size: int
+
+
+def search(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
+    """The pieces of a file in order. Raises OSError."""
+    places = range(0, file.size, digests.PIECE)
+    if not isinstance(file, LocalFile):
+        with ThreadPoolExecutor(_STREAMS) as pool:
+            return list(pool.map(lambda at: _fetched(file, at, advance), places))
+    if len(places) < 2 * _STREAMS:
+        return _read(file, places, advance)
+    each = -(-len(places) // _STREAMS)
+    with ThreadPoolExecutor(_STREAMS) as pool:
+        parts = [places[first : first + each] for first in range(0, len(places), each)]
+        found = pool.map(lambda part: _opened_and_read(file, part, advance), parts)
+        return [piece for pieces in found for piece in pieces]
+
+
+def _fetched(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
+    data = file.read(at, digests.PIECE)
+    advance(len(data))
+    return SearchedPiece(
+        np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE) + at, digests.of_piece(data), len(data)
+    )
+
+
+def _opened_and_read(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
+    with contextlib.closing(LocalFile(file.path)) as again:
+        if (again.size, again.mtime_ns) != (file.size, file.mtime_ns):
+            raise OSError(5, "it changed while it was read: is it being written?", file.path)
+        return _read(again, places, advance)
+
+
+def _read(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
+    """Pieces one after another, into the same memory: new memory for each costs as much as the search in it."""
+    whole = np.empty(min(digests.PIECE, file.size), np.uint8)
+    same = np.empty(min(_STEP, len(whole)), bool)
+    pieces = []
+    for at in places:
+        ends, size = [np.zeros(0, np.int64)], 0
+        while size < len(whole):
+            step = whole[size : size + _STEP]
+            count = file.read_into(step.data, at + size)
+            if not count:
+                break
+            mask = np.equal(step[:count], _NEWLINE, out=same[:count])
+            ends.append(np.flatnonzero(mask) + (at + size))
+            size += count
+        pieces.append(SearchedPiece(np.concatenate(ends), digests.of_piece(whole[:size].data), size))
+        advance(size)
+    return pieces

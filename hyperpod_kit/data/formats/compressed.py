@@ -6,6 +6,7 @@ read like a plain one, and a file that is a single one is decompressed from its 
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import zlib
 from collections import OrderedDict
@@ -17,29 +18,76 @@ import numpy as np
 from hyperpod_kit.data.formats import digests, lines
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+from hyperpod_kit.errors import BadRecord, DataError
 
 _PIECE = 1 << 20
 _IN_MEMORY = 16 << 20
 """Plain bytes of a member beyond which they go to a file without a name."""
 
 
+_MOST_OUT = 4 << 20
+"""Plain bytes that come out of a decompressor at a time, however well they were compressed."""
+
+_SLICE = 16 << 10
+"""Compressed bytes that go into one that cannot be told how many may come out."""
+
+_ON_DISK = 64
+"""Members in files without a name, for each process."""
+
+_FLOOR = 1 << 30
+"""Bytes that are left free where these files are."""
+
+
 class MemberDecoder(Protocol):
     """A decompressor of one member."""
 
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, /) -> bytes: ...
+    eof: bool
+    rest: bytes
+    """What was given beyond its end."""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """What more compressed bytes give, a part at a time."""
 
 
-def _decoder(kind: str) -> MemberDecoder:
-    if kind == "gzip":
-        return zlib.decompressobj(wbits=31)
-    import zstandard
+class GzipMember:
+    """See MemberDecoder."""
 
-    found: MemberDecoder = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
-    return found
+    def __init__(self) -> None:
+        self._decoder = zlib.decompressobj(wbits=31)
+        self.eof = False
+        self.rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """See MemberDecoder."""
+        while data:
+            out = self._decoder.decompress(data, _MOST_OUT)
+            data = self._decoder.unconsumed_tail
+            self.eof, self.rest = self._decoder.eof, self._decoder.unused_data
+            if out:
+                yield out
+
+
+class ZstdFrame:
+    """See MemberDecoder."""
+
+    def __init__(self) -> None:
+        import zstandard
+
+        self._decoder: Any = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        self.eof = False
+        self.rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """See MemberDecoder."""
+        for at in range(0, len(data), _SLICE):
+            out = self._decoder.decompress(data[at : at + _SLICE])
+            self.eof = self._decoder.eof
+            if self.eof:
+                self.rest = self._decoder.unused_data + data[at + _SLICE :]
+            if out:
+                yield out
+            if self.eof:
+                return
 
 
 def kind_of(path: str) -> str:
@@ -69,14 +117,17 @@ def plain(
             if kind == "gzip" and not data.strip(b"\0"):
                 data = b""  # tape blocks are filled up with zeros
                 continue
-            decoder = _decoder(kind)
-        try:
-            out = decoder.decompress(data)
-        except Exception as err:  # zlib.error, zstandard.ZstdError: no base of their own
-            raise ValueError(f"the {kind} member at {begun} is corrupt: {err}") from None
-        data = decoder.unused_data if decoder.eof else b""
-        if out:
+            decoder = GzipMember() if kind == "gzip" else ZstdFrame()
+        parts = decoder.feed(data)
+        while True:
+            try:
+                out = next(parts, b"")
+            except Exception as err:  # zlib.error, zstandard.ZstdError: no base of their own
+                raise ValueError(f"the {kind} member at {begun} is corrupt: {err}") from None
+            if not out:
+                break
             yield out
+        data = decoder.rest if decoder.eof else b""
         if decoder.eof:
             decoder = None
             end_of_member(at - len(data))
@@ -172,6 +223,11 @@ class Member:
         """Bytes."""
         return len(self._held)
 
+    def close(self) -> None:
+        """The file without a name is gone with its handle."""
+        if self._file is not None:
+            self._file.close()
+
     def read(self, at: int, length: int) -> bytes:
         """Plain bytes."""
         if self._file is None:
@@ -212,20 +268,43 @@ class CompressedReader:
         if found is not None:
             self._members.move_to_end(key)
             return found
+        size = int(file.points["plain"][number + 1]) - int(file.points["plain"][number])
+        if size > _IN_MEMORY:
+            self._make_room(file.path, size)
+        found = self._members[key] = self._plain(file, number)
+        self._kept += found.in_memory
+        while self._kept > self._memory and len(self._members) > 1:
+            self._kept -= self._members.popitem(last=False)[1].in_memory
+        return found
+
+    def _plain(self, file: Any, number: int) -> Member:
+        """A member decompressed. Raises BadRecord for one that is corrupt at a second look too."""
         raw, end = int(file.points["raw"][number]), int(file.points["raw"][number + 1])
 
         def read(at: int, size: int) -> bytes:
             return self._files.read(file, at, size)
 
-        try:
-            found = Member(plain(kind_of(file.path), file.path, read, raw, end, lambda at: None))
-        except ValueError as err:
-            raise OSError(5, f"{err}, though the file is the one that was indexed", file.path) from None
-        self._members[key] = found
-        self._kept += found.in_memory
-        while self._kept > self._memory and len(self._members) > 1:
-            self._kept -= self._members.popitem(last=False)[1].in_memory
-        return found
+        for last in (False, True):
+            try:
+                return Member(plain(kind_of(file.path), file.path, read, raw, end, lambda at: None))
+            except ValueError as err:
+                self._files.forget(file.path)
+                if last:
+                    raise BadRecord(f"{file.path}: {err}, though it has the size and time that were indexed") from None
+        raise AssertionError("the last look returns or raises")
+
+    def _make_room(self, path: str, size: int) -> None:
+        """For a member on disk, by letting go of those used longest ago. Raises DataError when there is none."""
+        place = tempfile.gettempdir()
+        on_disk = [key for key, member in self._members.items() if not member.in_memory]
+        while on_disk and (len(on_disk) >= _ON_DISK or shutil.disk_usage(place).free < size + _FLOOR):
+            self._members.pop(on_disk.pop(0)).close()
+        free = shutil.disk_usage(place).free
+        if free < size + _FLOOR:
+            raise DataError(
+                f"{path} has a member of {size} plain bytes, and {place} has {free} free, of which {_FLOOR} stay free",
+                hint="TMPDIR=DIR on a larger disk, or compress it again in members: bgzip, or zstd by parts",
+            )
 
 
 def reader(files: SourceFiles, memory: int) -> RecordReader:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import random
+import shutil
 import tarfile
 
 import pytest
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.formats import compressed
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import BadRecord, DataError
 
 
 def indexed(folder, **how):
@@ -106,6 +108,57 @@ def test_a_corrupt_gzip_member_is_named_with_its_place(tmp_path):
         indexed(folder)
     path.write_bytes(good + b"\0" * 512)
     assert len(indexed(folder)) == 200
+
+
+def test_a_member_that_became_corrupt_is_a_bad_record(tmp_path):
+    """Its bytes changed, its size and time did not: what a disk does."""
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    path = folder / "a.txt.gz"
+    members = [gzip.compress("".join(f"{m} {n}\n" for n in range(50)).encode()) for m in range(4)]
+    path.write_bytes(b"".join(members))
+    data = indexed(folder)
+    before = path.stat()
+    bad = bytearray(path.read_bytes())
+    bad[len(members[0]) + len(members[1]) // 2] ^= 0xFF
+    path.write_bytes(bad)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(BadRecord, match=rf"{path}: the gzip member at {len(members[0])} is corrupt"):
+        data[70]
+    assert data[10] == "0 10" and data[120] == "2 20", "the other members are good"
+    loader = ElasticLoader(indexed(folder), 10, collate_fn=list, on_bad="skip", epochs=1)
+    found = [one for batch in loader for one in batch]
+    assert loader.bad_records == 50 and len(found) == 200 and "2 0" in found and not [n for n in found if n[0] == "1"]
+
+
+@pytest.mark.parametrize("ending", PACKED)
+def test_what_was_compressed_well_comes_out_in_parts(tmp_path, ending, monkeypatch):
+    """A hundred thousand lines in a kilobyte or two."""
+    monkeypatch.setattr(compressed, "_MOST_OUT", 5000)
+    monkeypatch.setattr(compressed, "_SLICE", 100)
+    raw = b"the same line\n" * 100_000
+    packed = PACKED[ending](raw)
+    assert len(packed) < 8192
+    kind = "gzip" if ending == "gz" else "zstd"
+    parts = list(compressed.plain(kind, "a", lambda at, size: packed[at : at + size], 0, len(packed), lambda at: None))
+    assert b"".join(parts) == raw and len(parts) > 1
+    if ending == "gz":
+        assert max(map(len, parts)) <= 5000
+
+
+def test_members_on_disk_are_let_go_of_for_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(compressed, "_IN_MEMORY", 100)
+    monkeypatch.setattr(compressed, "_ON_DISK", 2)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name in range(5):
+        (folder / f"{name}.txt.gz").write_bytes(gzip.compress("".join(f"{name} {n}\n" for n in range(100)).encode()))
+    data = indexed(folder)
+    assert len({one[0] for one in every(data)}) == 5
+    assert len(data._readers["gzip"]._members) == 2
+    monkeypatch.setattr(shutil, "disk_usage", lambda place: type("", (), {"free": 7}))
+    with pytest.raises(DataError, match=r"a member of 490 plain bytes, and .* has 7 free"):
+        indexed(folder)[0]
 
 
 def parquet_modules():

@@ -24,16 +24,24 @@ def files() -> List[Path]:
     return chosen
 
 
-def upload(endpoint: str, bucket: str, prefix: str) -> int:
-    """Put the corpus under s3://bucket/prefix and return its size in bytes. The bucket is created when missing."""
+def upload(endpoint: str, bucket: str, prefix: str, size: int = LIMIT) -> int:
+    """Put the corpus under s3://bucket/prefix and return its size in bytes. The bucket is created when missing.
+
+    `size`: where the corpus is larger, its first files with exactly so many bytes.
+    """
     client = boto3.client("s3", endpoint_url=endpoint)
     if bucket not in {entry["Name"] for entry in client.list_buckets()["Buckets"]}:
         client.create_bucket(Bucket=bucket)
-    chosen = files()
+    texts = {}
+    for path in files():
+        texts[path.name] = path.read_bytes()[:size]
+        size -= len(texts[path.name])
+        if not size:
+            break
 
-    def put(path: Path) -> None:
-        client.put_object(Bucket=bucket, Key=prefix + path.name, Body=path.read_bytes())
+    def put(name: str) -> None:
+        client.put_object(Bucket=bucket, Key=prefix + name, Body=texts[name])
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(put, chosen))
-    return sum(path.stat().st_size for path in chosen)
+        list(pool.map(put, texts))
+    return sum(map(len, texts.values()))

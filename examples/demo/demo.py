@@ -9,6 +9,7 @@ machines are taken down in any case unless --keep.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -28,6 +29,8 @@ from rich.table import Table
 
 console = Console(highlight=False)
 DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
+WINDOWS, WINDOW = 2 * 4, 128 + 1
+"""Of a step: two ranks with four windows each. Of a window: bytes. As in examples/gpt/train.py."""
 STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/lib/hyperpod-kit-rehearsal"))
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -51,8 +54,10 @@ class Demo:
 
     def put_corpus(self) -> str:
         os.environ.update(self.driver.environment)
-        size = corpus.upload(self.driver.environment["AWS_ENDPOINT_URL"], DATA_BUCKET, DATA_PREFIX)
-        return f"{size / 1e6:.1f} MB of the standard library's sources in s3://{DATA_BUCKET}/{DATA_PREFIX}"
+        # One epoch in all steps: so the ledger can say of every sample that it was received once.
+        wanted = self.total_steps * WINDOWS * WINDOW
+        size = corpus.upload(self.driver.environment["AWS_ENDPOINT_URL"], DATA_BUCKET, DATA_PREFIX, wanted)
+        return f"{size / 1e3:.0f} kB of the standard library's sources in s3://{DATA_BUCKET}/{DATA_PREFIX}"
 
     def validate(self) -> str:
         return self.driver.said("validate", str(self.driver.config))
@@ -132,6 +137,17 @@ class Demo:
         self.facts["weights"] = self._finish(self.facts["job"])
         return f"step {self.total_steps}, weights sha256 {self.facts['weights'][:16]}…"
 
+    def every_sample_once(self) -> str:
+        command = f"{TRAIN}/bin/python3 -m hyperpod_kit.data.cli verify-ledger /fsx/trainer/disturbed/ledger --json"
+        found = json.loads(self.driver.on("controller", command, user="trainer", check=False))
+        once = [epoch for epoch in found["epochs"] if epoch["complete"] and epoch["once"] == found["samples"]]
+        if not found["good"] or len(once) != 1 or found["launches"] < 2:
+            raise DemoError(f"the ledger does not show every sample exactly once: {found}")
+        return (
+            f"every sample exactly once: {found['samples']} of {found['samples']}, across {found['launches']} starts, "
+            f"{found['rolled_back']} steps rolled back with their checkpoint"
+        )
+
     def same_without_disturbance(self) -> str:
         job = self.driver.submit(f"{TRAIN}/gpt/train.sbatch", str(self.total_steps), root="/fsx/trainer/undisturbed")
         weights = self._finish(job)
@@ -180,6 +196,7 @@ STEPS: Tuple[Tuple[str, Callable[[Demo], str]], ...] = (
     ("node replaced", Demo.node_is_replaced),
     ("job resumed", Demo.job_resumes),
     ("job ended", Demo.job_ends),
+    ("data verify-ledger", Demo.every_sample_once),
     ("undisturbed run", Demo.same_without_disturbance),
 )
 

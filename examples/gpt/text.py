@@ -1,32 +1,46 @@
-"""Training text: all *.py files below a directory, as one tensor of bytes, and batches chosen by the step's number."""
+"""Training text: all *.py files below a directory, packed into windows of bytes, read from where it lies."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
+import world
+
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, ShuffledOrder
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.errors import DataError
 
 
-def read(folder: Path, limit: int) -> torch.Tensor:
-    """The first `limit` bytes of all *.py files in the order of their paths: U8 [n].
+def index(folder: Path, place: str, limit: int, here: world.World) -> SampleIndex:
+    """The index of the first files, in the order of their paths, up to `limit` bytes. Made by rank 0, once a run.
 
-    Raises FileNotFoundError when there is less than 64 KiB, OSError when a mount does not answer.
+    Raises DataError when there is nothing, OSError when a mount does not answer.
     """
-    data = bytearray()
-    for path in sorted(folder.rglob("*.py")):
-        data += path.read_bytes()
-        if len(data) >= limit:
-            break
-    if len(data) < 65536:
-        raise FileNotFoundError(f"only {len(data)} bytes of *.py below {folder}")
-    return torch.frombuffer(data[:limit], dtype=torch.uint8)
+    if here.rank == 0:
+        chosen, total = [], 0
+        for path in sorted(folder.rglob("*.py")):
+            if total >= limit:
+                break
+            chosen.append(str(path))
+            total += path.stat().st_size
+        if not chosen:
+            raise DataError(f"no *.py below {folder}")
+        build(chosen, place, format="whole")
+    world.wait(here)
+    return SampleIndex.open(place)
 
 
-def batch(
-    text: torch.Tensor, *, seed: int, step: int, rank: int, size: int, context: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(inputs, targets), int64 [size, context]. A pure function of its arguments: no loader has a state to lose."""
-    dice = torch.Generator().manual_seed((seed * 1_000_003 + step) * 65_537 + rank)
-    starts = torch.randint(len(text) - context - 1, (size,), generator=dice)
-    rows = torch.stack([text[at : at + context + 1] for at in starts.tolist()]).long()
-    return rows[:, :-1], rows[:, 1:]
+def loader(samples: SampleIndex, *, window: int, batch: int, seed: int, ledger: str, launch: str) -> ElasticLoader:
+    """Batches of windows, int64 [batch, window]: each window of the text once an epoch, whoever is killed."""
+    documents = IndexedDataset(samples)
+    _, _, lengths = samples.where(np.arange(len(samples)))  # a byte is a token
+    order = ShuffledOrder(len(samples), seed=seed, block=samples.block_for())
+    packed = PackedDataset(documents, tokens, lengths.astype(np.uint32), window=window, order=order)
+    return ElasticLoader(packed, batch, order=packed.windows, ledger=ledger, launch=launch)
+
+
+def tokens(text: bytes) -> Any:
+    """Bytes are the tokens."""
+    return np.frombuffer(text, np.uint8)

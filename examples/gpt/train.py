@@ -1,8 +1,9 @@
 """Train a small GPT on Python sources, on any number of processes, and survive anything.
 
-Killed at any moment and started again, it ends with exactly the weights of a run that nobody disturbed: batches and
-the order of sums follow from the step's number, everything else is in the checkpoint. Told to stop by SIGUSR1 (the
-time limit is near), it saves and exits with 75: run me again.
+Killed at any moment and started again, it ends with exactly the weights of a run that nobody disturbed: the position in
+the data is committed with the weights, and everything else is in the checkpoint. Told to stop by SIGUSR1 (the time
+limit is near), it saves and exits with 75: run me again. What each rank received is in CHECKPOINT_ROOT/ledger, for
+`hyperpod-kit data verify-ledger`.
 
     python train.py --data DIR --checkpoint-root DIR --steps 200 --out weights.pt
 """
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -46,7 +48,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=192)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--max-bytes", type=int, default=4 << 20, help="of text")
+    parser.add_argument("--max-bytes", type=int, default=4 << 20, help="of text, up to the end of a file")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a silent peer is an error")
     args = parser.parse_args(argv)
     if not args.checkpoint_root:
@@ -69,6 +71,12 @@ def fingerprint(model: torch.nn.Module) -> str:
     return found.hexdigest()
 
 
+def endless(loader: torch.utils.data.DataLoader[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Epoch after epoch, from where the loader is."""
+    while True:
+        yield from loader
+
+
 class StopRequest:
     """SIGUSR1 has come to some rank. All ranks ask after each step, so that all save the same step."""
 
@@ -87,7 +95,7 @@ def train(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # the order of a sum must not depend on the machine
     torch.use_deterministic_algorithms(True)
     here = world.join(dict(os.environ), timeout=args.timeout)
-    data = text.read(args.data, args.max_bytes)
+    samples = text.index(args.data, f"{args.checkpoint_root}/index", args.max_bytes, here)
 
     torch.manual_seed(args.seed)
     model = GPT(context=args.context, width=args.width, layers=args.layers)
@@ -96,17 +104,25 @@ def train(args: argparse.Namespace) -> int:
     net = DistributedDataParallel(model) if here.size > 1 else model
 
     manager = Manager(args.checkpoint_root)
-    state = State(model, optimizer, extra={})
+    loader = text.loader(
+        samples,
+        window=args.context + 1,
+        batch=args.batch,
+        seed=args.seed,
+        ledger=f"{args.checkpoint_root}/ledger",
+        launch=f"start-{manager.epoch}",
+    )
+    state = State(model, optimizer, loader=loader, extra={})
     got = manager.restore(state)
     say(here.rank, restored={**asdict(got), "kind": type(got).__name__, "next_step": got.next_step})
 
     request, warned, last = StopRequest(), False, None
     told = Teller()  # for `hyperpod-kit job status`; Manager.step would do it by itself
+    batches = endless(loader)
     for step in range(got.next_step, args.steps):
         begin = time.monotonic()
-        inputs, targets = text.batch(
-            data, seed=args.seed, step=step, rank=here.rank, size=args.batch, context=args.context
-        )
+        batch = next(batches)
+        inputs, targets = batch[:, :-1], batch[:, 1:]
         optimizer.zero_grad(set_to_none=True)
         loss = functional.cross_entropy(net(inputs).flatten(0, 1), targets.flatten())
         loss.backward()

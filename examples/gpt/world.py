@@ -79,3 +79,9 @@ def join(env: dict[str, str], *, timeout: float) -> World:
             timeout=timedelta(seconds=timeout),
         )
     return World(rank, size)
+
+
+def wait(here: World) -> None:
+    """For all others to get here."""
+    if here.size > 1:
+        dist.barrier()

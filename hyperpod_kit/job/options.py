@@ -70,18 +70,23 @@ def prepare(options: RunOptions) -> None:
             f"{options.root} is no mount of Mountpoint's any more, as it was when this run began",
             hint="is it mounted? hyperpod-kit node status",
         )
-    parent = os.path.dirname(options.root)
+    _make(options.root, options.root, options.state)
+
+
+def _make(root: str, *paths: str) -> None:
+    """Make these directories, where that of the root can be. Raises JobError."""
+    parent = os.path.dirname(root)
     if not os.path.isdir(parent):
         raise JobError(
-            f"cannot use {options.root}: {parent} is not there",
+            f"cannot use {root}: {parent} is not there",
             hint=f"is the shared file system mounted? If it is: mkdir -p {parent}",
         )
     try:
-        for path in (options.root, options.state):
+        for path in paths:
             os.makedirs(path, mode=0o750, exist_ok=True)
     except OSError as err:
         raise JobError(
-            f"cannot use {options.root} as checkpoint root: {err.strerror}",
+            f"cannot use {root} as checkpoint root: {err.strerror}",
             hint="it must be a directory that the job's user may write",
         ) from err
 
@@ -101,6 +106,8 @@ def _prepare_apart(options: RunOptions) -> None:
         raise JobError(
             f"cannot keep the records of {options.root} in {options.state}: {err.strerror}", hint="--state DIR"
         ) from err
+    if is_path(options.root):
+        _make(options.root, options.root)
     try:
         state_place.take(options.root, options.state)
     except (CheckpointError, OSError) as err:

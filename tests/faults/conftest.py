@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Callable, Iterator, List
+from typing import Callable, Iterator, List, Optional
 
 import pytest
 
@@ -20,7 +20,7 @@ from hyperpod_kit.rehearsal import host
 from tests.faults.accounting import AccountedSlurm
 from tests.faults.job import Job
 from tests.faults.machines import PREEMPTION, SENDS_SIGNAL, machine_site
-from tests.faults.profiles import IN_S3, PROFILE
+from tests.faults.profiles import IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import PrivateBuckets
 from tests.faults.site import PrivateSite, Site
 from tests.faults.table import Table
@@ -86,7 +86,10 @@ def private_site(make: Callable[..., PrivateSlurm], **more: str) -> Iterator[Sit
     try:
         cluster.start()
         with contextlib.ExitStack() as stack:
-            buckets = stack.enter_context(contextlib.closing(PrivateBuckets(base / "s3"))) if IN_S3 else None
+            buckets: Optional[PrivateBuckets] = None
+            if IN_S3:
+                served_to = cluster.user if PROFILE == MOUNTPOINT else None
+                buckets = stack.enter_context(contextlib.closing(PrivateBuckets(base / "s3", served_to)))
             yield PrivateSite(cluster, buckets)
     finally:
         cluster.stop()

@@ -20,7 +20,8 @@ from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
 from tests.faults.profiles import PROFILE
 from tests.faults.roots import FolderRoot, Root
-from tests.faults.site import CAPTURER, FOREIGN, TRAINER, output, settle
+from tests.faults.site import CAPTURER, FOREIGN, TRAINER, settle
+from tests.support.output import output
 from tests.support.wait import until
 
 UID = 2001

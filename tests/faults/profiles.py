@@ -13,7 +13,10 @@ from hyperpod_kit.rehearsal.profiles import STOCK, Profile
 S3 = replace(STOCK, name="s3")
 """Checkpoint roots are `s3://…`."""
 
-PROFILES: Dict[str, Profile] = {**profiles.PROFILES, S3.name: S3}
+MOUNTPOINT = replace(STOCK, name="mountpoint")
+"""Checkpoint roots are directories that Mountpoint for S3 serves."""
+
+PROFILES: Dict[str, Profile] = {**profiles.PROFILES, S3.name: S3, MOUNTPOINT.name: MOUNTPOINT}
 
 
 def _named(name: str) -> Profile:
@@ -25,7 +28,7 @@ def _named(name: str) -> Profile:
 PROFILE = _named(os.environ.get("HPK_FAULTS_PROFILE", "") or STOCK.name)
 """The one of this run."""
 
-IN_S3 = PROFILE == S3
+IN_S3 = PROFILE in (S3, MOUNTPOINT)
 
-IN_FOLDERS = tuple(name for name in PROFILES if name != S3.name)
+IN_FOLDERS = tuple(name for name in PROFILES if name not in (S3.name, MOUNTPOINT.name))
 """Those whose rows may look at a checkpoint root as a directory."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, List, Mapping, Protocol
+from typing import Any, List, Mapping, Optional, Protocol
 
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.s3 import S3Store
@@ -13,7 +13,9 @@ from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.faults import S3Fault
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
+from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
 from tests.support.damage import flip
+from tests.support.output import output
 
 BUCKET = "sagemaker-faults"
 REGION = "us-east-1"
@@ -122,21 +124,38 @@ class BucketRoot:
 
 
 class PrivateBuckets:
-    """A service of our own on loopback, for the nodes of a Slurm on loopback."""
+    """A service of our own on loopback, for the nodes of a Slurm on loopback; `served_to`: the user for whom it is a
+    mount of Mountpoint's as well."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, served_to: Optional[int] = None) -> None:
         self._buckets = StoredBuckets(place)
         self._buckets.create_bucket(BUCKET)
         self._server = serve([("127.0.0.1", 0)], self._buckets, keys={ACCESS.id: ACCESS})
-
-    def root(self, name: str, records: Path) -> BucketRoot:
-        values = {
+        self._values = {
             "AWS_ENDPOINT_URL_S3": self._server.url,
             "AWS_REGION": REGION,
             "AWS_ACCESS_KEY_ID": ACCESS.id,
             "AWS_SECRET_ACCESS_KEY": ACCESS.secret,
         }
-        return BucketRoot(name, values, self._buckets.faults, records, str(records))
+        self._mount: Optional[Path] = None
+        if served_to is not None:
+            self._mount = place.with_name("mnt")
+            self._serve(place.with_name("standins"), self._mount, served_to)
+
+    def _serve(self, programs: Path, point: Path, user: int) -> None:
+        point.mkdir()
+        install(programs)
+        options = ["--allow-delete", "--allow-other", "--uid", str(user), "--gid", str(user)]
+        mount = ["/usr/bin/python3", "-I", "-S", str(programs / LIBRARY), "mount-s3", *options, BUCKET, str(point)]
+        output(["/usr/bin/env", *(f"{name}={value}" for name, value in self._values.items()), *mount])
+
+    def root(self, name: str, records: Path) -> BucketRoot:
+        found = BucketRoot(name, self._values, self._buckets.faults, records, str(records))
+        if self._mount is not None:
+            found.told, found.script = str(self._mount / name), ""
+        return found
 
     def close(self) -> None:
+        if self._mount is not None:
+            output(["umount", "-l", str(self._mount)], check=False)
         self._server.close()

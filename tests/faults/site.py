@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import tempfile
 from pathlib import Path
-from typing import List, Optional, Protocol, Sequence, Tuple
+from typing import List, Optional, Protocol, Tuple
 
 from hyperpod_kit.job import cli
 from tests.faults.roots import FolderRoot, PrivateBuckets, Root
@@ -114,12 +113,3 @@ def not_idle(site: Site) -> List[str]:
     """Nodes that cannot take a job now."""
     lines = site.slurm("sinfo", "-h", "-N", "-o", "%N %T").split("\n")
     return sorted({line.split()[0] for line in lines if line and line.split()[1] != "idle"})
-
-
-def output(argv: Sequence[str], *, check: bool = True, timeout: float = 60) -> str:
-    """Standard output of a command; with `check` False, what it printed on both."""
-    done = subprocess.run(
-        argv, text=True, timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    assert done.returncode == 0 or not check, f"{argv} exited {done.returncode}: {done.stdout}{done.stderr}"
-    return done.stdout if check else done.stdout + done.stderr

@@ -5,8 +5,8 @@ take one second each, which is what a fault meets, at a twenty-fifth of the time
 the first 6,000 or so; the rest is for a machine on which our own looks take long.
 
 Where a quarter of an hour in one piece is not to be had, HPK_FAULT_KEEP=DIR keeps the run between pieces: after
-HPK_FAULT_SECONDS the job is cancelled and its root is put there; the next piece takes it from there as a new job of the
-same run, with the next fault. The last one goes to the end and compares.
+HPK_FAULT_SECONDS the job is cancelled, its newest checkpoint is compared, and its root put there; the next piece takes
+it from there as a new job of the same run, with the next fault. The last one goes to the end and compares.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from typing import Any, Callable, Dict
 
 import pytest
 
+from hyperpod_kit.checkpoint.repository import layout
 from tests.faults.job import Job
 from tests.faults.random_faults import Fault, drawn, kind
 from tests.faults.site import Site, own
+from tests.faults.trainer import weights
 
 COUNT = int(os.environ.get("HPK_FAULT_COUNT", "100"))
 SEED = int(os.environ.get("HPK_FAULT_SEED", "1"))
@@ -49,9 +51,19 @@ def take_up(job: Job) -> Dict[str, Any]:
     return found
 
 
+def compare(job: Job) -> None:
+    """The newest checkpoint is that of a run that nobody disturbed. Raises AssertionError."""
+    newest = job.checkpoints()[-1]
+    attempt = layout.parse_attempt(newest.name)
+    assert attempt
+    shards = [(newest / layout.shard_file(rank)).read_bytes() for rank in range(2)]
+    assert [shard[:32].hex() for shard in shards] == weights(2, attempt.step), newest
+
+
 def put_away(job: Job, record: Dict[str, Any]) -> None:
     job.site.slurm("scancel", job.id, user=True)
     assert job.finish() == "CANCELLED", job.told()
+    compare(job)
     shutil.rmtree(Path(KEEP, "root"), ignore_errors=True)
     shutil.copytree(job.root, Path(KEEP, "root"), symlinks=True)
     Path(KEEP, "record.json").write_text(json.dumps(record))

@@ -100,7 +100,8 @@ def test_a_job_goes_on_while_its_mount_is_killed_and_hangs(storage: Driver) -> N
     ledger = json.loads(job.on_data("verify-ledger", f"{HERE}/ledger", "--json"))
     assert ledger["good"] and ledger["launches"] == 1 and ledger["rolled_back"] == 0, ledger
     assert [(one["once"], one["complete"]) for one in ledger["epochs"]] == [(ledger["samples"], True)] * epochs
-    wanted = Counter(hashlib.sha256(path.read_bytes()).hexdigest() for path in corpus.files())
+    files = [path for path in corpus.files() if path.name[0] != "_"]  # which an index of a directory passes over
+    wanted = Counter(hashlib.sha256(path.read_bytes()).hexdigest() for path in files)
     for epoch in range(epochs):
         lines = [event for event in events(job.out()) if event.get("epoch") == epoch and "samples" in event]
         assert Counter(sample for line in lines for sample in line["samples"]) == wanted

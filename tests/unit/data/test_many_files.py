@@ -1,0 +1,59 @@
+"""Very many small files: indexed with bounded memory, nothing read the second time, and each of them found again.
+
+Twenty thousand in each run, a million in the slow ones (`make sweep`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+
+import pytest
+
+from hyperpod_kit.data import IndexedDataset, SampleIndex
+
+PROGRAM = """
+import json, resource, sys
+from hyperpod_kit.data.index.build import build
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+made = build([sys.argv[1]], sys.argv[2])
+after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+print(json.dumps({"read": made.read, "known": made.known, "samples": made.index.samples, "kib": after - before}))
+"""
+A_FILE = 2048
+"""Bytes of memory that a file may cost while it is indexed."""
+
+
+def index(folder, place):
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(folder), str(place)], stdout=subprocess.PIPE, check=True, text=True
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    "files", [20_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])]
+)
+def test_each_of_them_is_a_sample(tmp_path, files):
+    for number in range(files):
+        if number % 1000 == 0:
+            folder = tmp_path / "corpus" / f"{number // 1000:04}"
+            folder.mkdir(parents=True)
+        handle = os.open(f"{folder}/{number:07}.txt", os.O_WRONLY | os.O_CREAT, 0o644)
+        os.write(handle, b"%d" % number)
+        os.close(handle)
+    place = tmp_path / "index"
+    first = index(tmp_path / "corpus", place)
+    assert (first["read"], first["samples"]) == (files, files) and first["kib"] * 1024 < files * A_FILE + (64 << 20), (
+        first
+    )
+    again = index(tmp_path / "corpus", place)
+    assert (again["read"], again["known"]) == (0, files)
+    data = IndexedDataset(SampleIndex.open(place))
+    dice = random.Random(0)
+    asked = [0, files - 1, *(dice.randrange(files) for _ in range(2000))]
+    assert [int(one) for one in data.__getitems__(asked)] == asked
+    assert len(data._files._open) <= 128, "files are closed again"

@@ -1,4 +1,5 @@
-# make demo   the whole path on a rehearsal cluster, from set-up to a resumed job     (root)
+# make demo   the whole path on a rehearsal cluster, from set-up to a resumed job     (root); ROOT=s3: with the
+#             checkpoints in S3
 # make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
@@ -16,13 +17,14 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 2
 PROFILE ?= stock
+ROOT ?= fsx
 
 .PHONY: demo docs sweep test check bench faults torture fuzz gpu-check ends data-proof clean
 
 demo:
 	./setup.sh system
 	./setup.sh venv admin
-	$(PY) examples/demo/demo.py $(DEMO_ARGS)
+	$(PY) examples/demo/demo.py --root $(ROOT) $(DEMO_ARGS)
 
 test:
 	./setup.sh system

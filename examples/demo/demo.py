@@ -1,6 +1,6 @@
 """The whole path on a rehearsal cluster: bundle, cluster, mounts, job, dead machine, resumed job, same weights.
 
-    python examples/demo/demo.py [--keep] [--steps N]
+    python examples/demo/demo.py [--keep] [--steps N] [--root s3]
 
 Each step prints its time. A step that fails ends the demo with exit code 1, the reason and where the logs are; the
 machines are taken down in any case unless --keep.
@@ -41,6 +41,7 @@ class Demo:
 
     driver: Driver
     total_steps: int
+    in_s3: bool = False
     facts: Dict[str, Any] = field(default_factory=dict)
 
     def prepare_environment(self) -> str:
@@ -79,9 +80,9 @@ class Demo:
         return "every mount of every node is ok"
 
     def submit(self) -> str:
-        job = self.driver.submit(f"{TRAIN}/gpt/train.sbatch", str(self.total_steps), root="/fsx/trainer/disturbed")
-        self.facts["job"] = job
-        return f"sbatch --auto-resume=1 -> job {job}, as user trainer, two nodes"
+        self.facts["job"] = job = self._submit("disturbed")
+        where = f", checkpoints in {self._root('disturbed')}" if self.in_s3 else ""
+        return f"sbatch --auto-resume=1 -> job {job}, as user trainer, two nodes{where}"
 
     def train_a_while(self) -> str:
         job, goal = self.facts["job"], self.total_steps // 3
@@ -149,11 +150,22 @@ class Demo:
         )
 
     def same_without_disturbance(self) -> str:
-        job = self.driver.submit(f"{TRAIN}/gpt/train.sbatch", str(self.total_steps), root="/fsx/trainer/undisturbed")
-        weights = self._finish(job)
+        weights = self._finish(self._submit("undisturbed"))
         if weights != self.facts["weights"]:
             raise DemoError(f"weights differ: disturbed {self.facts['weights']}, undisturbed {weights}")
         return f"bit-identical: sha256 {weights[:16]}…"
+
+    def _root(self, run: str) -> str:
+        return f"s3://{DATA_BUCKET}/checkpoints/{run}" if self.in_s3 else f"/fsx/trainer/{run}"
+
+    def _submit(self, run: str) -> str:
+        more = {}
+        if self.in_s3:
+            # Of AWS itself a node knows where it is, and with the role of the node everything else.
+            more = {"WORK": f"/fsx/trainer/{run}", "AWS_ENDPOINT_URL": self.driver.endpoint_of_nodes()}
+            self.driver.on("controller", f"install -d -o trainer -g trainer /fsx/trainer /fsx/trainer/{run}")
+        script = f"{TRAIN}/gpt/train.sbatch"
+        return self.driver.submit(script, str(self.total_steps), root=self._root(run), variables=more)
 
     def _finish(self, job: str) -> str:
         def ended() -> str:
@@ -174,11 +186,19 @@ class Demo:
         return output
 
     def _attempts(self, job: str) -> List[Dict[str, Any]]:
-        ledger = events(self.driver.on("controller", "cat /fsx/trainer/disturbed/.hpk/attempts.jsonl"))
+        folder = "*-disturbed-*" if self.in_s3 else ".hpk"
+        ledger = events(self.driver.on("controller", f"cat /fsx/trainer/disturbed/{folder}/attempts.jsonl"))
         return [entry for entry in ledger if entry["job"] == job and entry["event"] == "attempt"]
 
     def _durable(self) -> int:
-        return int(self.driver.on("controller", "ls /fsx/trainer/disturbed/seq-*/MANIFEST.json 2>/dev/null | wc -l"))
+        if not self.in_s3:
+            names = self.driver.on(
+                "controller", "ls /fsx/trainer/disturbed/seq-*/MANIFEST.json 2>/dev/null", check=False
+            )
+            return len(names.split())
+        prefix = "checkpoints/disturbed/seq-"
+        found = self.driver.aws("s3api", "list-objects-v2", "--bucket", DATA_BUCKET, "--prefix", prefix)
+        return sum(item["Key"].endswith("/MANIFEST.json") for item in found.get("Contents", ()))
 
 
 STEPS: Tuple[Tuple[str, Callable[[Demo], str]], ...] = (
@@ -248,6 +268,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", action="store_true", help="leave the machines up, also after a failure")
     parser.add_argument("--steps", type=int, default=90, help="training steps (default 90)")
+    parser.add_argument("--root", choices=("fsx", "s3"), default="fsx", help="where the checkpoints are (default fsx)")
     parser.add_argument("--name", default="demo", help="name of the rehearsal cluster (default demo)")
     args = parser.parse_args()
     if os.geteuid() != 0:
@@ -259,7 +280,7 @@ def main() -> int:
         return 1
     before = leftovers()
     logs = Path(tempfile.mkdtemp(prefix="hyperpod-kit-demo-"))
-    demo = Demo(Driver(args.name, logs), args.steps)
+    demo = Demo(Driver(args.name, logs), args.steps, in_s3=args.root == "s3")
     rows: List[Tuple[str, str, float]] = []
     start = time.monotonic()
     code = 1

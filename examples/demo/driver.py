@@ -97,16 +97,30 @@ class Driver:
         inner = ["runuser", "-l", user, "-c", command] if user else ["bash", "-c", command]
         return self.kit("rehearse", "exec", "--name", self.name, node, "--", *inner, check=check, timeout=timeout)
 
+    def endpoint_of_nodes(self) -> str:
+        """Where AWS is for who is on a node; AWS's own nodes need no such word."""
+        return self.on("controller", '. /etc/environment; echo "$AWS_ENDPOINT_URL"').strip()
+
     def nodes(self) -> List[Dict[str, Any]]:
         """list-cluster-nodes: `instance_id`, `group`, `status`, `address` each."""
         found: List[Dict[str, Any]] = self.data("list-cluster-nodes", str(self.config))["nodes"]
         return found
 
-    def submit(self, script: str, *args: str, root: str, options: Sequence[str] = ("--auto-resume=1",)) -> str:
-        """sbatch as the ordinary user `trainer`, in the directory that an admin gave them; return the job id."""
+    def submit(
+        self,
+        script: str,
+        *args: str,
+        root: str,
+        options: Sequence[str] = ("--auto-resume=1",),
+        variables: Optional[Mapping[str, str]] = None,
+    ) -> str:
+        """sbatch as the ordinary user `trainer`, in the directory that an admin gave them; return the job id.
+        `variables`: of the job's environment."""
         self.on("controller", "install -d -o trainer -g trainer /fsx/trainer")
         line = shlex.join(
             [
+                "env",
+                *(f"{name}={value}" for name, value in (variables or {}).items()),
                 "sbatch",
                 "--parsable",
                 "--chdir",

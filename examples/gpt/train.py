@@ -2,7 +2,7 @@
 
 Killed at any moment and started again, it ends with exactly the weights of a run that nobody disturbed: the position in
 the data is committed with the weights, and everything else is in the checkpoint. Told to stop by SIGUSR1 (the time
-limit is near), it saves and exits with 75: run me again. What each rank received is in CHECKPOINT_ROOT/ledger, for
+limit is near), it saves and exits with 75: run me again. What each rank received is in WORK/ledger, for
 `hyperpod-kit data verify-ledger`.
 
     python train.py --data DIR --checkpoint-root DIR --steps 200 --out weights.pt
@@ -39,6 +39,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True, help="directory with *.py files to train on")
     parser.add_argument("--checkpoint-root", default=os.environ.get("HPK_CHECKPOINT_ROOT"))
+    parser.add_argument("--work", help="directory for index and ledger (default: the checkpoint root)")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--save-every", type=int, default=10)
     parser.add_argument("--on-busy", choices=("skip", "wait"), default="skip", help="when no memory slot is free")
@@ -53,6 +54,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if not args.checkpoint_root:
         parser.error("--checkpoint-root or HPK_CHECKPOINT_ROOT is needed")
+    args.work = args.work or args.checkpoint_root
     return args
 
 
@@ -95,7 +97,7 @@ def train(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)  # the order of a sum must not depend on the machine
     torch.use_deterministic_algorithms(True)
     here = world.join(dict(os.environ), timeout=args.timeout)
-    samples = text.index(args.data, f"{args.checkpoint_root}/index", args.max_bytes, here)
+    samples = text.index(args.data, f"{args.work}/index", args.max_bytes, here)
 
     torch.manual_seed(args.seed)
     model = GPT(context=args.context, width=args.width, layers=args.layers)
@@ -109,7 +111,7 @@ def train(args: argparse.Namespace) -> int:
         window=args.context + 1,
         batch=args.batch,
         seed=args.seed,
-        ledger=f"{args.checkpoint_root}/ledger",
+        ledger=f"{args.work}/ledger",
         launch=f"start-{manager.epoch}",
     )
     state = State(model, optimizer, loader=loader, extra={})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from typing import Iterator, Mapping
 
 from hyperpod_kit.checkpoint.repository import manifest
@@ -28,6 +29,8 @@ SHARED = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "gpfs", "wekafs", "efs", "s
 """Types of file systems that all nodes of a cluster have in common, `fuse.` before them or not."""
 
 _LARGEST = 4096
+_WRITING = 5.0
+"""Seconds in which another's word is written."""
 
 
 def absolute(root: str) -> str:
@@ -76,12 +79,17 @@ def take(root: str, state: str) -> None:
     if is_inside(root):
         return
     store = open_store(root)
-    if not store.exists(MARK):
+    end = time.monotonic() + _WRITING
+    while not store.exists(MARK):
         try:
             store.create(MARK, manifest.seal_json({"format": FORMAT, "state": state}))
-            return
         except FileExistsError:
-            pass
+            break
+        except PermissionError:
+            # So Mountpoint answers where another is just writing it.
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.2)
     named = _named(store)
     if named != state:
         raise JobError(

@@ -70,6 +70,22 @@ def test_two_jobs_cannot_keep_records_of_one_root_in_two_places(root: str, tmp_p
     assert refused.value.hint.startswith("--state /fsx/a")
 
 
+def test_two_at_the_same_moment_on_mountpoint(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses to open a file that another is just writing."""
+    store = memory_store(root)
+
+    def refused(name: str, data: bytes) -> None:
+        create(name, data)
+        raise PermissionError(1, "Operation not permitted", name)
+
+    create = store.create
+    monkeypatch.setattr(store, "create", refused)
+    monkeypatch.setattr(state_place, "open_store", lambda url: store)
+    state_place.take(root, "/fsx/a/run")
+    with pytest.raises(JobError, match="would keep them in /fsx/b/run"):
+        state_place.take(root, "/fsx/b/run")
+
+
 @pytest.mark.parametrize("word", [b"", b"{}", b'{"format": "hpk-state/1", "state": "/x"}', b"\xff" * 5000])
 def test_a_word_that_is_none_is_refused(root: str, word: bytes) -> None:
     memory_store(root).create(state_place.MARK, word)

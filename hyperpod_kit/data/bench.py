@@ -1,14 +1,16 @@
-"""What the data path does on this machine, beside a plain read and a plain DataLoader of the same files, in one run."""
+"""What the data path does on this machine, beside a plain read and other loaders of the same files, in one run."""
 
 from __future__ import annotations
 
 import os
 import random
+import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
@@ -17,6 +19,7 @@ from hyperpod_kit.data.dataset import IndexedDataset, decoded
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.loader import ElasticLoader
+from hyperpod_kit.errors import UsageError
 
 _PIECE = 4 << 20
 
@@ -54,7 +57,7 @@ class PlainLines(Dataset[Any]):
             return decoded(stream.read(length), self._files[file], number, start)
 
 
-def forget_pages(paths: list[str]) -> bool:
+def forget_pages(paths: Sequence[str]) -> bool:
     """Have the kernel drop what it holds of these files, so that the next read is the disk's. False for objects."""
     if any(path.startswith("s3://") for path in paths):
         return False
@@ -68,43 +71,139 @@ def forget_pages(paths: list[str]) -> bool:
 
 
 def bench(
-    sources: list[str], *, limit: int, batch: int, workers: list[int], say: Callable[[str], None]
+    sources: list[str],
+    *,
+    limit: int,
+    batch: int,
+    workers: list[int],
+    say: Callable[[str], None],
+    passes: int = 1,
+    rivals: Sequence[Rival] = (),
 ) -> Iterator[BenchRow]:
-    """The figures, as they come. `limit`: samples for each loader."""
+    """The figures, as they come. `limit`: samples for each loader. With several passes all take their turns in each,
+    and the figure is the median."""
     with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
         say("making the index")
         index = build(sources, folder).index
         paths = [index.file(number).path for number in range(index.files)]
         stored = sum(index.file(number).size for number in range(index.files))
+        turns: list[Turn] = []
         if forget_pages(paths):
-            say("reading all files one after another, cold")
-            yield timed("sequential read, cold", index.samples, stored, lambda: read_all(paths))
-            forget_pages(paths)
-        os.unlink(os.path.join(folder, "index.json"))
-        with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as again:
-            say("indexing")
-            yield timed("index, cold", index.samples, stored, lambda: build(sources, again))
-        build(sources, folder)
+            turns.append(Turn("sequential read, cold", index.samples, stored, partial(read_all, paths), paths))
+        turns.append(Turn("index, cold", index.samples, stored, partial(index_again, sources), paths))
+        yield from measured(turns, passes, say)
         count = min(limit, index.samples) // batch * batch
         mean = index.bytes // max(1, index.samples)
         data = IndexedDataset(index)
-        loader = ElasticLoader(data, batch, collate_fn=list)
-        yield timed("first batch", batch, batch * mean, lambda: next(iter(loader)))
-        for number in workers:
-            if all(not path.startswith("s3://") for path in paths) and set(index.formats) == {"lines"}:
-                plain = PlainLines(index, count)
-                rival: DataLoader[Any] = DataLoader(plain, batch, collate_fn=list, num_workers=number)
-                say(f"a plain DataLoader with {number} workers")
-                yield timed(f"plain DataLoader, {number} workers", count, count * mean, partial(take, rival, count))
-            loader = ElasticLoader(IndexedDataset(index), batch, collate_fn=list, num_workers=number)
-            say(f"ElasticLoader with {number} workers")
-            yield timed(f"ElasticLoader, {number} workers", count, count * mean, partial(take, loader, count))
-        state = {**loader.state_dict(), "position": index.samples // 2}
+        yield timed("first batch", batch, batch * mean, lambda: next(iter(ElasticLoader(data, batch, collate_fn=list))))
+        plain = set(index.formats) == {"lines"} and not any(path.startswith("s3://") for path in paths)
+        turns = [Turn("sequential read", index.samples, stored, partial(read_all, paths))] if plain else []
+        turns += [
+            Turn(f"{name}, {number} workers", count, count * mean, partial(take_of, make, count))
+            for number in workers
+            for name, make in loaders(index, batch, number, count, plain)
+        ]
+        for rival in rivals:
+            if not plain or find_spec(rival.module) is None:
+                yield BenchRow(f"{rival.name}: {'not installed' if plain else 'reads no such files'}", 0, 0, 0.0)
+                continue
+            place = os.path.join(folder, rival.module)
+            os.mkdir(place)
+            say(f"a copy for {rival.name}")
+            rival.prepare(paths, place)
+            turns += [
+                Turn(
+                    f"{rival.name}, {number} workers",
+                    count,
+                    count * mean,
+                    partial(take_of, partial(rival.loader, paths, place, batch, number), count),
+                )
+                for number in workers
+            ]
+        yield from measured(turns, passes, say)
+        state = {**ElasticLoader(data, batch).state_dict(), "position": index.samples // 2}
         say("resuming in the middle")
         fresh = IndexedDataset(SampleIndex.open(folder))
         yield timed("resume to the first batch", batch, 0, lambda: resume(fresh, batch, state))._replace(
             bytes=fresh.bytes_read
         )
+
+
+class Rival(Protocol):
+    """Another loader: bench/rivals/loaders.py."""
+
+    name: str
+    module: str
+
+    def prepare(self, paths: list[str], folder: str) -> None:
+        """Write a copy in its own format, where it has one."""
+
+    def loader(self, paths: list[str], folder: str, batch: int, workers: int) -> Iterable[Any]:
+        """Batches of decoded samples, shuffled."""
+
+
+class Turn(NamedTuple):
+    """Something to measure. `cold`: files that the kernel is to forget before."""
+
+    what: str
+    samples: int
+    bytes: int
+    work: Callable[[], Any]
+    cold: Sequence[str] = ()
+
+
+def rivals_of(path: str) -> list[Rival]:
+    """The rivals of a file. Raises UsageError."""
+    spec = spec_from_file_location("hpk_rivals", path)
+    if spec is None or spec.loader is None or not os.path.isfile(path):
+        raise UsageError(f"--rivals {path}: expected a file of Python such as bench/rivals/loaders.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return [kind() for kind in module.RIVALS]
+
+
+def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
+    """The median of each over all passes. One that raises is said and left out."""
+    seconds: dict[str, list[float]] = {turn.what: [] for turn in turns}
+    failed: dict[str, str] = {}
+    for number in range(passes):
+        for turn in turns:
+            if turn.what in failed:
+                continue
+            say(turn.what if passes == 1 else f"{turn.what}: {number + 1} of {passes}")
+            if turn.cold:
+                forget_pages(turn.cold)
+            try:
+                seconds[turn.what].append(timed(turn.what, 0, 0, turn.work).seconds)
+            except Exception as err:
+                failed[turn.what] = f"{type(err).__name__}: {str(err).strip().splitlines()[0][:200]}"
+    for turn in turns:
+        if turn.what in failed:
+            yield BenchRow(f"{turn.what}: {failed[turn.what]}", 0, 0, 0.0)
+        else:
+            yield BenchRow(turn.what, turn.samples, turn.bytes, statistics.median(seconds[turn.what]))
+
+
+def loaders(
+    index: SampleIndex, batch: int, workers: int, count: int, plain: bool
+) -> Iterator[tuple[str, Callable[[], Iterable[Any]]]]:
+    """What is always measured: (name, how it is made)."""
+    options: dict[str, Any] = {"collate_fn": list, "num_workers": workers}
+    if plain:
+        yield "plain DataLoader", lambda: DataLoader(PlainLines(index, count), batch, **options)
+    yield "ElasticLoader", lambda: ElasticLoader(IndexedDataset(index), batch, **options)
+    yield "ElasticLoader, not decoded", lambda: ElasticLoader(IndexedDataset(index, decode=False), batch, **options)
+
+
+def index_again(sources: list[str]) -> None:
+    """An index from nothing."""
+    with tempfile.TemporaryDirectory(prefix="hpk-data-bench-") as folder:
+        build(sources, folder)
+
+
+def take_of(make: Callable[[], Iterable[Any]], count: int) -> None:
+    """So many samples of a new loader."""
+    take(make(), count)
 
 
 def resume(data: IndexedDataset, batch: int, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import logging
 import warnings
 
 from hyperpod_kit.data.bench import bench as rows_of
+from hyperpod_kit.data.bench import rivals_of
 from hyperpod_kit.data.commands.progress import size
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
@@ -21,11 +22,24 @@ def bench(args: argparse.Namespace) -> int:
     logging.getLogger("hyperpod_kit.data").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", message="This DataLoader will create")
     found = []
-    for row in rows_of(args.sources, limit=args.samples, batch=args.batch, workers=workers, say=terminal.say):
+    if args.passes < 1:
+        raise UsageError(f"--passes {args.passes}: at least 1")
+    rows = rows_of(
+        args.sources,
+        limit=args.samples,
+        batch=args.batch,
+        workers=workers,
+        say=terminal.say,
+        passes=args.passes,
+        rivals=rivals_of(args.rivals) if args.rivals else (),
+    )
+    for row in rows:
         found.append(row)
-        if not args.json:
+        if not args.json and not row.seconds:
+            terminal.out(row.what)
+        elif not args.json:
             terminal.out(
-                f"{row.what:32} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
+                f"{row.what:40} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
                 f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s"
             )
     if args.json:

@@ -1,0 +1,43 @@
+"""Memory of a loader is the same after ten epochs as after two."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.unit.data.killed_ranks import corpus, documents
+
+SAMPLES = """
+import gc, re, sys
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
+data = IndexedDataset(SampleIndex.open(sys.argv[1]))
+loader = ElasticLoader(data, 32, collate_fn=list, ledger=sys.argv[2])
+"""
+WINDOWS = """
+import gc, re, sys
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, ShuffledOrder, lengths_of
+from tests.unit.data.killed_ranks import encode
+data = IndexedDataset(SampleIndex.open(sys.argv[1]))
+order = ShuffledOrder(len(data), 1, data.index.block_for())
+packed = PackedDataset(data, encode, lengths_of(data, encode, "bytes"), window=64, order=order)
+loader = ElasticLoader(packed, 32, order=packed.windows, collate_fn=list, ledger=sys.argv[2])
+"""
+EPOCHS = """
+for epoch in range(10):
+    for batch in loader:
+        pass
+    gc.collect()
+    print(re.search(r"RssAnon:\\s+(\\d+)", open("/proc/self/status").read())[1])
+"""
+
+
+@pytest.mark.parametrize("program", [SAMPLES, WINDOWS], ids=["samples", "windows"])
+def test_ten_epochs_take_as_much_memory_as_two(tmp_path, program):
+    made = corpus(tmp_path / "corpus", 6000) if program is SAMPLES else documents(tmp_path / "corpus", 6000)
+    words = [sys.executable, "-W", "ignore", "-c", program + EPOCHS, made.index.folder, str(tmp_path / "ledger")]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-2000:]
+    kib = [int(line) for line in done.stdout.split()]
+    assert len(kib) == 10 and kib[9] - kib[1] < 1024, kib

@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint.repository import manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_of, open_store
 from hyperpod_kit.errors import CheckpointError, JobError
+from hyperpod_kit.system.mountinfo import DISKS
 from hyperpod_kit.untrusted.text import clean
 
 OURS = ".hpk"
@@ -24,9 +25,6 @@ MARK = f"{OURS}/state.json"
 FORMAT = "hpk-state/1"
 FOLDER = ".hyperpod-kit"
 """In the shared directory that is chosen; a root has a directory of its own in it."""
-
-SHARED = ("nfs", "nfs4", "lustre", "beegfs", "ceph", "gpfs", "wekafs", "efs", "s3files")
-"""Types of file systems that all nodes of a cluster have in common, `fuse.` before them or not."""
 
 _LARGEST = 4096
 _WRITING = 5.0
@@ -57,7 +55,8 @@ def chosen(root: str, named: str, env: Mapping[str, str]) -> str:
     looked = []
     for path in _candidates(env):
         kind = mount_of(path)[0]
-        if kind.rpartition("fuse.")[2] in SHARED and is_inside(path):
+        # What is no disk of this machine's own is what all nodes of a cluster have in common.
+        if kind and kind not in DISKS and is_inside(path):
             return os.path.join(path, FOLDER, own)
         looked.append(f"{path} ({kind or 'unknown'})")
     raise JobError(

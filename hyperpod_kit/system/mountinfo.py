@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Iterator, Optional, Tuple
 
+DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "squashfs"))
+"""Types of file systems that one machine has for itself. Their kernel code does not wait for a server."""
+
 
 @dataclass(frozen=True)
 class MountEntry:

@@ -7,9 +7,6 @@ import os
 from hyperpod_kit.data.reading.bounded import ANSWER, BoundedCalls
 from hyperpod_kit.system import mountinfo
 
-_DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay", "squashfs"))
-"""Types of file systems that one machine has for itself. Their kernel code does not wait for a server."""
-
 _DIRECTORIES = 4096
 
 
@@ -45,6 +42,6 @@ class SourceMounts:
         # A link may lead to a mount, and to look whether it is one is a call as well.
         real = self._links.call(lambda: os.path.realpath(place))
         mount = mountinfo.holding(mountinfo.read(), real)
-        if mount is not None and mount.fs_type in _DISKS:
+        if mount is not None and mount.fs_type in mountinfo.DISKS:
             return None
         return self._mounts.setdefault(mount.path if mount else "", BoundedCalls(self._answer))

@@ -39,7 +39,8 @@ def _client(pid: int) -> Any:
         read_timeout=60,
         tcp_keepalive=True,
     )
-    return boto3.client("s3", config=config)
+    # Not the session that boto3 shares: it keeps the credentials that it has found first.
+    return boto3.session.Session().client("s3", config=config)
 
 
 def listed(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:

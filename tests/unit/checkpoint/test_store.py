@@ -134,11 +134,17 @@ def test_open_store_by_what_is_written(tmp_path: Path, monkeypatch: pytest.Monke
     assert type(open.open_store("/mnt/s3 data/run")) is PosixStore
 
 
-def test_s3_without_boto3_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s3_without_boto3_needs_a_region_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
-    with pytest.raises(CheckpointError, match="boto3") as caught:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(CheckpointError, match="no region of S3 is known here") as caught:
         open.open_store("s3://bucket/run")
-    assert caught.value.hint == "pip install boto3"
+    assert caught.value.hint == "export AWS_REGION=us-west-2"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert open.open_store("s3://bucket/run").url == "s3://bucket/run"
 
 
 def test_front_to_back_means_just_that(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tests.support.wait import until
 
 @pytest.fixture(autouse=True)
 def every_mount_may_hang(monkeypatch):
-    monkeypatch.setattr(mounts, "_DISKS", frozenset())
+    monkeypatch.setattr(mounts.mountinfo, "DISKS", frozenset())
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ PROGRAM = """
 import sys
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, SampleIndex
 from hyperpod_kit.data.reading import mounts
-mounts._DISKS = frozenset()
+mounts.mountinfo.DISKS = frozenset()
 data = IndexedDataset(SampleIndex.open(sys.argv[1]), answer=0.1, patience=0.1)
 for batch in ElasticLoader(data, 4, num_workers=int(sys.argv[2])):
     pass

@@ -137,7 +137,7 @@ def bucket(tmp_path, monkeypatch):
     store.create_bucket(BUCKET)
     with aws.endpoint(monkeypatch, store) as url:
         objects._client.cache_clear()
-        yield store, boto3.client("s3"), url
+        yield store, boto3.session.Session().client("s3"), url
         objects._client.cache_clear()
 
 

@@ -215,6 +215,7 @@ def _boto3(url: str) -> Any:
         tcp_keepalive=True,
     )
     try:
-        return boto3.client("s3", config=config)
+        # Not the session that boto3 shares: it is not safe for threads, and keeps the credentials it has found first.
+        return boto3.session.Session().client("s3", config=config)
     except (BotoCoreError, ValueError) as err:
         raise CheckpointError(f"{url} cannot be reached: {err}") from None

@@ -79,17 +79,17 @@ def take(root: str, state: str) -> None:
         return
     store = open_store(root)
     end = time.monotonic() + _WRITING
-    while not store.exists(MARK):
+    while True:
         try:
-            store.create(MARK, manifest.seal_json({"format": FORMAT, "state": state}))
-        except FileExistsError:
+            if not store.exists(MARK):
+                store.create(MARK, manifest.seal_json({"format": FORMAT, "state": state}))
+            named = _named(store)
             break
-        except PermissionError:
-            # So Mountpoint answers where another is just writing it.
+        except (FileExistsError, PermissionError):
+            # With the second Mountpoint answers, to a read as well, where another is just writing it.
             if time.monotonic() >= end:
                 raise
             time.sleep(0.2)
-    named = _named(store)
     if named != state:
         raise JobError(
             f"the records of {root} are in {clean(named)}, and this job would keep them in {state}",

@@ -16,6 +16,7 @@ from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, proce
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.system.process import alive, identify
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
+from tests.support.wait import until
 
 pytestmark = ROOT
 
@@ -185,6 +186,8 @@ def test_a_rehearsal_of_an_earlier_release_is_taken_down(shared, monkeypatch):
     own_place.make(former)
     argv = [sys.executable, "-c", "input()", "-m", "hyperpod_kit.rehearsal.daemon", "--state", str(former)]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as daemon:
+        # The kernel shows a process without its words for a moment after its start.
+        until(lambda: processes.runs(identify(daemon.pid), argv[-4:]), what="words of the process")
         state.write_process(former / "daemon.json", identify(daemon.pid))
         assert [found.root for found in layout.existing()] == [former]
         assert boot.down("demo") is True

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+from hyperpod_kit.checkpoint.repository.store.s3 import boto3_client
 from hyperpod_kit.errors import DataError
 
 
@@ -27,20 +28,10 @@ def client() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _client(pid: int) -> Any:
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        raise DataError("s3:// needs boto3, which this Python does not have", hint="pip install boto3") from None
-    config = Config(
-        retries={"mode": "standard", "total_max_attempts": 5},
-        max_pool_connections=32,
-        connect_timeout=10,
-        read_timeout=60,
-        tcp_keepalive=True,
-    )
-    # Not the session that boto3 shares: it keeps the credentials that it has found first.
-    return boto3.session.Session().client("s3", config=config)
+    found = boto3_client()
+    if found is None:
+        raise DataError("s3:// needs boto3, which this Python does not have", hint="pip install boto3")
+    return found
 
 
 def listed(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:

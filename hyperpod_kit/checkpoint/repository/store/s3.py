@@ -202,9 +202,20 @@ def connect(url: str) -> S3Store:
 def _boto3(url: str) -> Any:
     """boto3's client; None where there is none. Raises CheckpointError when it knows no region."""
     try:
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        return None
+    try:
+        return boto3_client()
+    except (BotoCoreError, ValueError) as err:
+        raise CheckpointError(f"{url} cannot be reached: {err}") from None
+
+
+def boto3_client() -> Any:
+    """A client of boto3's, for checkpoints and for data; None where there is no boto3. Raises what boto3 raises."""
+    try:
         import boto3
         from botocore.config import Config
-        from botocore.exceptions import BotoCoreError
     except ImportError:
         return None
     config = Config(
@@ -214,8 +225,5 @@ def _boto3(url: str) -> Any:
         read_timeout=60,
         tcp_keepalive=True,
     )
-    try:
-        # Not the session that boto3 shares: it is not safe for threads, and keeps the credentials it has found first.
-        return boto3.session.Session().client("s3", config=config)
-    except (BotoCoreError, ValueError) as err:
-        raise CheckpointError(f"{url} cannot be reached: {err}") from None
+    # Not the session that boto3 shares: it is not safe for threads, and keeps the credentials it has found first.
+    return boto3.session.Session().client("s3", config=config)

@@ -37,10 +37,51 @@ def restored(values: Numbers, size: int, keys: Words | int) -> Numbers:
     return _walk(values, size, keys, range(_ROUNDS - 1, -1, -1))
 
 
+def permutations(size: int, keys: Words) -> Numbers:
+    """For each key, in a row, `permuted` of 0 … size-1. A round depends on half of a value's bits and on the key, so it
+    is looked up in a short table."""
+    if size <= 1:
+        return np.zeros((len(keys), size), dtype=np.int64)
+    half = _half(size)
+    mask = (1 << half) - 1
+    halves = np.arange(mask + 1, dtype=np.uint64)
+    tables = [
+        (_many((halves + _salt(number)) ^ keys[:, None]) & np.uint64(mask)).astype(np.int64).ravel()
+        for number in range(_ROUNDS)
+    ]
+    rows = np.repeat(np.arange(len(keys), dtype=np.int64) << half, size)
+    found = _looked_up(np.tile(np.arange(size, dtype=np.int64), len(keys)), rows, tables, half)
+    outside = np.flatnonzero(found >= size)
+    while outside.size:
+        values = _looked_up(found[outside], rows[outside], tables, half)
+        found[outside] = values
+        outside = outside[values >= size]
+    return found.reshape(len(keys), size)
+
+
+def _looked_up(values: Numbers, rows: Numbers, tables: list[Numbers], half: int) -> Numbers:
+    left, right = values >> half, values & ((1 << half) - 1)
+    for table in tables:
+        left, right = right, left ^ table[rows + right]
+    joined: Numbers = (left << half) | right
+    return joined
+
+
+def _half(size: int) -> int:
+    """Bits of half a value."""
+    return max(1, (max(1, size - 1).bit_length() + 1) // 2)
+
+
+def _salt(number: int) -> np.uint64:
+    """Of a round."""
+    salt: np.uint64 = np.uint64((number + 1) * _GOLDEN & _MASK)
+    return salt
+
+
 def _walk(values: Numbers, size: int, keys: Words | int, rounds: range) -> Numbers:
     if size <= 1:
         return np.array(values, dtype=np.int64)
-    half = max(1, (max(1, size - 1).bit_length() + 1) // 2)
+    half = _half(size)
     each = keys if isinstance(keys, np.ndarray) else np.full(values.shape, keys, dtype=np.uint64)
     found = _network(values.astype(np.uint64), half, each, rounds)
     outside = np.flatnonzero(found >= size)
@@ -56,7 +97,7 @@ def _network(values: Words, half: int, keys: Words, rounds: range) -> Words:
     left, right = values >> shift, values & mask
     forward = rounds.step > 0
     for number in rounds:
-        salt = np.uint64((number + 1) * _GOLDEN & _MASK)
+        salt = _salt(number)
         if forward:
             left, right = right, left ^ (_many((right + salt) ^ keys) & mask)
         else:

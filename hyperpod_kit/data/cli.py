@@ -57,6 +57,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--on-bad", choices=("raise", "skip"), default="raise", help="with --check: what becomes of bad lines (raise)"
     )
+    _answer(sub)
     sub = command(
         "show", "index:show", "what an index holds; reads no data", "/fsx/corpus/.hpk-index", "/fsx/alice/index --json"
     )
@@ -71,6 +72,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("index", metavar="INDEX", help="directory of an index")
     sub.add_argument("--bytes", action="store_true", help="read every byte, not only sizes and times")
+    _answer(sub)
     sub = command(
         "verify-ledger",
         "ledgers:verify_ledger",
@@ -79,6 +81,12 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "/fsx/alice/run1/ledger --json",
     )
     sub.add_argument("ledger", metavar="LEDGER", help="the directory that ElasticLoader(ledger=…) wrote to")
+
+
+def _answer(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument(
+        "--answer", type=float, default=30, metavar="S", help="a mount without an answer for so long has failed (30)"
+    )
 
 
 def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -110,6 +118,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--workers", type=int, metavar="N", help="files at a time; default: 256 of s3://, 16 of a directory"
     )
+    _answer(sub)
     sub.add_argument("--wait", type=float, default=3600, metavar="S", help="for another that fills DST (3600)")
     sub.add_argument("--dry-run", action="store_true", help="say what would come, and change nothing")
     sub = command(

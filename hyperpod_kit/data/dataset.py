@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.formats.lines import LineReader
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.reading.bounded import ANSWER
@@ -17,6 +19,7 @@ from hyperpod_kit.errors import BadRecord
 
 MEMORY = 256 << 20
 _FILES_REMEMBERED = 4096
+_LINES = ("lines",)
 _BY_RANGE = ("lines", "tar", "whole")
 
 
@@ -25,10 +28,10 @@ class IndexedDataset:
 
     Lines are decoded as JSON, or as text where the file's name does not speak of JSON; a row of Parquet is a dict, a
     sample of a tar a dict from ending to bytes, a whole file its bytes. `decode=False` leaves bytes. `memory`: bytes of
-    decompressed or decoded data that each process keeps. `patience`: seconds in which a file is asked for again, by its
-    path, while its mount is repaired; then it is read from where `elsewhere` says that a directory lies too
-    (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable is raised when that does not help. `answer`: seconds
-    after which a mount that gives no answer counts as failed.
+    decompressed or decoded data that each process keeps; of files with short lines, up to 128 MiB of the files.
+    `patience`: seconds in which a file is asked for again, by its path, while its mount is repaired; then it is read
+    from where `elsewhere` says that a directory lies too (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable
+    is raised when that does not help. `answer`: seconds after which a mount that gives no answer counts as failed.
     `cache`: a directory of a local disk for what comes from `s3://`.
     """
 
@@ -65,20 +68,18 @@ class IndexedDataset:
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Several samples, in the order asked for. Raises BadRecord, ChangedFile, DataUnavailable."""
         asked = np.asarray(numbers, dtype=np.int64)
-        files, starts, lengths = self.index.where(asked)
-        if len(asked) > 1 and self._files.by_others:
-            ranges = zip(files.tolist(), starts.tolist(), lengths.tolist(), strict=True)
-            self._files.prepare(
-                (self._file(file), start, length)
-                for file, start, length in ranges
-                if self._file(file).format in _BY_RANGE
-            )
-        return [
-            self._sample(self._file(file), number, start, length)
-            for number, file, start, length in zip(
-                asked.tolist(), files.tolist(), starts.tolist(), lengths.tolist(), strict=True
-            )
-        ]
+        numbers_of_files, starts, lengths = self.index.where(asked)
+        files = [self._file(number) for number in numbers_of_files.tolist()]
+        if self.index.formats == _LINES:
+            lines = self._reader("lines")
+            assert isinstance(lines, LineReader)
+            return self._made(lines.records(files, starts, lengths), files, asked, starts)
+        ranges = list(zip(files, starts.tolist(), lengths.tolist(), strict=True))
+        if len(ranges) > 1 and self._files.by_others:
+            self._files.prepare(one for one in ranges if one[0].format in _BY_RANGE)
+        # One is done with before the next one is read: a transform may make little of much.
+        records = (self._reader(file.format).record(file, start, length) for file, start, length in ranges)
+        return self._made(records, files, asked, starts)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_files": None, "_readers": {}, "_known": {}}
@@ -104,14 +105,20 @@ class IndexedDataset:
             found = self._known[number] = self.index.file(number)
         return found
 
-    def _sample(self, file: IndexedFile, number: int, start: int, length: int) -> Any:
-        reader = self._readers.get(file.format)
-        if reader is None:
-            reader = self._readers[file.format] = module_of(file.format).reader(self._files, self._memory)
-        record = reader.record(file, start, length)
+    def _reader(self, name: str) -> RecordReader:
+        found = self._readers.get(name)
+        if found is None:
+            found = self._readers[name] = module_of(name).reader(self._files, self._memory)
+        return found
+
+    def _made(
+        self, records: Iterable[Any], files: Sequence[IndexedFile], numbers: Numbers, starts: Numbers
+    ) -> list[Any]:
+        """Samples of records."""
         if self._decode:
-            record = decoded(record, file, number, start)
-        return record if self._transform is None else self._transform(record)
+            places = zip(records, files, numbers.tolist(), starts.tolist(), strict=True)
+            records = (decoded(*place) for place in places)
+        return list(records) if self._transform is None else [self._transform(record) for record in records]
 
 
 def decoded(record: Any, file: IndexedFile, number: int, start: int) -> Any:

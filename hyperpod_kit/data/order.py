@@ -8,15 +8,21 @@ rank. Neither ranks, workers nor the size of a batch is part of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers, mixed, mixed_each, permuted, restored
+from hyperpod_kit.data.block_group import LARGEST, BlockGroup
 
 LANES = 48
 """Divided by 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 ranks."""
+
+_NEIGHBOURS = 64
+"""Places of one group, asked for together, for which its blocks' orders are worked out."""
+_GROUPS_KEPT = 2
 
 
 class SampleOrder(Protocol):
@@ -47,6 +53,32 @@ class SequentialOrder:
 
 
 @dataclass(frozen=True)
+class _Epoch:
+    """Where the last block, which alone may be short, comes in an epoch; all else is plain arithmetic."""
+
+    key: int
+    blocks: int
+    rest: int
+    """Samples of the last block, 1 … block."""
+    missing: int
+    group: int
+    lane: int
+    end: int
+    """Positions before the group behind its own."""
+
+
+class _Kept:
+    """What was worked out last. Another process works it out itself."""
+
+    def __init__(self) -> None:
+        self.epoch: tuple[int, _Epoch] | None = None
+        self.groups: dict[tuple[int, int], BlockGroup] = {}
+
+    def __reduce__(self) -> tuple[type[_Kept], tuple[()]]:
+        return _Kept, ()
+
+
+@dataclass(frozen=True)
 class ShuffledOrder:
     """Another order in each epoch, from `seed`. `block`: samples that are read together."""
 
@@ -54,6 +86,7 @@ class ShuffledOrder:
     seed: int = 0
     block: int = 1024
     lanes: int = LANES
+    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.block < 1 or self.lanes < 1:
@@ -69,33 +102,66 @@ class ShuffledOrder:
         }
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        size, lanes = self.block, self.lanes
-        blocks = -(-self.samples // size)
-        rest = self.samples - (blocks - 1) * size  # samples of the last block, 1 … size
-        key = mixed(self.seed, epoch)
-        # Only the last block may be short, so all positions are plain arithmetic but for those of its group.
-        at_slot = int(restored(np.array([blocks - 1]), blocks, key)[0])
-        its_group, its_lane = divmod(at_slot, lanes)
-        its_width = min(lanes, blocks - its_group * lanes)
-        missing = size - rest
-        full = lanes * size
-        its_end = its_group * full + its_width * size - missing
+        found = self._epoch(epoch)
+        shifted = positions + np.where(positions >= found.end, found.missing, 0)
+        groups = shifted // (self.lanes * self.block)
+        steps = np.diff(groups)
+        begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
+        if len(positions) < _NEIGHBOURS * (len(begins) - 1) or self.lanes * self.block > LARGEST:
+            return self._scattered(found, shifted, groups)
+        samples = np.empty_like(positions)
+        for begin, end in itertools.pairwise(begins):
+            lanes, offsets = self._places(found, shifted[begin:end], groups[begin:end])
+            samples[begin:end] = self._group(epoch, int(groups[begin])).at(lanes, offsets)
+        return samples
 
-        shifted = positions + np.where(positions >= its_end, missing, 0)
-        group = shifted // full
-        inside = shifted - group * full
-        width = np.minimum(lanes, blocks - group * lanes)
-        late = (group == its_group) & (inside >= rest * its_width)  # where the short block has no samples any more
-        beyond = inside - rest * its_width
-        narrow = np.maximum(width - 1, 1)
-        lane_late = beyond % narrow
-        lane = np.where(late, lane_late + (lane_late >= its_lane), inside % width)
-        offset = np.where(late, rest + beyond // narrow, inside // width)
+    def _epoch(self, number: int) -> _Epoch:
+        if self._kept.epoch is None or self._kept.epoch[0] != number:
+            blocks = -(-self.samples // self.block)
+            rest = self.samples - (blocks - 1) * self.block
+            key = mixed(self.seed, number)
+            group, lane = divmod(int(restored(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
+            width = min(self.lanes, blocks - group * self.lanes)
+            missing = self.block - rest
+            end = (group * self.lanes + width) * self.block - missing
+            self._kept.epoch = number, _Epoch(key, blocks, rest, missing, group, lane, end)
+        return self._kept.epoch[1]
 
-        block = permuted(group * lanes + lane, blocks, key)
-        keys = mixed_each(mixed(key, 1), block)
-        found = np.empty_like(offset)
-        short = block == blocks - 1
-        found[~short] = permuted(offset[~short], size, keys[~short])
-        found[short] = permuted(offset[short], rest, keys[short])
-        return block * size + found
+    def _places(self, epoch: _Epoch, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
+        """(lane, offset in its block) of places in these groups."""
+        inside = shifted - groups * (self.lanes * self.block)
+        width = np.minimum(self.lanes, epoch.blocks - groups * self.lanes)
+        offsets, lanes = np.divmod(inside, width)
+        # Where the short block has no samples any more, the other lanes of its group go on.
+        late = np.flatnonzero((groups == epoch.group) & (offsets >= epoch.rest))
+        if late.size:
+            beyond, narrow = inside[late] - epoch.rest * width[late], np.maximum(width[late] - 1, 1)
+            further, lane = np.divmod(beyond, narrow)
+            offsets[late] = epoch.rest + further
+            lanes[late] = lane + (lane >= epoch.lane)
+        return lanes, offsets
+
+    def _scattered(self, epoch: _Epoch, shifted: Numbers, groups: Numbers) -> Numbers:
+        """The samples at places that are far from each other."""
+        lanes, offsets = self._places(epoch, shifted, groups)
+        block = permuted(groups * self.lanes + lanes, epoch.blocks, epoch.key)
+        keys = mixed_each(mixed(epoch.key, 1), block)
+        found = np.empty_like(offsets)
+        short = block == epoch.blocks - 1
+        found[~short] = permuted(offsets[~short], self.block, keys[~short])
+        found[short] = permuted(offsets[short], epoch.rest, keys[short])
+        return block * self.block + found
+
+    def _group(self, number: int, group: int) -> BlockGroup:
+        """The blocks that are read side by side, kept while they are read."""
+        found = self._kept.groups.get((number, group))
+        if found is None:
+            epoch = self._epoch(number)
+            begin = group * self.lanes
+            blocks = permuted(np.arange(begin, min(begin + self.lanes, epoch.blocks)), epoch.blocks, epoch.key)
+            counts = np.where(blocks == epoch.blocks - 1, epoch.rest, self.block)
+            found = BlockGroup(blocks * self.block, counts, mixed_each(mixed(epoch.key, 1), blocks))
+            kept = [*self._kept.groups.items(), ((number, group), found)]
+            self._kept.groups.clear()
+            self._kept.groups.update(kept[-_GROUPS_KEPT:])
+        return found

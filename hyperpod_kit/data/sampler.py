@@ -14,6 +14,9 @@ from hyperpod_kit.data.position import Course, DataStep, Last
 _AHEAD = 4096
 """Samples whose numbers are computed at once: one by one they would cost more than reading them."""
 
+_KNOWN = 4
+"""Of these, that are kept: workers are asked for batches before the trainer has the ones before them."""
+
 
 class RankBatch(NamedTuple):
     """What one rank receives at one step: the samples' numbers, how many at the end are fillers, and the step."""
@@ -41,6 +44,7 @@ class ElasticBatchSampler:
         self.ranks = ranks
         self.course = Course(order.samples, last)
         self.position = 0
+        self._known: dict[int, list[RankBatch]] = {}
         if not self.course.steps_left(0, self.group):
             raise ValueError(
                 f"an epoch of {order.samples} samples has no step of {self.group} (batch_size={batch_size} on {ranks} "
@@ -68,25 +72,52 @@ class ElasticBatchSampler:
     def batches(self, position: int) -> Iterator[RankBatch]:
         """This rank's batches from a position to the end of its epoch."""
         end = self.course.epoch(position) + 1
-        ahead = max(1, _AHEAD // self.batch_size)
         while self.course.epoch(position) < end:
-            steps: list[DataStep] = []
-            while len(steps) < ahead and self.course.epoch(position) < end:
-                step = self.course.step(position, self.group)
-                if step is None:
-                    break
-                steps.append(step)
-                position = step.after
-            if not steps:
+            some = self._some(position)
+            if not some:
                 return
-            places = np.concatenate([self.course.places(step, self.rank, self.ranks) for step in steps])
-            samples = self._samples(places).reshape(len(steps), self.batch_size)
-            for step, mine in zip(steps, samples, strict=True):
-                yield RankBatch(mine, self.course.fillers(step, self.rank, self.ranks), step)
+            yield from some
+            position = some[-1].step.after
+
+    def _some(self, position: int) -> list[RankBatch]:
+        """The next batches. They are asked for twice, by torch for its workers and by who counts what was received."""
+        found = self._known.get(position)
+        if found is None:
+            found = self._known[position] = self._worked_out(position)
+            if len(self._known) > _KNOWN:
+                del self._known[next(iter(self._known))]
+        return found
+
+    def _worked_out(self, position: int) -> list[RankBatch]:
+        epoch = self.course.epoch(position)
+        steps: list[DataStep] = []
+        while len(steps) < max(1, _AHEAD // self.batch_size) and self.course.epoch(position) == epoch:
+            step = self.course.step(position, self.group)
+            if step is None:
+                break
+            steps.append(step)
+            position = step.after
+        if not steps:
+            return []
+        # All but the last step are whole, and one begins where the one before it ends.
+        first, last = steps[0], steps[-1]
+        places = np.concatenate(
+            [
+                np.arange(first.begin + self.rank, last.begin, self.ranks, dtype=np.int64),
+                self.course.places(last, self.rank, self.ranks),
+            ]
+        )
+        samples = self._samples(places).reshape(len(steps), self.batch_size)
+        fillers = self.course.fillers(last, self.rank, self.ranks)
+        return [
+            RankBatch(mine, fillers if step is last else 0, step) for step, mine in zip(steps, samples, strict=True)
+        ]
 
     def _samples(self, places: Numbers) -> Numbers:
         epochs = places // self.course.samples
         inside = places - epochs * self.course.samples
+        if epochs[0] == epochs[-1]:
+            return self.order.at(int(epochs[0]), inside)
         found = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch

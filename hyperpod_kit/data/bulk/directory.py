@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from hyperpod_kit.data.bulk.staging import OWN, ArrivedPart, OtherBytes, StagedFile
 from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.reading.bounded import ReadUnanswered
+from hyperpod_kit.data.reading.listing import is_directory, listed
+from hyperpod_kit.data.reading.mounts import SourceMounts
+from hyperpod_kit.data.reading.source_files import open_file
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.system.token_bucket import TokenBucket
 
@@ -17,8 +22,9 @@ _BLOCK = 1 << 20
 class Directory:
     """See StageEngine."""
 
-    def __init__(self, source: str, *, rate: float | None, workers: int) -> None:
-        if not os.path.isdir(source):
+    def __init__(self, source: str, *, rate: float | None, workers: int, answer: float) -> None:
+        self._mounts = SourceMounts(answer)
+        if not is_directory(self._mounts, source):
             raise DataError(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
         self._source = source
         self._bucket = TokenBucket(rate) if rate is not None else None
@@ -28,17 +34,8 @@ class Directory:
 
     def files(self) -> Iterator[StagedFile]:
         """See StageEngine: regular files, and what links to files lead to."""
-
-        def failed(err: OSError) -> None:
-            raise err  # os.walk would leave the directory out
-
-        for folder, folders, names in os.walk(self._source, onerror=failed):
-            folders[:] = sorted(name for name in folders if name != OWN)
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                if os.path.isfile(path):
-                    found = os.stat(path)
-                    yield StagedFile(os.path.relpath(path, self._source), found.st_size, found.st_mtime_ns)
+        for path, size, mtime_ns in listed(self._mounts, self._source, lambda name: name != OWN):
+            yield StagedFile(path, size, mtime_ns)
 
     def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
         """See StageEngine."""
@@ -51,26 +48,32 @@ class Directory:
                 for one in as_completed(under_way):
                     try:
                         yield ArrivedPart(under_way[one], one.result())
+                    except ReadUnanswered as err:
+                        self.said = f"{group[under_way[one]].path}: {err.strerror}"
+                        return  # so many more would wait as long
                     except (OSError, OtherBytes) as err:
                         self.said = str(err)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def _copy(self, file: StagedFile, part: str) -> str:
-        with open(os.path.join(self._source, file.path), "rb") as source, open(part, "wb") as target:
+        path = os.path.join(self._source, file.path)
+        with contextlib.closing(open_file(path, self._mounts)) as source, open(part, "wb") as target:
+            if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
+                raise OtherBytes(f"{file.path} was changed since it was listed")
 
             def piece(at: int, size: int) -> bytes:
                 found = bytearray()
-                while len(found) < size and (data := source.read(min(_BLOCK, size - len(found)))):
+                while len(found) < size and (data := source.read(at + len(found), min(_BLOCK, size - len(found)))):
                     if self._bucket is not None:
                         self._bucket.take(len(data))
                     target.write(data)
                     found += data
                 return bytes(found)
 
-            pieces = digests.of_pieces(piece, file.size, lambda count: None)
-            found = os.fstat(source.fileno())
-        if (found.st_size, found.st_mtime_ns) != (file.size, file.mtime_ns):
+            pieces = digests.of_pieces(piece, file.size, _nobody)
+            found = source.now()
+        if found != (file.size, file.mtime_ns):
             raise OtherBytes(f"{file.path} was changed while it was copied")
         self._digests[file.path] = digests.of_file(pieces, file.size)
         return part

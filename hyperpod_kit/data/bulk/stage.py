@@ -21,6 +21,7 @@ from hyperpod_kit.data.bulk.directory import Directory
 from hyperpod_kit.data.bulk.s5cmd import S5cmd
 from hyperpod_kit.data.bulk.staging import OWN, FileList, OtherBytes, StagedFile, StageEngine, is_there
 from hyperpod_kit.data.bulk.throttle import sizes
+from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.errors import DataError, DataUnavailable
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.system.file_lock import lock_within, try_lock
@@ -50,11 +51,11 @@ class StageReport:
     seconds: float
 
 
-def engine_of(source: str, *, rate: float | None, workers: int | None) -> StageEngine:
+def engine_of(source: str, *, rate: float | None, workers: int | None, answer: float) -> StageEngine:
     """What brings files from there. Raises DataError."""
     if source.startswith("s3://"):
         return S5cmd(source, rate=rate, workers=workers or 256)
-    return Directory(source, rate=rate, workers=workers or 16)
+    return Directory(source, rate=rate, workers=workers or 16, answer=answer)
 
 
 def stage(
@@ -65,15 +66,17 @@ def stage(
     workers: int | None = None,
     dry_run: bool = False,
     wait: float = 3600.0,
+    answer: float = ANSWER,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> StageReport:
     """Bring all files of `source`, a directory or `s3://BUCKET/PREFIX`, into the directory `out`.
 
-    `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory.
+    `rate`: bytes a second; `workers`: files at a time; `wait`: seconds for another one that fills the same directory;
+    `answer`: seconds after which a mount of the source that gives no answer counts as failed.
     Raises DataError, DataUnavailable when files do not come, OSError.
     """
     begun = time.monotonic()
-    engine = engine_of(source, rate=rate, workers=workers)
+    engine = engine_of(source, rate=rate, workers=workers, answer=answer)
     with contextlib.ExitStack() as stack:
         if not dry_run:
             stack.enter_context(_alone(out, wait))

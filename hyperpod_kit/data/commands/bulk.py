@@ -28,6 +28,7 @@ def stage(args: argparse.Namespace) -> int:
             workers=args.workers,
             dry_run=args.dry_run,
             wait=args.wait,
+            answer=args.answer,
             progress=line.advance,
         )
     finally:

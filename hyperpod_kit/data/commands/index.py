@@ -11,6 +11,8 @@ from hyperpod_kit.data.commands.progress import ByteLine, size
 from hyperpod_kit.data.formats.table import SUFFIXES, module_of
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.reading.listing import storage_of
+from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_source, said_of_change
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
@@ -30,6 +32,7 @@ def index(args: argparse.Namespace) -> int:
             threads=args.threads,
             check=args.check,
             on_bad=args.on_bad,
+            answer=args.answer,
             progress=line.advance,
         )
     finally:
@@ -87,9 +90,10 @@ def show(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     """Compare files with their fingerprints."""
     found = SampleIndex.open(args.index)
+    mounts = SourceMounts(args.answer)
     wrong = []
     for number in range(found.files):
-        said = _problem(found.file(number), args.bytes)
+        said = _problem(found.file(number), mounts, args.bytes)
         if said:
             wrong.append(said)
     if args.json:
@@ -101,12 +105,13 @@ def verify(args: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def _problem(file: IndexedFile, every_byte: bool) -> str | None:
-    try:
-        source = open_source(file.path)
-    except OSError as err:
-        return str(err)
-    with contextlib.closing(source):
+def _problem(file: IndexedFile, mounts: SourceMounts, every_byte: bool) -> str | None:
+    """What is wrong with a file. Raises DataUnavailable."""
+    with storage_of(file.path), contextlib.ExitStack() as stack:
+        try:
+            source = stack.enter_context(contextlib.closing(open_source(file.path, mounts)))
+        except (FileNotFoundError, PermissionError) as err:
+            return str(err)
         if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
             return said_of_change(file.path, (file.size, file.mtime_ns), (source.size, source.mtime_ns))
         if every_byte:

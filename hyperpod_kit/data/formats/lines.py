@@ -3,14 +3,17 @@ line is no sample."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests, newlines
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+from hyperpod_kit.data.reading.windows import ReadWindows
+from hyperpod_kit.errors import ChangedFile
 
 LONGEST = (1 << 32) - 1
 _AHEAD = 1 << 20
@@ -18,13 +21,15 @@ _REMEMBERED = 4096
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """Every line of a file. Raises OSError, and ValueError for a line of 4 GiB."""
+    """Every line of a file. Raises ChangedFile, OSError, and ValueError for a line of 4 GiB."""
 
     pieces = newlines.search(file, advance)
     size = sum(one.size for one in pieces)
     if size != file.size:
-        raise OSError(5, f"{size} bytes were read, expected {file.size}: is it being written?", file.path)
-    ends = np.concatenate([one.ends for one in pieces]) if pieces else np.zeros(0, np.int64)
+        raise ChangedFile(f"{file.path}: {size} bytes were read, expected {file.size}: is it being written?")
+    ends = (
+        np.concatenate([np.zeros(0, np.int64), *(one.ends for one in pieces)]) if len(pieces) != 1 else pieces[0].ends
+    )
     if size and (not ends.size or ends[-1] != size - 1):
         ends = np.append(ends, size)
     starts, lengths = between(ends)
@@ -54,10 +59,28 @@ class LineReader:
 
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
+        self._windows = ReadWindows(files, memory)
         self._hinted: dict[tuple[str, int], None] = {}
+
+    def records(self, files: Sequence[Any], starts: Numbers, lengths: Numbers) -> list[bytes]:
+        """The bytes of several lines, each without its end."""
+        numbers = np.fromiter((file.number for file in files), np.int64, len(files))
+        found = self._windows.find(files, numbers, starts, lengths)
+        missing = [n for n, data in enumerate(found) if not data]
+        if missing:
+            places = [(files[n], int(starts[n]), int(lengths[n])) for n in missing]
+            if len(missing) > 1 and self._files.by_others:
+                self._files.prepare(places)
+            for n, place in zip(missing, places, strict=True):
+                found[n] = self._read(*place)
+        return [data[:-1] if data[-1:] == b"\r" else data for data in found]
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
+        data = self._read(file, start, length)
+        return data[:-1] if data[-1:] == b"\r" else data
+
+    def _read(self, file: Any, start: int, length: int) -> bytes:
         around = (file.path, start // _AHEAD)
         if around not in self._hinted and not file.path.startswith("s3://"):
             # Samples of a block come soon and in another order, which no read-ahead of the kernel would guess.
@@ -65,8 +88,7 @@ class LineReader:
             self._hinted[around] = None
             if len(self._hinted) > _REMEMBERED:
                 del self._hinted[next(iter(self._hinted))]
-        data = self._files.read(file, start, length)
-        return data[:-1] if data[-1:] == b"\r" else data
+        return self._files.read(file, start, length)
 
 
 def reader(files: SourceFiles, memory: int) -> RecordReader:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.source_files import SourceFile
+from hyperpod_kit.errors import ChangedFile
 
 _STREAMS = 3
 """Parts of a file that are read at a time, each from its beginning to its end by a descriptor of its own: one stream
@@ -31,7 +32,9 @@ class SearchedPiece(NamedTuple):
 
 
 def search(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
-    """The pieces of a file in order. Raises OSError."""
+    """The pieces of a file in order. Raises ChangedFile, OSError."""
+    if file.size <= min(_STEP, digests.PIECE):
+        return [_fetched(file, 0, advance)] if file.size else []
     places = range(0, file.size, digests.PIECE)
     if not isinstance(file, LocalFile):
         with ThreadPoolExecutor(_STREAMS) as pool:
@@ -46,17 +49,16 @@ def search(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPie
 
 
 def _fetched(file: SourceFile, at: int, advance: Callable[[int], None]) -> SearchedPiece:
-    data = file.read(at, digests.PIECE)
+    data = file.read(at, min(digests.PIECE, file.size - at))
     advance(len(data))
-    return SearchedPiece(
-        np.flatnonzero(np.frombuffer(data, np.uint8) == _NEWLINE) + at, digests.of_piece(data), len(data)
-    )
+    ends = (np.frombuffer(data, np.uint8) == _NEWLINE).nonzero()[0]
+    return SearchedPiece(ends + at if at else ends, digests.of_piece(data), len(data))
 
 
 def _opened_and_read(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:
     with contextlib.closing(LocalFile(file.path)) as again:
         if (again.size, again.mtime_ns) != (file.size, file.mtime_ns):
-            raise OSError(5, "it changed while it was read: is it being written?", file.path)
+            raise ChangedFile(f"{file.path} changed while it was read: is it being written?")
         return _read(again, places, advance)
 
 

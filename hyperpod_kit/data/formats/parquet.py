@@ -11,6 +11,7 @@ import numpy as np
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
 _MOST_FILES = 64
@@ -30,6 +31,8 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     try:
         facts = _opened(file.read, file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+    except ReadUnanswered:
+        raise
     except (pyarrow.ArrowException, OSError) as err:
         raise ValueError(str(err)) from None
     rows = np.array([group.num_rows for group in groups], np.int64)

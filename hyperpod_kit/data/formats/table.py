@@ -44,7 +44,7 @@ class Scan(NamedTuple):
 
 
 class RecordReader(Protocol):
-    """Reads single samples of the files of one format."""
+    """Reads samples of the files of one format."""
 
     def record(self, file: Any, start: int, length: int) -> Any:
         """What is stored: bytes, or a dict where the format has fields. `file`: an IndexedFile."""

@@ -20,11 +20,16 @@ from hyperpod_kit.data.index import layout, sources
 from hyperpod_kit.data.index.check import checked
 from hyperpod_kit.data.index.layout import FILE, POINT, SampleIndex, below
 from hyperpod_kit.data.index.parts import Parts
+from hyperpod_kit.data.reading.bounded import ANSWER
+from hyperpod_kit.data.reading.listing import storage_of
+from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_source, said_of_change
 from hyperpod_kit.errors import ChangedFile, DataError
 from hyperpod_kit.system import atomic_file
 
 _BESIDE = ".hpk-index"
+_FILES, _BYTES = 64, 1 << 20
+"""Of a group of small files."""
 
 
 @dataclass(frozen=True)
@@ -57,25 +62,27 @@ def build(
     threads: int | None = None,
     check: bool = False,
     on_bad: str = "raise",
+    answer: float = ANSWER,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Built:
     """The index of `names`, in `out`. `progress(bytes done, bytes in all)` is called from time to time.
 
     Killed and called again, it goes on; called when nothing changed, it reads no file. `check`: each JSON line
-    is decoded, and `on_bad` says whether a bad one raises, or is left out and counted (`skip`).
-    Raises DataError, BadRecord, OSError.
+    is decoded, and `on_bad` says whether a bad one raises, or is left out and counted (`skip`). `answer`: seconds after
+    which a mount that gives no answer counts as failed.
+    Raises DataError, BadRecord, DataUnavailable for storage that is gone or does not answer, OSError.
     """
     place = out or place_of(names)
-    found = sources.look(names, format=format)
+    mounts = SourceMounts(answer)
+    found = sources.look(names, mounts, format=format)
     os.makedirs(place, exist_ok=True)
     parts = Parts(os.path.join(place, "parts"), digests.fastest() + (f"-{on_bad}" if check else ""))
     scans: list[Scan | None] = [parts.get(_key(found, one)) for one in found.files]
     known = sum(one is not None for one in scans)
     total = sum(one.size for one in found.files)
     count = ByteCount(total, sum(one.size for one, scan in zip(found.files, scans, strict=True) if scan), progress)
-    for number, scan in _scanned(
-        found, scans, threads or max(4, min(8, os.cpu_count() or 1)), count, on_bad if check else None
-    ):
+    look = FileLook(found, mounts, count, on_bad if check else None)
+    for number, scan in _scanned(look, scans, threads or max(4, min(8, os.cpu_count() or 1))):
         scans[number] = scan
         parts.put(_key(found, found.files[number]), scan)
     parts.flush()
@@ -108,60 +115,97 @@ def _key(found: sources.FoundSources, one: sources.FoundFile) -> str:
     return f"{one.format} {one.size} {one.mtime_ns} {below(found.sources[one.source], one.path)}"
 
 
-def _scanned(
-    found: sources.FoundSources, scans: Sequence[Scan | None], threads: int, count: ByteCount, on_bad: str | None
-) -> Iterator[tuple[int, Scan]]:
+@dataclass(frozen=True)
+class FileLook:
+    """How a file is looked at."""
+
+    found: sources.FoundSources
+    mounts: SourceMounts
+    count: ByteCount
+    on_bad: str | None
+
+    def at(self, number: int) -> Scan:
+        """What is in a file. Raises DataError, OSError."""
+        one = self.found.files[number]
+        path = below(self.found.sources[one.source], one.path)
+        with storage_of(path), contextlib.closing(open_source(path, self.mounts)) as file:
+            if (file.size, file.mtime_ns) != (one.size, one.mtime_ns):
+                raise ChangedFile(said_of_change(path, (one.size, one.mtime_ns), (file.size, file.mtime_ns)))
+            try:
+                scan: Scan = module_of(one.format).scan(file, self.count.advance)
+            except ValueError as err:
+                raise DataError(f"{path} cannot be indexed: {err}") from None
+        return scan if self.on_bad is None else checked(path, one, scan, self.on_bad)
+
+    def at_each(self, numbers: Sequence[int]) -> list[tuple[int, Scan]]:
+        """What is in each of several files, by their numbers."""
+        return [(number, self.at(number)) for number in numbers]
+
+
+def _scanned(look: FileLook, scans: Sequence[Scan | None], threads: int) -> Iterator[tuple[int, Scan]]:
     """What is missing, as it comes. No more files are under way than a few for each thread: there may be millions."""
-    missing = (number for number, scan in enumerate(scans) if scan is None)
-    under_way: dict[Future[Scan], int] = {}
+    groups = _groups(look.found.files, [number for number, scan in enumerate(scans) if scan is None])
+    under_way: set[Future[list[tuple[int, Scan]]]] = set()
     with ThreadPoolExecutor(threads) as pool:
         try:
             while True:
-                for number in missing:
-                    under_way[pool.submit(_one, found, found.files[number], count, on_bad)] = number
+                for group in groups:
+                    under_way.add(pool.submit(look.at_each, group))
                     if len(under_way) >= threads * 4:
                         break
                 if not under_way:
                     return
-                done, _ = wait(under_way, return_when=FIRST_COMPLETED)
+                done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
                 for one in done:
-                    yield under_way.pop(one), one.result()
+                    yield from one.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
 
-def _one(found: sources.FoundSources, one: sources.FoundFile, count: ByteCount, on_bad: str | None) -> Scan:
-    path = below(found.sources[one.source], one.path)
-    with contextlib.closing(open_source(path)) as file:
-        if (file.size, file.mtime_ns) != (one.size, one.mtime_ns):
-            raise ChangedFile(said_of_change(path, (one.size, one.mtime_ns), (file.size, file.mtime_ns)))
-        try:
-            scan: Scan = module_of(one.format).scan(file, count.advance)
-        except ValueError as err:
-            raise DataError(f"{path} cannot be indexed: {err}") from None
-    return scan if on_bad is None else checked(path, one, scan, on_bad)
+def _groups(files: Sequence[sources.FoundFile], numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Files that one thread looks at in a row: many small ones, as to hand each over costs more than to look at it."""
+    group: list[int] = []
+    size = 0
+    for number in numbers:
+        group.append(number)
+        size += files[number].size
+        if len(group) >= _FILES or size >= _BYTES:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def _write(place: str, found: sources.FoundSources, scans: Sequence[Scan]) -> SampleIndex:
-    rows = np.zeros(len(scans), FILE)
-    paths = bytearray()
     formats = sorted({one.format for one in found.files})
-    first = first_point = 0
-    for row, one, scan in zip(rows, found.files, scans, strict=True):
-        name = one.path.encode("utf-8", "surrogateescape")
-        row["source"], row["path_at"], row["path_length"] = one.source, len(paths), len(name)
-        row["format"], row["size"], row["mtime_ns"] = formats.index(one.format), one.size, one.mtime_ns
-        row["digest"], row["first"], row["samples"] = scan.digest.encode(), first, len(scan.starts)
-        row["skipped"], row["first_point"], row["points"] = scan.skipped, first_point, len(scan.points)
-        paths += name
-        first += len(scan.starts)
-        first_point += len(scan.points)
+    names = [one.path.encode("utf-8", "surrogateescape") for one in found.files]
+    samples = np.array([len(scan.starts) for scan in scans], np.uint64)
+    points = np.array([len(scan.points) for scan in scans], np.uint64)
+    lengths = np.array([len(name) for name in names], np.uint64)
+    rows = np.zeros(len(scans), FILE)
+    columns: dict[str, Any] = {
+        "source": [one.source for one in found.files],
+        "path_at": np.cumsum(lengths) - lengths,
+        "path_length": lengths,
+        "format": [formats.index(one.format) for one in found.files],
+        "size": [one.size for one in found.files],
+        "mtime_ns": [one.mtime_ns for one in found.files],
+        "digest": [scan.digest.encode() for scan in scans],
+        "first": np.cumsum(samples) - samples,
+        "samples": samples,
+        "skipped": [scan.skipped for scan in scans],
+        "first_point": np.cumsum(points) - points,
+        "points": points,
+    }
+    for name, column in columns.items():
+        rows[name] = column
+    paths, first = b"".join(names), int(samples.sum())
     if not first:
         raise DataError(f"{', '.join(found.sources)}: {len(scans)} files, and no sample in any of them")
     arrays: dict[str, npt.NDArray[Any]] = {
         "files": rows,
-        "paths": np.frombuffer(bytes(paths), np.uint8),
+        "paths": np.frombuffer(paths, np.uint8),
         "starts": np.concatenate([scan.starts for scan in scans]),
         "lengths": np.concatenate([scan.lengths for scan in scans]),
         "points": _points(scans),
@@ -180,7 +224,7 @@ def _write(place: str, found: sources.FoundSources, scans: Sequence[Scan]) -> Sa
         int(arrays["lengths"].sum(dtype=np.uint64)),
         int(rows["skipped"].sum()),
         digests.fastest(),
-        layout.data_digest(rows, bytes(paths)),
+        layout.data_digest(rows, paths),
     )
     atomic_file.replace(os.path.join(place, layout.HEADER), layout.header(index), durable=True)
     return index

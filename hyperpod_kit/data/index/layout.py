@@ -125,7 +125,8 @@ class SampleIndex:
             try:
                 # A mapping of nothing is no mapping.
                 mode: Any = "r" if os.path.getsize(path) > 1 << 12 else None
-                self._arrays[name] = np.load(path, mmap_mode=mode, allow_pickle=False)
+                # As a plain array: numpy's own class for mappings makes each access cost more.
+                self._arrays[name] = np.load(path, mmap_mode=mode, allow_pickle=False).view(np.ndarray)
             except (OSError, ValueError) as err:
                 raise DataError(f"{path} cannot be read: {err}", hint="hyperpod-kit data index") from None
         return self._arrays[name]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import glob
+import itertools
 import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hyperpod_kit.data.formats.table import format_of
 from hyperpod_kit.data.reading import objects
+from hyperpod_kit.data.reading.listing import bounded, is_directory, listed, storage_of
+from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataError
+
+_AT_A_TIME = 256
+"""Names that fit a pattern, of one call."""
 
 
 class FoundFile(NamedTuple):
@@ -30,27 +37,27 @@ class FoundSources(NamedTuple):
     passed_over: int
 
 
-def look(sources: Sequence[str], *, format: str | None = None) -> FoundSources:
+def look(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = None) -> FoundSources:
     """All files of the sources. `format`: of all files, whatever they are called.
 
     Names that begin with a dot or an underscore are passed over in directories, as Hadoop and pyarrow do.
-    Raises DataError for a source without files.
+    Raises DataError for a source without files, DataUnavailable for a mount that does not answer.
     """
     places: list[str] = []
     files: list[FoundFile] = []
     passed_over = 0
     for words in sources:
-        listed = list(_remote(words)) if words.startswith("s3://") else list(_local(words))
+        there = list(_remote(words)) if words.startswith("s3://") else list(_local(words, mounts))
         known = [
             (base, path, kind, size, mtime)
-            for base, path, size, mtime in listed
+            for base, path, size, mtime in there
             if (kind := format or format_of(path or base)) is not None
         ]
-        passed_over += len(listed) - len(known)
+        passed_over += len(there) - len(known)
         if not known:
             raise DataError(
                 f"{words}: no files of a known format"
-                + (f" among {len(listed)}" if listed else ", there is nothing there"),
+                + (f" among {len(there)}" if there else ", there is nothing there"),
                 hint="name the format: hyperpod-kit data index SRC --format lines",
             )
         for base, path, kind, size, mtime in known:
@@ -61,24 +68,27 @@ def look(sources: Sequence[str], *, format: str | None = None) -> FoundSources:
     return FoundSources(tuple(places), ordered, passed_over)
 
 
-def _local(words: str) -> Iterator[tuple[str, str, int, int]]:
+def _local(words: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
     """(source, path below it, size, mtime) of each file."""
-    if os.path.isdir(words):
+    if is_directory(mounts, words):
         base = os.path.abspath(words)
-        for folder, folders, names in os.walk(base):
-            folders[:] = sorted(name for name in folders if name[0] not in "._")
-            for name in names:
-                if name[0] not in "._":
-                    yield from _one(base, os.path.relpath(os.path.join(folder, name), base))
+        for path, size, mtime in listed(mounts, base, lambda name: name[0] not in "._"):
+            yield base, path, size, mtime
         return
-    if os.path.exists(words):
-        folder, name = os.path.split(os.path.abspath(words))
-        yield from _one(folder, name)
-        return
-    for path in glob.glob(words, recursive=True):
-        if os.path.isfile(path):
-            base = os.path.abspath(_fixed_part(words))
-            yield from _one(base, os.path.relpath(os.path.abspath(path), base))
+    base = os.path.abspath(_fixed_part(words))
+    with storage_of(words):
+        if bounded(mounts, base, lambda: os.path.exists(words)):
+            folder, name = os.path.split(os.path.abspath(words))
+            yield bounded(mounts, folder, lambda: _one(folder, name))
+            return
+        is_directory(mounts, base)  # a pattern finds nothing where a mount is dead
+        matching = glob.iglob(words, recursive=True)
+        while some := bounded(mounts, base, lambda: list(itertools.islice(matching, _AT_A_TIME))):
+            yield from bounded(mounts, base, functools.partial(_files, base, some))
+
+
+def _files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
+    return [_one(base, os.path.relpath(os.path.abspath(path), base)) for path in paths if os.path.isfile(path)]
 
 
 def _fixed_part(pattern: str) -> str:
@@ -91,9 +101,9 @@ def _fixed_part(pattern: str) -> str:
     return "/".join(parts) or ("/" if pattern.startswith("/") else ".")
 
 
-def _one(base: str, path: str) -> Iterator[tuple[str, str, int, int]]:
+def _one(base: str, path: str) -> tuple[str, str, int, int]:
     found = os.stat(os.path.join(base, path))
-    yield base, path, found.st_size, found.st_mtime_ns
+    return base, path, found.st_size, found.st_mtime_ns
 
 
 def _remote(url: str) -> Iterator[tuple[str, str, int, int]]:

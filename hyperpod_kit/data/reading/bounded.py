@@ -132,6 +132,10 @@ class BoundedFile:
         """Several small ranges (offset, length) by one call."""
         return self._bounded(lambda: [self._file.read(offset, length) for offset, length in places])
 
+    def now(self) -> tuple[int, int]:
+        """See LocalFile."""
+        return self._bounded(self._file.now)
+
     def _bounded(self, what: Callable[[], T]) -> T:
         file = self._file
         try:

@@ -40,6 +40,11 @@ class LocalFile:
             done += count
         return done
 
+    def now(self) -> tuple[int, int]:
+        """(bytes, time of the last change in nanoseconds) of the open file as it is now."""
+        found = os.fstat(self._handle)
+        return found.st_size, found.st_mtime_ns
+
     def will_need(self, offset: int, length: int) -> None:
         """Have the kernel fetch a range while something else is done."""
         os.posix_fadvise(self._handle, offset, length, os.POSIX_FADV_WILLNEED)

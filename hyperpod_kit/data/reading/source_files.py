@@ -51,9 +51,15 @@ def said_of_change(path: str, indexed: tuple[int, int], found: tuple[int, int]) 
     return f"{path} has changed since it was indexed: expected {then}, found {now}"
 
 
-def open_source(path: str) -> SourceFile:
-    """Open a path or an `s3://` address. Raises OSError."""
-    return objects.S3Object(path) if path.startswith("s3://") else LocalFile(path)
+def open_source(path: str, mounts: SourceMounts) -> SourceFile:
+    """Open a path or an `s3://` address. Raises OSError, ReadUnanswered for a mount that gives no answer."""
+    return objects.S3Object(path) if path.startswith("s3://") else open_file(path, mounts)
+
+
+def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
+    """Open a file. Raises OSError, ReadUnanswered."""
+    calls = mounts.calls_of(path)
+    return LocalFile(path) if calls is None else BoundedFile(path, calls)
 
 
 class SourceFiles:
@@ -134,8 +140,7 @@ class SourceFiles:
     def _opened(self, path: str) -> SourceFile:
         """A file, or an object whose chunks are kept."""
         if not path.startswith("s3://"):
-            calls = self._mounts.calls_of(path)
-            return LocalFile(path) if calls is None else BoundedFile(path, calls)
+            return open_file(path, self._mounts)
         if self._chunks is None:
             self._chunks = ChunkStore(*self._chunking)
         return ChunkedObject(path, self._chunks)

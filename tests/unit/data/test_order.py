@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,6 +35,28 @@ def test_a_place_does_not_depend_on_what_else_is_asked(data):
     order = ShuffledOrder(samples, 3, data.draw(st.integers(1, 50)), data.draw(st.integers(1, 9)))
     places = np.array(data.draw(st.lists(st.integers(0, samples - 1), min_size=1, max_size=20)))
     assert (order.at(1, places) == order.at(1, np.arange(samples))[places]).all()
+
+
+@given(st.integers(1, 3000), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4))
+def test_whole_ranges_are_permuted_alike(size, keys):
+    found = bijection.permutations(size, np.array(keys, np.uint64))
+    for row, key in zip(found, keys, strict=True):
+        assert (row == bijection.permuted(np.arange(size), size, key)).all()
+
+
+def test_the_order_is_the_one_that_positions_in_checkpoints_mean():
+    found = ShuffledOrder(200_003, 7, 513).at(2, np.arange(200_003)).astype("<i8")
+    assert hashlib.blake2b(found.tobytes(), digest_size=8).hexdigest() == "70e4d6f2211a9d64"
+
+
+@settings(max_examples=30)
+@given(st.integers(4000, 60_000), st.integers(1, 900), st.integers(1, 60), st.integers(1, 7))
+def test_neighbours_and_single_places_agree(samples, block, lanes, ranks):
+    order = ShuffledOrder(samples, 1, block, lanes)
+    places = np.arange(0, samples, ranks)
+    found = order.at(0, places)
+    for n in range(0, len(places), 397):
+        assert order.at(0, places[n : n + 1])[0] == found[n]
 
 
 def test_a_million_and_three_samples():

@@ -1,0 +1,87 @@
+"""The files below a directory, a directory at a time, each in bounded time where its mount may hang."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+from hyperpod_kit.data.reading.mounts import SourceMounts
+from hyperpod_kit.data.reading.patient import PASSING
+from hyperpod_kit.errors import DataUnavailable
+
+T = TypeVar("T")
+_LOST = PASSING - {errno.ENOENT}
+
+
+class ListedFile(NamedTuple):
+    """A regular file, or what a link to one leads to."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+def listed(mounts: SourceMounts, base: str, wanted: Callable[[str], bool]) -> Iterator[ListedFile]:
+    """All files below `base`, in the order of their paths in each directory; paths are below it. Names, of files and of
+    directories, that are not `wanted` are passed over, and links to directories are not followed.
+
+    Raises DataUnavailable, OSError.
+    """
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        place = os.path.join(base, folder) if folder else base
+        with storage_of(place):
+            folders, files = bounded(mounts, place, functools.partial(_entries, place, wanted))
+        prefix = f"{folder}/" if folder else ""
+        for name, size, mtime_ns in files:
+            yield ListedFile(prefix + name, size, mtime_ns)
+        waiting.extend(prefix + name for name in reversed(folders))
+
+
+def is_directory(mounts: SourceMounts, path: str) -> bool:
+    """Whether there is one. A mount that is gone or does not answer is DataUnavailable; os.path.isdir would wait for
+    the one and call the other no directory."""
+    with storage_of(path):
+        try:
+            return stat.S_ISDIR(bounded(mounts, path, lambda: os.stat(path)).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+
+def bounded(mounts: SourceMounts, folder: str, what: Callable[[], T]) -> T:
+    """What a call about a directory gives, or ReadUnanswered."""
+    calls = mounts.calls_of(os.path.join(folder, ""))
+    return what() if calls is None else calls.call(what)
+
+
+@contextmanager
+def storage_of(path: str) -> Iterator[None]:
+    """Storage that is gone or does not answer is DataUnavailable, with the path."""
+    try:
+        yield
+    except OSError as err:
+        if err.errno not in _LOST:
+            raise
+        raise DataUnavailable(
+            f"{path}: {err.strerror or err}", hint="the same command goes on where this one has ended"
+        ) from None
+
+
+def _entries(place: str, wanted: Callable[[str], bool]) -> tuple[list[str], list[tuple[str, int, int]]]:
+    folders, files = [], []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if not wanted(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            elif entry.is_file():
+                found = entry.stat()
+                files.append((entry.name, found.st_size, found.st_mtime_ns))
+    return sorted(folders), sorted(files)

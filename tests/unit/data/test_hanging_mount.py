@@ -1,0 +1,89 @@
+"""`data index`, `data verify` and `data stage` on a real FUSE mount that hangs or is dead: one error in time, with the
+exit code that a job reads as lost storage."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.unit.node.serving_fuse import serving_mount
+from tests.unit.node.silent_fuse import silent_mount
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+
+
+def data(*words):
+    """(exit code, standard error, seconds) of a command that gives a mount a second to answer."""
+    begun = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "hyperpod_kit.data.cli", *map(str, words), "--answer", "1"],
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    return done.returncode, done.stderr, time.monotonic() - begun
+
+
+@pytest.mark.parametrize(
+    "words", [["index", "SRC", "--out", "OUT"], ["index", "SRC/*.txt", "--out", "OUT"], ["stage", "SRC", "OUT"]]
+)
+def test_a_mount_that_hangs_from_the_beginning(tmp_path, words):
+    with silent_mount(tmp_path / "mount"):
+        places = {"SRC": str(tmp_path / "mount"), "OUT": str(tmp_path / "out")}
+        code, said, seconds = data(
+            *(word.replace("SRC", places["SRC"]).replace("OUT", places["OUT"]) for word in words)
+        )
+    assert (code, said.count("no answer for 1 s")) == (74, 1) and str(tmp_path / "mount") in said, said
+    assert "Traceback" not in said and seconds < 30, said
+
+
+@pytest.fixture
+def mount(tmp_path):
+    place = tmp_path / "mount"
+    with serving_mount(place) as daemon:
+        for name in "abc":
+            (place / f"{name}.txt").write_text("".join(f"{name}{n}\n" for n in range(40)))
+        yield place, daemon
+
+
+def test_one_that_works_is_read_as_ever(tmp_path, mount):
+    place, _ = mount
+    assert data("index", place, "--out", tmp_path / "index")[0] == 0
+    assert data("index", place / "*.txt", "--out", tmp_path / "by-pattern")[0] == 0
+    assert data("verify", tmp_path / "index", "--bytes")[0] == 0
+    assert data("stage", place, tmp_path / "copy")[0] == 0
+    assert [(tmp_path / "copy" / f"{name}.txt").read_bytes() for name in "abc"] == [
+        (place / f"{name}.txt").read_bytes() for name in "abc"
+    ]
+
+
+def test_one_that_hangs_later(tmp_path, mount):
+    """Its daemon is stopped: what it was asked before is still to be had, by its death."""
+    place, daemon = mount
+    assert data("index", place, "--out", tmp_path / "index")[0] == 0
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        for words in (
+            ["index", place, "--out", tmp_path / "index"],
+            ["verify", tmp_path / "index", "--bytes"],
+            ["stage", place, tmp_path / "copy"],
+        ):
+            code, said, seconds = data(*words)
+            assert code == 74 and "no answer for 1 s" in said and str(place) in said and seconds < 60, (words, said)
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    assert data("stage", place, tmp_path / "copy")[0] == 0, "it goes on"
+
+
+def test_one_that_is_dead(tmp_path, mount):
+    place, daemon = mount
+    daemon.kill()
+    daemon.wait(20)
+    for words in (["index", place, "--out", tmp_path / "index"], ["stage", place, tmp_path / "copy"]):
+        code, said, _ = data(*words)
+        assert code == 74 and str(place) in said and "not connected" in said, said

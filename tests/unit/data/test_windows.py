@@ -1,0 +1,73 @@
+"""Short lines come out of pieces of files that are in memory, where that is worth it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from hyperpod_kit.data import ElasticLoader, IndexedDataset
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.reading import windows
+
+LINES = 40_000
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+    place = tmp_path_factory.mktemp("lines")
+    dice = random.Random(0)
+    for name in "ab":
+        lines = [f"{name}{n} " + "x" * dice.randrange(200) + dice.choice(["\n", "\r\n"]) for n in range(LINES)]
+        lines[17] = "a17 " + "y" * 300_000 + "\n"
+        (place / f"{name}.txt").write_bytes("".join(lines).encode())
+    return build([str(place)], str(place / "index")).index
+
+
+def text_of(index):
+    return [
+        line.rstrip("\r")
+        for name in (0, 1)
+        for line in open(index.file(name).path, newline="\n").read().split("\n")[:-1]
+    ]
+
+
+def test_an_epoch_reads_about_its_bytes_in_few_calls(index, monkeypatch):
+    data = IndexedDataset(index)
+    reads = []
+    real = data._files.read
+    monkeypatch.setattr(data._files, "read", lambda *range: reads.append(range) or real(*range))
+    found = [line for batch in ElasticLoader(data, 64, collate_fn=list) for line in batch]
+    assert sorted(found[: 2 * LINES]) == sorted(text_of(index))
+    assert len(reads) < LINES / 4 and data.bytes_read < 2 * index.bytes
+
+
+def test_with_room_for_a_few_pieces_the_lines_are_the_same(index):
+    every = text_of(index)
+    data = IndexedDataset(index, memory=3 << 18)
+    dice = random.Random(1)
+    for _ in range(200):
+        asked = [dice.randrange(2 * LINES) for _ in range(40)]
+        assert data.__getitems__(asked) == [every[n] for n in asked]
+    assert len(data._readers["lines"]._windows._pieces) <= 3
+
+
+def test_pieces_that_are_not_worth_it_are_not_read(index, monkeypatch):
+    """Where ranges have no neighbours, what is read is soon the ranges alone."""
+    monkeypatch.setattr(windows, "_WORTH", 1 << 30)
+    data = IndexedDataset(index, memory=4 << 18)
+    dice = random.Random(2)
+    for _ in range(100):
+        data.__getitems__([dice.randrange(2 * LINES) for _ in range(40)])
+    before = data.bytes_read
+    asked = [dice.randrange(2 * LINES) for _ in range(40)]
+    data.__getitems__(asked)
+    assert data.bytes_read - before == int(index.where(np.array(asked))[2].sum())
+
+
+def test_the_first_batch_reads_its_own_lines(index):
+    data = IndexedDataset(index)
+    asked = list(range(500, 1500))
+    data.__getitems__(asked)
+    assert data.bytes_read < 1000 * 220

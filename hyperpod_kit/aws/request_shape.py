@@ -76,6 +76,15 @@ def version() -> str:
     return f"botocore {botocore.__version__}"
 
 
+def fields(service: str, operation: str, path: str) -> list[str]:
+    """Names of the fields at a place of a request, such as `InstanceGroups`: of an item where it is a list."""
+    shape = _shape(service, operation)
+    for step in path.split("."):
+        shape = shape.members[step]
+        shape = shape.member if shape.type_name == "list" else shape
+    return list(shape.members)
+
+
 def _shape(service: str, operation: str) -> Any:
     return service_model(service).operation_model(operation).input_shape
 

@@ -43,8 +43,9 @@ def diagnose(
     """Why the cluster or a node is not well: node, step, cause, remedy.
 
     NODE is an instance id, an address, or GROUP/INDEX; all nodes without one. CONFIG ends in .json, .yaml or .yml. Asks
-    AWS for its messages and events, and each node for its own record of its creation, its log and its mounts. Of a node
-    that does not answer, or failed and is gone, the log is read from CloudWatch.
+    AWS for its messages and events, and each node for its own record of its creation, its log and its mounts: over ssh,
+    or by SSM sessions where ssh is closed. Of a node that does not answer, or failed and is gone, the log is read from
+    CloudWatch; where no way leads to any node, so is what they have sent of their mounts.
 
     --actions lists, from the nodes' journals, what the kit did with root's rights to what is another's: requeued,
     drained, pruned, flushed, unmounted, restarted; on what, of whom, who asked and why. Only records of root's own
@@ -59,17 +60,18 @@ def diagnose(
       hyperpod-kit diagnose --actions --since 2h
     """
     from hyperpod_kit.remote import cluster_diagnosis
+    from hyperpod_kit.remote.way_in import way_in
 
     live = open_cluster(resolve_cluster(config, cluster, region))
     if actions:
         from hyperpod_kit.cli.actions_show import show
 
         targets = cluster_diagnosis.wanted_nodes(live, nodes)
-        with cluster_diagnosis.way_in(ssh, targets, say) as connect:
+        with way_in(live, ssh, targets, say) as connect:
             return show(targets, connect, since, timeout=ssh.command_timeout, as_json=as_json)
     case = cluster_diagnosis.open_case(live, nodes, say)
     count = len(case.targets)
-    with cluster_diagnosis.way_in(ssh, [target for target, _ in case.targets], say) as connect, bar(
+    with way_in(live, ssh, [target for target, _ in case.targets], say) as connect, bar(
         f"asking {count} nodes", count
     ) as advance:
         found = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
@@ -95,4 +97,6 @@ def _show(found: ClusterDiagnosis, with_log: bool) -> None:
             for line in one.log:
                 out(f"    {clean(line, LONGEST_LINE)}")
     sick = sum(not one.healthy for one in found.nodes)
-    say(f"{len(found.nodes)} nodes: {f'{sick} not well' if sick else 'nothing is wrong with them'}")
+    told = sum(one.sent_at > 0 for one in found.nodes)
+    sent = f" ({told} of them by what they have sent to CloudWatch)" if told else ""
+    say(f"{len(found.nodes)} nodes: {f'{sick} not well' if sick else 'nothing is wrong with them'}{sent}")

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hyperpod_kit.cli.diff_rows import DiffRow
     from hyperpod_kit.remote.installed import NodeBundle
     from hyperpod_kit.remote.live_cluster import LiveCluster
-    from hyperpod_kit.remote.target import NodeTarget, SshSettings
+    from hyperpod_kit.remote.target import SshSettings
 
 
 @click.command()
 @config_argument
-@click.option("--nodes/--no-nodes", default=True, show_default=True, help="Ask every node over ssh what it runs.")
+@click.option("--nodes/--no-nodes", default=True, show_default=True, help="Ask every node what it runs.")
 @ssh_options
 @json_option
 def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
@@ -59,7 +59,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     answers: list[NodeBundle] = []
     if groups and nodes:
         try:
-            answers = _ask(cluster.targets(), ssh)
+            answers = _ask(cluster, ssh)
         except (AwsError, Unreachable, UsageError) as err:
             # What is known of S3 and the groups is worth saying also where no node can be asked.
             rows.append(diff_rows.unknown("nodes", cluster.name, err.message))
@@ -110,21 +110,13 @@ def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
         return [], err.message
 
 
-def _ask(targets: list[NodeTarget], ssh: SshSettings) -> list[NodeBundle]:
+def _ask(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
     from hyperpod_kit.remote.installed import installed
-    from hyperpod_kit.remote.ssh import SshRunner
-    from hyperpod_kit.remote.ssh_access import SshAccess
+    from hyperpod_kit.remote.way_in import way_in
 
-    access = SshAccess(ssh)
-    if targets:
-        access.load()
-    with access, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        return installed(
-            targets,
-            lambda target: SshRunner(target.address, access),
-            timeout=ssh.command_timeout,
-            progress=lambda answer: advance(1),
-        )
+    targets = cluster.targets()
+    with way_in(cluster, ssh, targets, say) as connect, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
+        return installed(targets, connect, timeout=ssh.command_timeout, progress=lambda answer: advance(1))
 
 
 def _others(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import bar
+from hyperpod_kit.cli.output import bar, say
 from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
 
 if TYPE_CHECKING:
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 @functools.partial(ssh_options, timeout=15.0)
 @click.option(
     "--via",
-    type=click.Choice(["ssh", "controller", "pull", "ssm"]),
-    default="ssh",
+    type=click.Choice(["auto", "ssh", "controller", "ssm", "pull"]),
+    default="auto",
     show_default=True,
-    help="How to reach the nodes. ssh: log in to each. controller: log in to the controller, which asks the others. "
-    "pull: read their last reports from CloudWatch. ssm: one SSM session each, three per second.",
+    help="How to reach the nodes. auto: the first of the following that works. ssh: log in to each. controller: log in "
+    "to the controller, which asks the others. ssm: one SSM session each, three per second. pull: read their last "
+    "reports from CloudWatch.",
 )
-@click.option("--controller", metavar="HOST", help="With --via controller: where it is; default: its private address.")
+@click.option("--controller", metavar="HOST", help="Where to log in to the controller; default: its private address.")
 @click.option(
     "--max-age",
     type=click.FloatRange(1),
-    help="With --via pull: a report older than so many seconds counts as a failure; default: 660, two missed reports.",
+    help="Seconds after which a report in CloudWatch counts as a failure; default: 660, two missed reports.",
 )
 @click.option("--per-node", "--nodes", "each", is_flag=True, help="Print one row per node instead of grouping them.")
 @click.option(
@@ -59,9 +60,9 @@ def validate_mounts(
 ) -> int:
     """Check every mount on every node.
 
-    Each node probes its own mounts now, with a deadline, or has sent to CloudWatch what its last look found (--via
-    pull). A node that does not answer, or whose report is old, counts as a failure. With --json and --watch, one line
-    is one whole look.
+    Each node probes its own mounts now, with a deadline, or, where no way leads to any node, has sent to CloudWatch
+    what its last look found. Which way was taken is said. A node that does not answer, or whose report is old, counts
+    as a failure. With --json and --watch, one line is one whole look.
 
     Exit code 0 when all required mounts of all nodes are healthy, 1 when not, 3 when AWS does not answer.
 
@@ -69,6 +70,7 @@ def validate_mounts(
     Examples:
       hyperpod-kit validate-mounts
       hyperpod-kit validate-mounts --cluster ml --ssh-key ~/.ssh/ml --json
+      hyperpod-kit validate-mounts --via ssh  # no other way: where ssh is closed, that is a failure
       hyperpod-kit validate-mounts --via controller  # one login; it asks the others, busy ones too
       hyperpod-kit validate-mounts --via pull  # no login: what the nodes have sent
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
@@ -80,7 +82,7 @@ def validate_mounts(
     live = open_cluster(resolve_cluster(config, cluster, region))
     max_age = max_age or live.max_age()
     shown = Display(live.name, as_json, each, junit)
-    with opened(via, live, ssh, max_age, controller) as transport:
+    with opened(via, live, ssh, max_age, controller, say) as transport:
         once = functools.partial(
             take_survey, live, transport, max_age, lambda count: bar(f"asking {count} nodes {transport.words}", count)
         )

@@ -99,6 +99,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any
             connect_timeout,
             timeout,
             ssh_proxy,
+            any(_given(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
         )
         return command(ssh=ssh, **others)
 
@@ -115,13 +116,18 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from hyperpod_kit.cluster.session import SshLogin
 
         # Where nobody names a file, ssh looks into its own, the machine's among them.
-        source = click.get_current_context().get_parameter_source("known_hosts")
-        named = "" if source is click.core.ParameterSource.DEFAULT else str(known_hosts)
+        named = str(known_hosts) if _given("known_hosts") else ""
         return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **others)
 
     for option in reversed(_LOGIN):
         with_login = option(with_login)
     return with_login
+
+
+def _given(name: str) -> bool:
+    """Whether an option was typed or is in the environment."""
+    source = click.get_current_context().get_parameter_source(name)
+    return source not in (None, click.core.ParameterSource.DEFAULT)
 
 
 def open_cluster(chosen: Cluster) -> LiveCluster:

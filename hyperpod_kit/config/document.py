@@ -101,7 +101,9 @@ def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "
             f"{_line(text, err.lineno) or 'the end of the file'}",
-            hint=f"correct line {err.lineno}, or name the file .yaml if it is YAML",
+            hint=f"remove line {err.lineno}: JSON takes no comments"
+            if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*"))
+            else f"correct line {err.lineno}, or name the file .yaml if it is YAML",
         ) from err
     except ValueError as err:
         # A number with thousands of digits, or NaN.

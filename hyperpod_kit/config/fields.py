@@ -82,7 +82,10 @@ _KIT: Mapping[str, Field] = {
         "Type of its nodes, `ml.…`.",
         request=f"{_G}.InstanceType",
         pattern=Pattern(
-            "HPK-G009", patterns.INSTANCE_TYPE, "`{value}` is not an instance type", "Write it like ml.p5.48xlarge"
+            "HPK-G009",
+            patterns.INSTANCE_TYPE,
+            "`{value}` is not an instance type",
+            "Write it with ml. in front, like ml.p5.48xlarge",
         ),
     ),
     "cluster.instance_groups[].count": Field("How many nodes.", request=f"{_G}.InstanceCount"),

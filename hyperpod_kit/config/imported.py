@@ -107,7 +107,8 @@ class _RequestReader:
 
     def cluster(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
         """The cluster's part of the values; what AWS's file says about roles counts where the API says nothing."""
-        groups: Sequence[Mapping[str, Any]] = request["InstanceGroups"]
+        groups: Sequence[Mapping[str, Any]] = [self._spelled(group) for group in request["InstanceGroups"]]
+        request = {**request, "InstanceGroups": groups}
         self._roles(values, groups)
         cluster: dict[str, Any] = {}
         if request.get("ClusterName"):
@@ -178,6 +179,17 @@ class _RequestReader:
             self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
             return chosen
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
+
+    def _spelled(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
+        """With AWS's spelling of its fields: listings of its own blog have `lifecycleConfig`, which its API refuses."""
+        known = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
+        found = dict(group)
+        for key in group:
+            right = known.get(str(key).lower(), key)
+            if right != key and right not in group:
+                found[right] = found.pop(key)
+                self.notes.append(f"`{key}` of group `{group['InstanceGroupName']}` as it is spelled: AWS says {right}")
+        return found
 
     def _group_mode(self, group: Mapping[str, Any]) -> str:
         lifecycle = group.get("LifeCycleConfig")

@@ -29,6 +29,7 @@ from hyperpod_kit.rehearsal.fleet import Fleet
 from hyperpod_kit.rehearsal.guardian import Guardian
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout, lock_file
+from hyperpod_kit.rehearsal.logs.service import LogsService
 from hyperpod_kit.rehearsal.machine import MachineOptions, Machines
 from hyperpod_kit.rehearsal.metadata_server import MetadataServers
 from hyperpod_kit.rehearsal.mounts import efs
@@ -88,6 +89,7 @@ class Daemon:
             store,
             RehearsalControlPlane(self._operations),
             EfsService(layout.file_systems[efs.KIND.data]),
+            LogsService(layout, self._operations.clusters),
             keys=keys.known(),
         )
         bridge.require_reachable(self._server.port)

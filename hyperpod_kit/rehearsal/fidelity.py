@@ -70,14 +70,28 @@ TABLE: Tuple[FidelityRow, ...] = (
         "step ids, srun's environment on new nodes, words of a requeue; unhealthy is who does not answer, is DOWN or "
         "Action:…; replaced in seconds; of a heterogeneous job it looks at the first component alone",
     ),
+    FidelityRow(
+        "pyxis and enroot",
+        STAND_IN,
+        "a SPANK plugin with pyxis's options where its sources are not given: a squashfs or directory of the node, no "
+        "registry, no ENV or entrypoint of an image, namespaces for each task; only in tests and the demo",
+    ),
     FidelityRow("GPU, EFA, NCCL, DCGM", ABSENT, "nodes have CPUs only; no deep health checks"),
-    FidelityRow("SSM, CloudWatch, all else", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),
+    FidelityRow(
+        "CloudWatch Logs", STAND_IN, "reads provisioning.log of each node when asked; one kind of filter pattern"
+    ),
+    FidelityRow("SSM, CloudWatch's metrics, all else", ABSENT, "use ssh and `hyperpod-kit rehearse logs`"),
 )
 
 
 def implemented_calls() -> Tuple[Tuple[str, Tuple[str, ...]], ...]:
     """(service, its operations that the endpoint has, sorted), for the services whose operations are few."""
     from hyperpod_kit.rehearsal.efs.protocol import ROUTES
+    from hyperpod_kit.rehearsal.logs import protocol as logs
     from hyperpod_kit.rehearsal.sagemaker.protocol import OPERATIONS
 
-    return ("SageMaker", tuple(sorted(OPERATIONS))), ("EFS", tuple(sorted({name for _, _, name, _ in ROUTES})))
+    return (
+        ("SageMaker", tuple(sorted(OPERATIONS))),
+        ("EFS", tuple(sorted({name for _, _, name, _ in ROUTES}))),
+        ("CloudWatch Logs", tuple(sorted(logs.OPERATIONS))),
+    )

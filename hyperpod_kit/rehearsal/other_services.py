@@ -7,8 +7,6 @@ from typing import Mapping
 from urllib.parse import parse_qs
 from xml.sax.saxutils import escape
 
-PRESENT = ("s3", "sagemaker", "elasticfilesystem")
-"""Names of the services that answer here, as signatures have them."""
 CODE = "UnknownOperationException"
 XML_BY_REST = ("route53", "cloudfront")
 """Services that answer plain REST calls in XML; the others do in JSON."""
@@ -23,14 +21,6 @@ def signed_for(headers: Mapping[str, str]) -> str:
     return scope[-2] if found and len(scope) >= 4 else ""
 
 
-def is_for_another(headers: Mapping[str, str]) -> bool:
-    """Whether a request is for a service that is not here. Unsigned ones without a target are S3's."""
-    service, target = signed_for(headers), headers.get("x-amz-target", "")
-    if target or service == "sagemaker":
-        return not target.startswith("SageMaker.") or service not in ("", "sagemaker")
-    return service not in ("", *PRESENT)
-
-
 def refusal(headers: Mapping[str, str], body: bytes) -> Answer:
     """Status, headers and body for such a request."""
     service, target = signed_for(headers), headers.get("x-amz-target", "")
@@ -38,7 +28,7 @@ def refusal(headers: Mapping[str, str], body: bytes) -> Answer:
     form = parse_qs(body.decode("utf-8", "replace")) if "x-www-form-urlencoded" in kind else {}
     called = target.rpartition(".")[2] or form.get("Action", [""])[0]
     what = f"{called} of {service}" if called and service else called or service
-    message = f"only SageMaker's clusters, S3 and EFS are here: this is a rehearsal and has no {what}"
+    message = f"only SageMaker's clusters, S3, EFS and the nodes' logs are here: this is a rehearsal and has no {what}"
     if form and service == "ec2":
         return 400, {"Content-Type": "text/xml"}, _xml(message, "<Response><Errors>{}</Errors></Response>")
     if form or service in XML_BY_REST:

@@ -52,6 +52,7 @@ class CloudWatchTransport:
             return NodeResponse(
                 error=f"it has sent no report for {2 * self._max_age:.0f} s",
                 hint=f"aws logs tail {self.group} --log-stream-names {stream}; or --via ssh",
+                reached=False,
             )
         return NodeResponse(line.message, at=line.at)
 

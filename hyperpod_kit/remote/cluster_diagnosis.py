@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from threading import Lock
-from typing import Any, Callable, Collection, Iterator, Optional, Sequence
+from typing import Any, Callable, Collection, Optional, Sequence
 
 from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
 from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
 from hyperpod_kit.cluster.nodes import ClusterNode, resolve
-from hyperpod_kit.errors import AwsError, UsageError
+from hyperpod_kit.errors import AwsError, HyperpodKitError
 from hyperpod_kit.remote.causes import recognise
-from hyperpod_kit.remote.diagnose import TAIL, AwsWords, Diagnosis, Shipped, diagnose
+from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
+from hyperpod_kit.remote.diagnose import TAIL, AwsWords, Diagnosis, Shipped, as_sent, diagnose
 from hyperpod_kit.remote.live_cluster import LiveCluster
-from hyperpod_kit.remote.ssh import SshRunner
-from hyperpod_kit.remote.ssh_access import SshAccess
-from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.run import Runner
+from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.remote.validate_mounts import validate_mounts
+from hyperpod_kit.remote.way_in import Connect
 
 RECENT = timedelta(hours=1)
 """How old an event may be to count as the present trouble of a cluster."""
@@ -42,12 +41,12 @@ class ClusterCase:
     arn: str
     targets: Sequence[tuple[NodeTarget, AwsWords]]
 
-    def diagnose(
-        self, connect: Callable[[NodeTarget], Runner], timeout: float, progress: Callable[[Diagnosis], None]
-    ) -> ClusterDiagnosis:
-        """Ask the nodes."""
+    def diagnose(self, connect: Connect, timeout: float, progress: Callable[[Diagnosis], None]) -> ClusterDiagnosis:
+        """Ask the nodes. Where no way leads to any of them, what they have sent by themselves counts."""
         shipped = _shipped(self.cluster.region, self.cluster.name, self.arn)
         nodes = diagnose(self.targets, connect, shipped=shipped, timeout=timeout, progress=progress)
+        if nodes and all(one.unreachable for one in nodes):
+            nodes = _as_sent(nodes, self.cluster, self.arn)
         return ClusterDiagnosis(self.cluster.name, self.status, self.failure, tuple(nodes))
 
 
@@ -100,26 +99,6 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
     )
 
 
-@contextmanager
-def way_in(ssh: SshSettings, targets: Sequence[NodeTarget], say: Say) -> Iterator[Callable[[NodeTarget], Runner]]:
-    """How nodes are asked. Where ssh has no key to verify them by, AWS's side of it is still worth telling."""
-    access = SshAccess(ssh)
-    try:
-        if any(target.address for target in targets):
-            access.load()
-    except UsageError as err:
-        barred = err
-        say(f"nodes are not asked: {err.message}" + (f" ({err.hint})" if err.hint else ""))
-
-        def refuse(target: NodeTarget) -> Runner:
-            raise barred
-
-        yield refuse
-        return
-    with access:
-        yield lambda target: SshRunner(target.address, access)
-
-
 def _wanted(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
     return resolve(listed, names) if names else listed
 
@@ -155,6 +134,19 @@ def _gone(events: Sequence[Event], there: Collection[str]) -> list[tuple[NodeTar
                 target = NodeTarget(event.instance_id, event.group, "", "", "gone")
                 found[key] = (target, AwsWords(event.failure, event.lifecycle))
     return list(found.values())
+
+
+def _as_sent(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str) -> list[Diagnosis]:
+    """With the mounts of each as its newest report has them, where that is young enough to count."""
+    max_age = cluster.max_age()
+    transport = CloudWatchTransport(Logs(cluster.region), cluster.name, arn, max_age)
+    try:
+        reports = validate_mounts(
+            [one.target for one in nodes], transport, expected=cluster.expected(), max_age=max_age
+        )
+    except HyperpodKitError as err:
+        return [replace(one, unreachable=f"{one.unreachable}; nor what it has sent: {err.message}") for one in nodes]
+    return [one if report.error else as_sent(one, report) for one, report in zip(nodes, reports)]
 
 
 def _shipped(region: Optional[str], name: str, arn: str) -> Shipped:

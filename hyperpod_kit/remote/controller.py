@@ -77,11 +77,11 @@ def _said(text: str) -> dict[str, Mapping[str, Any]]:
 
 def _response(target: NodeTarget, said: Optional[Mapping[str, Any]]) -> NodeResponse:
     if not target.address:
-        return NodeResponse(error="AWS tells no address of the node")
+        return NodeResponse(error="AWS tells no address of the node", reached=False)
     if said is None:
-        return NodeResponse(error="the controller said nothing of it", hint="--via ssh")
+        return NodeResponse(error="the controller said nothing of it", hint="--via ssh", reached=False)
     if said.get("error"):
-        return NodeResponse(error=clean(said["error"]))
+        return NodeResponse(error=clean(said["error"]), reached=False)
     returncode = said.get("returncode")
     if not isinstance(returncode, int):
         return NodeResponse(error="what the controller said of it cannot be read")

@@ -12,6 +12,7 @@ from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.causes import RecognisedCause, recognise
 from hyperpod_kit.remote.fan_out import ask_all
+from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.sent_report import object_behind_banner
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
@@ -49,7 +50,8 @@ class Diagnosis:
 
     odd: what of its answers could not be understood, and why.
     log: the last lines of its provisioning log, oldest first. sick: mounts that are not healthy, `name is state: why`.
-    lifecycle: how far AWS says that its lifecycle script is, "" when it does not.
+    lifecycle: how far AWS says that its lifecycle script is, "" when it does not. sent_at: when the node has sent what
+    is told here, in Unix seconds; 0.0 when it was asked.
     """
 
     target: NodeTarget
@@ -62,6 +64,7 @@ class Diagnosis:
     known: tuple[RecognisedCause, ...] = ()
     lifecycle: str = ""
     odd: tuple[str, ...] = ()
+    sent_at: float = 0.0
 
     @property
     def healthy(self) -> bool:
@@ -143,6 +146,20 @@ def _ask(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runne
         log=tuple(log),
         odd=tuple(odd),
     )
+
+
+def as_sent(found: Diagnosis, report: NodeReport) -> Diagnosis:
+    """Of a node that nobody could ask: its own report, and of its creation what its log says.
+
+    The log's end may hold no line of the creation any more; AWS lets only a node run whose creation came to an end.
+    """
+    sick = [
+        f"{mount.name} is {mount.state}: {mount.detail or mount.source or 'no detail'}"
+        for mount in report.mounts
+        if mount.required and not mount.healthy
+    ]
+    finished = not found.failures and found.target.status == "Running"
+    return judge(replace(found, unreachable="", finished=finished, sick=tuple(sick), sent_at=report.said_at))
 
 
 def _shortened(log: Sequence[str]) -> list[str]:

@@ -14,7 +14,8 @@ class NodeReport:
     """What is known of a node that was asked: what it sent, as it was judged, or why there is nothing of it.
 
     error: why there is no answer, or none that is believed, empty when there is one; bundle_id: what it runs; said_at:
-    when, in Unix seconds; 0.0 without an answer; warnings: what is not as it should be although all mounts serve.
+    when, in Unix seconds; 0.0 without an answer; warnings: what is not as it should be although all mounts serve. via:
+    how it was asked, a word of --via, "" where that was the caller's choice.
     """
 
     target: NodeTarget
@@ -24,6 +25,7 @@ class NodeReport:
     bundle_id: str = ""
     said_at: float = 0.0
     warnings: tuple[str, ...] = ()
+    via: str = ""
 
     @property
     def healthy(self) -> bool:
@@ -40,5 +42,6 @@ class NodeReport:
             "bundle_id": self.bundle_id,
             "said_at": self.said_at,
             "warnings": list(self.warnings),
+            "via": self.via,
             "mounts": [{**asdict(mount), "healthy": mount.healthy} for mount in self.mounts],
         }

@@ -27,7 +27,7 @@ class SshTransport:
 
     def _ask(self, target: NodeTarget) -> NodeResponse:
         if not target.address:
-            return NodeResponse(error="AWS tells no address of the node")
+            return NodeResponse(error="AWS tells no address of the node", reached=False)
         runner = SshRunner(target.address, self._access, limit=LONGEST_REPORT)
         seconds = self._access.settings.command_timeout
         try:
@@ -39,5 +39,5 @@ class SshTransport:
         except TooMuchOutput as err:
             return NodeResponse(error=f"its answer is not a report: {err.stderr}")
         except HyperpodKitError as err:
-            return NodeResponse(error=err.message, hint=err.hint or "")
+            return NodeResponse(error=err.message, hint=err.hint or "", reached=False)
         return NodeResponse(done.stdout, done.returncode, done.stderr)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Optional
+from typing import Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import ClusterNode
 
@@ -29,7 +30,8 @@ class NodeTarget:
 class SshSettings:
     """How to log in. `key`: private key file, None for the agent and ~/.ssh; times in seconds.
 
-    `proxy`: a command whose input and output are the connection, with %h and %p, "" for none.
+    `proxy`: a command whose input and output are the connection, with %h and %p, "" for none. `named`: whether
+    somebody has said how to log in: then what is wrong with that is an error of theirs.
     """
 
     user: str
@@ -39,3 +41,15 @@ class SshSettings:
     connect_timeout: float = 10.0
     command_timeout: float = 60.0
     proxy: str = ""
+    named: bool = True
+
+
+def sample_of(targets: Sequence[NodeTarget], most: int) -> list[NodeTarget]:
+    """The first nodes of each instance group, so many of each, in the order of the targets."""
+    taken: Counter[str] = Counter()
+    found = []
+    for target in targets:
+        if taken[target.group] < most:
+            taken[target.group] += 1
+            found.append(target)
+    return found

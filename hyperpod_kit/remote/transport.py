@@ -20,7 +20,8 @@ class NodeResponse:
 
     returncode: None where the node sent its report by itself; at: when it said so, in Unix seconds of a clock that is
     not the node's, None for just now; error: why nothing came, "" when something did; hint: what to do about that.
-    doubt: who else than root of the node may have written this, in a sentence.
+    doubt: who else than root of the node may have written this, in a sentence. reached: False where this way has not
+    led to the node at all, which says nothing of the node; via: the way's word of --via, where it was chosen here.
     """
 
     text: str = ""
@@ -30,6 +31,8 @@ class NodeResponse:
     error: str = ""
     hint: str = ""
     doubt: str = ""
+    reached: bool = True
+    via: str = ""
 
 
 Progress = Callable[[int], None]

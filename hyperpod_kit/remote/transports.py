@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Iterator, Optional
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Callable, Iterator, Optional
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Unreachable
+from hyperpod_kit.model.states import Role
 
 if TYPE_CHECKING:
     from hyperpod_kit.remote.live_cluster import LiveCluster
+    from hyperpod_kit.remote.ssh_access import SshAccess
     from hyperpod_kit.remote.target import SshSettings
     from hyperpod_kit.remote.transport import Transport
+
+
+AUTO = "auto"
+SAMPLE = 2
+"""Nodes of an instance group that are asked by SSM before the others: AWS begins three sessions a second."""
 
 
 @contextmanager
@@ -21,24 +27,81 @@ def opened(
     ssh: SshSettings,
     max_age: float,
     controller: Optional[str],
+    say: Callable[[str], None],
 ) -> Iterator[Transport]:
-    """The transport, closed at the end. Raises UsageError, AwsError, Unreachable."""
-    if via == "pull":
-        yield _pull(cluster, max_age)
-        return
-    if via == "ssm":
-        yield _ssm(cluster, ssh)
-        return
-    from hyperpod_kit.remote.controller import ControllerTransport
+    """The transport, closed at the end. `say`: takes which way was chosen, where that is left to us.
+
+    Raises UsageError, AwsError, Unreachable.
+    """
+    with ExitStack() as stack:
+        if via == AUTO:
+            yield _any_way(stack, cluster, ssh, max_age, controller, say)
+        elif via == "pull":
+            yield _pull(cluster, max_age)
+        elif via == "ssm":
+            yield _ssm(cluster, ssh)
+        else:
+            access = _access(stack, ssh)
+            yield _by_controller(access, controller or cluster.controller()) if via == "controller" else _ssh(access)
+
+
+def _any_way(
+    stack: ExitStack,
+    cluster: LiveCluster,
+    ssh: SshSettings,
+    max_age: float,
+    controller: Optional[str],
+    say: Callable[[str], None],
+) -> Transport:
+    """Raises UsageError: what was said of how to log in must be right."""
+    from hyperpod_kit.remote.any_way import AnyWay, ReportWay
     from hyperpod_kit.remote.ssh_access import SshAccess
+
+    access = stack.enter_context(SshAccess(ssh))
+    if ssh.named:
+        access.load()
+
+    def over_ssh(answered: frozenset[str]) -> Transport:
+        access.load()
+        return _ssh(access)
+
+    def by_controller(answered: frozenset[str]) -> Transport:
+        if controller is None and not any(
+            target.role == Role.CONTROLLER and target.instance_id in answered for target in cluster.targets()
+        ):
+            raise Unreachable("it does not let us in either")
+        access.load()
+        return _by_controller(access, controller or cluster.controller())
+
+    return AnyWay(
+        (
+            ReportWay("ssh", "ssh", over_ssh),
+            ReportWay("controller", "the controller", by_controller),
+            ReportWay("ssm", "SSM sessions", lambda answered: _ssm(cluster, ssh), sample=SAMPLE),
+            ReportWay("pull", "what they have sent to CloudWatch", lambda answered: _pull(cluster, max_age), late=True),
+        ),
+        say,
+    )
+
+
+def _access(stack: ExitStack, ssh: SshSettings) -> SshAccess:
+    from hyperpod_kit.remote.ssh_access import SshAccess
+
+    access = stack.enter_context(SshAccess(ssh))
+    access.load()
+    return access
+
+
+def _ssh(access: SshAccess) -> Transport:
     from hyperpod_kit.remote.ssh_transport import SshTransport
 
-    with SshAccess(ssh) as access:
-        access.load()
-        if via == "controller":
-            yield ControllerTransport(access, controller or cluster.controller())
-        else:
-            yield SshTransport(access)
+    return SshTransport(access)
+
+
+def _by_controller(access: SshAccess, address: str) -> Transport:
+    from hyperpod_kit.remote.controller import ControllerTransport
+
+    return ControllerTransport(access, address)
 
 
 def _pull(cluster: LiveCluster, max_age: float) -> Transport:
@@ -49,30 +112,7 @@ def _pull(cluster: LiveCluster, max_age: float) -> Transport:
 
 
 def _ssm(cluster: LiveCluster, ssh: SshSettings) -> Transport:
-    from hyperpod_kit.aws.ssm import Ssm, session_request
-    from hyperpod_kit.aws.ssm import target as ssm_target
-    from hyperpod_kit.cluster.session import PLUGIN, plugin_start
-    from hyperpod_kit.errors import HyperpodKitError
-    from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
-    from hyperpod_kit.remote.target import NodeTarget
-    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.remote.ssm_access import sessions_with
+    from hyperpod_kit.remote.ssm_transport import SsmTransport
 
-    # Before any call: a session that nobody takes up stays open on the node.
-    if shutil.which(PLUGIN) is None:
-        raise UsageError(f"{PLUGIN} is not on PATH", hint="install it, or --via ssh, controller or pull")
-    version = LocalRunner().run([PLUGIN, "--version"], timeout=10.0, check=False).stdout
-    arn = cluster.arn
-    ssm = Ssm(cluster.region)
-
-    def begin(target: NodeTarget) -> SsmSession:
-        request = session_request(ssm_target(arn, target.group, target.instance_id))
-        token = ssm.start_session(request)
-
-        def end() -> None:
-            with suppress(HyperpodKitError):
-                ssm.terminate_session(token["SessionId"])
-
-        start = plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version=version)
-        return SsmSession(start, end)
-
-    return SsmTransport(begin, ssh.connect_timeout + ssh.command_timeout)
+    return SsmTransport(sessions_with(cluster), ssh.connect_timeout + ssh.command_timeout)

@@ -48,7 +48,8 @@ def validate_mounts(
             reports.append(NodeReport(target, error=why.error, hint=why.hint))
         else:
             wanted = expected.get(target.group, ())
-            reports.append(judge(target, responses[target.instance_id], wanted, max_age, clock()))
+            response = responses[target.instance_id]
+            reports.append(replace(judge(target, response, wanted, max_age, clock()), via=response.via))
     return reports
 
 

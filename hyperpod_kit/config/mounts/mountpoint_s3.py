@@ -7,7 +7,7 @@ from typing import Iterator, Optional
 
 from hyperpod_kit.config import patterns
 from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import INFO, Finding
 from hyperpod_kit.config.mounts import mountpoint_s3_options as options
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm
 from hyperpod_kit.config.patterns import Pattern
@@ -21,6 +21,19 @@ MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Wri
 def short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
     """The read-only mount at /mount-s3 that `bucketname` stands for."""
     return S3Mount("mount-s3", "/mount-s3", parameters.bucketname) if parameters.bucketname else None
+
+
+def short_form_is_read_only(settings: Settings) -> Iterator[Finding]:
+    """AWS's own scripts mount a bucket of this name writable."""
+    if settings.parameters.bucketname and re.fullmatch(patterns.BUCKET, settings.parameters.bucketname):
+        yield Finding(
+            "HPK-S023",
+            "bucketname",
+            f"`{settings.parameters.bucketname}` is mounted at /mount-s3 read-only: no checkpoint can be written there",
+            "For data that is right. To write, remove it, and give hyperpod_kit.mounts a mountpoint-s3 mount with "
+            "read_only false",
+            INFO,
+        )
 
 
 def prefix_and_writes(settings: Settings) -> Iterator[Finding]:
@@ -134,5 +147,13 @@ KIND = MountForm(
     nicknames=("s3", "mount-s3", "mountpoint"),
     short_form=ShortForm({"bucket": "bucketname"}, short_form),
     storage_config=None,
-    rules=(prefix_and_writes, ownership, nobody_writes, options.cache, options.parts, options.access),  # HPK-S, HPK-B
+    rules=(
+        short_form_is_read_only,
+        prefix_and_writes,
+        ownership,
+        nobody_writes,
+        options.cache,
+        options.parts,
+        options.access,
+    ),  # HPK-S, HPK-B
 )

@@ -1,4 +1,4 @@
-"""The one endpoint of a rehearsal: S3 (path style), SageMaker and EFS on the same port."""
+"""The one endpoint of a rehearsal: S3 (path style), SageMaker, EFS and CloudWatch Logs on the same port."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from hyperpod_kit.rehearsal.efs import protocol as efs_protocol
 from hyperpod_kit.rehearsal.efs.service import EfsService
 from hyperpod_kit.rehearsal.front_door import Listener
 from hyperpod_kit.rehearsal.keys import Key
+from hyperpod_kit.rehearsal.logs import protocol as logs_protocol
+from hyperpod_kit.rehearsal.logs.service import LogsService
 from hyperpod_kit.rehearsal.s3.handler import S3Handler
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ControlPlane
@@ -22,6 +24,7 @@ class EndpointHandler(S3Handler):
 
     control: ControlPlane | None = None
     efs: EfsService | None = None
+    logs: LogsService | None = None
 
     def do_GET(self) -> None:
         """X-Amz-Target names a call of SageMaker, the signature's scope the service."""
@@ -36,6 +39,9 @@ class EndpointHandler(S3Handler):
         elif service == "elasticfilesystem" and self.efs is not None and self.path.startswith(efs_protocol.PREFIX):
             if self.allowed("elasticfilesystem:*"):
                 self._serve_efs(self.efs, body)
+        elif service == "logs" and self.logs is not None and target.startswith(logs_protocol.TARGET_PREFIX):
+            if self.allowed(f"logs:{target[len(logs_protocol.TARGET_PREFIX) :]}"):
+                self._send(*_json_1_1(logs_protocol.answer(self.logs, target, body)))
         else:
             self._send(*other_services.refusal(headers, body))
 
@@ -49,10 +55,10 @@ class EndpointHandler(S3Handler):
 
     def _serve_sagemaker(self, target: str, body: bytes) -> None:
         if self.control is None:
-            status, data = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
+            told = 400, b'{"__type": "UnknownOperationException", "message": "no control plane here"}'
         else:
-            status, data = answer(self.control, target, body)
-        self._send(status, {"Content-Type": "application/x-amz-json-1.1"}, data)
+            told = answer(self.control, target, body)
+        self._send(*_json_1_1(told))
 
     def _serve_efs(self, service: EfsService, body: bytes) -> None:
         status, more, data = efs_protocol.answer(service, self.command, self.path, body)
@@ -68,6 +74,10 @@ class EndpointHandler(S3Handler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(data)
+
+
+def _json_1_1(told: tuple[int, bytes]) -> other_services.Answer:
+    return told[0], {"Content-Type": "application/x-amz-json-1.1"}, told[1]
 
 
 class Server:
@@ -103,15 +113,17 @@ def serve(
     store: StoredBuckets,
     control: ControlPlane | None = None,
     efs: EfsService | None = None,
+    logs: LogsService | None = None,
     *,
     keys: Mapping[str, Key],
 ) -> Server:
     """Serve on every (host, port); port 0 takes a free one, and the later zeros take the same.
 
-    `keys`: who may ask, by access key id. Raises OSError when an address cannot be had. Without `control` and `efs`
-    only S3 answers.
+    `keys`: who may ask, by access key id. Raises OSError when an address cannot be had. Without `control`, `efs` and
+    `logs` only S3 answers.
     """
-    handler = type("Handler", (EndpointHandler,), {"store": store, "control": control, "efs": efs, "keys": keys})
+    services = {"store": store, "control": control, "efs": efs, "logs": logs}
+    handler = type("Handler", (EndpointHandler,), {**services, "keys": keys})
     listeners: list[Listener] = []
     try:
         for host, port in addresses:

@@ -252,6 +252,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-S007", f"{M}[1].uid", mount(1, uid=-1)),
     ("HPK-S008", f"{M}[1].incremental_upload", mount(1, **WRITES, incremental_upload=True)),
     ("HPK-S009", f"{M}[1].world_writable", mount(1, world_writable=True)),
+    ("HPK-S023", "bucketname", top(bucketname="my-data")),
     ("HPK-S010", f"{M}[1].cache_mib", mount(1, cache_mib=100)),
     ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="/scratch/../etc")),
     ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="")),

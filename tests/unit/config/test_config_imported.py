@@ -219,3 +219,24 @@ def test_odd_values_never_break_it() -> None:
                 except ConfigError:
                     continue
                 validate(decode(values)[0])
+
+
+def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None:
+    """Its groups say `lifecycleConfig`, and one type is without `ml.`: what to correct is named, nothing is lost."""
+    listing = {
+        "InstanceGroups": [
+            {
+                "InstanceGroupName": name,
+                "InstanceType": kind,
+                "InstanceCount": count,
+                "lifecycleConfig": {"SourceS3Uri": "s3://sagemaker-mine/lifecycle/", "OnCreate": "on_create.sh"},
+                "ExecutionRole": ROLE,
+                "ThreadsPerCore": 1,
+            }
+            for name, kind, count in (("controller-group", "ml.m5.xlarge", 1), ("worker-group", "trn1.32xlarge", 4))
+        ]
+    }
+    found = from_aws(listing, None)
+    kit = found.values["hyperpod_kit"]
+    assert kit["cluster"]["lifecycle_mode"] == "on_create" and kit["bundle"]["bucket"] == "sagemaker-mine"
+    assert "`lifecycleConfig` of group `worker-group` as it is spelled: AWS says LifeCycleConfig" in found.notes

@@ -14,8 +14,9 @@ import pytest
 
 from hyperpod_kit.aws.ssm import Ssm, session_request, target
 from hyperpod_kit.cluster.session import plugin_start
-from hyperpod_kit.errors import HyperpodKitError, NoCredentials
-from hyperpod_kit.remote.ssm_transport import SsmSession, SsmTransport
+from hyperpod_kit.errors import HyperpodKitError, NoCredentials, RunError
+from hyperpod_kit.remote.ssm_sessions import SsmRunner, SsmSession, SsmSessions
+from hyperpod_kit.remote.ssm_transport import SsmTransport
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.validate_mounts import validate_mounts
 from hyperpod_kit.system.token_bucket import TokenBucket
@@ -61,7 +62,7 @@ def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Aws]:
         yield made
 
 
-def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
+def sessions() -> SsmSessions:
     ssm = Ssm("us-east-1")
 
     def begin(node: NodeTarget) -> SsmSession:
@@ -76,7 +77,11 @@ def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
             plugin_start(token, request, region=ssm.region, endpoint=ssm.endpoint, version="1.2.707.0"), end
         )
 
-    return SsmTransport(begin, timeout, bucket=TokenBucket(50.0), command=command)
+    return SsmSessions(begin, TokenBucket(50.0))
+
+
+def transport(command: list[str], *, timeout: float = 20.0) -> SsmTransport:
+    return SsmTransport(sessions(), timeout, command=command)
 
 
 def nodes(count: int) -> list[NodeTarget]:
@@ -134,3 +139,12 @@ def test_what_aws_refuses_to_all_ends_the_question(aws: Aws) -> None:
     aws.how = {f"i-{index}": "ExpiredTokenException" for index in range(20)}
     with pytest.raises(NoCredentials):
         transport(["true"]).query(nodes(20), lambda count: None)
+
+
+def test_a_command_by_a_session_is_a_command_as_any_other(aws: Aws) -> None:
+    runner = SsmRunner(nodes(1)[0], sessions())
+    assert runner.run(["sh", "-c", "echo a 'b c'; exit 3"], check=False).stdout == "a b c"
+    with pytest.raises(RunError, match="exited 3"):
+        runner.run(["sh", "-c", "exit 3"])
+    with pytest.raises(ValueError):
+        runner.run(["cat"], input="x")

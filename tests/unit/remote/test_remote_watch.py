@@ -94,6 +94,7 @@ def test_watching_says_what_changes_and_ends_with_ctrl_c(network: Network, contr
     control.addresses = [network.node(lambda command: (0, report(0, state[0]), "")).address]
     process = begin(network, "--watch", "1")
     assert process.stderr is not None and process.stdout is not None
+    assert process.stderr.readline() == "asked: 1 node by ssh\n"
     assert "1 mount on 1 node: all healthy" in process.stderr.readline()
     state[0] = "stale"
     while "new: w i-0" not in (line := process.stdout.readline()):

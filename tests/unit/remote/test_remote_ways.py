@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Iterator
 
@@ -12,6 +13,7 @@ import pytest
 from moto import mock_aws
 
 from hyperpod_kit.cli.main import run
+from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY, HPK_SSH_PROXY
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.remote.known_hosts import KnownHosts
@@ -42,9 +44,11 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
+@contextmanager
+def sent_by_the_worker(state: str) -> Iterator[None]:
+    """CloudWatch with a report of the second node."""
     group, stream = "/aws/sagemaker/Clusters/demo/abcdefghijkl", "LifecycleConfig/worker-group/i-1"
-    mount = {"name": "data", "kind": "nvme", "path": "/mnt/data", "state": "stale"}
+    mount = {"name": "data", "kind": "nvme", "path": "/mnt/data", "state": state}
     line = {"step": "mounts", "node": "n", "instance_id": "i-1", "checked_at": time.time(), "mounts": [mount]}
     with mock_aws():
         logs = boto3.client("logs", "us-east-1")
@@ -55,10 +59,37 @@ def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[st
             logStreamName=stream,
             logEvents=[{"timestamp": int(time.time() * 1000), "message": json.dumps(line)}],
         )
+        yield
+
+
+def test_pull_as_a_user_types_it(cluster: None, capsys: pytest.CaptureFixture[str]) -> None:
+    with sent_by_the_worker("stale"):
         assert run(["validate-mounts", "--cluster", "demo", "--via", "pull", "--json"]) == 1
     out, err = capsys.readouterr()
     assert [node["error"] for node in json.loads(out)["nodes"]] == ["it has sent no report for 1320 s", ""]
     assert "worker-group i-1 (127.78.0.2): data at /mnt/data is stale" in err
+
+
+def test_with_no_option_the_way_that_works_is_taken_and_said(
+    cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a new HyperPod: no host keys, no plugin for sessions."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    for name in (HPK_SSH_KEY, HPK_KNOWN_HOSTS, HPK_SSH_PROXY):
+        monkeypatch.delenv(name, raising=False)
+    with sent_by_the_worker("ok"):
+        assert run(["validate-mounts", "--cluster", "demo", "--json"]) == 1
+        out, err = capsys.readouterr()
+        nodes = json.loads(out)["nodes"]
+        assert [(node["healthy"], node["via"]) for node in nodes] == [(False, ""), (True, "pull")]
+        assert nodes[0]["error"] == "it has sent no report for 1320 s"
+        assert "asked: 1 node by what they have sent to CloudWatch; closed: ssh: there are no host keys at " in err
+        assert "SSM sessions: session-manager-plugin is not on PATH" in err
+        # A way that somebody has named must lead there, and what was said of how to log in must be right.
+        assert run(["validate-mounts", "--cluster", "demo", "--via", "ssh"]) == 2
+        assert run(["validate-mounts", "--cluster", "demo", "--ssh-key", "/nowhere/key"]) == 2
+    assert "there is no private key /nowhere/key" in capsys.readouterr().err
 
 
 def test_a_controller_that_nobody_names_is_asked_for(

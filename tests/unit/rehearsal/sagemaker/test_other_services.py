@@ -12,7 +12,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
-HERE = "only SageMaker's clusters, S3 and EFS are here: this is a rehearsal and has no "
+HERE = "only SageMaker's clusters, S3, EFS and the nodes' logs are here: this is a rehearsal and has no "
 
 
 @pytest.mark.parametrize(

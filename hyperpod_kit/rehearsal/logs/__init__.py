@@ -1,0 +1,1 @@
+"""The logs of nodes as CloudWatch has them."""

@@ -1,10 +1,10 @@
 # make demo   the whole path on a rehearsal cluster, from set-up to a resumed job     (root); ROOT=s3: with the
-#             checkpoints in S3
+#             checkpoints in S3; CONTAINER=1: with the ranks in containers
 # make test   set-up and all tests; rehearsal tests are skipped with the reason where they cannot run
 # make check  ruff, mypy --strict, shellcheck, rendered units
 # make torture  10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 # make faults  every fault of docs/faults.md on a rehearsal cluster, with the time to the first resumed step  (root);
-#              PROFILE=hyperpod, today or newest: on another kind of cluster
+#              PROFILE=hyperpod, today, newest or container: on another kind of cluster
 # make fuzz   100,000 inputs for each parser that reads what another wrote: at most half an hour on 2 cores
 # make docs   the documentation site, in site/: every page is built and every link is followed
 # make sweep  a node's creation killed at every step boundary; nodes of older and newer releases; a requeue that waits for
@@ -24,7 +24,7 @@ ROOT ?= fsx
 demo:
 	./setup.sh system
 	./setup.sh venv admin
-	$(PY) examples/demo/demo.py --root $(ROOT) $(DEMO_ARGS)
+	$(PY) examples/demo/demo.py --root $(ROOT) $(if $(CONTAINER),--container) $(DEMO_ARGS)
 
 test:
 	./setup.sh system

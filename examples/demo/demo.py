@@ -1,6 +1,6 @@
 """The whole path on a rehearsal cluster: bundle, cluster, mounts, job, dead machine, resumed job, same weights.
 
-    python examples/demo/demo.py [--keep] [--steps N] [--root s3]
+    python examples/demo/demo.py [--keep] [--steps N] [--root s3] [--container]
 
 Each step prints its time. A step that fails ends the demo with exit code 1, the reason and where the logs are; the
 machines are taken down in any case unless --keep.
@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
+import boto3
+import containers
 import corpus
 import environment
 from driver import LIVE, TRAIN, DemoError, Driver, events, steps, wait_until
@@ -31,6 +33,7 @@ console = Console(highlight=False)
 DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
 WINDOWS, WINDOW = 2 * 4, 128 + 1
 """Of a step: two ranks with four windows each. Of a window: bytes. As in examples/gpt/train.py."""
+IMAGE = f"{containers.IMAGES}/{containers.PYTHON}"
 STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/lib/hyperpod-kit-rehearsal"))
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -42,15 +45,20 @@ class Demo:
     driver: Driver
     total_steps: int
     in_s3: bool = False
+    in_container: bool = False
     facts: Dict[str, Any] = field(default_factory=dict)
 
     def prepare_environment(self) -> str:
         CACHE.mkdir(parents=True, exist_ok=True)
         self.facts["environment"] = environment.build(CACHE)
-        return f"torch for the nodes' Python, shared read-only at {TRAIN}"
+        self.facts["trees"] = [containers.build(CACHE)] if self.in_container else []
+        inside = f"; an image with a Python at {IMAGE}, for " + (
+            "enroot and pyxis" if containers.real() else "a stand-in of pyxis"
+        )
+        return f"torch for the nodes' Python, shared read-only at {TRAIN}{inside if self.in_container else ''}"
 
     def boot_endpoint(self) -> str:
-        self.driver.up({self.facts["environment"]: TRAIN}, echo=True)
+        self.driver.up({self.facts["environment"]: TRAIN}, echo=True, trees=self.facts["trees"])
         return self.driver.environment["AWS_ENDPOINT_URL"]
 
     def put_corpus(self) -> str:
@@ -73,7 +81,10 @@ class Demo:
 
     def create_cluster(self) -> str:
         self.driver.kit("create-cluster", str(self.driver.config), "--wait", timeout=300, echo=True)
-        return f"{len(self.driver.nodes())} nodes, InService"
+        if not self.in_container:
+            return f"{len(self.driver.nodes())} nodes, InService"
+        containers.add_pyxis(self.driver)
+        return f"{len(self.driver.nodes())} nodes, InService, srun knows --container-image"
 
     def validate_mounts(self) -> str:
         self.driver.kit("validate-mounts", str(self.driver.config), echo=True)
@@ -82,6 +93,7 @@ class Demo:
     def submit(self) -> str:
         self.facts["job"] = job = self._submit("disturbed")
         where = f", checkpoints in {self._root('disturbed')}" if self.in_s3 else ""
+        where += f", ranks in containers of {IMAGE}" if self.in_container else ""
         return f"sbatch --auto-resume=1 -> job {job}, as user trainer, two nodes{where}"
 
     def train_a_while(self) -> str:
@@ -164,6 +176,9 @@ class Demo:
             # Of AWS itself a node knows where it is, and with the role of the node everything else.
             more = {"WORK": f"/fsx/trainer/{run}", "AWS_ENDPOINT_URL": self.driver.endpoint_of_nodes()}
             self.driver.on("controller", f"install -d -o trainer -g trainer /fsx/trainer /fsx/trainer/{run}")
+        if self.in_container:
+            mounts = f"/fsx:/fsx,/mnt/data:/mnt/data:ro,{TRAIN}:{TRAIN}:ro"
+            more["SRUN_ARGS"] = f"--container-image={IMAGE} --container-mounts={mounts}"
         script = f"{TRAIN}/gpt/train.sbatch"
         return self.driver.submit(script, str(self.total_steps), root=self._root(run), variables=more)
 
@@ -197,7 +212,8 @@ class Demo:
             )
             return len(names.split())
         prefix = "checkpoints/disturbed/seq-"
-        found = self.driver.aws("s3api", "list-objects-v2", "--bucket", DATA_BUCKET, "--prefix", prefix)
+        client = boto3.client("s3", endpoint_url=self.driver.environment["AWS_ENDPOINT_URL"])
+        found = client.list_objects_v2(Bucket=DATA_BUCKET, Prefix=prefix)
         return sum(item["Key"].endswith("/MANIFEST.json") for item in found.get("Contents", ()))
 
 
@@ -269,6 +285,7 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="leave the machines up, also after a failure")
     parser.add_argument("--steps", type=int, default=90, help="training steps (default 90)")
     parser.add_argument("--root", choices=("fsx", "s3"), default="fsx", help="where the checkpoints are (default fsx)")
+    parser.add_argument("--container", action="store_true", help="run the ranks in containers of enroot's, by pyxis")
     parser.add_argument("--name", default="demo", help="name of the rehearsal cluster (default demo)")
     args = parser.parse_args()
     if os.geteuid() != 0:
@@ -280,7 +297,7 @@ def main() -> int:
         return 1
     before = leftovers()
     logs = Path(tempfile.mkdtemp(prefix="hyperpod-kit-demo-"))
-    demo = Demo(Driver(args.name, logs), args.steps, in_s3=args.root == "s3")
+    demo = Demo(Driver(args.name, logs), args.steps, in_s3=args.root == "s3", in_container=args.container)
     rows: List[Tuple[str, str, float]] = []
     start = time.monotonic()
     code = 1

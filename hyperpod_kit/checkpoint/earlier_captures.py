@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hyperpod_kit.checkpoint import candidates, restore, telling
+from hyperpod_kit.checkpoint import candidates, restore, room, telling
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -40,6 +40,7 @@ class EarlierCaptures:
     def restore(self, state: State) -> Restored | Fresh:
         """See Manager.restore."""
         try:
+            room.check(self._ranks, self._pool.folder, state.model, self._pool.count)
             outcome = restore.restore(
                 self._ranks,
                 open_store(self._start.root),

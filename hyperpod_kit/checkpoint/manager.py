@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import arguments, candidates, comparing, copier, load, opened, save_schedule, startup
 from hyperpod_kit.checkpoint.agent.channel import Message
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close, SaveFailed
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
@@ -232,6 +232,8 @@ class Manager:
         self._staging.fence.wait()
 
     def _on_event(self, event: AgentEvent) -> None:
+        if isinstance(event, SaveFailed):
+            self._progress.failed()
         answer = self._comparing.hear(event)
         if answer is not None:
             self._agent.send(answer)

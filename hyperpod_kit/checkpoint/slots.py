@@ -21,7 +21,7 @@ class SlotPool:
 
     def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
         """`folder`: where the agent has its own (default: this user's)."""
-        self._folder = folder or places.mine()
+        self.folder = folder or places.mine()
         self._uid, self._run, self._rank = places.node_uid(), shm_slots.run_hash(run_id), rank
         self._names = [shm_slots.SlotName(self._uid, self._run, rank, n) for n in range(count)]
         self._ours: dict[int, StagingSlot] = {}
@@ -35,6 +35,11 @@ class SlotPool:
         self._all_made()
 
     @property
+    def count(self) -> int:
+        """How many there are to be."""
+        return len(self._names)
+
+    @property
     def slots(self) -> list[shm_slots.Slot]:
         """Those that are mapped."""
         return [*self._busy.values(), *(slot.memory for slot in self._ours.values())]
@@ -42,8 +47,8 @@ class SlotPool:
     def attach(self) -> None:
         """Map the slots that are there, for restoring as well as for saving; a thread faults them in meanwhile."""
         self.settle()
-        names = shm_slots.names(self._folder, uid=self._uid, run=self._run, rank=self._rank)
-        found = list(shm_slots.attached(self._folder, names))
+        names = shm_slots.names(self.folder, uid=self._uid, run=self._run, rank=self._rank)
+        found = list(shm_slots.attached(self.folder, names))
         self._busy = {memory.name.slot: memory for memory in found}
         # What was captured last is likely to be needed first.
         order = sorted(found, key=lambda memory: memory.page.seq if memory.page is not None else 0, reverse=True)
@@ -137,7 +142,7 @@ class SlotPool:
             memory.unlink()
             del slot, memory
         made = shm_slots.create(
-            self._folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
+            self.folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
         )
         made.prefault()
         self._ours[name.slot] = StagingSlot(made, layout)
@@ -145,7 +150,7 @@ class SlotPool:
 
     def _find(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
         try:
-            return shm_slots.attach(self._folder, name)
+            return shm_slots.attach(self.folder, name)
         except FileNotFoundError:
             return None
 

@@ -8,11 +8,17 @@ from collections.abc import Mapping
 
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
-from hyperpod_kit.errors import DigestUnavailable, HyperpodKitError, NoValidCheckpoint, StorageUnreadable
+from hyperpod_kit.errors import (
+    DigestUnavailable,
+    HyperpodKitError,
+    NotEnoughSharedMemory,
+    NoValidCheckpoint,
+    StorageUnreadable,
+)
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 
-AGREED = (DigestUnavailable, NoValidCheckpoint, StorageUnreadable)
+AGREED = (DigestUnavailable, NotEnoughSharedMemory, NoValidCheckpoint, StorageUnreadable)
 """Errors of a restore that all ranks raise together."""
 
 
@@ -31,7 +37,9 @@ def failed(root: str, err: HyperpodKitError, env: Mapping[str, str] = os.environ
         reasons = err.reasons
     elif isinstance(err, StorageUnreadable):
         reasons = ((err.attempt, err.message),)
-    _tell(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message), env)
+    # What to type is for whoever starts the job, and is no command on this node.
+    why = f"{err.message}: {err.hint}" if isinstance(err, NotEnoughSharedMemory) else err.message
+    _tell(root, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=why), env)
 
 
 def _tell(root: str, found: RestoreVerdict, env: Mapping[str, str]) -> None:

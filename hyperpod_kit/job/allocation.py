@@ -26,7 +26,8 @@ class Allocation:
 
     `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out, `down`: has lost.
     `restarts`, `reason`: Slurm's, of the job. `before`: the run's own nodes, also those that Slurm has taken from it,
-    which it counts as lost; `booted`: when those machines were started, Unix seconds.
+    which it counts as lost; `booted`: when those machines were started, Unix seconds. `unheard`: nodes that may well be
+    there, but have not registered yet with a slurmctld that was started just now.
     """
 
     nodes: Tuple[str, ...]
@@ -38,6 +39,7 @@ class Allocation:
     reason: str = ""
     before: Tuple[str, ...] = ()
     booted: Mapping[str, float] = field(default_factory=dict)
+    unheard: Tuple[str, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -81,6 +83,7 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
         reason,
         tuple(name for name in job.nodes if name in found and found[name].down),
         {name: node.booted for name, node in found.items()},
+        tuple(name for name, node in here.items() if node.awaited),
     )
 
 

@@ -105,5 +105,5 @@ class BatchHostWatch:
 def held_alone(runner: Runner, node: str) -> bool:
     """Whether this node is drained for a mount, and most others are not. Raises RunError."""
     found = control.all_nodes(runner)
-    held = [record.name for record in found.values() if record.reason.startswith(control.MOUNT_REASON)]
+    held = [record.name for record in found.values() if record.held_for_mount]
     return node in held and 2 * len(held) <= len(found)

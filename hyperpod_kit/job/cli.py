@@ -25,6 +25,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     words, command = _split(list(sys.argv[1:] if argv is None else argv))
     if words[:1] == ["exec"]:
         return _exec(words[1:], command)
+    if words[:1] == ["look"]:
+        from hyperpod_kit.job import container_starts
+
+        return container_starts.main(words[1:], os.environ)
     if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
         return _submit(words[1:], command)
     args = build_parser().parse_args(_join_srun_args(words))

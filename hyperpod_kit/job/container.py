@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import GaveUp
-from hyperpod_kit.job.outcome import Outcome
-from hyperpod_kit.system.mountinfo import is_below, parse, read
+from hyperpod_kit.system.mountinfo import holding, is_below, read
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 """Where images have one, best first; PATH is the image's own."""
@@ -132,41 +130,26 @@ def _target(mount: str) -> str:
 
 
 def _mounted(fstabs: Sequence[str]) -> Iterator[str]:
-    for folder in fstabs:
-        for path in sorted(Path(folder).expanduser().glob("*.fstab")):
+    for folder in map(os.path.expanduser, fstabs):
+        try:
+            names = sorted(name for name in os.listdir(folder) if name.endswith(".fstab"))
+        except OSError:  # not there, or another user's home
+            continue
+        for name in names:
             try:
-                lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+                lines = Path(folder, name).read_text(encoding="utf-8", errors="replace").splitlines()
             except OSError:
                 continue
             yield from (words[1] for words in map(str.split, lines) if len(words) > 1 and words[1].startswith("/"))
 
 
-class Started:
-    """Ends a job whose ranks never begin: whatever is wrong with the image or its options, it stays wrong."""
-
-    def __init__(self, container: Optional[Container]) -> None:
-        self._container = container
-        self._failed = 0
-
-    def look(self, outcome: Outcome, heard: bool) -> None:
-        """After an attempt; `heard`: a rank's wrapper called us. Raises GaveUp."""
-        if self._container is None or heard or outcome.kind != "crash" or outcome.first is not None:
-            self._failed = 0
-            return
-        self._failed += 1
-        if outcome.code in (NO_PYTHON, NOT_MOUNTED) or self._failed >= TRIES:
-            raise GaveUp(
-                f"no rank has begun in the container: srun exited {outcome.code}",
-                hint="what srun, pyxis and the container said is above; by hand, with the same options: "
-                "srun --container-image=… python3 --version",
-            )
-
-
 def mounted(path: str, mountinfo: str = "/proc/self/mountinfo") -> bool:
     """Whether something is mounted at a directory above `path` or at itself, the root of all apart. Asks no file
-    system. True where that cannot be read."""
+    system but a tmpfs, such as a container's own /tmp, which has to hold the path. True where that cannot be read."""
     try:
-        entries = parse(read(mountinfo))
+        nearest = holding(read(mountinfo), path)
     except OSError:
         return True
-    return any(entry.path != "/" and is_below(path, entry.path) for entry in entries)
+    if nearest is None or nearest.path == "/":
+        return False
+    return nearest.fs_type != "tmpfs" or os.path.lexists(path)

@@ -30,10 +30,12 @@ from hyperpod_kit.job import (
     life,
     lifeline,
     proving_watch,
+    script_containers,
     step,
 )
 from hyperpod_kit.job.batch_host_watch import BatchHostWatch
 from hyperpod_kit.job.beginning import Beginning
+from hyperpod_kit.job.container_starts import ContainerStarts
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.lifeline import Lifelines
@@ -96,7 +98,7 @@ class Decider:
         self._unwritten = 0
         self._limit = descriptors.soft()  # what the ranks get
         self._container = container.of(options.srun_args, env, options.container_python)
-        self._started, self._heard = container.Started(self._container), False
+        self._starts, self._heard = ContainerStarts(self._container, options, env), False
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
@@ -125,8 +127,7 @@ class Decider:
             return 0
         hyperpod = step.on_hyperpod(self._runner)
         descriptors.raise_limit()
-        inside = self._container
-        for doubt in inside.doubts(self._options.places, self._options.command, step.program()) if inside else ():
+        for doubt in script_containers.doubts_of(self._container, self._options, step.program()):
             self._report("container", doubt)
         if short := lifeline.shortage(len(self._job.nodes)):
             self._report("descriptors", short)
@@ -172,7 +173,8 @@ class Decider:
             # A slurmctld that does not answer cannot say which steps are left.
             self._proving.nodes = self._patience.nodes(self._job).healthy(lost)
             # A step on a node that is gone, or without its slurmstepd, stays in Slurm's list for minutes.
-            step.sweep(self._runner, job.id, self._signals.pause, limit=3.0 if lost or before.cut else 15.0)
+            limit = 3.0 if lost or before.cut else 15.0
+            step.sweep(self._runner, job.id, self._signals.pause, self._report, limit=limit)
         rows = self._ledger.rows()
         bad = poison(rows)
         choice = self._resumption.choice(rows, bad, self._policy, job.restart)
@@ -244,6 +246,7 @@ class Decider:
             while not self._written("restored", attempt=attempt, **verdict.fields()):
                 pass
             self._report("restored", verdict.sentence(), attempt=attempt, **verdict.fields())
+        seen = self._starts.seen(seen, list(lines.words), use or nodes.nodes)
         outcome, self._heard = self._resumption.seen_by_ranks(classify(seen)), bool(lines.words)
         seconds = round(time.monotonic() - began, 1)
         warned = {"warned": True} if self._signals.warned else {}
@@ -313,7 +316,7 @@ class Decider:
             raise nothing
         if outcome.first is not None and outcome.first.code == GAVE_UP:
             raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
-        self._started.look(outcome, self._heard)
+        self._starts.look(outcome, self._heard)
         if outcome.kind == "storage":
             self._without_storage(outcome)
         else:
@@ -321,7 +324,8 @@ class Decider:
         if outcome.kind in CRASHES:
             used = spent(self._ledger.rows(), None, self._job.restart)
             pause = delay(self._policy, used.crashes)
-            self._report("retry", f"trying again in {pause:.1f} s", seconds=round(pause, 1), failures=used.crashes)
+            when = f"in {pause:.1f} s" if pause else "at once"
+            self._report("retry", f"trying again {when}", seconds=round(pause, 1), failures=used.crashes)
             self._signals.pause(pause)
         self._heed("between two attempts")
         return None

@@ -91,7 +91,7 @@ class Lifelines:
         self.words: Dict[str, str] = {}
         self.launch = 1
         """Counts how often the ranks of the attempt were started: HyperPod may do so under one srun."""
-        self._came_back = False
+        self._ahead = 0  # launches that nodes have shown by coming back, and that HyperPod has not spoken of yet
         self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key}
         """What the attempt's ranks must have."""
         if address:
@@ -190,7 +190,7 @@ class Lifelines:
         self._greetings.add(nonce)
         if any(line.name == name and line.launch == self.launch for line in self._lines.values()) or name in self.words:
             self._begin_anew()
-            self._came_back = True
+            self._ahead += 1
         return _NodeLine(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [], self.launch)
 
     def _begin_anew(self) -> None:
@@ -199,11 +199,12 @@ class Lifelines:
         self.words.clear()
 
     def started_again(self) -> None:
-        """HyperPod says that it has started the ranks once more: who is gone is so of the launch before. Where the new
-        ones were faster than its words, that is known already."""
-        if not self._came_back:
+        """HyperPod says once that it has started the ranks once more: who is gone is so of the launch before. Where the
+        new ones were faster than its words, that is known already."""
+        if self._ahead:
+            self._ahead -= 1
+        else:
             self._begin_anew()
-        self._came_back = False
 
     def _older(self, name: str) -> None:
         if len(self._older_nodes) < 64 and name not in self._older_nodes:

@@ -1,4 +1,5 @@
-"""What in a batch script will keep ranks in a container (`--container-image`) from starting or from coming back."""
+"""What in a batch script will keep ranks in a container (`--container-image`, or one that the script starts) from
+starting or from coming back."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import re
 import shlex
 from typing import Iterator, List
 
-from hyperpod_kit.job import container
+from hyperpod_kit.job import container, script_containers
 from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.script import Command, Script
 
@@ -24,10 +25,11 @@ def _look(command: Command) -> Iterator[LintFinding]:
     except ValueError:
         return
     ours, rest = (words[: words.index("--")], words[words.index("--") + 1 :]) if "--" in words else (words, [])
+    root = _value(ours, "--checkpoint-root")
     inside = container.of(_srun_args(ours), {})
     if inside is None:
+        yield from _by_script(command.line, rest, root)
         return
-    root = _value(ours, "--checkpoint-root")
     known = root.startswith("/") and not any("$" in place for place in inside.mounts)
     if known and not container.covered(root, inside.mounts):
         place = container.top(root)
@@ -56,6 +58,19 @@ def _look(command: Command) -> Iterator[LintFinding]:
             "--container-unshare=ipc: what is captured in memory goes with the container",
             "Leave it out: resume from memory needs the node's own /dev/shm",
         )
+
+
+def _by_script(line: int, command: List[str], root: str) -> Iterator[LintFinding]:
+    """A container that the rank's command starts itself."""
+    inside = script_containers.of(command)
+    if inside is None:
+        return
+    known = root.startswith("/") and not any("$" in place for place in inside.mounts)
+    if known and not container.covered(root, inside.mounts):
+        message = f"{root} is in none of {inside.program}'s mounts: the trainer does not find it"
+        yield LintFinding("J027", "warning", line, message, inside.mount(container.top(root)))
+    for what, option in inside.losses():
+        yield LintFinding("J028", "warning", line, f"{inside.program}: {what}", option)
 
 
 def _srun_args(words: List[str]) -> List[str]:

@@ -13,6 +13,9 @@ from hyperpod_kit.job.script import HET, Command, Script
 NODE_LOCAL = ("/tmp", "/dev/shm", "/var/tmp", "/run", "/opt/dlami/nvme", "/opt/sagemaker")
 """Places that do not survive the replacement of a node, or that other nodes do not see."""
 
+SHORT_FORM_OF_S3 = "/mount-s3"
+"""Where the short form `bucketname` mounts its bucket."""
+
 _PER_TASK = ("SLURM_ARRAY_TASK_ID", "SLURM_JOB_ID", "SLURM_JOBID")
 """What has another value in each task of an array."""
 
@@ -128,11 +131,25 @@ def expedited(script: Script) -> Iterator[LintFinding]:
         )
 
 
+def read_only_root(script: Script) -> Iterator[LintFinding]:
+    for command in script.commands:
+        place = root(command)
+        if place == SHORT_FORM_OF_S3 or place.startswith(SHORT_FORM_OF_S3 + "/"):
+            yield LintFinding(
+                "J029",
+                "warning",
+                command.line,
+                f"{place} is where `bucketname` of provisioning_parameters.json mounts a bucket, read-only: no "
+                "checkpoint can be written there",
+                "Use --checkpoint-root s3://BUCKET/PREFIX, or a mountpoint-s3 mount with read_only false",
+            )
+
+
 def _local(path: str) -> bool:
     return any(path == place or path.startswith(place + "/") for place in NODE_LOCAL)
 
 
 def look(script: Script) -> Iterator[LintFinding]:
     """All of them."""
-    for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory, expedited):
+    for rule in (tasks_share_a_root, tasks_share_a_log, heterogeneous, local_directory, expedited, read_only_root):
         yield from rule(script)

@@ -25,6 +25,12 @@ NOTHING: Mapping[str, str] = {}
 PAUSES = BackOff(1.0, 20.0)
 """Seconds between two tries."""
 
+REGISTERED_WITHIN = 60.0
+"""Seconds for the nodes to register with a slurmctld that was just started (2 to 3 where it is small): srun, asked for
+a step before that, says nothing and asks again after SlurmctldTimeout, at least 60 s."""
+REGISTRATION = 0.5
+"""Seconds between two looks at it."""
+
 
 class Patience:
     """Asks again until there is an answer or the time for it is over.
@@ -114,12 +120,31 @@ class Patience:
 
     def nodes(self, job: JobEnvironment) -> allocation.Allocation:
         """The allocation as slurmctld has it. One that does not answer is waited for: no step can be started without
-        it, and that must not use up the job's budget of failures. Raises what `heed` raises."""
+        it, and that must not use up the job's budget of failures. So are, with one that was started just now, nodes
+        that have not registered yet. Raises what `heed` raises."""
         end = time.monotonic() + self._options.controller_wait
+        registered_by = 0.0
         failures = 0
         while True:
             nodes = allocation.look(self._runner, job)
-            if nodes.state or time.monotonic() >= end:
+            now = time.monotonic()
+            if nodes.ended or (nodes.state and not nodes.unheard):
+                return nodes
+            if nodes.state:
+                if not registered_by:
+                    registered_by = now + REGISTERED_WITHIN
+                    self._report(
+                        "controller",
+                        f"slurmctld was started just now and has not heard of {len(nodes.unheard)} nodes yet, such as "
+                        f"{nodes.unheard[0]}; waiting, {REGISTERED_WITHIN:g} s at most",
+                        nodes=list(nodes.unheard),
+                    )
+                if now >= registered_by:
+                    return nodes
+                self._signals.pause(REGISTRATION)
+                self._heed("waiting for nodes to register with slurmctld")
+                continue
+            if now >= end:
                 return nodes
             self._report("controller", "slurmctld does not answer; waiting")
             failures += 1

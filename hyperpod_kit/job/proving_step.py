@@ -5,22 +5,18 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from typing import Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.job import proving_part, step
+from hyperpod_kit.job import bare_step, proving_part
 from hyperpod_kit.job.foreign import proving
 from hyperpod_kit.job.foreign.candidate import PROOFS, ForeignCandidate
 from hyperpod_kit.job.foreign.proven import FileProof, ProvenFiles
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.slurm.hostlist import compress
-from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.untrusted import parse
 
 WORTH_A_STEP = 4 << 30
@@ -76,24 +72,11 @@ class ProvingStep:
         )
 
     def _answers(self, name: str, nodes: Sequence[str]) -> Iterator[FileProof]:
-        count = str(len(nodes))
-        argv = [
-            *(self._options.srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
-            *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
-            *(f"--job-name={step.STEP_NAME}prove", sys.executable or "/usr/bin/python3", "-I", "-S", step.program()),
-            *("prove", "--part", self._options.root, name),
-        ]
-        env = {key: value for key, value in self._env.items() if not key.startswith("HPK_") and key not in _SHAPE}
+        options = self._options
         try:
-            process = subprocess.Popen(
-                argv,
-                env=step.step_environment(env, {}),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                preexec_fn=dies_with(os.getpid()),
-            )
+            process = bare_step.start(options.srun, "prove", nodes, ("prove", "--part", options.root, name), self._env)
         except OSError as err:
-            self._report("proving", f"cannot start {argv[0]}: {err.strerror}")
+            self._report("proving", f"cannot start {options.srun}: {err.strerror}")
             return
         lines: queue.Queue[Optional[bytes]] = queue.Queue()
         threading.Thread(target=_read, args=(process, lines), daemon=True).start()
@@ -121,25 +104,7 @@ class ProvingStep:
                 if any(time.monotonic() - at > SILENCE for at in heard.values()):
                     return
         finally:
-            _end(process)
-
-
-_SHAPE = (
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CPU_BIND",
-    "SLURM_DISTRIBUTION",
-    "SLURM_GPUS_PER_TASK",
-    "SLURM_HINT",
-    "SLURM_MEM_BIND",
-    "SLURM_MPI_TYPE",
-    "SLURM_NNODES",
-    "SLURM_NPROCS",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_TRES_PER_TASK",
-    "SRUN_CPUS_PER_TASK",
-)
-"""What sbatch says of the training's tasks, and srun would heed for ours."""
+            bare_step.end(process)
 
 
 def _read(process: subprocess.Popen[bytes], lines: queue.Queue[Optional[bytes]]) -> None:
@@ -147,14 +112,3 @@ def _read(process: subprocess.Popen[bytes], lines: queue.Queue[Optional[bytes]])
     for line in iter(lambda: process.stdout.readline(_LONGEST), b""):  # type: ignore[union-attr]
         lines.put(line)
     lines.put(None)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """TERM makes srun end its tasks."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(10.0)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

@@ -18,7 +18,7 @@ from typing import Any, List, Mapping, Optional, Sequence
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
-from hyperpod_kit.job import container, launches
+from hyperpod_kit.job import adopted, container, launches, script_containers
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.storage import Probe, RootWatch
@@ -39,11 +39,13 @@ _LOOK = 1.0
 
 
 class Orphaned:
-    """Ends the command when `parent` is ours no more. Not PDEATHSIG: that one fires when a *thread* of it ends."""
+    """Ends the command when `parent` is ours no more; `whole`: and all that it has left. Not PDEATHSIG: that one fires
+    when a *thread* of it ends."""
 
-    def __init__(self, child: subprocess.Popen[bytes], parent: int) -> None:
+    def __init__(self, child: subprocess.Popen[bytes], parent: int, whole: bool = False) -> None:
         self._child = child
         self._parent = parent
+        self._whole = whole
         self._over = threading.Event()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -51,6 +53,8 @@ class Orphaned:
         while not self._over.wait(_LOOK):
             if self.seen:
                 self._child.kill()
+                if self._whole:
+                    adopted.end_all()
                 return
 
     @property
@@ -131,7 +135,10 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         print(f"hyperpod-kit: {type(err).__name__}: {err}", file=sys.stderr)
         code = GAVE_UP if isinstance(err, NoValidCheckpoint) else 1
     orphaned = None
+    container_below = script_containers.of(argv) is not None
     if not code:
+        if container_below:
+            adopted.adopt()
         try:
             # It must not outlive its wrapper, or it would write beside the next attempt's ranks.
             child = subprocess.Popen(
@@ -142,14 +149,22 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             code = 127 if isinstance(err, FileNotFoundError) else 126
         else:
             signals.meant_for(child)
-            orphaned = Orphaned(child, parent)
+            orphaned = Orphaned(child, parent, container_below)
             root = (
-                RootWatch(state, lambda away: line.say(STORAGE if away else SERVES), root=checkpoints, inside=inside)
+                RootWatch(
+                    state,
+                    lambda away: line.say(STORAGE if away else SERVES),
+                    root=checkpoints,
+                    inside=inside,
+                    failed=progress.failed,
+                )
                 if state and first
                 else None
             )
             code = child.wait()
             orphaned.stop()
+            if container_below:
+                adopted.end_all()
             if root:
                 root.stop()
     word = LOST if orphaned and orphaned.seen else BYE

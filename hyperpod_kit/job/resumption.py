@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Dict, Optional, Sequence
 
-from hyperpod_kit.errors import DigestUnavailable, GaveUp, NoValidCheckpoint, StorageUnreadable
+from hyperpod_kit.errors import DigestUnavailable, GaveUp, NotEnoughSharedMemory, NoValidCheckpoint, StorageUnreadable
 from hyperpod_kit.job import checkpoint_choice, launches
 from hyperpod_kit.job.ledger import Row
 from hyperpod_kit.job.options import RunOptions
@@ -22,7 +22,7 @@ from hyperpod_kit.job.retry_policy import CRASHES, Poison, RetryPolicy, exhauste
 from hyperpod_kit.slurm import verdict
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 
-NOTHING_TO_TRY = (NoValidCheckpoint.__name__, DigestUnavailable.__name__)
+NOTHING_TO_TRY = (NoValidCheckpoint.__name__, DigestUnavailable.__name__, NotEnoughSharedMemory.__name__)
 """Errors of a restore in which another start of the same ranks would end again."""
 
 
@@ -75,6 +75,10 @@ class Resumption:
         """The error of a run whose ranks found nothing that can be trusted or checked."""
         if outcome.kind not in CRASHES or self._told is None or self._told.error not in NOTHING_TO_TRY:
             return None
+        if self._told.error == NotEnoughSharedMemory.__name__:
+            return GaveUp(
+                f"{self._told.error}: {self._told.why}", hint="what to type is in the rank's own error, above"
+            )
         cause = NoValidCheckpoint(self._options.root, self._told.rejected)
         given = GaveUp(f"{self._told.error}: {self._told.why}", hint=cause.hint)
         given.__cause__ = cause

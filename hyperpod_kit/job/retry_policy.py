@@ -31,7 +31,8 @@ QUICK = 600.0
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """Budgets, and the seconds between retries: `backoff` doubles with every crash up to `backoff_cap`."""
+    """Budgets, and the seconds between retries: none before the first, then `backoff`, which doubles with every further
+    crash up to `backoff_cap`."""
 
     max_restarts: int = 3
     max_requeues: int = 20
@@ -167,8 +168,11 @@ def _words(row: Row) -> str:
 
 
 def delay(policy: RetryPolicy, crashes: int, draw: Callable[[], float] = random.random) -> float:
-    """Seconds before the retry after this many crashes: exponential, at least half of it, the rest drawn."""
-    return BackOff(policy.backoff, policy.backoff_cap, by_chance=0.5).pause(crashes, draw)
+    """Seconds before the retry after this many crashes: none after one, then exponential, half of each pause drawn.
+
+    A pause is for what fails again and again; after a single crash all GPUs would wait for nothing.
+    """
+    return BackOff(policy.backoff, policy.backoff_cap, by_chance=0.5).pause(crashes - 1, draw)
 
 
 def _order(row: Row) -> Order:

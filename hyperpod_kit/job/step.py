@@ -16,6 +16,7 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence
 from hyperpod_kit.descriptors import under
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.job.container import INSIDE, Container
+from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, hyperpod
 from hyperpod_kit.slurm.hostlist import compress
@@ -161,10 +162,16 @@ class SrunStep:
             wait(end - time.monotonic())
 
 
-def sweep(runner: Runner, job_id: JobId, wait: Callable[[float], None], *, limit: float = 15.0) -> List[str]:
-    """Before a retry: kill steps that outlived their srun and wait until Slurm has none; returns what is still left."""
+def sweep(
+    runner: Runner, job_id: JobId, wait: Callable[[float], None], report: JobReport, *, limit: float = 15.0
+) -> List[str]:
+    """Before a retry: kill steps that outlived their srun and wait until Slurm has none; returns what is still left.
+
+    A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds say it again then."""
     end = time.monotonic() + limit
     left = _kill_ranks(runner, job_id)
+    if left:
+        report("sweep", f"Slurm still has {', '.join(left)}: ended, waiting {limit:g} s at most", steps=left)
     while left and time.monotonic() < end:
         wait(0.5)
         try:

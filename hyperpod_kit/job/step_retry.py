@@ -67,15 +67,16 @@ class StepRetry:
         self._heard = False
         self.ended = False
 
-    def listen(self) -> bool:
-        """Read what HyperPod has said, and put it down; whether it has started the ranks again since the last call."""
+    def listen(self) -> int:
+        """Read what HyperPod has said, and put it down; how often it has started the ranks again since the last
+        call."""
         news: List[str] = self._log.news()
         for words in news:
             self._note(words=words)
         if any(ASKED in words for words in news):
             self._heard = True
             self._without_since = self._without_since or self._clock()
-        again = any(RETRIED in words for words in news)
+        again = sum(RETRIED in words for words in news)
         if again:
             self._begin_anew()
         return again

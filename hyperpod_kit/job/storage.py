@@ -31,12 +31,18 @@ LOOK = 5.0
 """Seconds between two looks at the marks."""
 
 LOOKS_INSIDE = 6
-"""Of so many looks in a container one asks the root, whatever the marks say: a mount that the node has made anew is
-whole for the node, and dead for every container that runs."""
+"""In a container the root is asked at each look, whatever the marks say: a mount that the node has made anew is whole
+for the node, and dead for every container that runs. Of so many looks one writes, the others only ask what is there."""
+
+HEAR = 1.0
+"""Seconds in which a rank that could not save is heard."""
 
 _PROBE = 'file=$(mktemp "$0/.probe.XXXXXX") && rm -f "$file" && for each; do [ -e "$each" ] || exit 1; done'
 """A directory that is listed from a cache says nothing: something has to be written. In what Mountpoint serves nothing
 may be: there the word is looked for that says where our records are."""
+
+_PROBE_THERE = 'for each in "$0" "$@"; do [ -e "$each" ] || exit 1; done'
+"""Costs the servers nothing. What a cache answers is found out by the next look that writes."""
 
 _PROBE_BARE = (
     "import os, sys, tempfile; os.unlink(tempfile.mkstemp(prefix='.probe.', dir=sys.argv[1])[1]); "
@@ -61,12 +67,14 @@ class Probe:
         self._deadline = deadline
         self._process: Optional[subprocess.Popen[bytes]] = None
 
-    def _question(self) -> List[str]:
+    def _question(self, write: bool) -> List[str]:
+        if not write:
+            return ["/bin/sh", "-c", _PROBE_THERE, *self._places]
         if all(map(shutil.which, ("mktemp", "rm"))):
             return ["/bin/sh", "-c", _PROBE, *self._places]
         return [sys.executable, "-I", "-S", "-c", _PROBE_BARE, *self._places]
 
-    def answers(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+    def answers(self, sleep: Callable[[float], None] = time.sleep, *, write: bool = True) -> bool:
         """Takes at most `deadline` seconds."""
         if self._process is not None and self._process.poll() is None:
             return False
@@ -75,7 +83,7 @@ class Probe:
             try:
                 # No descriptor of ours: it may outlive us, and Slurm waits for whoever holds a job's log open.
                 self._process = subprocess.Popen(
-                    self._question(),
+                    self._question(write),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -110,8 +118,8 @@ def doubted(marks: str = MARKS) -> bool:
 
 class RootWatch:
     """A thread that tells `changed(away)` when the root stops answering on this node while others wait for it, and
-    when it answers again. It asks the root only while the node's checks doubt a mount; `inside` of a container it
-    asks now and then besides.
+    when it answers again. It asks the root only while the node's checks doubt a mount, `inside` of a container always,
+    and at once when the rank has failed to save: `failed()` counts that.
 
     Not an end of the rank by itself: when all nodes are without it, waiting is right, and `job run` sees them all.
     """
@@ -125,9 +133,11 @@ class RootWatch:
         marks: str = MARKS,
         look: float = LOOK,
         inside: bool = False,
+        failed: Callable[[], int] = lambda: 0,
     ) -> None:
         self._probe = Probe(state, root)
         self._inside = inside
+        self._failed = failed
         self._changed = changed
         self._marks = marks
         self._look = look
@@ -136,11 +146,17 @@ class RootWatch:
 
     def _watch(self) -> None:
         away = False
-        looks = 0
-        while not self._over.wait(self._look):
-            looks += 1
-            ask = doubted(self._marks) or (self._inside and (away or looks % LOOKS_INSIDE == 0))
-            now = ask and not self._probe.answers()
+        looks = failed = 0
+        due = time.monotonic() + self._look
+        while not self._over.wait(min(HEAR, self._look)):
+            before, failed = failed, self._failed()
+            if time.monotonic() >= due:
+                looks, due = looks + 1, time.monotonic() + self._look
+            elif failed == before:
+                continue
+            doubt = away or failed != before or doubted(self._marks)
+            write = doubt or looks % LOOKS_INSIDE == 0
+            now = (doubt or self._inside) and not self._probe.answers(write=write)
             if now != away:
                 away = now
                 self._changed(away)

@@ -25,6 +25,9 @@ from hyperpod_kit.slurm.job_id import JobId
 STOP_GRACE, LOST_GRACE, STALL_GRACE = 20.0, 3.0, 10.0
 """Seconds between TERM and KILL: for a cancelled step, one whose node is gone, one that does not move."""
 
+NO_RANK = 1
+"""What stands for srun's code where it exits 0 without having started a rank."""
+
 
 @dataclass(frozen=True)
 class SupervisionRules:
@@ -72,6 +75,10 @@ def supervise(
         if warned_until is not None and time.monotonic() >= warned_until:
             step.end(runner, job.id, signals.wait)
             break
+        # Before the nodes are heard: HyperPod speaks of a launch before its ranks are there.
+        told = retry.listen() if retry is not None else 0
+        for _ in range(told):
+            lines.started_again()
         lost = tuple(watch.lost()) if watch else ()
         if watch and watch.unasked and not unasked:
             unasked = True
@@ -85,14 +92,12 @@ def supervise(
         for sentence in lines.news():
             report("lifeline", sentence)
         found = _trouble(lost, stall.stalled(), cut, tuple(root.lost(lines.without_storage)), options.stall)
-        again = lines.launch != launch
+        again = told > 0 or lines.launch != launch
         if retry is not None:
-            told = retry.listen()
-            again = again or told
             answer = retry.heed(found.why, found.nodes) if found.why and not again else RetryAnswer.WAIT
             trouble = found if found.why and retry.ended else trouble if retry.ended else _Trouble("")
             again = again or answer is RetryAnswer.LAUNCHED
-            if told or (answer is RetryAnswer.LAUNCHED and not retry.hears):
+            if answer is RetryAnswer.LAUNCHED and not retry.hears:
                 lines.started_again()
             if answer is not RetryAnswer.END:
                 found = _Trouble("")
@@ -117,6 +122,10 @@ def supervise(
         ]
         signals.wait(max(0.05, min(waits)), lines.files)
     seen = _seen(step.poll(), attempt, rules, job, runner, signals, trouble.lost, trouble.stalled)
+    if seen.code == 0 and not seen.exits and not lines.words:
+        # So it is with a plugin of slurmstepd that fails before the tasks, in Slurm 22.05.
+        report("unstarted", "srun exited 0, and no rank has begun: that is taken for a failure")
+        seen = replace(seen, code=NO_RANK)
     return replace(seen, cut=trouble.cut)
 
 

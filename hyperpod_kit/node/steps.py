@@ -6,7 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from hyperpod_kit.node import containers, fuse_conf, homes, names, own_units, packet_rules, remove_stale, users
+from hyperpod_kit.node import containers, fuse_conf, homes, logind, names, own_units, packet_rules, remove_stale, users
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.secrets import keep as secrets
@@ -27,6 +27,7 @@ STEPS = (
     own_units.TIMERS_STEP,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,
+    logind.STEP,
     plugin.STEP,
     controller.HOOKS_STEP,
     controller.STEP,

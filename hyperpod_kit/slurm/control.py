@@ -15,6 +15,7 @@ from hyperpod_kit.run import Completed, Runner
 from hyperpod_kit.slurm import records
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 
 DEADLINE = records.DEADLINE
 
@@ -23,6 +24,9 @@ SLURMD_PORT = 6818
 
 MOUNT_REASON = "hyperpod-kit:mount:"
 """How the reason of a node begins that was drained for a mount. Never `Action:`, which HyperPod acts upon."""
+
+UNHEARD = "None"
+"""SlurmdStartTime of a node of which slurmctld has not heard since its own start."""
 
 _NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _PAIR = re.compile(r"(?<!\S)([A-Za-z][\w:/]*)=(\S*)")
@@ -35,7 +39,8 @@ _BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE
 class NodeRecord:
     """A node as slurmctld sees it. `state` is Slurm's own word, for example `ALLOCATED` or `DOWN*+DRAIN`.
 
-    `booted`: when its machine was started, at the latest, Unix seconds, 0 when that is not known.
+    `booted`: when its machine was started, at the latest, Unix seconds, 0 when that is not known. `heard`: its slurmd
+    has registered since slurmctld was started; before, no step is started there (_pick_step_nodes of its sources).
     """
 
     name: str
@@ -44,11 +49,22 @@ class NodeRecord:
     state: str
     reason: str = ""
     booted: float = 0.0
+    heard: bool = True
 
     @property
     def usable(self) -> bool:
         """Whether a step can be started there."""
         return _BAD.search(self.state) is None
+
+    @property
+    def awaited(self) -> bool:
+        """Whether it may well be there, and a slurmctld that was started just now has not heard of it yet."""
+        return not self.heard and (self.usable or self.state.startswith("UNKNOWN"))
+
+    @property
+    def held_for_mount(self) -> bool:
+        """Whether it is drained for a mount of ours; a reason may outlive the drain."""
+        return self.reason.startswith(MOUNT_REASON) and HOLDS_BY_REASON.search(self.state) is not None
 
     @property
     def down(self) -> bool:
@@ -120,6 +136,7 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
             _latest(_moment(record.get("BootTime", ""))),
+            record.get("SlurmdStartTime") != UNHEARD,
         )
         if name
         else None

@@ -19,8 +19,8 @@ from hyperpod_kit.environment import HPK_PROGRESS
 
 NAME = "hpk-progress"
 
-_BEGINS = 64
-"""Where the first step stands: behind what a person may write."""
+_BEGINS, _FAILED = 64, 128
+"""Where the first step stands, and how many saves came to nothing: behind what a person may write."""
 
 
 class RankProgress:
@@ -49,6 +49,10 @@ class RankProgress:
         """The first step that the rank is to do; None when nobody has said it."""
         return self._number(_BEGINS)
 
+    def failed(self) -> int:
+        """How many saves of the rank came to nothing, as it says."""
+        return self._number(_FAILED) or 0
+
     def _number(self, place: int) -> Optional[int]:
         text = os.pread(self._fd, 64, place).split(b"\n")[0].strip()
         return int(text) if text.isdigit() else None
@@ -59,6 +63,7 @@ class Teller:
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         self._path = env.get(HPK_PROGRESS)
+        self._failed = 0
 
     def reached(self, step: int) -> None:
         """The rank has completed this step. Four system calls on memory, no file system."""
@@ -67,6 +72,11 @@ class Teller:
     def begins(self, step: int) -> None:
         """The rank has restored its state, and this is the first step that it does."""
         self._say(step, _BEGINS)
+
+    def failed(self) -> None:
+        """A save came to nothing: the wrapper asks the checkpoint root now, and not at its next look."""
+        self._failed += 1
+        self._say(self._failed, _FAILED)
 
     def _say(self, step: int, place: int) -> None:
         if not self._path:

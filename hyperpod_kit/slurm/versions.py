@@ -36,6 +36,10 @@ EXPEDITED_REQUEUE: Version = (25, 11)
 """From here `sbatch --requeue=expedite`; the job is held when it ends with another code than 0 and no Epilog has
 failed (seen in the sources of 26.05)."""
 
+HOLDS_BY_REASON = re.compile(r"drain|down|fail|not_resp|maint|reboot|\*", re.IGNORECASE)
+"""States of a node in which its reason counts. In all others it says nothing: 24.11 leaves the reason standing when the
+node is resumed or undrained (and prints it for an idle node), where 22.05 and 26.05 take it away."""
+
 ONE_HOOK_TIMEOUT = "prologepilogtimeout"
 HOOK_TIMEOUTS = ("prologtimeout", "epilogtimeout")
 """Settings as `job doctor` has them, in lower case. From APART_TIMEOUTS on the pair is printed where the two differ,

@@ -54,9 +54,10 @@ def missing() -> Optional[str]:
 class AccountedSlurm(PrivateSlurm):
     """With a QOS `patient`, which `urgent` preempts after 60 s of grace; the job's user may use both."""
 
-    def __init__(self, base: Path, *, nodes: int = 3) -> None:
+    def __init__(self, base: Path, *, nodes: int = 3, containers: Optional[Path] = None) -> None:
         self._port, self._database = free_port(), free_port()
-        super().__init__(base, nodes=nodes, more=SLURM.format(base=base, port=self._port), release="")
+        more = SLURM.format(base=base, port=self._port)
+        super().__init__(base, nodes=nodes, more=more, release="", containers=containers)
 
     def start_controller(self, *options: str) -> None:
         if "slurmdbd" not in self._daemons:

@@ -14,13 +14,14 @@ import tempfile
 from pathlib import Path
 from typing import Callable, Iterator, List, Optional
 
+import containers
 import pytest
 
 from hyperpod_kit.rehearsal import host
 from tests.faults.accounting import AccountedSlurm
 from tests.faults.job import Job
-from tests.faults.machines import PREEMPTION, SENDS_SIGNAL, machine_site
-from tests.faults.profiles import IN_S3, MOUNTPOINT, PROFILE
+from tests.faults.machines import PREEMPTION, SENDS_SIGNAL, container_tree, machine_site
+from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import PrivateBuckets
 from tests.faults.site import PrivateSite, Site
 from tests.faults.table import Table
@@ -34,6 +35,8 @@ EVERYTHING = MACHINES or os.environ.get("HPK_FAULTS") == "private"
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
     ours = [item for item in items if Path(__file__).parent in Path(item.path).parents]
     reason = "; ".join(host.missing()) if MACHINES else private_slurm.missing()
+    if PROFILE == CONTAINER:
+        reason = reason or containers.missing()
     dropped = []
     for item in ours:
         item.add_marker(pytest.mark.rehearsal)
@@ -82,7 +85,7 @@ def accounted_site() -> Iterator[Site]:
 def private_site(make: Callable[..., PrivateSlurm], **more: str) -> Iterator[Site]:
     # Not under pytest's own directory, into which the job's user must not look; munge wants a short, safe path.
     base = Path(tempfile.mkdtemp(prefix="hpk-faults-"))
-    cluster = make(base, nodes=4, **more)
+    cluster = make(base, nodes=4, containers=container_tree(), **more)
     try:
         cluster.start()
         with contextlib.ExitStack() as stack:

@@ -42,6 +42,7 @@ class Job:
         self.site = site
         self.name = name or f"job-{uuid.uuid4().hex[:8]}"
         self.id = id
+        self.container = site.container
         self._log = site.here / f"{self.name}.out"
         self.checkpoint_root = site.root(self.name)
         self.root = site.here / self.name  # of a FolderRoot
@@ -51,6 +52,7 @@ class Job:
     ) -> Job:
         """sbatch; `options` are those of `job run`, `trainer` those of the trainer, `program` its file."""
         script = self.site.here / f"{self.name}.sbatch"
+        inside = f"--srun-args '{self.container}'" if self.container else ""
         script.write_text(
             SCRIPT.format(
                 there=self.site.there,
@@ -58,7 +60,7 @@ class Job:
                 run=self.site.run,
                 more=self.checkpoint_root.script,
                 root=self.checkpoint_root.told,
-                options=f"{self.checkpoint_root.options} {options}",
+                options=f"{self.checkpoint_root.options} {inside} {options}",
                 library=self.site.library,
                 program=program,
                 trainer=" ".join(trainer),
@@ -150,8 +152,10 @@ class Job:
             return self.resumed_after(fault.attempt, fault.at, timeout)
 
         def first() -> float:
-            later = (line for line in self.progress() if line["t"] > fault.at and line["launch"] != fault.launch)
-            return next((line["t"] - fault.at for line in later), 0.0)
+            # Of a heterogeneous job a later run may have a launch of the same name, on the same nodes.
+            hit = (fault.attempt, fault.launch)
+            later = (line for line in self.progress() if (line["attempt"], line["launch"]) != hit)
+            return next((line["t"] - fault.at for line in later if line["t"] > fault.at), 0.0)
 
         return round(self._wait("a resumed step", first, timeout), 1)
 

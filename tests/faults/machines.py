@@ -7,26 +7,41 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
+import containers
 from driver import CONFIG, Driver
 
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_kit.rehearsal import boot, mount_faults, processes, targets
+from hyperpod_kit.rehearsal.layout import cache_dir
 from hyperpod_kit.rehearsal.machine import inside
 from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
-from tests.faults.profiles import PROFILE
+from tests.faults.profiles import CONTAINER, PROFILE
 from tests.faults.roots import FolderRoot, Root
-from tests.faults.site import CAPTURER, FOREIGN, TRAINER, settle
+from tests.faults.site import CAPTURER, FOREIGN, TRAINER, in_image, settle
 from tests.support.output import output
 from tests.support.wait import until
 
 UID = 2001
 SHARED = "/fsx"
 HELPER = "/usr/sbin/mount.lustre"
+PLUGINS = "/opt/slurm/etc/plugstack.conf"
+MOUNT_BY_HAND = (
+    "systemd-run",
+    "--quiet",
+    "--wait",
+    "--collect",
+    "-p",
+    "Type=oneshot",
+    "-p",
+    "KillMode=process",
+    "mount",
+)
+"""The mount's daemon belongs to the machine then, and not to the test that has entered it."""
 REASON = "hyperpod-kit:mount:fsx:"
 """How our reason for draining a node begins."""
 WORKERS = 3
@@ -57,6 +72,11 @@ def configuration(directory: Path) -> Path:
     return path
 
 
+def container_tree() -> Optional[Path]:
+    """What nodes need besides for containers, in the profile with containers."""
+    return containers.build(cache_dir()) if PROFILE == CONTAINER else None
+
+
 class MachineSite:
     """`name`: of the rehearsal, which is up and has the cluster."""
 
@@ -64,6 +84,7 @@ class MachineSite:
     run = "/opt/hyperpod-kit/current/bin/hyperpod-kit job run"
     library = "/opt/hyperpod-kit/current/lib"
     user = (UID, UID)
+    container = in_image(f"{SHARED}:{SHARED}")
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -83,7 +104,15 @@ class MachineSite:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
         added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))
         self.on("controller", "sh", "-c", f"printf '%s' \"$0\" >>{SLURM_CONF}; systemctl restart slurmctld", added)
+        if PROFILE == CONTAINER:
+            line = f"required {containers.PLUGIN} runtime_path=/run/pyxis"
+            self.on("controller", "sh", "-c", f"echo '{line}' >>{PLUGINS}")
         self.start_controller()
+        if PROFILE == CONTAINER:
+            self.slurm("scontrol", "reconfigure")
+            for node in self._all():
+                if node["role"] != "Controller":
+                    self.on(node["host"], "systemctl", "restart", "slurmd")
 
     def _all(self) -> List[Dict[str, Any]]:
         return targets.all_nodes(boot.running(self._driver.name)[1])
@@ -163,7 +192,7 @@ class MachineSite:
         if PROFILE.mode is not LifecycleMode.ON_CREATE:
             # HyperPod's own mount, which no unit of ours makes again: a person does, by its line of fstab.
             self.on(node, "umount", "--lazy", SHARED, check=False)
-            self.on(node, "mount", SHARED)
+            self.on(node, *MOUNT_BY_HAND, SHARED)
 
     def node(self, name: str) -> Tuple[str, str]:
         """(state, reason without its author) of a node in Slurm."""
@@ -185,11 +214,13 @@ class MachineSite:
 
 @contextlib.contextmanager
 def machine_site(directory: Path) -> Iterator[MachineSite]:
-    driver = Driver("faults", directory)
+    # By its profile: another profile's run on the same host is left alone.
+    driver = Driver(f"faults-{PROFILE.name}", directory)
     driver.config = configuration(directory)
     driver.down()  # what an interrupted run left up would be taken for a fresh one
     try:
-        driver.kit("rehearse", "up", "--name", driver.name, "--profile", CLUSTER, "--quiet", timeout=900)
+        trees = [f"--tree={tree}" for tree in (container_tree(),) if tree]
+        driver.kit("rehearse", "up", "--name", driver.name, "--profile", CLUSTER, *trees, "--quiet", timeout=900)
         driver.up({})
         driver.kit("upload", str(driver.config))
         driver.kit("create-cluster", str(driver.config), "--wait", "--interval", "1", "--timeout", "200")

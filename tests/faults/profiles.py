@@ -16,7 +16,10 @@ S3 = replace(STOCK, name="s3")
 MOUNTPOINT = replace(STOCK, name="mountpoint")
 """Checkpoint roots are directories that Mountpoint for S3 serves."""
 
-PROFILES: Dict[str, Profile] = {**profiles.PROFILES, S3.name: S3, MOUNTPOINT.name: MOUNTPOINT}
+CONTAINER = replace(STOCK, name="container")
+"""Ranks run in containers of enroot's, by pyxis."""
+
+PROFILES: Dict[str, Profile] = {**profiles.PROFILES, **{one.name: one for one in (S3, MOUNTPOINT, CONTAINER)}}
 
 
 def _named(name: str) -> Profile:

@@ -8,7 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import List, Optional, Protocol, Tuple
 
+from containers import IMAGES, PYTHON
+
 from hyperpod_kit.job import cli
+from tests.faults.profiles import CONTAINER, PROFILE
 from tests.faults.roots import FolderRoot, PrivateBuckets, Root
 from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
@@ -23,7 +26,7 @@ class Site(Protocol):
 
     `there`: the jobs' directory as the nodes see it, `here`: the same directory on this host.
     `run`: words that start `job run` on a node; `library`: where hyperpod_kit is on a node.
-    `user`: uid and gid of the jobs.
+    `user`: uid and gid of the jobs. `container`: srun's options for the container in which ranks run, if they do.
     """
 
     kind: str
@@ -33,6 +36,7 @@ class Site(Protocol):
     run: str
     library: str
     user: Tuple[int, int]
+    container: str
 
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         """A Slurm command, as root or as the ordinary user."""
@@ -48,6 +52,14 @@ class Site(Protocol):
 
     def settle(self) -> None:
         """After a row, whatever it did: no job is left, and every node is idle."""
+
+
+def in_image(*mounts: object) -> str:
+    """srun's options in the profile `container`, nothing in others."""
+    if PROFILE != CONTAINER:
+        return ""
+    places = ",".join(str(mount) for mount in mounts)
+    return f"--container-image={IMAGES}/{PYTHON} --container-mounts={places}"
 
 
 def own(path: Path, uid: int, gid: int) -> None:
@@ -72,6 +84,7 @@ class PrivateSite:
         self.run = f"/usr/bin/python3 -I -S {Path(cli.__file__).with_name('__main__.py')} run"
         self.library = str(REPOSITORY)
         self.user = (slurm.user, slurm.user)
+        self.container = in_image(slurm.base, f"{REPOSITORY}:{REPOSITORY}:ro")
 
     def slurm(self, *argv: str, check: bool = True, user: bool = False) -> str:
         return self._cluster.call(*argv, check=check, as_user=user, cwd=self.here)

@@ -15,6 +15,8 @@ from tests.faults.site import Site
 from tests.support.wait import until
 
 Row = Callable[..., None]
+SRUN_ALONE = 60
+"""Seconds that srun waits at least where nobody tells it that nodes have registered."""
 
 
 def nothing_lost(job: Job) -> None:
@@ -100,7 +102,7 @@ def test_preemption_by_qos(accounted_site: Site, row: Row) -> None:
 
 def to_stage(job: Job, site: Site, stage: str) -> None:
     """Submit it, and bring it to where it is to be cancelled."""
-    trainer = ("--pause", "4", "--every", "10000") if stage == "saving" else ()
+    trainer = {"saving": ("--pause", "4", "--every", "10000"), "backing off": ("--every", "10000")}.get(stage, ())
     job.submit(
         "--steps",
         "5000",
@@ -115,11 +117,14 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
         job.at_step(1)
         site.slurm("scancel", "--batch", "--signal=USR1", job.id, user=True)
         until(lambda: "telling the step to save" in job.log, what="a warning")
+    elif stage == "backing off":
+        # After one crash there is no pause; the second is from the same place, for nothing was saved.
+        for number in (1, 2):
+            until(lambda wanted=number: len(job.rows("attempt")) == wanted, what="an attempt")
+            job.send(signal.SIGKILL)
+        until(lambda: "trying again in" in job.log, what="a pause")
     elif stage != "starting":
         job.running()
-    if stage == "backing off":
-        job.send(signal.SIGKILL)
-        until(lambda: "trying again" in job.log, what="a pause")
     if stage == "waiting for storage":
         job.checkpoint_root.away()
         until(lambda: "waiting up to" in job.log, what="waiting")
@@ -161,6 +166,24 @@ def test_slurmctld_is_killed(job: Job, site: Site, row: Row) -> None:
     job.ended_well(160)
     assert job.classes == ["done"] and len(job.rows("attempt")) == 1
     row("slurmctld is killed, and started 2 s later", "the job does not notice", None, "no step is missed")
+
+
+def test_slurmctld_is_killed_as_a_rank_dies(job: Job, site: Site, row: Row) -> None:
+    """srun is asked for the next step before the nodes have registered with the new slurmctld: it would then say
+    nothing for a minute or more."""
+    job.submit("--steps", "200", "--pause", "0.1").at_step(80)
+    site.kill_controller()
+    fault = job.send(signal.SIGKILL)
+    time.sleep(2)
+    site.start_controller()
+    seconds = job.resumed(fault, 2 * SRUN_ALONE)
+    job.ended_well(200)
+    assert job.classes == ["crash", "done"] and seconds < SRUN_ALONE, job.told()
+    row(
+        "slurmctld is killed as a rank dies, and started 2 s later",
+        "waits until the nodes have registered, retried in the allocation",
+        seconds,
+    )
 
 
 @pytest.mark.quick

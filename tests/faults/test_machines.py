@@ -8,9 +8,9 @@ from typing import Callable, cast
 
 import pytest
 
-from hyperpod_kit.rehearsal.profiles import PROFILES
 from tests.faults.job import Job
 from tests.faults.machines import SHARED, MachineSite
+from tests.faults.profiles import PROFILES
 from tests.faults.site import Site
 from tests.support.wait import until
 

@@ -1,9 +1,10 @@
 """A trainer that loads in a moment: its weights are a chain of digests, saved in this project's own format.
 
-    trainer.py LIB --steps N [--every K] [--pause S] [--fail-after STEPS]
+    trainer.py LIB --steps N [--every K] [--pause S] [--fail-after STEPS] [--keep-on]
 
 LIB holds the package hyperpod_kit. All ranks end a step together, over sockets; rank 0 says each step that it ended.
-SIGUSR1: save and exit 75; SIGUSR2: exit 1; --fail-after: exit 1 so many steps after every load of a checkpoint.
+SIGUSR1: save and exit 75; SIGUSR2: exit 1; --fail-after: exit 1 so many steps after every load of a checkpoint;
+--keep-on: a save that cannot be written is said, and training goes on without it.
 System Python only: it runs on the nodes.
 """
 
@@ -106,11 +107,11 @@ def own_address() -> str:
 class Checkpoints:
     """Saves and loads one rank's weights."""
 
-    def __init__(self, root: str, rank: int, ranks: int) -> None:
+    def __init__(self, root: str, rank: int, ranks: int, keep_on: bool = False) -> None:
         from hyperpod_kit.checkpoint.repository import identity, layout
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
-        self._root, self._rank, self._ranks = root, rank, ranks
+        self._root, self._rank, self._ranks, self._keep_on = root, rank, ranks, keep_on
         self._store = open_store(root)
         if rank == 0:
             # Now and at no save: a root that is taken away must not be made anew.
@@ -177,15 +178,23 @@ class Checkpoints:
         """Every rank its shard; rank 0 commits once all are there."""
         from hyperpod_kit.checkpoint.repository import commit, digest, layout
         from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
+        from hyperpod_kit.slurm.progress import Teller
 
         self._seq += 1
         nonce = hashlib.sha256(os.environ["HPK_ATTEMPT"].encode()).hexdigest()[:6]
         name = str(layout.AttemptName(self._seq, step, self._epoch, nonce))
         algorithm = digest.algorithm("blake2b")
         leaves = algorithm.leaf(state)
-        self._store.create(f"{name}/{layout.shard_file(self._rank)}", state + leaves)
-        ranks.agree({})
-        if self._rank:
+        failed: OSError | None = None
+        try:
+            self._store.create(f"{name}/{layout.shard_file(self._rank)}", state + leaves)
+        except OSError as err:
+            if not self._keep_on:
+                raise
+            failed = err
+            say(attempt=os.environ["HPK_ATTEMPT"], rank=self._rank, failed=step, why=str(err))
+            Teller().failed()
+        if ranks.agree({"failed": failed is not None})["failed"] or self._rank:
             return
         size = len(state) + len(leaves)
         shards = []
@@ -225,6 +234,7 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=5)
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--fail-after", type=int, default=0)
+    parser.add_argument("--keep-on", action="store_true")
     args = parser.parse_args()
     wanted: List[int] = []
     signal.signal(signal.SIGUSR1, lambda *_: wanted.append(1))
@@ -234,7 +244,7 @@ def main() -> int:
 
     attempt, rank, count = os.environ["HPK_ATTEMPT"], int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
     told = Teller()
-    checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count)
+    checkpoints = Checkpoints(os.environ["HPK_CHECKPOINT_ROOT"], rank, count, args.keep_on)
     state, first = checkpoints.load(), checkpoints.step
     say(attempt=attempt, rank=rank, resumed=os.environ["HPK_RESUME_FROM"], at=first, node=os.environ["SLURMD_NODENAME"])
     ranks = Ranks(rank, count, Path(os.environ["HPK_STATE"], "meet", f"{attempt}.{launch()}"))

@@ -23,6 +23,7 @@ ELSEWHERE = {
     "checkpoint/agent/worker.py": "the agent's own log file",
     "checkpoint/bench/": "what a person measures on their own machine; no other's words",
     "checkpoint/torture/": "the same",
+    "job/container_starts.py": "a task's answer to the program that started it",
     "job/lifeline.py": "the job's own output, to its owner",
     "job/report.py": "the job's own output, to its owner",
     "job/rank.py": "the job's own output, to its owner",

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Iterator
 
+import containers
 import corpus
 import environment
 import pytest
@@ -15,7 +16,7 @@ from leftovers import leftovers
 
 from hyperpod_kit.rehearsal import host
 from hyperpod_kit.rehearsal.layout import lock_file
-from tests.rehearsal import container_site, jobs
+from tests.rehearsal import jobs
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -65,7 +66,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     driver.down()  # what an interrupted run left up would be taken for a fresh one
     before = leftovers()
     try:
-        trees = [] if container_site.missing() else [container_site.build(CACHE)]
+        trees = [] if containers.missing() else [containers.build(CACHE)]
         driver.up({environment.build(CACHE): TRAIN}, trees=trees)
         os.environ.update(driver.environment)
         corpus.upload(driver.environment["AWS_ENDPOINT_URL"], "sagemaker-hyperpod-kit-data", "corpus/")

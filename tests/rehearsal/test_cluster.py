@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import contextmanager
+from typing import Iterator
 
 import boto3
 from driver import CONFIG, Driver, wait_until
+
+from hyperpod_kit.rehearsal.layout import Layout
+from hyperpod_kit.rehearsal.machine import inside
+from hyperpod_kit.rehearsal.processes import children
+from hyperpod_kit.rehearsal.targets import all_nodes
 
 GROUP = {
     "InstanceGroupName": "only",
@@ -75,6 +83,35 @@ def test_every_mount_of_every_node_is_ok(cluster: Driver) -> None:
         }, node
     table = cluster.kit("validate-mounts", str(CONFIG))
     assert "sagemaker-hyperpod-kit-data" in table
+
+
+@contextmanager
+def ssh_closed(driver: Driver) -> Iterator[None]:
+    """The nodes refuse port 22; what is done to them meanwhile comes from their own namespaces."""
+    state = json.loads(Layout.of(driver.name).state_file.read_text())
+    leaders = [children(node["pid"])[0] for node in all_nodes(state)]
+    try:
+        for leader in leaders:
+            subprocess.run(inside(leader, ["systemctl", "stop", "ssh.service"]), check=True, timeout=60)
+        yield
+    finally:
+        for leader in leaders:
+            subprocess.run(inside(leader, ["systemctl", "start", "ssh.service"]), check=True, timeout=60)
+
+
+def test_where_nodes_refuse_ssh_what_they_have_sent_is_the_answer(cluster: Driver) -> None:
+    """As on a HyperPod in its private subnet, seen from a machine without the plugin for sessions."""
+    sent = ["validate-mounts", str(CONFIG), "--via", "pull"]
+    wait_until("first reports of all nodes", lambda: cluster.data(*sent, check=False)["healthy"], timeout=120)
+    with ssh_closed(cluster):
+        report = cluster.data("validate-mounts", str(CONFIG))
+        assert report["healthy"] and {node["via"] for node in report["nodes"]} == {"pull"}, report
+        said = cluster.said("validate-mounts", str(CONFIG))
+        assert said.startswith("asked: 4 nodes by what they have sent to CloudWatch; closed: ssh: "), said
+        assert "refuses the connection" in said and "SSM sessions: session-manager-plugin is not on PATH" in said
+        diagnosis = cluster.data("diagnose", str(CONFIG))
+        assert all(node["healthy"] and node["sent_at"] for node in diagnosis["nodes"]), diagnosis
+    assert {node["via"] for node in cluster.data("validate-mounts", str(CONFIG))["nodes"]} == {"ssh"}
 
 
 def test_a_second_creation_changes_nothing(cluster: Driver) -> None:

@@ -23,6 +23,21 @@ def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:
     wait_until("thawed node", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=180)
 
 
+def test_a_logout_leaves_the_memory_of_jobs_alone(cluster: Driver) -> None:
+    """logind would remove all that its user has in /dev/shm, a running job's too."""
+    node, kept = "worker-group/0", "/dev/shm/hpk-of-a-job"
+    cluster.on(node, f"head -c 4096 /dev/zero > {kept} && loginctl show-session $XDG_SESSION_ID", user="trainer")
+    try:
+        wait_until(
+            "logind has forgotten the user",
+            lambda: "trainer" not in cluster.on(node, "loginctl list-users --no-legend"),
+            timeout=60,
+        )
+        assert cluster.on(node, f"stat -c %s:%U {kept}") == "4096:trainer\n"
+    finally:
+        cluster.on(node, f"rm -f {kept}")
+
+
 def mounted_at(driver: Driver, target: str, path: str) -> List[str]:
     return [line for line in driver.on(target, "cat /proc/mounts").splitlines() if line.split()[1] == path]
 

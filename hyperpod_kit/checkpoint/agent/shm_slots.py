@@ -199,12 +199,21 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
             free = os.statvfs(folder)
             raise NotEnoughSharedMemory(
                 f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
-                hint="hyperpod-kit checkpoint flush --all, a larger /dev/shm, or fewer slots",
+                hint=f"hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: {larger(4 * size)}",
             ) from None
         raise
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
     slot.put(Page(origin=CaptureOrigin(rank=name.rank)))
     return slot
+
+
+def larger(size: int) -> str:
+    """How to have that much shared memory, in words. A container of docker's or podman's has 64 MB by itself."""
+    wanted = f"{max(1, -(-size // (1 << 30)))}g"
+    return (
+        f"docker run and podman run: --shm-size={wanted}, or --ipc=host for the node's own, which outlives the "
+        f"container; on a node: mount -o remount,size={wanted} /dev/shm"
+    )
 
 
 def no_room(path: str, err: OSError) -> NotEnoughSharedMemory:

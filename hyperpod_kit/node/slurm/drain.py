@@ -24,6 +24,7 @@ from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
+from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 
 PREFIX = MOUNT_REASON
 
@@ -118,7 +119,7 @@ def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> T
         _update(node, "state=undrain")
         audit.record("undrained", f"node {node.facts.node}", f"{shown.reason} is over", asked_by=ASKED_BY)
         return f"undrained: {shown.reason} is over", CLEAR
-    if shown.reason and not ours:
+    if shown.reason and HOLDS_BY_REASON.search(shown.state) and not ours:
         # A node that is down has a reason too, and ours would take its place.
         return f"left as it is: {shown.state}, {shown.reason}", CLEAR
     if not shown.draining and _subject(given) == _subject(reason):

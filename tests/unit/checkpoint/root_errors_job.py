@@ -115,5 +115,25 @@ def memory() -> None:
         raise AssertionError
 
 
+def small() -> None:
+    """Shared memory of 64 MB, as a container of docker's has it, and a model of 40 MB: two slots will never fit."""
+    manager, _ = started()
+    try:
+        manager.restore(State(torch.nn.Linear(10_000, 1000), rng=False))
+    except NotEnoughSharedMemory as err:
+        assert f"{SHM} holds 67 MB, and 2 slots of 1 ranks need at least 80 MB" in str(err), err
+        assert "--shm-size=1g" in str(err.hint) and "--ipc=host" in str(err.hint), err.hint
+        print(f"{err}\n{err.hint}")
+    else:
+        raise AssertionError
+    # What fits is trained and saved, whatever the size.
+    mine = state()
+    manager.restore(mine)
+    assert manager.save(1, mine).wait("durable", timeout=30)
+    manager.close()
+    [told] = (ROOT / "run" / ".hpk" / "verdicts" / "7.0.0").glob("restored.json")
+    assert '"error": "NotEnoughSharedMemory"' in told.read_text() and "--shm-size=1g" in told.read_text()
+
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -29,13 +29,20 @@ def can_mount() -> bool:
     )
 
 
+SMALL = """set -e
+mount -t tmpfs -o size=64m tmpfs "$HPK_SHM_DIR"
+HPK_CHECKPOINT_ROOT=$ROOT/run HPK_STATE=$ROOT/run/.hpk HPK_ATTEMPT=7.0.0 "$@" small
+"""
+
+
 @pytest.mark.skipif(not can_mount(), reason="needs a file system of its own")
-def test_full_and_read_only(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [SCRIPT, SMALL], ids=["full and read-only", "as in a container of docker's"])
+def test_no_room(tmp_path: Path, script: str) -> None:
     root, shm = tmp_path / "root", tmp_path / "shm"
     root.mkdir()
     shm.mkdir()
     done = subprocess.run(
-        [*UNSHARE, "bash", "-c", SCRIPT, "x", sys.executable, str(JOB)],
+        [*UNSHARE, "bash", "-c", script, "x", sys.executable, str(JOB)],
         capture_output=True,
         text=True,
         timeout=200,

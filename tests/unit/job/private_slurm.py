@@ -16,12 +16,14 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Optional
 
+from tests.support.container_root import ContainerRoot
 from tests.support.release_root import ReleaseRoot
 from tests.support.wait import until
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 RELEASE = os.environ.get("HPK_TEST_RELEASE", "")
 """Whose Slurm it is, where it is not this host's: a release of `rehearse up --release`."""
+PYXIS = "usr/lib/slurm/spank_pyxis.so"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "srun", "scontrol", "squeue", "scancel", "cc")
 
 SLURM_CONF = """\
@@ -76,7 +78,7 @@ class PrivateSlurm:
     """`nodes` slurmds named n1…, or of another `prefix`; jobs run as uid and gid `user` (an ordinary one).
 
     `node`: more of what the nodes have; `more`: lines of slurm.conf. `release`: whose Slurm, compiler and Python it is,
-    "" for this host's own (release_root.py).
+    "" for this host's own (release_root.py). `containers`: what each node has of enroot and pyxis (containers.py).
     """
 
     def __init__(
@@ -89,12 +91,15 @@ class PrivateSlurm:
         prefix: str = "n",
         node: str = "",
         release: str = RELEASE,
+        containers: Optional[Path] = None,
     ) -> None:
         self.base = base
         self.prefix = prefix
         self._node = node
         self._release = release
         self._root: Optional[ReleaseRoot] = None
+        self._containers = containers
+        self._nodes: Dict[str, ContainerRoot] = {}
         self._more = more
         self.user = user
         self.count = nodes
@@ -119,7 +124,12 @@ class PrivateSlurm:
         self.call("cc", *options, "-o", f"{base}/auto_resume.so", str(source))
         if self._cgroup_conf():
             (base / "cgroup.conf").write_text(self._cgroup_conf())
-        (base / "plugstack.conf").write_text(f"optional {base}/auto_resume.so\n")
+        plugins = f"optional {base}/auto_resume.so\n"
+        if self._containers:
+            # Whoever submits loads it as well, and need not be able to read the tree.
+            shutil.copy(self._containers / PYXIS, base / "pyxis.so")
+            plugins += f"required {base}/pyxis.so runtime_path=/run/pyxis\n"
+        (base / "plugstack.conf").write_text(plugins)
         port, first = _free_ports(self.count)
         (base / "slurm.conf").write_text(
             SLURM_CONF.format(
@@ -173,8 +183,9 @@ class PrivateSlurm:
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        if self._root:
-            self._root.close()
+        for root in (self._root, *self._nodes.values()):
+            if root:
+                root.close()
 
     def start_controller(self, *options: str) -> None:
         """Returns when slurmctld answers."""
@@ -188,6 +199,8 @@ class PrivateSlurm:
         daemon.wait(10)
 
     def start_node(self, name: str) -> None:
+        if self._containers and name not in self._nodes:
+            self._nodes[name] = ContainerRoot(self._containers)
         self._spawn("slurmd", "-D", "-N", name, tag=name)
 
     def processes(self) -> List[int]:
@@ -235,14 +248,15 @@ class PrivateSlurm:
         found = re.search(r"(\d+)\.(\d+)", self.call("slurmctld", "-V"))
         return (int(found.group(1)), int(found.group(2))) if found else (0, 0)
 
-    def _there(self, argv: List[str], cwd: Path) -> List[str]:
-        return self._root.argv(argv, cwd) if self._root else argv
+    def _there(self, argv: List[str], cwd: Path, node: str = "") -> List[str]:
+        root = self._nodes.get(node) or self._root
+        return root.argv(argv, cwd) if root else argv
 
     def _spawn(self, *argv: str, tag: str = "") -> None:
         program = argv[0] if self._root else shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
         with open(self.base / f"{tag or argv[0]}.out", "ab") as log:
             self._daemons[tag or argv[0]] = subprocess.Popen(
-                self._there([program, *argv[1:]], self.base),
+                self._there([program, *argv[1:]], self.base, tag),
                 env=self.environment,
                 cwd=self.base,
                 stdin=subprocess.DEVNULL,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import queue
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Callable, List
 
 import pytest
 
-from hyperpod_kit.job import sweep
+from hyperpod_kit.job import storage, sweep
 from hyperpod_kit.job.batch_host_watch import BatchHostWatch, held_alone
-from hyperpod_kit.job.storage import RootWatch
+from hyperpod_kit.job.storage import LOOKS_INSIDE, Probe, RootWatch
 from hyperpod_kit.slurm.environment import JobEnvironment
 from tests.support.runner import RecordingRunner
 from tests.support.wait import until
@@ -21,7 +23,8 @@ JOB = JobEnvironment.read({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-2]"})
 
 def shown(**reasons: str) -> str:
     return "\n".join(
-        f"NodeName={name} State=IDLE Reason={reason} [root@2026-01-01T00:00:00]" for name, reason in reasons.items()
+        f"NodeName={name} State={'MIXED+DRAIN' if reason else 'MIXED'} Reason={reason} [root@2026-01-01T00:00:00]"
+        for name, reason in reasons.items()
     )
 
 
@@ -37,6 +40,16 @@ def shown(**reasons: str) -> str:
 )
 def test_only_a_node_that_is_drained_for_its_mount_is_left(reasons: dict[str, str], alone: bool) -> None:
     assert held_alone(RecordingRunner({"scontrol -o show node": shown(**reasons)}), "n1") is alone
+
+
+def test_a_reason_that_has_outlived_its_drain_does_not_count() -> None:
+    """24.11 leaves it standing when the node is undrained."""
+    reasons = dict.fromkeys(("n1", "n2", "n3"), "hyperpod-kit:mount:fsx:hung")
+    own, *others = shown(**reasons).splitlines()
+    since = [line.replace("+DRAIN", "") for line in others]
+    assert held_alone(RecordingRunner({"scontrol -o show node": "\n".join([own, *since])}), "n1")
+    since.append(own.replace("+DRAIN", ""))
+    assert not held_alone(RecordingRunner({"scontrol -o show node": "\n".join(since)}), "n1")
 
 
 @pytest.fixture
@@ -136,3 +149,33 @@ def test_in_a_container_the_root_is_asked_without_a_doubt_of_the_node(tmp_path: 
     state.mkdir()
     assert told.get(timeout=60) is False
     watch.stop()
+
+
+def test_a_rank_that_could_not_save_has_the_root_asked_at_once(tmp_path: Path, marks: Path) -> None:
+    state, told, failed = tmp_path / "state", queue.Queue[bool](), [0]
+    watch = RootWatch(str(state), told.put, marks=str(marks), look=3600.0, failed=lambda: failed[0])
+    failed[0] = 1
+    assert told.get(timeout=60) is True
+    state.mkdir()
+    failed[0] = 2
+    assert told.get(timeout=60) is False, "another save has failed, and the root answers again"
+    watch.stop()
+
+
+def test_of_the_looks_in_a_container_few_write(tmp_path: Path, marks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "state"
+    root.mkdir()
+    before = root.stat().st_mtime_ns
+    asked: List[bool] = []
+
+    class Counted(Probe):
+        def answers(self, sleep: Callable[[float], None] = time.sleep, *, write: bool = True) -> bool:
+            asked.append(write)
+            return super().answers(sleep, write=write)
+
+    monkeypatch.setattr(storage, "Probe", Counted)
+    watch = RootWatch(str(root), lambda away: None, marks=str(marks), look=0.01, inside=True)
+    until(lambda: len(asked) >= 4 * LOOKS_INSIDE, what="looks")
+    watch.stop()
+    assert abs(asked.count(True) * LOOKS_INSIDE - len(asked)) <= LOOKS_INSIDE, asked
+    assert root.stat().st_mtime_ns > before, "those that write have written"

@@ -17,7 +17,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.errors import GaveUp
-from hyperpod_kit.job import container, step
+from hyperpod_kit.job import container, container_starts, script_containers, step
 from tests.unit.job.conftest import Job
 
 IMAGE = "--container-image=/images/a.sqsh"
@@ -126,6 +126,36 @@ def test_a_container_that_never_comes_up_is_tried_twice(job: Job) -> None:
     assert len(job.said("attempt")) == container.TRIES
 
 
+NOT_MOUNTED = """\
+#!/bin/sh
+case "$*" in
+*--container-image=*) [ -e {gone} ] && exit 1 ;;
+*" look "*) env | grep ^PYXIS_ >{variables}; rm {gone}; echo n1 away; echo n2 serves; exit ;;
+esac
+exec {srun} "$@"
+"""
+
+
+def test_a_container_that_does_not_come_up_on_a_node_without_the_root_costs_no_budget(mounted_job: Job) -> None:
+    """pyxis cannot bind what is not mounted: the nodes are asked outside of the container."""
+    base = mounted_job.base
+    srun, gone, variables = base / "srun", base / "gone", base / "variables"
+    srun.write_text(NOT_MOUNTED.format(gone=gone, variables=variables, srun=Path(__file__).with_name("fake_srun.py")))
+    srun.chmod(0o755)
+    gone.touch()
+    mounted_job.environment["PYXIS_CONTAINER_MOUNTS"] = "/dev/shm:/dev/shm"
+    assert mounted_job.run("--steps", "4", srun=str(srun), srun_args=(IMAGE,), policy={"max_restarts": 0}) == 0
+    ended = mounted_job.said("ended")
+    assert [one["class"] for one in ended] == ["storage", "done"] and "on n1" in ended[0]["message"], ended
+    assert variables.read_text() == "", "pyxis starts a container for its variables, too"
+
+
+def test_a_node_says_whether_the_root_answers(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for place in (tmp_path, tmp_path / "none"):
+        assert container_starts.main([str(place)], {"SLURMD_NODENAME": "n1"}) == 0
+    assert capfd.readouterr().out == "n1 serves\nn1 away\n"
+
+
 def test_what_is_mounted_is_read_and_not_asked(tmp_path: Path) -> None:
     table = tmp_path / "mountinfo"
     table.write_text(
@@ -135,5 +165,28 @@ def test_what_is_mounted_is_read_and_not_asked(tmp_path: Path) -> None:
         path for path in ("/fsx", "/fsx/me/run", "/fsx2/run", "/a b/c", "/tmp/x") if container.mounted(path, str(table))
     ]
     assert seen == ["/fsx", "/fsx/me/run", "/a b/c"]
+    table.write_text(f"22 21 0:2 / {tmp_path} rw - tmpfs t rw\n")
+    assert container.mounted(str(tmp_path), str(table))
+    assert not container.mounted(str(tmp_path / "root"), str(table)), "the container's own, which does not hold it"
     assert container.mounted("/fsx", str(tmp_path / "none")), "unknown is no reason to refuse"
     assert container.mounted("/proc/self", "/proc/self/mountinfo") and os.path.ismount("/proc")
+
+
+def test_a_container_that_the_script_starts_is_known_by_its_command() -> None:
+    def doubts(command: str) -> list[str]:
+        return list(script_containers.doubts(command.split(), ("/fsx/me/run",)))
+
+    whole = "podman run --rm --env-host --ipc=host --pid host --net=host -v /fsx:/fsx:rw image python3 train.py"
+    assert doubts(whole) == [] and doubts("python3 podman.py run") == [] and doubts("echo podman run") == []
+    assert script_containers.of(f"/usr/bin/env A=1 {whole}".split()) is not None
+    assert doubts(f"/usr/bin/env -i A=1 /usr/bin/{whole}") == []
+    bare = doubts("podman run image python3 train.py")
+    assert "/fsx/me/run is in none of podman's mounts; add -v /fsx:/fsx" in bare
+    assert [one.rpartition("; ")[2] for one in bare[1:]] == ["--ipc=host", "--pid=host", "--env-host", "--network=host"]
+    mounted = "docker run --mount type=bind,source=/lustre,target=/fsx --ipc=host --pid=host --network=host"
+    docker = doubts(f"{mounted} --env-file vars image")
+    assert len(docker) == 1 and "outlives a rank that is killed" in docker[0]
+    assert "--env-file" in doubts(f"{mounted} -e HPK_ATTEMPT image")[0]
+    assert doubts("apptainer exec --nv -B /data,/fsx:/fsx image.sif python3 train.py") == []
+    told = " ".join(doubts("singularity exec -C image.sif python3 train.py"))
+    assert all(word in told for word in ("--bind /fsx:/fsx", "--ipc", "--pid", "--cleanenv")), told

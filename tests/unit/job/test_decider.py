@@ -326,3 +326,10 @@ def test_a_command_that_is_not_there_says_so(job: Job, capfd: pytest.CaptureFixt
         job.run(command=["/no/such/program"], policy={"max_restarts": 0})
     assert "cannot start /no/such/program" in capfd.readouterr().err
     assert job.said("ended")[0]["first"]["code"] == 127
+
+
+def test_a_step_that_never_began_is_not_done_whatever_srun_says(job: Job) -> None:
+    """A required plugin of slurmstepd fails before the tasks: srun of 22.05 says so, and exits 0."""
+    with pytest.raises(GaveUp):
+        job.run(srun="/bin/true", policy={"max_restarts": 0})
+    assert [one["class"] for one in job.said("ended")] == ["crash"] and job.said("unstarted")

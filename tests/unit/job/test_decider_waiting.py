@@ -104,23 +104,59 @@ def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
 
 
 def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(job: Job) -> None:
-    once, question = job.base / "once", "squeue job 7"
+    once, silent, question = job.base / "once", job.base / "silent", "squeue job 7"
     answer = job.runner.answers[question]
-    program = f"test -e {once} && exit 0; touch {once}; exit 3"
+    program = f"test -e {once} && exit 0; touch {once}; until test -e {silent}; do sleep 0.05; done; exit 3"
     back = threading.Timer(4.0, job.runner.answers.__setitem__, (question, answer))
 
     def silence() -> None:
         while not once.exists():
             threading.Event().wait(0.01)
         job.runner.answers[question] = (1, "slurm_load_jobs error: Unable to contact slurm controller")
+        silent.touch()
         back.start()
 
     thread = threading.Thread(target=silence)
     thread.start()
-    assert job.run(command=["/bin/sh", "-c", program], policy={"backoff": 2.0}) == 0
+    assert job.run(command=["/bin/sh", "-c", program]) == 0
     thread.join()
     assert [event["class"] for event in job.said("ended")] == ["crash", "done"]
     assert job.said("controller"), "it was waited for"
+
+
+def test_a_step_that_slurm_still_has_is_ended_and_waited_for_aloud(job: Job) -> None:
+    held = ["7.0 hpk-7.0.0\n7.batch batch\n"] * 3
+    job.runner.answers["squeue --steps"] = lambda argv: held.pop() if held else "7.batch batch\n"
+    assert job.run("--steps", "12", "--crash", "8", "--once", str(job.base / "once")) == 0
+    assert not held
+    assert [said["steps"] for said in job.said("sweep")] == [["7.0"]]
+    assert "scancel --signal=KILL 7.0" in job.runner.calls
+
+
+UNHEARD = "".join(
+    f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State=ALLOCATED SlurmdStartTime=None\n" for name in ("n1", "n2")
+)
+
+
+def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job: Job) -> None:
+    """srun would be told that they are busy, say nothing, and ask again a minute later or more."""
+    question = "scontrol -o show node"
+    job.runner.answers[question] = UNHEARD
+    heard = UNHEARD.replace("None", "2026-11-23T01:32:15")
+    back = threading.Timer(2.0, job.runner.answers.__setitem__, (question, heard))
+    back.start()
+    assert job.run("--steps", "2", refused_after=60) == 0
+    back.join()
+    [said] = job.said("controller")
+    assert "has not heard of 2 nodes yet, such as n1" in said["message"]
+    assert job.runner.calls.count(f"{question} n[1-2]") > 2 and len(job.sruns) == 1
+
+
+def test_nodes_that_never_register_are_not_waited_for_without_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hyperpod_kit.job.patience.REGISTERED_WITHIN", 1.0)
+    job.runner.answers["scontrol -o show node"] = UNHEARD
+    assert job.run("--steps", "2", refused_after=60) == 0
+    assert len(job.said("controller")) == 1
 
 
 def test_a_controller_that_stays_away_is_not_waited_for_without_end(job: Job) -> None:

@@ -87,6 +87,26 @@ def test_ranks_that_are_faster_than_hyperpods_words_are_not_taken_for_those_befo
     assert ends.here.cut() == ["n2"]
 
 
+def test_launches_that_hyperpod_speaks_of_late_are_counted() -> None:
+    """Two were over within one look at the log: the third has a lifeline all the same."""
+    ends = Ends()
+    for _ in range(2):
+        Lifeline(ends.environment, "n2").end(BYE)
+        ends.after_traffic()
+    new = Lifeline(ends.environment, "n2")
+    ends.after_traffic()
+    assert ends.here.launch == 3
+    ends.here.started_again()
+    ends.here.started_again()
+    assert ends.here.launch == 3
+    new._socket.close()  # type: ignore[union-attr]
+    ends.after_traffic()
+    ends.now += UNNOTICED
+    assert ends.here.cut() == ["n2"]
+    ends.here.started_again()
+    assert ends.here.launch == 4 and ends.here.cut() == []
+
+
 def test_a_rank_without_slurmstepd_and_a_node_without_storage_say_so() -> None:
     ends = Ends()
     Lifeline(ends.environment, "n1").end(LOST)

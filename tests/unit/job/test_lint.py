@@ -29,6 +29,10 @@ def contained(options: str) -> str:
     return f"{run} -- python train.py"
 
 
+def by_script(command: str) -> str:
+    return f"exec hyperpod-kit job run --checkpoint-root /fsx/run -- {command} python train.py"
+
+
 CASES = [
     ("J001", made(first="# a script"), 1),
     ("J002", made("cd /fsx", "#SBATCH --time=1:00:00", RUN), 6),
@@ -57,6 +61,9 @@ CASES = [
     ("J017", made(contained("--container-mounts=/fs:/fsx2,/data:/mnt/data:ro")), 5),
     ("J018", made(contained("--container-mounts=/fsx:/fsx")), 5),
     ("J019", made(contained("--container-mounts=/fsx --container-unshare=pid,ipc")), 5),
+    ("J027", made(by_script("podman run --env-host --ipc=host --pid=host --net=host -v /data:/fsx2 image")), 5),
+    ("J028", made(by_script("podman run --env-host --pid=host --net host -v /fsx:/fsx image")), 5),
+    ("J028", made(by_script("apptainer exec --cleanenv --bind /fsx image.sif")), 5),
     ("J016", made("export HPK_CHECKPOINT_ROOT=/fsx/run", "srun \\", "  python train.py"), 6),
     ("J020", made(head=(*HEAD, "#SBATCH --array=0-3")), 6),
     ("J020", made("root=/fsx/$USER/run", RUN.replace("/fsx/run", '"$root"'), head=(*HEAD, "#SBATCH -a 0-3%2")), 7),
@@ -75,6 +82,7 @@ CASES = [
     ("J024", made(head=(*HEAD, "#SBATCH -D /tmp/mine")), 5),
     ("J025", made(head=(*HEAD, "#SBATCH --output=/var/tmp/%j.out")), 5),
     ("J026", made(head=(*HEAD, "#SBATCH --requeue=expedite")), 5),
+    ("J029", made(RUN.replace("/fsx/run", "/mount-s3/run")), 5),
 ]
 
 
@@ -116,6 +124,8 @@ def test_every_rule_has_a_case() -> None:
         "#!/bin/bash\nsrun python evaluate.py\n",
         made(contained("--container-mounts=/fsx:/fsx,/a:/b --container-workdir=/fsx/me")),
         made(contained("--container-mounts=$MOUNTS --container-workdir=/fsx/me")),
+        made(by_script("podman run --rm --env-host --ipc=host --pid=host --network=host -v /fsx:/fsx image")),
+        made(by_script("apptainer exec --nv --bind /fsx,/mnt/data image.sif")),
         *[path.read_text() for path in sorted(JOBS.glob("*.sbatch"))],
     ],
 )

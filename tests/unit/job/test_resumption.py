@@ -10,6 +10,7 @@ import pytest
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.outcome import Outcome
 from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
@@ -53,3 +54,12 @@ def test_stepping_back_from_a_capture_in_memory_turns_memory_off(tmp_path: Path,
     choice = checkpoint_choice.choose(str(tmp_path), passed_over={memory: "twice after loading it"})
     assert choice.step == (10 if committed else 0) and choice.environment()["HPK_RESUME_MEMORY"] == "0"
     assert "HPK_RESUME_MEMORY" not in checkpoint_choice.choose(str(tmp_path)).environment()
+
+
+def test_shared_memory_that_can_never_be_enough_ends_the_job(tmp_path: Path) -> None:
+    found = RestoreVerdict("", error="NotEnoughSharedMemory", why="/dev/shm holds 67 MB: --shm-size=1g")
+    verdict.tell({"HPK_STATE": str(tmp_path / ".hpk"), "HPK_ATTEMPT": "7.0.0"}, found)
+    tried = resumption(tmp_path)
+    tried.verdicts("7.0.0")
+    given = tried.nothing_left(Outcome("crash", 1, None))
+    assert given is not None and "--shm-size=1g" in given.message

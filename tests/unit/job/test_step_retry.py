@@ -54,11 +54,13 @@ def test_also_when_retention_has_removed_what_it_began_with(hyperpod: Job) -> No
     assert [event["step"] for event in hyperpod.said("restored")] == [0, 5, 10] and not first.exists()
 
 
-def test_also_when_the_newest_is_damaged_and_at_the_second_retry(hyperpod: Job) -> None:
+@pytest.mark.parametrize("late", ["no rank", "rank 0"])
+def test_also_when_the_newest_is_damaged_and_at_the_second_retry(hyperpod: Job, late: str) -> None:
     faults(hyperpod, 3)
-    crash = ["--crash", "17", "--spoil-at", "15"]
+    program = f"exec {sys.executable} {HERE / 'toy_trainer.py'} --steps 25 --crash 17 --spoil-at 15"
+    wait = "[ $SLURM_PROCID = 0 ] && sleep 1; " if late == "rank 0" else ""
     with pytest.raises(GaveUp, match="failures without"):
-        run(hyperpod, "--steps", "25", *crash, policy={"max_restarts": 0})
+        run(hyperpod, command=["/bin/sh", "-c", wait + program], policy={"max_restarts": 0})
     steps = [event["step"] for event in hyperpod.said("restored")]
     assert steps[:4] == [0, 10, 10, 10] and hyperpod.said("restored")[1]["rejected"]
 

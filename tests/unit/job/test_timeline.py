@@ -131,7 +131,11 @@ def test_a_rank_tells_how_far_it_came_from_any_depth() -> None:
     progress.Teller({HPK_PROGRESS: told.path}).begins(40)
     assert (told.begins(), told.read()) == (40, None)
     progress.Teller({HPK_PROGRESS: told.path}).reached(41)
-    assert (told.begins(), told.read()) == (40, 41)
+    assert (told.begins(), told.read(), told.failed()) == (40, 41, 0)
+    teller = progress.Teller({HPK_PROGRESS: told.path})
+    teller.failed()
+    teller.failed()
+    assert (told.begins(), told.read(), told.failed()) == (40, 41, 2)
     progress.Teller({HPK_PROGRESS: "/proc/0/fd/9"}).reached(1)
     progress.Teller({}).reached(1)
 

@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, no
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.slurm import verdict
+from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.slurm.progress import Teller
 from hyperpod_kit.slurm.verdict import RestoreVerdict
 from tests.support.damage import flip
@@ -85,7 +86,9 @@ class Together:
     def __init__(self, rank: int, ranks: int) -> None:
         place = Path(os.environ["HPK_STATE"], "toy")
         place.mkdir(exist_ok=True)
-        self._files = [place / f"{os.environ['HPK_ATTEMPT']}-{number}" for number in range(ranks)]
+        # Of this very launch: from the files of the one before, a rank would take another that has not begun for ahead.
+        launched = f"{os.environ['HPK_ATTEMPT']}-{launch(os.environ)}"
+        self._files = [place / f"{launched}-{number}" for number in range(ranks)]
         self._rank = rank
 
     def ended(self, step: int) -> None:

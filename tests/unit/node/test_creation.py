@@ -30,6 +30,7 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
         "health": "changed",
         "spank-plugin": "changed",
         "containers": "changed",
+        "logind": "changed",
         "slurm-worker": "changed",
         "summary": "ok",
         "apply": "ok",

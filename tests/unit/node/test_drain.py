@@ -21,6 +21,7 @@ from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish
 from hyperpod_kit.run import Completed, LocalRunner
+from tests.support.runner import RecordingRunner
 
 DATA = S3Mount("data", "/mnt/data", "sagemaker-data")
 HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")
@@ -187,6 +188,16 @@ def test_an_admin_who_resumes_the_node_is_not_argued_with(node: Any, slurm: Slur
     assert tell(node, slurm, DEGRADED) == "left as it is: somebody has resumed this node"
     assert tell(node, slurm, replace(DEGRADED, status={"state": "hung"})).startswith("left as it is")
     assert slurm.shown() == ("IDLE", "")
+
+
+@pytest.mark.parametrize("left", ["bad DIMM", OURS, "hyperpod-kit:mount:other:stale"])
+def test_a_reason_that_has_outlived_its_drain_is_nobodys(node: Any, left: str) -> None:
+    """24.11 leaves the reason standing when a node is resumed or undrained."""
+    shown = f"NodeName={NODE} State=IDLE Reason={left} [root@2026-11-23T01:39:08]"
+    runner = RecordingRunner({"scontrol --oneliner show node": shown, "scontrol update": ""})
+    found(node, DEGRADED)
+    assert settle(replace(node.node, runner=runner)) == f"drained: {OURS}"
+    assert f"scontrol update nodename={NODE} state=drain reason={OURS}" in runner.calls
 
 
 def test_a_drain_outlives_a_reboot_and_its_note_even_a_new_disk(node: Any, slurm: Slurm) -> None:

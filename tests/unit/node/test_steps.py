@@ -14,6 +14,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import NodeConfig, User
+from hyperpod_kit.node import logind
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.names import names_of, wait_until_resolvable
 from hyperpod_kit.node.plan import plan
@@ -47,6 +48,7 @@ ORDER = [
     "homes",
     "health",
     "containers",
+    "logind",
     "spank-plugin",
     "slurm-hooks",
     "slurm-controller",
@@ -70,7 +72,7 @@ def test_plan(role: str, mode: str, left_out: str) -> None:
     planned = plan(STEPS, CONFIG.mounts_for(role, "g"), role, mode)
     assert [step.name for step in planned] == [title for title in ORDER if title not in left_out.split()]
     optional = {step.name for step in planned if not step.required}
-    assert {"names", "containers", "spank-plugin", "mount:fsx"} >= optional
+    assert {"names", "containers", "logind", "spank-plugin", "mount:fsx"} >= optional
 
 
 def test_the_task_prolog_of_an_earlier_bundle_goes() -> None:
@@ -200,3 +202,18 @@ def test_a_worker_that_never_registers(make_node: Any) -> None:
         start_worker(fake.node)
     text = (fake.root / "etc/systemd/system/slurmd.service.d/hyperpod-kit.conf").read_text()
     assert "Environment=SLURMD_OPTIONS=--conf-server=10.1.0.10\n" in text
+
+
+def test_logind_leaves_the_memory_of_jobs_alone(make_node: Any) -> None:
+    fake = make_node([])
+    fake.runner.on("busctl", 0, "b true\n")
+    fake.runner.on("systemctl kill --signal=HUP systemd-logind.service")
+    assert logind.pending(fake.node).startswith("write ") and logind.keep(fake.node)
+    assert "RemoveIPC=no" in Path(fake.node.paths.real(logind.CONF)).read_text()
+    assert any("HUP" in call for call in fake.runner.calls)
+    # The file was written and the node died before logind was told.
+    assert logind.pending(fake.node) == "have systemd-logind read its configuration"
+    fake.runner.on("busctl", 0, "b false\n")
+    assert logind.pending(fake.node) == "" and not logind.keep(fake.node)
+    fake.runner.on("busctl", 1, "")
+    assert logind.pending(fake.node) == "" and not logind.keep(fake.node)

@@ -46,6 +46,22 @@ def test_states_of_nodes(state: str, usable: bool, down: bool) -> None:
     assert (node.usable, node.down) == (usable, down)
 
 
+@pytest.mark.parametrize(
+    ("state", "word", "awaited"),
+    [
+        ("MIXED", "None", True),
+        ("UNKNOWN", "None", True),
+        ("MIXED", "2026-11-23T01:32:15", False),
+        ("DOWN*", "None", False),
+        ("IDLE+CLOUD+POWERED_DOWN", "None", False),
+    ],
+)
+def test_nodes_that_have_not_registered_since_slurmctld_was_started(state: str, word: str, awaited: bool) -> None:
+    """As 22.05 and 24.11 print it: the state is that of before, and no step is started there."""
+    runner = RecordingRunner({"scontrol": f"NodeName=n1 State={state} BootTime={word} SlurmdStartTime={word}\n"})
+    assert control.nodes(runner, ["n1"])["n1"].awaited == awaited
+
+
 def test_no_answer_is_an_error_and_not_an_empty_cluster() -> None:
     with pytest.raises(RunError):
         control.nodes(RecordingRunner({"scontrol": (1, "Unable to contact slurm controller")}), ["n1"])

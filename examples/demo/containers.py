@@ -1,7 +1,7 @@
-"""Real enroot and pyxis for the nodes of a rehearsal, built from their sources, and three small images to run in them.
+"""enroot and pyxis for the nodes of a rehearsal, and three small images to run in them.
 
-HPK_CONTAINER_SOURCES names the directory that holds the sources and their build.sh; without it, shared/third_party
-beside the checkout.
+HPK_CONTAINER_SOURCES names the directory that holds their sources and a build.sh; without it, shared/third_party beside
+the checkout. Where it holds none, or is "stand-in", nodes get our stand-in of pyxis.
 """
 
 from __future__ import annotations
@@ -9,10 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Iterator, List, Optional
+
+from driver import Driver, wait_until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 VARIABLE = "HPK_CONTAINER_SOURCES"
@@ -23,11 +27,17 @@ PYTHON, PLAIN, SH = "python.sqsh", "plain.sqsh", "sh.sqsh"
 """With Python and bash; with bash and without Python; with neither."""
 
 PLUGIN = "/usr/lib/slurm/spank_pyxis.so"
+STAND_IN = REPOSITORY / "hyperpod_kit/rehearsal/standins/pyxis/plugin.c"
 PACKAGES = ("squashfs-tools", "liblzo2-2", "bsdextrautils")
 """What enroot calls and the node image lacks; the host's files fit, for the image is of the host's distribution."""
 
+PLUGSTACK = "/opt/slurm/etc/plugstack.conf"
+
 LIBRARIES = ("libc6", "libstdc++6", "libgcc-s1", "zlib1g")
 """What a torch from the package index expects of a system."""
+
+KEPT_SECONDS = 24 * 3600.0
+"""A build that no run has asked for so long is removed."""
 
 TOOLS = ("sh", "ls", "cat", "env", "id", "sleep", "grep", "kill", "true", "mkdir", "rm")
 ENROOT_CONF = """\
@@ -44,27 +54,39 @@ def sources() -> Path:
     return Path(os.environ.get(VARIABLE) or REPOSITORY.parent / "shared" / "third_party")
 
 
+def real() -> bool:
+    """Whether it is pyxis itself."""
+    return (sources() / "build.sh").is_file()
+
+
 def missing() -> Optional[str]:
     """Why there can be no containers here; None when there can."""
-    if not (sources() / "build.sh").is_file():
-        return f"no sources of enroot and pyxis in {sources()} ({VARIABLE})"
-    lacking = [name for name in ("cc", "make", "mksquashfs", "unsquashfs", "column") if not shutil.which(name)]
-    headers = [name for name in ("slurm/spank.h", "bsd/stdlib.h") if not Path("/usr/include", name).exists()]
+    programs = ["cc", "mksquashfs", "unsquashfs", *(["make", "column"] if real() else [])]
+    includes = ["slurm/spank.h", *(["bsd/stdlib.h"] if real() else [])]
+    lacking = [name for name in programs if not shutil.which(name)]
+    headers = [name for name in includes if not Path("/usr/include", name).exists()]
     return f"./setup.sh system has not installed {', '.join(lacking + headers)}" if lacking or headers else None
 
 
 def build(cache: Path) -> Path:
     """A directory to lay over every node's image (`rehearse up --tree`). Kept in `cache` by what it was made from."""
-    made_from = [*sorted(path for path in sources().iterdir() if path.is_file()), Path(__file__)]
+    given = sorted(path for path in sources().iterdir() if path.is_file()) if real() else [STAND_IN]
+    made_from = [*given, Path(__file__)]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in made_from)).hexdigest()[:16]
     target = cache / f"containers-{digest}"
     if target.exists():
+        os.utime(target)
         return target
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        _run("bash", str(sources() / "build.sh"), str(partial), timeout=300)
-        for path in _files_of(*PACKAGES):
+        if real():
+            _run("bash", str(sources() / "build.sh"), str(partial), timeout=300)
+        else:
+            plugin = partial / PLUGIN.lstrip("/")
+            plugin.parent.mkdir(parents=True)
+            _run("cc", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-o", str(plugin), str(STAND_IN))
+        for path in _files_of(*(PACKAGES if real() else PACKAGES[:-1])):
             _copy(path, partial)
         _write(partial, "/etc/enroot/enroot.conf", ENROOT_CONF)
         _write(partial, "/usr/lib/tmpfiles.d/enroot.conf", TMPFILES)
@@ -77,8 +99,9 @@ def build(cache: Path) -> Path:
             partial.rename(target)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    os.utime(target)
     for old in cache.glob("containers-*"):
-        if old != target:
+        if old != target and time.time() - old.stat().st_mtime > KEPT_SECONDS:
             shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -167,3 +190,21 @@ def _image(target: Path, programs: List[str], root: Path) -> None:
         )
     finally:
         shutil.rmtree(root, ignore_errors=True)
+
+
+def add_pyxis(driver: Driver) -> None:
+    """Put it into the cluster's plugstack.conf, as whoever installs it does: behind our block; it is in all nodes."""
+    line = f"required {PLUGIN} runtime_path=/run/pyxis"
+    driver.on("controller", f"echo {shlex.quote(line)} >>{PLUGSTACK}")
+    reconfigure(driver)
+
+
+def reconfigure(driver: Driver) -> None:
+    """Every slurmd reads what the controller hands out; pyxis has a part in slurmd that only a start runs."""
+    driver.on("controller", "scontrol reconfigure")
+    for node in driver.nodes():
+        if node["group"] == "worker-group":
+            driver.on(node["instance_id"], "systemctl restart slurmd")
+    wait_until(
+        "idle nodes", lambda: driver.on("controller", "sinfo -h -o %t | sort -u").split() == ["idle"], timeout=180
+    )

@@ -1,0 +1,70 @@
+"""What a command leaves behind: where it starts a container itself, that must not run on beside the next attempt's.
+
+podman and others detach the container from the command that was called; it stays below the wrapper all the same, which
+takes the place of init for it. Slurm then finds it in the step, and the wrapper ends it with the command. Not so with
+docker, whose containers are its daemon's.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from typing import Dict, List
+
+MONITOR = "conmon"
+"""The process above each container of podman's."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt() -> None:
+    """From here on every orphan below this process is its child."""
+    import ctypes  # dear to a wrapper that needs none
+
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_all() -> int:
+    """SIGKILL to the containers below this process; how many processes that were. Asked again until there is none.
+
+    Not to what podman keeps for all containers of its user, its pause process.
+    """
+    ended = set()
+    for _ in range(20):
+        monitors = [pid for pid in below(os.getpid()) if _name(pid) == MONITOR]
+        left = [pid for monitor in monitors for pid in (*below(monitor), monitor) if pid not in ended]
+        if not left:
+            break
+        for pid in left:
+            ended.add(pid)
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+    return len(ended)
+
+
+def _name(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
+def below(pid: int, proc: str = "/proc") -> List[int]:
+    """All descendants that still run."""
+    children: Dict[int, List[int]] = {}
+    for name in os.listdir(proc):
+        if name.isdigit():
+            with contextlib.suppress(OSError), open(f"{proc}/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+                if fields[0] not in (b"Z", b"X"):
+                    children.setdefault(int(fields[1]), []).append(int(name))
+    found, look = [], [pid]
+    while look:
+        new = children.pop(look.pop(), [])
+        found += new
+        look += new
+    return found

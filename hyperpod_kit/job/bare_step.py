@@ -1,0 +1,72 @@
+"""A short step of our own, one task on each of some nodes, outside of any container: how it is called and ended.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Dict, List, Mapping, Sequence
+
+from hyperpod_kit.job import step
+from hyperpod_kit.slurm.hostlist import compress
+from hyperpod_kit.system.process import dies_with
+
+_SHAPE = (
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_DISTRIBUTION",
+    "SLURM_GPUS_PER_TASK",
+    "SLURM_HINT",
+    "SLURM_MEM_BIND",
+    "SLURM_MPI_TYPE",
+    "SLURM_NNODES",
+    "SLURM_NPROCS",
+    "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE",
+    "SLURM_TRES_PER_TASK",
+    "SRUN_CPUS_PER_TASK",
+)
+"""What sbatch says of the training's tasks, and srun would heed for ours."""
+
+
+def start(
+    srun: str, name: str, nodes: Sequence[str], words: Sequence[str], env: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """`words`: arguments of our program. Its standard output is a pipe. Raises OSError."""
+    count = len(nodes)
+    argv: List[str] = [
+        *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
+        *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
+        *(f"--job-name={step.STEP_NAME}{name}", sys.executable or "/usr/bin/python3", "-I", "-S", step.program()),
+        *words,
+    ]
+    return subprocess.Popen(
+        argv,
+        env=step.step_environment(_outside(env), {}),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        preexec_fn=dies_with(os.getpid()),
+    )
+
+
+def _outside(env: Mapping[str, str]) -> Dict[str, str]:
+    """Without what srun would heed for the training's tasks: pyxis starts a container for its variables."""
+    return {
+        key: value
+        for key, value in env.items()
+        if not key.startswith(("HPK_", "PYXIS_CONTAINER_")) and key not in _SHAPE
+    }
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """TERM makes srun end its tasks."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,91 @@
+"""Where no rank begins in a container: a job whose ranks never will, told from nodes that lack the checkpoint root.
+
+Where a mount is gone, pyxis cannot bind it, and no wrapper of ours begins that could say so: such a node is asked
+outside of containers.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from typing import Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.errors import GaveUp
+from hyperpod_kit.job import bare_step
+from hyperpod_kit.job.container import NO_PYTHON, NOT_MOUNTED, TRIES, Container
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.outcome import Observation, Outcome
+from hyperpod_kit.job.storage import DEADLINE, Probe
+
+VERB = "look"
+AWAY, SERVES = "away", "serves"
+PATIENCE = 4 * DEADLINE
+"""Seconds until nodes that have said nothing are passed over."""
+
+
+class ContainerStarts:
+    """Whether the ranks' `container` comes up; None where they run in none, and there is nothing to look after.
+
+    Ends a job whose ranks never begin: whatever is wrong with the image or its options, it stays wrong.
+    """
+
+    def __init__(self, container: Optional[Container], options: RunOptions, env: Mapping[str, str]) -> None:
+        self._container = container
+        self._options = options
+        self._env = env
+        self._failed = 0
+
+    def seen(self, seen: Observation, heard: Sequence[str], used: Sequence[str]) -> Observation:
+        """With the nodes `away` that the root does not answer on, of those `used` on which no wrapper was `heard`."""
+        silent = [name for name in used if name not in heard]
+        plain = (
+            seen.code in (0, NO_PYTHON, NOT_MOUNTED)
+            or seen.stop
+            or seen.warned
+            or seen.lost
+            or seen.stalled
+            or seen.away
+        )
+        if self._container is None or plain or not silent:
+            return seen
+        return replace(seen, away=self._away(silent))
+
+    def look(self, outcome: Outcome, heard: bool) -> None:
+        """After an attempt; `heard`: a rank's wrapper called us. Raises GaveUp."""
+        if self._container is None or heard or outcome.kind != "crash" or outcome.first is not None:
+            self._failed = 0
+            return
+        self._failed += 1
+        if outcome.code in (NO_PYTHON, NOT_MOUNTED) or self._failed >= TRIES:
+            raise GaveUp(
+                f"no rank has begun in the container: srun exited {outcome.code}",
+                hint="what srun, pyxis and the container said is above; by hand, with the same options: "
+                "srun --container-image=… python3 --version",
+            )
+
+    def _away(self, nodes: Sequence[str]) -> Tuple[str, ...]:
+        options = self._options
+        places = (options.state, *([options.root] if is_path(options.root) else []))
+        try:
+            process = bare_step.start(options.srun, VERB, nodes, (VERB, *places), self._env)
+        except OSError:
+            return ()
+        try:
+            said = process.communicate(timeout=PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            bare_step.end(process)
+            said = process.communicate()[0]
+        told = dict(
+            words[:2] for words in map(str.split, said.decode(errors="replace").splitlines()) if len(words) == 2
+        )
+        return tuple(name for name in nodes if told.get(name) == AWAY)
+
+
+def main(places: Sequence[str], env: Mapping[str, str]) -> int:
+    """A task of that step: `<node> away` or `<node> serves`."""
+    probe = Probe(places[0], places[1] if len(places) > 1 else "")
+    print(env.get("SLURMD_NODENAME", ""), SERVES if probe.answers() else AWAY, flush=True)
+    return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Iterator
 
-from docs_build import command_pages, findings, schema_page, words
+from docs_build import command_pages, findings, schema_page, storage_page, words
 from docs_build.command_pages import cell, prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
@@ -126,4 +126,5 @@ _OTHERS: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/exit-codes.md": ("Exit codes and errors", _exit_codes),
     "reference/states.md": ("States of mounts, saves and attempts", _states),
     "reference/environment.md": ("Environment variables", _variables),
+    "reference/storage-choice.md": ("Which storage for what", storage_page.page),
 }

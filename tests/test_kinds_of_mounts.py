@@ -51,6 +51,12 @@ OTHER_MEANINGS = {
     ("rehearsal/sagemaker/server.py", "efs"): "an attribute of the endpoint's handler",
     ("aws/efs.py", "efs"): "botocore's name of a service",
     ("aws/s3files.py", "s3files"): "the same",
+    ("storage/plan/catalog.py", "mountpoint-s3"): "a row of the planner, whose traits everything else asks",
+    ("storage/plan/catalog.py", "nvme"): "the same",
+    ("storage/plan/catalog.py", "efs"): "the same, and a price",
+    ("storage/plan/prices.py", "efs"): "a price",
+    ("storage/plan/seeds.py", "mountpoint-s3"): "a column of a published table",
+    ("storage/plan/seeds.py", "nvme"): "the same",
 }
 """(file, word) -> what the word means there: not a kind of mount."""
 

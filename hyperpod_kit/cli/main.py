@@ -62,6 +62,11 @@ SECTIONS = {
     "Training data": {
         "data": CommandEntry(f"{_C}.passthrough:data", "Index data, and prove that every sample was trained on once."),
     },
+    "Storage": {
+        "storage": CommandEntry(
+            f"{_C}.storage_commands:storage", "Which storage for which job, how fast it is, and who fills it."
+        ),
+    },
     "Without AWS": {
         "rehearse": CommandEntry(f"{_C}.rehearse_commands:rehearse", "A HyperPod cluster on this machine."),
     },

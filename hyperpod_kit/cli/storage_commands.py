@@ -1,0 +1,15 @@
+"""storage: the group; what its commands do is imported when they are called."""
+
+from __future__ import annotations
+
+import click
+
+from hyperpod_kit.cli.storage_plan_command import plan
+
+
+@click.group()
+def storage() -> None:
+    """Which storage for which job, how fast it is, and who fills it."""
+
+
+storage.add_command(plan)

@@ -1,0 +1,152 @@
+"""What `storage plan` prints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hyperpod_kit.cli.output import cell, console, data, out, say
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.plan.calibration import Calibration
+    from hyperpod_kit.storage.plan.candidates import Band, StorageChoice
+    from hyperpod_kit.storage.plan.plan import Plan
+
+
+def plan(made: Plan, as_json: bool) -> None:
+    """The sizes, the kinds side by side, the choice and its configuration."""
+    if as_json:
+        data(made.to_json())
+        return
+    from hyperpod_kit.storage.plan.sizing import gib
+
+    size = made.size
+    parts = f"model {gib(size.model)}, optimizer {gib(size.optimizer)}"
+    out(f"a checkpoint: {gib(size.total)} ({parts}), {gib(size.rank)} a rank")
+    out(f"written in {size.files} files at once, the largest {gib(size.file)}")
+    if size.shared_memory:
+        out(f"/dev/shm of each node: {gib(size.shared_memory)} for two captures of each rank")
+    out(f"failures: one in {_time(made.facts.mtbf)}")
+    out()
+    _kinds(made)
+    # Once a kind, and not once for each size of it.
+    for line in dict.fromkeys(
+        f"{one.kind.title}: {text}" for one in made.candidates for text in (*one.refused, *one.notes)
+    ):
+        out(line, dim=True)
+    _choice(made)
+    for text in made.warnings:
+        say(f"warning: {text}")
+
+
+def _kinds(made: Plan) -> None:
+    from rich.table import Table
+
+    grid = Table(title="kinds of storage", title_justify="left")
+    for column in ("storage", "training waits", "until durable", "best every", "goodput", "US dollars a month", ""):
+        grid.add_column(column)
+    for one in made.candidates:
+        words = "chosen" if one is made.chosen else "no" if one.refused else ""
+        row = (_title(one), _band(one.stall), _band(one.durable), _time(one.rhythm.every))
+        grid.add_row(*map(cell, (*row, f"{one.rhythm.goodput:.2%}", f"{one.monthly:,.2f}", words)))
+    console().print(grid)
+
+
+def _choice(made: Plan) -> None:
+    one = made.chosen
+    if one is not None:
+        out()
+        out(f"chosen: {_title(one)}, the cheapest that is no bottleneck")
+        if one.headroom is not None:
+            out(f"its bandwidth is {one.headroom:.0%} more than the writers need")
+        for key, price in one.cost.prices:
+            out(f"price of {key}: {price.usd} US dollars a GB, {price.date}, {price.source}")
+        for name, value in _flat(made.settings()):
+            out(f"  {name}: {value}")
+    if made.data is not None:
+        out(f"training data: {made.data.place}")
+        for text in made.data.why:
+            out(f"  {text}")
+
+
+def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
+    return found
+
+
+def _title(one: StorageChoice) -> str:
+    if one.lustre is None:
+        return one.kind.title
+    return f"{one.kind.title}, {one.lustre.capacity:,} GiB of {one.lustre.throughput} MB/s a TiB"
+
+
+def _time(value: float) -> str:
+    if value < 600:
+        return f"{value:.3g} s"
+    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+
+
+def _band(band: Band) -> str:
+    if band.high / max(band.low, 1e-9) < 1.001:
+        return _time(band.likely)
+    return f"{_time(band.low)} to {_time(band.high)}"
+
+
+def calibration(known: Calibration, as_json: bool, *, published: bool) -> None:
+    """Every measured time beside the predicted one; `published`: the tables of training data too."""
+    from hyperpod_kit.storage.plan import calibration as fits
+    from hyperpod_kit.storage.plan.data import streamed_rows
+
+    cells, rows = fits.cells(known), streamed_rows() if published else []
+    if as_json:
+        data(
+            {
+                "source": known.source,
+                "about": known.about,
+                "cells": [
+                    {
+                        **vars(one.sample),
+                        "predicted_seconds": one.predicted,
+                        "error": one.error,
+                        "left_out_error": one.left_out_error,
+                    }
+                    for one in cells
+                ],
+                "streamed": [row._asdict() for row in rows],
+            }
+        )
+        return
+    from rich.table import Table
+
+    grid = Table(title=f"{known.source}: seconds of a save, measured and predicted", title_justify="left")
+    for column in ("what", "storage", "writer", "writers", "measured", "predicted", "error", "without this cell"):
+        grid.add_column(column)
+    for one in cells:
+        alone = "" if one.left_out_error is None else f"{one.left_out_error:+.1%}"
+        seconds = (f"{one.sample.seconds:.2f}", f"{one.predicted:.2f}", f"{one.error:+.1%}", alone)
+        about = (one.sample.label, one.sample.storage, one.sample.writer, one.sample.writers)
+        grid.add_row(*map(cell, (*about, *seconds)))
+    console().print(grid)
+    if not rows:
+        return
+    grid = Table(title="training data streamed, against copied first: seconds", title_justify="left")
+    for column in (
+        "data",
+        "copy",
+        "fit",
+        "streamed",
+        "fit",
+        "training, printed",
+        "recomputed",
+        "cost, printed",
+        "cost",
+    ):
+        grid.add_column(column)
+    for row in rows:
+        times = tuple(f"{value:,.0f}" for value in row[1:7])
+        grid.add_row(*map(cell, (row.name, *times, f"{row.difference_printed}%", f"{row.difference:.4f}%")))
+    console().print(grid)
+    say(
+        "the printed training time is ten times too small: 9.7 s a step, 90 million rows, 32 a step, are 27.3 million s"
+    )

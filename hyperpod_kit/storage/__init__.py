@@ -1,0 +1,1 @@
+"""Storage of a team: which one, how fast it is, and who fills it. One folder a concern; see docs/storage.md."""

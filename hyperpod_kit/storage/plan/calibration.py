@@ -1,0 +1,177 @@
+"""What was measured, and the rates that follow: a file that `storage bench` writes and `storage plan` reads.
+
+One rate a (storage, writer): bytes a second of each process that writes. It is the middle between the fastest and the
+slowest sample, which makes the greatest relative error of a predicted time as small as it can be; that error is the
+band of every prediction.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Iterable, NamedTuple
+
+from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.parse import json_object
+
+FORMAT = "hpk-storage-calibration"
+VERSION = 1
+LARGEST = 16 << 20
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One save that was timed. `writers`: processes that wrote at once, on `nodes` nodes; `size`: bytes of all of them;
+    `seconds`: of the slowest; `stall`: seconds that training stood still, None: all of them."""
+
+    storage: str
+    writer: str
+    writers: int
+    nodes: int
+    size: float
+    seconds: float
+    label: str = ""
+    stall: float | None = None
+
+    @property
+    def each(self) -> float:
+        """Bytes a second of each process."""
+        return self.size / self.seconds / self.writers
+
+
+class Rate(NamedTuple):
+    """`each`: bytes a second of one process that writes, `writers` of which were measured on a node; `error`: greatest
+    relative error of a time predicted with it among its own samples; `stall`: bytes a second of one process while
+    training stands still, None where it stands still to the end."""
+
+    each: float
+    writers: int
+    error: float
+    samples: int
+    stall: float | None = None
+
+    def seconds(self, size: float, writers: int) -> float:
+        """Until `size` bytes are written by `writers` processes, nothing else in their way."""
+        return size / (self.each * writers)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """`source`: where it is from, in words; `about`: machine, kernel, mount options, date."""
+
+    source: str
+    samples: tuple[Sample, ...]
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def rate(self, storage: str, writer: str) -> Rate | None:
+        """None where nothing of the kind was measured."""
+        return fit(one for one in self.samples if (one.storage, one.writer) == (storage, writer))
+
+    def to_json(self) -> dict[str, Any]:
+        """What `load` takes back."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "source": self.source,
+            "about": self.about,
+            "samples": [vars(one) for one in self.samples],
+        }
+
+
+def fit(samples: Iterable[Sample]) -> Rate | None:
+    """The rate of samples of one storage and one writer, None of none."""
+    found = list(samples)
+    if not found:
+        return None
+    fast, slow = max(one.each for one in found), min(one.each for one in found)
+    stalls = [one.size / one.writers / one.stall for one in found if one.stall]
+    stall = min(stalls) if stalls else None
+    on_node = max(one.writers // one.nodes for one in found)
+    return Rate((fast + slow) / 2, on_node, (fast - slow) / (fast + slow), len(found), stall)
+
+
+class Cell(NamedTuple):
+    """A measured time beside the predicted one, in seconds; `left_out`: predicted from the other samples alone."""
+
+    sample: Sample
+    predicted: float
+    left_out: float | None
+
+    @property
+    def error(self) -> float:
+        """Relative: 0.05 is 5 % too slow."""
+        return self.predicted / self.sample.seconds - 1
+
+    @property
+    def left_out_error(self) -> float | None:
+        return None if self.left_out is None else self.left_out / self.sample.seconds - 1
+
+
+def cells(calibration: Calibration) -> list[Cell]:
+    """Every sample beside what the calibration says of it."""
+    out = []
+    for one in calibration.samples:
+        kin = [other for other in calibration.samples if (other.storage, other.writer) == (one.storage, one.writer)]
+        rate, others = fit(kin), fit(other for other in kin if other is not one)
+        assert rate is not None
+        left_out = None if others is None else others.seconds(one.size, one.writers)
+        out.append(Cell(one, rate.seconds(one.size, one.writers), left_out))
+    return out
+
+
+def save(calibration: Calibration, path: Path) -> None:
+    """Write the file, whole or not at all. Raises OSError."""
+    atomic_file.replace(path, (json.dumps(calibration.to_json(), indent=2) + "\n").encode())
+
+
+def load(path: Path) -> Calibration:
+    """Read the file. Raises ConfigError that names what is wrong with it, UsageError when it is not there."""
+    try:
+        body = json_object(files.read(str(path), LARGEST), LARGEST)
+    except FileNotFoundError:
+        raise UsageError(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
+    except ValueError as err:
+        raise ConfigError(f"{path} is no calibration: {err}") from None
+    if body.get("format") != FORMAT or body.get("version") != VERSION:
+        found = f"{body.get('format')!r} {body.get('version')!r}"
+        raise ConfigError(f"{path}: expected {FORMAT} {VERSION}, found {found[:80]}")
+    rows = body.get("samples")
+    if not isinstance(rows, list):
+        raise ConfigError(f"{path}: `samples` is no list")
+    about = body.get("about")
+    return Calibration(
+        str(body.get("source") or path),
+        tuple(_sample(row, f"{path}: samples[{number}]") for number, row in enumerate(rows)),
+        about if isinstance(about, dict) else {},
+    )
+
+
+def _sample(row: Any, where: str) -> Sample:
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where} is no object")
+    for name in ("storage", "writer"):
+        if not isinstance(row.get(name), str):
+            raise ConfigError(f"{where}.{name} is {row.get(name)!r}: expected text")
+    for name in ("writers", "nodes", "size", "seconds"):
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not (0 < value < math.inf):
+            raise ConfigError(f"{where}.{name} is {value!r}: expected a number above 0")
+    stall = row.get("stall")
+    if stall is not None and (isinstance(stall, bool) or not isinstance(stall, (int, float)) or not stall > 0):
+        raise ConfigError(f"{where}.stall is {stall!r}: expected a number above 0")
+    if row["nodes"] > row["writers"] or row["writers"] != int(row["writers"]) or row["nodes"] != int(row["nodes"]):
+        raise ConfigError(f"{where}: {row['writers']} writers on {row['nodes']} nodes")
+    return Sample(
+        row["storage"],
+        row["writer"],
+        int(row["writers"]),
+        int(row["nodes"]),
+        float(row["size"]),
+        float(row["seconds"]),
+        str(row.get("label", ""))[:200],
+        None if stall is None else float(stall),
+    )

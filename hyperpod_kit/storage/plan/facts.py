@@ -1,0 +1,166 @@
+"""What a person says of a training job, and the words for it."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from hyperpod_kit.errors import UsageError
+
+GIB = 2**30
+GB = 10**9
+
+GPU_HOURS_PER_FAILURE = 50_000.0
+"""GPU hours between two failures, where nobody has counted: 16,384 GPUs then fail every 3.05 h. Meta counted 419
+interruptions in 54 days on as many (Llama 3, 2024): every 3.09 h."""
+
+BYTES_PER_PARAMETER = {
+    ("fp32", "adam"): (4, 8),
+    ("bf16", "adam"): (2, 12),
+    ("fp32", "sgd"): (4, 4),
+    ("bf16", "sgd"): (2, 8),
+    ("fp32", "none"): (4, 0),
+    ("bf16", "none"): (2, 0),
+}
+"""(dtype of the weights, optimizer) -> bytes a parameter of the model and of the optimizer. With bf16 the optimizer
+holds an fp32 copy of the weights too, which is where MLPerf Storage's 14 bytes a parameter come from."""
+
+
+class SavedBy(Enum):
+    """Who writes a checkpoint, which says how many write at once and whether training waits for them."""
+
+    TORCH_SAVE = "torch-save"
+    DCP = "dcp"
+    OURS = "hyperpod-kit"
+
+    @property
+    def sharded(self) -> bool:
+        """Whether every rank writes its own part; otherwise rank 0 gathers everything and writes alone."""
+        return self is not SavedBy.TORCH_SAVE
+
+    @property
+    def needs_rename(self) -> bool:
+        """DCP writes `.metadata.tmp` and renames it; ours commits by a manifest that is written last."""
+        return self is SavedBy.DCP
+
+    @property
+    def waits(self) -> bool:
+        """Whether training stands still until the bytes are on storage."""
+        return self is not SavedBy.OURS
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Training data. `size`: bytes; `files`: how many; `rows`: samples, of which `rows_a_second` are trained on (both
+    0 when unknown); `text`: whether files could be merged or tokenized beforehand."""
+
+    size: float
+    files: int
+    rows: float = 0.0
+    rows_a_second: float = 0.0
+    text: bool = True
+
+    def __post_init__(self) -> None:
+        if self.size <= 0 or self.files <= 0:
+            raise UsageError(f"a data set of {self.size:g} bytes in {self.files} files: expected more than none")
+
+    @property
+    def bytes_a_second(self) -> float:
+        """What training reads, 0 when unknown."""
+        return self.size / self.rows * self.rows_a_second if self.rows else 0.0
+
+    @property
+    def files_a_second(self) -> float:
+        """What training opens when it reads each file once, 0 when unknown."""
+        return self.files / self.rows * self.rows_a_second if self.rows else 0.0
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A training job.
+
+    `parameters`: of the model; `ranks`: processes, one a GPU; `nodes`; `mtbf`: seconds between two failures of the
+    whole job; `every`: seconds between two saves that a person wants, None: the best; `memory_share`: share of failures
+    that memory survives (a process or a node with a replica); `restart`: seconds from a failure to the first step;
+    `keep`: checkpoints that stay; `network`: bytes a second of a node's network; `gpu_hour`: US dollars, 0 unknown;
+    `budget`: US dollars a month for storage, None: any; `fsx_throughput`: MB/s a TiB of FSx, None: any;
+    `mountpoint_memory`: bytes that Mountpoint may use (its --memory-target), None: no limit on open files is known.
+    """
+
+    parameters: float
+    ranks: int
+    nodes: int
+    mtbf: float
+    dtype: str = "fp32"
+    optimizer: str = "adam"
+    custom: float | None = None
+    writer: SavedBy = SavedBy.OURS
+    every: float | None = None
+    memory_share: float = 0.0
+    restart: float = 300.0
+    keep: int = 3
+    network: float = 100e9 / 8
+    gpu_hour: float = 0.0
+    budget: float | None = None
+    fsx_throughput: int | None = None
+    mountpoint_memory: float | None = None
+    mountpoint_part_mib: int | None = None
+    data: DataSet | None = None
+
+    def __post_init__(self) -> None:
+        if (self.dtype, self.optimizer) not in BYTES_PER_PARAMETER:
+            raise UsageError(f"{self.dtype} with {self.optimizer}: expected one of {sorted(BYTES_PER_PARAMETER)}")
+        for name in ("parameters", "ranks", "nodes", "mtbf", "keep", "network"):
+            value = getattr(self, name)
+            if not (value > 0 and math.isfinite(value)):
+                raise UsageError(f"{name} is {value!r}: expected a number above 0")
+        if not 0 <= self.memory_share <= 1:
+            raise UsageError(f"the share of failures that memory survives is {self.memory_share!r}: expected 0 to 1")
+        if self.ranks % self.nodes:
+            raise UsageError(f"{self.ranks} ranks on {self.nodes} nodes: expected as many on each")
+
+
+_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
+_SIZES = {"": 1.0, "b": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "p": 1e15}
+_BINARY = {"k": 2.0**10, "m": 2.0**20, "g": 2.0**30, "t": 2.0**40, "p": 2.0**50}
+_TIMES = {"": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e[0-9]+)?)\s*([a-z]*)")
+
+
+def _parted(text: str, expected: str) -> tuple[float, str]:
+    found = _NUMBER.fullmatch(text.strip().lower().replace(",", ""))
+    if found is None:
+        raise UsageError(f"{text!r}: expected {expected}")
+    return float(found.group(1)), found.group(2)
+
+
+def count(text: str) -> float:
+    """`8.03B`, `70b`, `8e9` as a number. Raises UsageError."""
+    expected = "a number such as 8.03B, 70B or 8e9"
+    number, unit = _parted(text, expected)
+    if unit not in _UNITS:
+        raise UsageError(f"{text!r}: expected {expected}")
+    return number * _UNITS[unit]
+
+
+def size(text: str) -> float:
+    """`100GB` (10^9), `100GiB` (2^30), `570K` in bytes. Raises UsageError."""
+    expected = "a size such as 100GB, 570KiB or 1.5T"
+    number, unit = _parted(text, expected)
+    short = unit[:-1] if unit.endswith("b") and unit != "b" else unit
+    if short.endswith("i") and short[:-1] in _BINARY:
+        return number * _BINARY[short[:-1]]
+    if short not in _SIZES:
+        raise UsageError(f"{text!r}: expected {expected}")
+    return number * _SIZES[short]
+
+
+def seconds(text: str) -> float:
+    """`90s`, `15min`, `4h`, `2d` in seconds. Raises UsageError."""
+    expected = "a time such as 90s, 15min, 4h or 2d"
+    number, unit = _parted(text, expected)
+    if unit not in _TIMES:
+        raise UsageError(f"{text!r}: expected {expected}")
+    return number * _TIMES[unit]

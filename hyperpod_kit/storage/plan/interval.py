@@ -1,0 +1,136 @@
+"""How often to save: the expected share of time that saving and failing cost, and the interval at which it is least.
+
+Failures come at random, `mtbf` seconds apart on average. A save stops training for `stall` seconds. Every
+`per_storage`-th capture also goes to storage, where it is durable `persist` seconds later; a share `memory_share` of
+failures leaves memory intact and is answered from the newest capture, the others from the newest durable one.
+
+With one tier this is Daly's model (A higher order estimate of the optimum checkpoint interval for restart dumps, 2006),
+in which a cycle of tau seconds of work costs M e^(R/M) (e^((tau + C)/M) - 1). With two tiers the same is solved for a
+cycle of k segments: E_i = a + b E_(i+1) + (1 - b) E_0. tests/unit/storage/plan/test_interval.py holds both against a
+simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Callable, NamedTuple
+
+MOST_CAPTURES = 200
+"""Captures between two that go to storage, at most."""
+
+
+@dataclass(frozen=True)
+class Failing:
+    """How a job fails and what it costs; all in seconds but the share. `restart`: from a failure to the first step;
+    `load_memory`, `load_storage`: reading a checkpoint back, on top of that."""
+
+    mtbf: float
+    stall: float
+    persist: float = 0.0
+    memory_share: float = 0.0
+    restart: float = 0.0
+    load_memory: float = 0.0
+    load_storage: float = 0.0
+
+
+class Rhythm(NamedTuple):
+    """`every`: seconds of work between two captures; `per_storage`: which capture goes to storage, 1 is each;
+    `waste`: share of all time that is no training, of which `avoidable` is what saving and losing work cost."""
+
+    every: float
+    per_storage: int
+    waste: float
+    avoidable: float
+
+    @property
+    def goodput(self) -> float:
+        """Share of all time that is training which is not lost again."""
+        return 1 - self.waste
+
+    @property
+    def storage_every(self) -> float:
+        """Seconds of work between two that go to storage."""
+        return self.every * self.per_storage
+
+
+def young(stall: float, mtbf: float) -> float:
+    """Seconds between two saves by Young's rule of 1974: the square root of 2 C M. Good while C is far below M."""
+    return math.sqrt(2 * stall * mtbf)
+
+
+def daly(stall: float, mtbf: float) -> float:
+    """The same with Daly's correction, for a C that is not: worth it above about 5 % of M."""
+    if stall >= 2 * mtbf:
+        return mtbf
+    share = stall / (2 * mtbf)
+    return young(stall, mtbf) * (1 + math.sqrt(share) / 3 + share / 9) - stall
+
+
+def waste(failing: Failing, every: float, per_storage: int = 1) -> float:
+    """Share of all time that is no training, 0 to 1, with a capture each `every` seconds of work."""
+    segment = every + failing.stall
+    rate = 1 / failing.mtbf
+    if segment * rate > 600:
+        return 1.0
+    fails = -math.expm1(-segment * rate)
+    good = 1 - fails
+    memory = failing.memory_share
+    # What is lost on storage's side beyond the cycle under way: what was still on its way there.
+    of_memory = _through(failing.restart + failing.load_memory, rate)
+    of_storage = _through(failing.restart + failing.load_storage, rate) + min(failing.persist, segment * per_storage)
+    stays = 1 - fails * memory
+    step = (fails / rate + fails * (memory * of_memory + (1 - memory) * of_storage)) / stays
+    back = good / stays
+    if back <= 0:
+        return 1.0
+    exponent = -per_storage * math.log(back)
+    if exponent > 600:
+        return 1.0
+    # step * (1 + b + ... + b^(k-1)) / b^k, written so that b = 1 (all failures survived by memory) is no special case.
+    whole = step * sum(math.exp(exponent) * back**number for number in range(per_storage))
+    return 1 - every * per_storage / whole
+
+
+def _through(length: float, rate: float) -> float:
+    """Expected seconds to get through `length` seconds when each failure begins them again."""
+    return math.expm1(min(length * rate, 600)) / rate
+
+
+def best(failing: Failing, *, least: float = 1.0, captures: int = MOST_CAPTURES) -> Rhythm:
+    """The rhythm of least waste: no two captures closer than `least` seconds, none to storage before the last one is
+    durable, and at most `captures` for each that goes there."""
+    most = max(least * 2, 20 * failing.mtbf)
+    found: Rhythm | None = None
+    for per_storage in range(1, captures + 1):
+        if per_storage > 1 and not failing.memory_share:
+            break
+        lowest = max(least, (failing.persist - failing.stall * per_storage) / per_storage)
+        every = _lowest(lambda tau, k=per_storage: waste(failing, tau, k), lowest, max(most, lowest * 2))  # type: ignore[misc]
+        one = at(failing, every, per_storage)
+        if found is not None and one.waste > found.waste * 1.0001:
+            break
+        if found is None or one.waste < found.waste * 0.999:
+            found = one
+    assert found is not None
+    return found
+
+
+def at(failing: Failing, every: float, per_storage: int = 1) -> Rhythm:
+    """The rhythm that somebody wants. `avoidable` leaves out the restarts, which no interval changes."""
+    whole = waste(failing, every, per_storage)
+    free = replace(failing, restart=0.0, load_memory=0.0, load_storage=0.0)
+    return Rhythm(every, per_storage, whole, waste(free, every, per_storage))
+
+
+def _lowest(value: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one valley is least: golden section over the logarithm, to 0.01 %."""
+    golden = (math.sqrt(5) - 1) / 2
+    left, right = math.log(low), math.log(high)
+    while right - left > 1e-4:
+        one, two = right - golden * (right - left), left + golden * (right - left)
+        if value(math.exp(one)) <= value(math.exp(two)):
+            right = two
+        else:
+            left = one
+    return math.exp((left + right) / 2)

@@ -1,0 +1,77 @@
+"""How many bytes a checkpoint has, in how many files, and what that needs of shared memory and of parts."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hyperpod_kit.storage.plan.facts import BYTES_PER_PARAMETER, GIB, JobFacts
+
+MIB = 2**20
+MOST_PARTS = 10_000
+"""Of one multipart upload: S3's limit, and Mountpoint's."""
+
+DEFAULT_PART_MIB = 8
+"""Mountpoint's --write-part-size where nothing is said: a file of 78.1 GiB at most."""
+
+SLOTS = 2
+"""Captures that our engine holds in shared memory for each rank."""
+
+
+class CheckpointSize(NamedTuple):
+    """`model`, `optimizer`: bytes of the whole; `files`: that are written at once; `file`: bytes of the largest;
+    `rank`: bytes of a rank's state; `shared_memory`: bytes of /dev/shm that each node needs, 0 where none is used;
+    `part_mib`: the least part size that lets Mountpoint hold `file`."""
+
+    model: float
+    optimizer: float
+    files: int
+    file: float
+    rank: float
+    shared_memory: float
+    part_mib: int
+
+    @property
+    def total(self) -> float:
+        return self.model + self.optimizer
+
+
+def checkpoint_size(facts: JobFacts) -> CheckpointSize:
+    """Of one checkpoint of the job. A full one is two files, of model and optimizer, as in the seeds' table."""
+    of_model, of_optimizer = BYTES_PER_PARAMETER[(facts.dtype, facts.optimizer)]
+    model, optimizer = facts.parameters * of_model, facts.parameters * of_optimizer
+    if facts.custom is not None:
+        model, optimizer = facts.parameters * facts.custom, 0.0
+    total = model + optimizer
+    rank = total / facts.ranks
+    if facts.writer.sharded:
+        file, files = rank, facts.ranks
+    else:
+        file, files = max(model, optimizer), 1
+    held = 0.0 if facts.writer.waits else SLOTS * rank * facts.ranks / facts.nodes
+    return CheckpointSize(model, optimizer, files, file, rank, held, part_mib(file))
+
+
+def part_mib(file: float) -> int:
+    """The least whole number of MiB, 8 or more, of which 10,000 hold `file` bytes."""
+    return max(DEFAULT_PART_MIB, math.ceil(file / MOST_PARTS / MIB))
+
+
+def largest_file(mib: int) -> float:
+    """Bytes of the largest file with parts of so many MiB: 78.1 GiB with 8."""
+    return float(MOST_PARTS * mib * MIB)
+
+
+def open_writers(memory: float, part: int, read_part: int = DEFAULT_PART_MIB) -> int:
+    """Files that Mountpoint 1.24 lets be open for writing with `memory` bytes; the next open() fails with ENOMEM.
+
+    (memory - max(128 MiB, memory / 8) - read part) / write part: Mountpoint's doc/CONFIGURATION.md.
+    """
+    return max(0, int((memory - max(128 * MIB, memory / 8) - read_part * MIB) // (part * MIB)))
+
+
+def gib(value: float) -> str:
+    """Bytes in words."""
+    if value >= 1024 * GIB:
+        return f"{value / GIB / 1024:.2f} TiB"
+    return f"{value / GIB:.2f} GiB" if value >= GIB else f"{value / MIB:.1f} MiB"

@@ -1,0 +1,43 @@
+"""Where training data should lie."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyperpod_kit.storage.plan import data, seeds
+from hyperpod_kit.storage.plan.data import advise
+from hyperpod_kit.storage.plan.facts import DataSet
+
+
+def test_d7_many_small_images_that_training_consumes_fast_lie_on_fsx() -> None:
+    images = DataSet(150e9, 1_281_167, 1_281_167, 20_000, text=False)
+    found = advise(images)
+    assert found.place == "fsx-lustre" and any("first byte" in text for text in found.why)
+
+
+def test_d7_a_language_model_streams() -> None:
+    assert advise(DataSet(100 * 2**30, 1000, 90e6, 3.3)).place == "stream"
+
+
+def test_d7_many_small_text_files_are_merged_and_the_saving_is_said() -> None:
+    found = advise(DataSet(570 * 1024 * 183_960, 183_960, 90e6, 3.3))
+    assert found.place == "merge" and found.merged < found.stream / 20
+    assert f"{found.stream:,.0f} s" in found.why[-1] and "1,024 of 100 MiB" in found.why[-1]
+
+
+def test_one_file_that_is_read_faster_than_a_stream_lies_on_fsx() -> None:
+    assert advise(DataSet(10e12, 1000, 1e6, 100, text=False)).place == "fsx-lustre"
+
+
+def test_d9_the_published_comparison_comes_out_and_its_slip_is_seen() -> None:
+    found = data.streamed_rows()
+    for row in found:
+        assert row.copied_fit == pytest.approx(row.copied, rel=1e-6)
+        assert row.streamed_fit == pytest.approx(row.streamed, rel=1e-6)
+        assert row.train == pytest.approx(27_281_250) and row.train > 9 * row.train_printed
+    assert [round(row.difference, 4) for row in found] == [0.0566, 0.0014]
+    assert data.streaming().each == pytest.approx(0.083, abs=1e-3)
+    assert data.streaming().rate / 2**20 == pytest.approx(313.5, abs=0.5)
+    for tool in ("s3 cp", "s5cmd"):
+        for row in (one for one in seeds.BULK if one.tool == tool):
+            assert data.copying(tool).seconds(row.files, row.files * row.size) == pytest.approx(row.seconds, rel=1e-6)

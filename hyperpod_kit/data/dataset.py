@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,12 @@ from hyperpod_kit.errors import BadRecord
 
 MEMORY = 256 << 20
 _FILES_REMEMBERED = 4096
+_SCAN: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _LINES = ("lines",)
+_AHEAD = ("lines", "whole")
+_NEAR = 20
+"""Bits of the distance within which one hint to the kernel is enough."""
+_HINTS_KEPT = 1024
 _BY_RANGE = ("lines", "tar", "whole")
 
 
@@ -55,6 +61,7 @@ class IndexedDataset:
         self._files = self._new_files()
         self._readers: dict[str, RecordReader] = {}
         self._known: dict[int, IndexedFile] = {}
+        self._hinted: dict[int, None] = {}
 
     decodes = True
     """Its numbers are those of records, each of which is good or bad by itself."""
@@ -69,20 +76,21 @@ class IndexedDataset:
         """Several samples, in the order asked for. Raises BadRecord, ChangedFile, DataUnavailable."""
         asked = np.asarray(numbers, dtype=np.int64)
         numbers_of_files, starts, lengths = self.index.where(asked)
-        files = [self._file(number) for number in numbers_of_files.tolist()]
         if self.index.formats == _LINES:
             lines = self._reader("lines")
             assert isinstance(lines, LineReader)
-            return self._made(lines.records(files, starts, lengths), files, asked, starts)
+            found = lines.records(self._file, numbers_of_files, starts, lengths)
+            return self._made(found, numbers_of_files, asked, starts)
+        files = [self._file(number) for number in numbers_of_files.tolist()]
         ranges = list(zip(files, starts.tolist(), lengths.tolist(), strict=True))
         if len(ranges) > 1 and self._files.by_others:
             self._files.prepare(one for one in ranges if one[0].format in _BY_RANGE)
         # One is done with before the next one is read: a transform may make little of much.
         records = (self._reader(file.format).record(file, start, length) for file, start, length in ranges)
-        return self._made(records, files, asked, starts)
+        return self._made(records, numbers_of_files, asked, starts)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_files": None, "_readers": {}, "_known": {}}
+        return {**self.__dict__, "_files": None, "_readers": {}, "_known": {}, "_hinted": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -96,6 +104,30 @@ class IndexedDataset:
     def bytes_read(self) -> int:
         """Bytes that this process has read from the sources."""
         return self._files.bytes_read
+
+    def ahead(self, numbers: Numbers) -> None:
+        """These samples are asked for soon, by this process: have the kernel fetch lines and whole files meanwhile.
+
+        Of files on the machine's own disks alone: to open one on a mount may take long, and the trainer would wait."""
+        if set(self.index.formats) - set(_AHEAD) or any(source.startswith("s3://") for source in self.index.sources):
+            return
+        files, starts, lengths = self.index.where(numbers)
+        if "lines" in self.index.formats:
+            lines = self._reader("lines")
+            assert isinstance(lines, LineReader)
+            lines.windows.expect(files, starts, lengths)
+        if self._files.by_others:
+            return
+        places, first = np.unique((files << 44) | (starts >> _NEAR), return_index=True)
+        for place, file, start, length in zip(
+            places.tolist(), files[first].tolist(), starts[first].tolist(), lengths[first].tolist(), strict=True
+        ):
+            if place not in self._hinted:
+                self._hinted[place] = None
+                begin = start >> _NEAR << _NEAR
+                self._files.will_need(self._file(file), begin, max(1 << _NEAR, start + length - begin))
+        for known in list(self._hinted)[:-_HINTS_KEPT]:
+            del self._hinted[known]
 
     def _file(self, number: int) -> IndexedFile:
         found = self._known.get(number)
@@ -111,13 +143,11 @@ class IndexedDataset:
             found = self._readers[name] = module_of(name).reader(self._files, self._memory)
         return found
 
-    def _made(
-        self, records: Iterable[Any], files: Sequence[IndexedFile], numbers: Numbers, starts: Numbers
-    ) -> list[Any]:
+    def _made(self, records: Iterable[Any], files: Numbers, numbers: Numbers, starts: Numbers) -> list[Any]:
         """Samples of records."""
         if self._decode:
-            places = zip(records, files, numbers.tolist(), starts.tolist(), strict=True)
-            records = (decoded(*place) for place in places)
+            known = map(self._file, files.tolist())
+            records = map(decoded, records, known, numbers.tolist(), starts.tolist())
         return list(records) if self._transform is None else [self._transform(record) for record in records]
 
 
@@ -126,11 +156,22 @@ def decoded(record: Any, file: IndexedFile, number: int, start: int) -> Any:
     if not isinstance(record, bytes) or file.format == "whole":
         return record
     try:
-        return json.loads(record) if _is_json(file.path) else record.decode()
+        return _from_json(record) if _is_json(file.path) else record.decode()
     except (ValueError, RecursionError) as err:
         raise BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}") from None
 
 
+def _from_json(record: bytes) -> Any:
+    """`json.loads`, whose looks for another encoding and for white space cost as much as a short line."""
+    try:
+        text = record.decode()
+        found, end = _SCAN(text, 0)
+    except (ValueError, StopIteration):
+        return json.loads(record)
+    return found if end == len(text) else json.loads(record)
+
+
+@functools.lru_cache(_FILES_REMEMBERED)
 def _is_json(path: str) -> bool:
     name = path.rpartition("/")[2].lower()
     return ".json" in name or ".ndjson" in name

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hyperpod_kit.data import lost_storage
+from hyperpod_kit.data.ahead import ComingSamples
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
 from hyperpod_kit.data.bijection import mixed
 from hyperpod_kit.data.ledger import SampleLedger
@@ -84,6 +85,7 @@ class ElasticLoader(DataLoader[Any]):
             meant={"last": sampler.course.last.value, **self._meant()},
             launch=launch,
         )
+        self._reads_ahead = dataset if hasattr(dataset, "ahead") and not options.get("num_workers") else None
         self._bad: BadCount | None = None
         if OnBad(on_bad) is OnBad.SKIP:
             if not getattr(dataset, "decodes", False):
@@ -207,6 +209,9 @@ class ElasticLoader(DataLoader[Any]):
         self._jumped = False
         batch: RankBatch | None = None
         expected = self._elastic.batches(self.position)
+        coming = self._reads_ahead and ComingSamples(
+            self._reads_ahead, self._elastic.batches(self.position), self._elastic.batch_size
+        )
         for received in watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck):
             batch = next(expected)
             bad: tuple[tuple[int, str], ...] = ()
@@ -217,6 +222,8 @@ class ElasticLoader(DataLoader[Any]):
                 self._ledger.received(batch.step, batch.samples.tolist(), [number for number, _ in bad])
             self._fillers = batch.fillers
             self._elastic.position = batch.step.after
+            if coming:
+                coming.received()
             yield received
             if self._jumped:
                 return  # the position was set in the loop's body

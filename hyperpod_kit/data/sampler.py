@@ -14,7 +14,7 @@ from hyperpod_kit.data.position import Course, DataStep, Last
 _AHEAD = 4096
 """Samples whose numbers are computed at once: one by one they would cost more than reading them."""
 
-_KNOWN = 4
+_KNOWN = 8
 """Of these, that are kept: workers are asked for batches before the trainer has the ones before them."""
 
 

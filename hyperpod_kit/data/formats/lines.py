@@ -59,26 +59,28 @@ class LineReader:
 
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
-        self._windows = ReadWindows(files, memory)
+        self.windows = ReadWindows(files, memory)
         self._hinted: dict[tuple[str, int], None] = {}
 
-    def records(self, files: Sequence[Any], starts: Numbers, lengths: Numbers) -> list[bytes]:
-        """The bytes of several lines, each without its end."""
-        numbers = np.fromiter((file.number for file in files), np.int64, len(files))
-        found = self._windows.find(files, numbers, starts, lengths)
+    def records(
+        self, file: Callable[[int], Any], numbers: Numbers, starts: Numbers, lengths: Numbers
+    ) -> Sequence[bytes]:
+        """The bytes of several lines, each without its end; `file` gives the one of a number."""
+        found = self.windows.find(file, numbers, starts, lengths)
+        if all(found):
+            return _without_ends(found) if self.windows.carriage_returns else found
         missing = [n for n, data in enumerate(found) if not data]
-        if missing:
-            places = [(files[n], int(starts[n]), int(lengths[n])) for n in missing]
-            if len(missing) > 1 and self._files.by_others:
-                self._files.prepare(places)
-            for n, place in zip(missing, places, strict=True):
-                found[n] = self._read(*place)
-        return [data[:-1] if data[-1:] == b"\r" else data for data in found]
+        places = [(file(int(numbers[n])), int(starts[n]), int(lengths[n])) for n in missing]
+        if len(missing) > 1 and self._files.by_others:
+            self._files.prepare(places)
+        others = list(found)
+        for n, place in zip(missing, places, strict=True):
+            others[n] = self._read(*place)
+        return _without_ends(others)
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
-        data = self._read(file, start, length)
-        return data[:-1] if data[-1:] == b"\r" else data
+        return _without_ends([self._read(file, start, length)])[0]
 
     def _read(self, file: Any, start: int, length: int) -> bytes:
         around = (file.path, start // _AHEAD)
@@ -89,6 +91,11 @@ class LineReader:
             if len(self._hinted) > _REMEMBERED:
                 del self._hinted[next(iter(self._hinted))]
         return self._files.read(file, start, length)
+
+
+def _without_ends(lines: Sequence[bytes]) -> list[bytes]:
+    """Without the first half of \\r\\n."""
+    return [data[:-1] if data[-1:] == b"\r" else data for data in lines]
 
 
 def reader(files: SourceFiles, memory: int) -> RecordReader:

@@ -36,7 +36,7 @@ class WholeReader:
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The file's bytes."""
         data = self._files.read(file, start, length)
-        self._files.forget(file.path)
+        self._files.done_with(file.path)
         return data
 
 

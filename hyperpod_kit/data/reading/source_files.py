@@ -125,6 +125,10 @@ class SourceFiles:
     def forget(self, path: str) -> None:
         """Close a file, to open it again by its path."""
         self._mounts.look_again(path)
+        self.done_with(path)
+
+    def done_with(self, path: str) -> None:
+        """Close a file that is not read again soon."""
         file = self._own().pop(path, None)
         if file is not None:
             file.close()

@@ -50,7 +50,7 @@ def test_with_room_for_a_few_pieces_the_lines_are_the_same(index):
     for _ in range(200):
         asked = [dice.randrange(2 * LINES) for _ in range(40)]
         assert data.__getitems__(asked) == [every[n] for n in asked]
-    assert len(data._readers["lines"]._windows._pieces) <= 3
+    assert len(data._readers["lines"].windows._pieces) <= 3
 
 
 def test_pieces_that_are_not_worth_it_are_not_read(index, monkeypatch):
@@ -64,6 +64,17 @@ def test_pieces_that_are_not_worth_it_are_not_read(index, monkeypatch):
     asked = [dice.randrange(2 * LINES) for _ in range(40)]
     data.__getitems__(asked)
     assert data.bytes_read - before == int(index.where(np.array(asked))[2].sum())
+
+
+def test_what_comes_soon_is_read_in_pieces_at_once(index, monkeypatch):
+    """No line of them is read by itself first."""
+    data = IndexedDataset(index)
+    data.ahead(np.arange(500, 1500))
+    reads = []
+    real = data._files.read
+    monkeypatch.setattr(data._files, "read", lambda *range: reads.append(range) or real(*range))
+    assert data.__getitems__(list(range(500, 1500))) == text_of(index)[500:1500]
+    assert len(reads) <= 2
 
 
 def test_the_first_batch_reads_its_own_lines(index):

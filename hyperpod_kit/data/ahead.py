@@ -17,7 +17,7 @@ _SAMPLES = 8192
 class ComingSamples:
     """Tells `dataset.ahead(numbers)` of what comes after a batch: one to two portions of up to 16 MiB each.
 
-    Nothing is told before the first batch has been received: a start reads what it needs and nothing else.
+    Nothing is told with the first batch: a start reads what it needs and nothing else.
     """
 
     def __init__(self, dataset: Any, batches: Iterable[RankBatch], batch_size: int) -> None:
@@ -31,6 +31,8 @@ class ComingSamples:
     def received(self) -> None:
         """The trainer has one batch more."""
         self._received += self._batch_size
+        if self._received == self._batch_size:
+            return
         while self._told < self._received + self._portion:
             portion: list[RankBatch] = []
             for batch in self._batches:

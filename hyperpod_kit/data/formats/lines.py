@@ -61,6 +61,7 @@ class LineReader:
         self._files = files
         self.windows = ReadWindows(files, memory)
         self._hinted: dict[tuple[str, int], None] = {}
+        self._begun = False
 
     def records(
         self, file: Callable[[int], Any], numbers: Numbers, starts: Numbers, lengths: Numbers
@@ -71,20 +72,25 @@ class LineReader:
             return _without_ends(found) if self.windows.carriage_returns else found
         missing = [n for n, data in enumerate(found) if not data]
         places = [(file(int(numbers[n])), int(starts[n]), int(lengths[n])) for n in missing]
-        if len(missing) > 1 and self._files.by_others:
+        if not self._begun:
+            # Where training goes on, nothing is fetched but what the first batch is made of, side by side.
+            for place in places:
+                self._files.will_need(*place)
+        elif len(missing) > 1 and self._files.by_others:
             self._files.prepare(places)
         others = list(found)
         for n, place in zip(missing, places, strict=True):
-            others[n] = self._read(*place)
+            others[n] = self._read(*place, hint=self._begun)
+        self._begun = True
         return _without_ends(others)
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
         return _without_ends([self._read(file, start, length)])[0]
 
-    def _read(self, file: Any, start: int, length: int) -> bytes:
+    def _read(self, file: Any, start: int, length: int, *, hint: bool = True) -> bytes:
         around = (file.path, start // _AHEAD)
-        if around not in self._hinted and not file.path.startswith("s3://"):
+        if hint and around not in self._hinted and not file.path.startswith("s3://"):
             # Samples of a block come soon and in another order, which no read-ahead of the kernel would guess.
             self._files.will_need(file, around[1] * _AHEAD, _AHEAD + length)
             self._hinted[around] = None

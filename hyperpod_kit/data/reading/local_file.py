@@ -14,6 +14,7 @@ class LocalFile:
         found = os.fstat(self._handle)
         self.size = found.st_size
         self.mtime_ns = found.st_mtime_ns
+        self._hinted = False
 
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
@@ -46,7 +47,11 @@ class LocalFile:
         return found.st_size, found.st_mtime_ns
 
     def will_need(self, offset: int, length: int) -> None:
-        """Have the kernel fetch a range while something else is done."""
+        """Have the kernel fetch a range while something else is done. From then on it guesses no more by itself: of
+        hints it makes a pattern, and reads megabytes that nobody asked for."""
+        if not self._hinted:
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
+            self._hinted = True
         os.posix_fadvise(self._handle, offset, length, os.POSIX_FADV_WILLNEED)
 
     def close(self) -> None:

@@ -20,6 +20,7 @@ from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.loader import ElasticLoader
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.system import page_cache
 
 _PIECE = 4 << 20
 
@@ -61,12 +62,7 @@ def forget_pages(paths: Sequence[str]) -> bool:
     """Have the kernel drop what it holds of these files, so that the next read is the disk's. False for objects."""
     if any(path.startswith("s3://") for path in paths):
         return False
-    for path in paths:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(handle)
+    page_cache.forget(paths)
     return True
 
 

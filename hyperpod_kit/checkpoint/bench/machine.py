@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.system import mountinfo
+from hyperpod_kit.system import mountinfo, page_cache
 
 _QUIET_CORES = 0.15
 _LOOK_SECONDS = 0.1
@@ -81,10 +81,5 @@ def empty_page_cache(files: list[Path]) -> str:
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
         return "dropped"
     except OSError:
-        for path in files:
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-            finally:
-                os.close(fd)
+        page_cache.forget(map(str, files))
         return "fadvise"

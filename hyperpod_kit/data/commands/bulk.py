@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 
 from hyperpod_kit.data.bulk import corpus
 from hyperpod_kit.data.bulk import merge as merging
 from hyperpod_kit.data.bulk import stage as staging
+from hyperpod_kit.data.bulk.destination import watched
 from hyperpod_kit.data.commands.progress import ByteLine, size
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import DataUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 
 _MIB = 1 << 20
@@ -21,16 +23,17 @@ def stage(args: argparse.Namespace) -> int:
         raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
     line = ByteLine("staging")
     try:
-        found = staging.stage(
-            args.source,
-            args.out,
-            rate=args.rate * _MIB if args.rate else None,
-            workers=args.workers,
-            dry_run=args.dry_run,
-            wait=args.wait,
-            answer=args.answer,
-            progress=line.advance,
-        )
+        with watched(args.out, args.answer, _end):
+            found = staging.stage(
+                args.source,
+                args.out,
+                rate=args.rate * _MIB if args.rate else None,
+                workers=args.workers,
+                dry_run=args.dry_run,
+                wait=args.wait,
+                answer=args.answer,
+                progress=line.advance,
+            )
     finally:
         line.end()
     if args.json:
@@ -45,6 +48,12 @@ def stage(args: argparse.Namespace) -> int:
     if found.by_size:
         terminal.out(f"of {found.by_size} of them only the size could be compared: their ETags are no digests")
     return 0
+
+
+def _end(error: DataUnavailable) -> None:
+    """At once: the threads that write would be waited for otherwise."""
+    terminal.error(error.message, error.hint)
+    os._exit(error.exit_code)
 
 
 def merge(args: argparse.Namespace) -> int:

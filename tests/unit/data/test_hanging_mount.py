@@ -11,8 +11,10 @@ import time
 
 import pytest
 
-from tests.unit.node.serving_fuse import serving_mount
-from tests.unit.node.silent_fuse import silent_mount
+from hyperpod_kit.data.bulk.staging import OWN
+from tests.support.serving_fuse import serving_mount
+from tests.support.silent_fuse import silent_mount
+from tests.support.wait import until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
 
@@ -30,9 +32,17 @@ def data(*words):
 
 
 @pytest.mark.parametrize(
-    "words", [["index", "SRC", "--out", "OUT"], ["index", "SRC/*.txt", "--out", "OUT"], ["stage", "SRC", "OUT"]]
+    "words",
+    [
+        ["index", "SRC", "--out", "OUT"],
+        ["index", "SRC/*.txt", "--out", "OUT"],
+        ["stage", "SRC", "OUT"],
+        ["stage", "OUT", "SRC"],
+    ],
 )
 def test_a_mount_that_hangs_from_the_beginning(tmp_path, words):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.txt").write_text("a\n")
     with silent_mount(tmp_path / "mount"):
         places = {"SRC": str(tmp_path / "mount"), "OUT": str(tmp_path / "out")}
         code, said, seconds = data(
@@ -78,6 +88,27 @@ def test_one_that_hangs_later(tmp_path, mount):
     finally:
         daemon.send_signal(signal.SIGCONT)
     assert data("stage", place, tmp_path / "copy")[0] == 0, "it goes on"
+
+
+def test_a_destination_that_hangs_later(tmp_path, mount):
+    """In the middle of a file: the command would write to it for ever."""
+    place, daemon = mount
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "large.txt").write_bytes(bytes(4 << 20))
+    words = ["stage", str(tmp_path / "source"), str(place / "copy"), "--rate", "1", "--answer", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "hyperpod_kit.data.cli", *words], stderr=subprocess.PIPE, text=True
+    ) as command:
+        parts = place / "copy" / OWN / "parts"
+        until(lambda: parts.is_dir() and any(parts.iterdir()))
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            said = command.communicate(timeout=60)[1]
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+    assert command.returncode == 74 and "no answer for 1 s" in said and str(place) in said, said
+    assert data("stage", tmp_path / "source", place / "copy")[0] == 0, "it goes on"
+    assert (place / "copy" / "large.txt").read_bytes() == bytes(4 << 20)
 
 
 def test_one_that_is_dead(tmp_path, mount):

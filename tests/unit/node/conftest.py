@@ -16,7 +16,8 @@ from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.node.health import check_cycle
-from tests.unit.node import fakes, serving_fuse, silent_fuse, swept
+from tests.support import serving_fuse, silent_fuse
+from tests.unit.node import fakes, swept
 
 CHECKOUT = Path(__file__).parents[3]
 PROGRAMS = (

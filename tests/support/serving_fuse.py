@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Iterator
 
-CHECKOUT = Path(__file__).parents[3]
+CHECKOUT = Path(__file__).parents[2]
 
 
 @contextlib.contextmanager

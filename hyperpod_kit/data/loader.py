@@ -85,7 +85,6 @@ class ElasticLoader(DataLoader[Any]):
             meant={"last": sampler.course.last.value, **self._meant()},
             launch=launch,
         )
-        self._reads_ahead = dataset if hasattr(dataset, "ahead") and not options.get("num_workers") else None
         self._bad: BadCount | None = None
         if OnBad(on_bad) is OnBad.SKIP:
             if not getattr(dataset, "decodes", False):
@@ -209,9 +208,9 @@ class ElasticLoader(DataLoader[Any]):
         self._jumped = False
         batch: RankBatch | None = None
         expected = self._elastic.batches(self.position)
-        coming = self._reads_ahead and ComingSamples(
-            self._reads_ahead, self._elastic.batches(self.position), self._elastic.batch_size
-        )
+        coming = None
+        if hasattr(self.dataset, "ahead") and not self.num_workers:
+            coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
         for received in watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck):
             batch = next(expected)
             bad: tuple[tuple[int, str], ...] = ()

@@ -1,5 +1,7 @@
 """What the kernel keeps of files, and how to have it forget that."""
 
+from __future__ import annotations
+
 import os
 from typing import Iterable
 

@@ -47,8 +47,8 @@ class LocalFile:
         return found.st_size, found.st_mtime_ns
 
     def will_need(self, offset: int, length: int) -> None:
-        """Have the kernel fetch a range while something else is done. From then on it guesses no more by itself: of
-        hints it makes a pattern, and reads megabytes that nobody asked for."""
+        """Have the kernel fetch a range while something else is done. From then on it does not guess by itself what
+        comes: who gives hints knows that."""
         if not self._hinted:
             os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
             self._hinted = True

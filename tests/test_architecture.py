@@ -335,7 +335,7 @@ BY_HAND = {
         "rehearsal/image.py",
         "system/atomic_file.py",
     },
-    "fcntl.flock(": {"system/file_lock.py"},
+    "fcntl.flock(": {"storage/bench/probes.py", "system/file_lock.py"},
     '.partition(" - ")': {"system/mountinfo.py"},
     "fields[19]": {"system/process.py"},
 }

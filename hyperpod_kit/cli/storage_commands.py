@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hyperpod_kit.cli.storage_bench_command import bench
 from hyperpod_kit.cli.storage_plan_command import plan
 
 
@@ -13,3 +14,4 @@ def storage() -> None:
 
 
 storage.add_command(plan)
+storage.add_command(bench)

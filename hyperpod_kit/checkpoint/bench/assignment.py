@@ -17,7 +17,7 @@ class Assignment:
     `deadline`: the time.monotonic() after which LEAST samples are enough, the same clock in all processes of a
     machine; `tag` names the files of this start. A result says what is left of the patience."""
 
-    phase: str  # save, train, leave, cold or hot
+    phase: str  # save, train, leave, cold, hot, or replay- and a writer
     size: str
     mode: str
     rank: int

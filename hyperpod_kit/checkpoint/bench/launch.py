@@ -15,7 +15,7 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.bench import machine, rank
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
-from hyperpod_kit.checkpoint.bench.workload import MODES
+from hyperpod_kit.checkpoint.bench.workload import ranks_of
 from hyperpod_kit.environment import HPK_FAILPOINT, HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_SHM_DIR
 
 _LONGEST = 420.0
@@ -82,7 +82,7 @@ class Bench:
         """Run all ranks of a phase; rank 0's result, with `digests` of all. After `deadline` (time.monotonic()) the
         least number of samples is enough. Raises BenchError."""
         self._count += 1
-        world = MODES[mode]
+        world = ranks_of(mode)
         assignments = [
             Assignment(
                 phase,

@@ -58,6 +58,10 @@ def _work(assignment: Assignment) -> dict[str, Any]:
         result = saving.Saving(peers, work, directory, assignment, patience).run()
     elif assignment.phase == "train":
         result = training.measure(peers, work, directory, assignment)
+    elif assignment.phase.startswith("replay-"):
+        from hyperpod_kit.checkpoint.bench.replaying import Replaying
+
+        result = Replaying(peers, work, directory).run(assignment.phase.partition("-")[2], assignment.repeat)
     elif assignment.phase == "leave":
         result = restoring.leave_in_memory(work, root)
     else:

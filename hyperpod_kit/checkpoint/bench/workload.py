@@ -24,9 +24,24 @@ class Size:
     positions: int = 1024
 
 
-SIZES = {"tiny": Size(2, 128, 4096, 128), "0.5g": Size(5, 512), "2g": Size(18, 768)}
+SIZES: dict[str, Size] = {"tiny": Size(2, 128, 4096, 128), "0.5g": Size(5, 512), "2g": Size(18, 768)}
 MODES = {"single": 1, "fsdp2": 2}
 """How the state lies, and the number of ranks."""
+
+
+def ranks_of(mode: str) -> int:
+    """Of a mode of MODES, or of `fsdp2x8`: eight."""
+    return MODES[mode] if mode in MODES else int(mode.partition("x")[2])
+
+
+def size_of(name: str) -> Size:
+    """Of SIZES, or about as many bytes as the number that `name` is."""
+    if name in SIZES:
+        return SIZES[name]
+    parameters = int(name) / 12
+    width = 128 if parameters < 16e6 else 512 if parameters < 1e9 else 2048
+    layers = max(1, round((parameters - 4096 * width) / (12 * width * width)))
+    return Size(layers, width, 4096, 128)
 
 
 class Block(nn.Module):
@@ -77,10 +92,10 @@ class Workload:
 
     def __init__(self, size: str, mode: str, peers: Peers, *, seed: int = 1, zeros: bool = False) -> None:
         """`zeros`: a state that a restore must bring back."""
-        self.size = SIZES[size]
+        self.size = size_of(size)
         with torch.device("meta"):
             self.model = Gpt(self.size)
-        if mode == "fsdp2":
+        if mode.startswith("fsdp2"):
             from torch.distributed.device_mesh import init_device_mesh
             from torch.distributed.fsdp import fully_shard
 

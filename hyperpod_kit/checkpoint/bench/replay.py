@@ -1,0 +1,44 @@
+"""A checkpoint written as a training job writes it, for `hyperpod-kit storage bench`: a program of its own, as it needs
+torch. Prints one JSON object; leaves nothing behind, also when it is stopped."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.bench import launch
+from hyperpod_kit.checkpoint.bench.replaying import WRITERS
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
+    args = build_parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
+    mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
+    with launch.Bench(args.dir, places.base(), 0.0) as scratch:
+        try:
+            phase = f"replay-{args.writer}"
+            found = scratch.phase(phase, str(args.bytes), mode, args.repeat, scratch.place("replay"), 0.0)
+        except launch.BenchError as err:
+            print(json.dumps({"error": str(err).splitlines()[0]}))
+            return 1
+    print(json.dumps({name: found[name] for name in ("writer", "ranks", "size", "seconds", "stall")}))
+    return 0
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dir", type=Path, required=True, help="an empty directory on the storage to measure")
+    parser.add_argument("--writer", choices=WRITERS, required=True)
+    parser.add_argument("--ranks", type=int, required=True)
+    parser.add_argument("--bytes", type=int, required=True, help="of one checkpoint, about")
+    parser.add_argument("--repeat", type=int, default=2, help="saves after the first")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

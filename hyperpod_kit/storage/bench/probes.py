@@ -1,0 +1,142 @@
+"""What a mount can do, found by doing it: a dozen small operations in a scratch directory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Callable, Dict, NamedTuple
+
+
+class ProbeResult(NamedTuple):
+    """`can`: whether it works; `why`: the error when it does not, what was seen where that says more."""
+
+    can: bool
+    why: str = ""
+
+
+def probe(directory: Path) -> Dict[str, ProbeResult]:
+    """Every capability by name, in an empty directory that is the caller's to remove."""
+    found = {}
+    for name, attempt in _PROBES.items():
+        place = directory / name
+        place.mkdir()
+        try:
+            found[name] = attempt(place)
+        except OSError as err:
+            found[name] = ProbeResult(False, err.strerror or str(err))
+    return found
+
+
+def _written(path: Path, data: bytes = b"old") -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def _rename(place: Path) -> ProbeResult:
+    os.rename(_written(place / "a"), place / "b")
+    return ProbeResult((place / "b").read_bytes() == b"old" and not (place / "a").exists())
+
+
+def _rename_over(place: Path) -> ProbeResult:
+    os.rename(_written(place / "a", b"new"), _written(place / "b"))
+    return ProbeResult((place / "b").read_bytes() == b"new")
+
+
+def _rename_directory(place: Path) -> ProbeResult:
+    (place / "a").mkdir()
+    _written(place / "a" / "file")
+    os.rename(place / "a", place / "b")
+    return ProbeResult((place / "b" / "file").exists())
+
+
+def _append(place: Path) -> ProbeResult:
+    path = _written(place / "a")
+    with path.open("ab") as file:
+        file.write(b"er")
+    return ProbeResult(path.read_bytes() == b"older")
+
+
+def _overwrite(place: Path) -> ProbeResult:
+    path = _written(place / "a", b"old" * 1000)
+    with path.open("r+b") as file:
+        file.seek(3)
+        file.write(b"NEW")
+    return ProbeResult(path.read_bytes() == b"oldNEW" + b"old" * 998)
+
+
+def _flock(place: Path) -> ProbeResult:
+    """That a lock keeps a second opener out, which is more than that the call succeeds. By hand: it is the call itself
+    that is looked at."""
+    path = _written(place / "a")
+    with path.open("rb") as one, path.open("rb") as two:
+        fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(two, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return ProbeResult(True)
+    return ProbeResult(False, "two openers had the lock at once")
+
+
+def _atime(place: Path) -> ProbeResult:
+    """Whether a read moves the access time: the file is aged first, for relatime moves only an old one."""
+    path = _written(place / "a")
+    os.utime(path, (1e9, 1e9 + 1))
+    before = path.stat().st_atime
+    if before != 1e9:
+        return ProbeResult(False, "an access time cannot be set")
+    path.read_bytes()
+    return ProbeResult(
+        path.stat().st_atime > before + 1, "" if path.stat().st_atime > before + 1 else "a read moved nothing"
+    )
+
+
+def _hard_link(place: Path) -> ProbeResult:
+    os.link(_written(place / "a"), place / "b")
+    return ProbeResult((place / "b").stat().st_nlink == 2)
+
+
+def _symbolic_link(place: Path) -> ProbeResult:
+    os.symlink("a", place / "b")
+    return ProbeResult(os.readlink(place / "b") == "a")
+
+
+def _mode(place: Path) -> ProbeResult:
+    path = _written(place / "a")
+    path.chmod(0o640)
+    return ProbeResult(path.stat().st_mode & 0o777 == 0o640)
+
+
+def _sync_directory(place: Path) -> ProbeResult:
+    fd = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return ProbeResult(True)
+
+
+def _exclusive(place: Path) -> ProbeResult:
+    """That a file which is there cannot be made again."""
+    path = _written(place / "a")
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return ProbeResult(True)
+    return ProbeResult(False, "two made the same file")
+
+
+_PROBES: Dict[str, Callable[[Path], ProbeResult]] = {
+    "rename": _rename,
+    "rename_over": _rename_over,
+    "rename_directory": _rename_directory,
+    "append": _append,
+    "overwrite": _overwrite,
+    "exclusive_create": _exclusive,
+    "flock": _flock,
+    "atime": _atime,
+    "hard_link": _hard_link,
+    "symbolic_link": _symbolic_link,
+    "mode": _mode,
+    "sync_directory": _sync_directory,
+}

@@ -1,0 +1,63 @@
+"""What the samples say: time to the first byte, bandwidth of a stream, and where more streams stop helping. Pure."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Sequence
+
+from hyperpod_kit.storage.bench.streams import StreamSample
+
+
+class StreamShape(NamedTuple):
+    """`first`: seconds before bytes flow; `stream`: bytes a second of one stream; `whole`: of all together, None when
+    it was never reached; `knee`: streams from which on more do not help, None with `whole`; `error`: greatest relative
+    error of a sample's time."""
+
+    first: float
+    stream: float
+    whole: float | None
+    knee: float | None
+    error: float
+
+    def seconds(self, streams: int, size: float) -> float:
+        """Of `streams` streams with `size` bytes in all."""
+        rate = self.stream * streams
+        return self.first + size / (min(rate, self.whole) if self.whole is not None else rate)
+
+
+NO_GAIN = 0.8
+"""Twice the streams that give less than this share of twice the rate have met a limit."""
+
+
+def shape(samples: Sequence[StreamSample]) -> StreamShape | None:
+    """Of samples of one kind; None without a sample of one stream. Two sizes of one stream are needed for `first`."""
+    alone = sorted((one for one in samples if one.streams == 1), key=lambda one: one.size)
+    if not alone:
+        return None
+    first, stream = _line([(float(one.size), one.seconds) for one in alone])
+    whole = _whole(first, stream, samples)
+    made = StreamShape(first, stream, whole, None if whole is None else whole / stream, 0.0)
+    worst = max(abs(made.seconds(one.streams, one.size) / one.seconds - 1) for one in samples)
+    return made._replace(error=worst)
+
+
+def _whole(first: float, stream: float, samples: Sequence[StreamSample]) -> float | None:
+    """The rate that many streams do not get beyond, None when each still has its own rate."""
+    rates = [(one.streams, one.size / max(one.seconds - first, 1e-9)) for one in samples if one.streams > 1]
+    limited = [rate for count, rate in rates if rate < NO_GAIN * count * stream]
+    return max(rate for _, rate in rates) if limited else None
+
+
+def _line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """(seconds at 0 bytes, bytes a second): the line of least relative error; through 0 when there is one size."""
+    weights = [1 / seconds**2 for _, seconds in points]
+    total = sum(weights)
+    mean_x = sum(weight * x for weight, (x, _) in zip(weights, points)) / total
+    mean_y = sum(weight * y for weight, (_, y) in zip(weights, points)) / total
+    spread = sum(weight * (x - mean_x) ** 2 for weight, (x, _) in zip(weights, points))
+    if spread <= 1e-12 * total * mean_x**2:
+        return 0.0, mean_x / mean_y
+    slope = sum(weight * (x - mean_x) * (y - mean_y) for weight, (x, y) in zip(weights, points)) / spread
+    at_zero = mean_y - slope * mean_x
+    if slope <= 0 or at_zero < 0:  # noise: larger files took less, or less than nothing at 0 bytes
+        return 0.0, mean_x / mean_y
+    return at_zero, 1 / slope

@@ -1,0 +1,130 @@
+"""Own streams: so many threads that write or read one file each, to the fsync; seconds of the slowest.
+
+Bytes cannot be compressed, and come from memory that is there. Reads bypass the page cache (O_DIRECT) where the file
+system lets them, and drop it first where not; what is still in it is said beside the rate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from hyperpod_kit.storage.bench import residency
+
+BLOCK = 4 * 2**20
+
+
+class StreamSample(NamedTuple):
+    """`kind`: write or read; `size`: bytes of all streams; `direct`: past the page cache; `cached`: share of what was
+    read that memory had already."""
+
+    kind: str
+    streams: int
+    size: int
+    seconds: float
+    direct: bool
+    cached: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second of all streams together."""
+        return self.size / self.seconds
+
+
+def write(directory: Path, streams: int, each: int) -> StreamSample:
+    """`streams` new files of `each` bytes (whole blocks), written at once and synced. Raises OSError."""
+    with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
+        view[:] = os.urandom(BLOCK)
+        direct = [False] * streams
+
+        def one(number: int, stop: threading.Event) -> None:
+            fd, direct[number] = _opened(directory / str(number), os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            try:
+                left = each
+                while left > 0 and not stop.is_set():
+                    left -= os.write(fd, view[: min(BLOCK, left)])
+                os.fsync(fd)
+            finally:
+                os.close(fd)  # Mountpoint uploads here, and here it says that it failed
+
+        seconds = _together(one, streams)
+    return StreamSample("write", streams, streams * each, seconds, all(direct))
+
+
+def read(directory: Path, streams: int) -> StreamSample:
+    """The files that `write` made, each by a thread. Raises OSError."""
+    paths = [directory / str(number) for number in range(streams)]
+    cached = []
+    for path in paths:
+        residency.drop(path)
+        with contextlib.suppress(OSError):  # a FUSE mount without mmap
+            cached.append(residency.resident(path))
+    sizes, direct = [0] * streams, [False] * streams
+
+    def one(number: int, stop: threading.Event) -> None:
+        fd, direct[number] = _opened(paths[number], os.O_RDONLY)
+        try:
+            with mmap.mmap(-1, BLOCK) as block, memoryview(block) as view:
+                while not stop.is_set() and (got := os.readv(fd, [view])):
+                    sizes[number] += got
+        finally:
+            os.close(fd)
+
+    seconds = _together(one, streams)
+    return StreamSample("read", streams, sum(sizes), seconds, all(direct), max(cached, default=0.0))
+
+
+def _opened(path: Path, flags: int) -> tuple[int, bool]:
+    """A descriptor, and whether it is past the page cache."""
+    try:
+        return os.open(path, flags | os.O_DIRECT, 0o600), True
+    except FileExistsError:
+        raise
+    except OSError:
+        with contextlib.suppress(FileNotFoundError):
+            if flags & os.O_CREAT:
+                path.unlink()  # some file systems make the file and refuse O_DIRECT then
+        return os.open(path, flags, 0o600), False
+
+
+def _together(work: Callable[[int, threading.Event], None], count: int) -> float:
+    """Seconds from when all threads may begin until the last is done. Raises what one of them raised.
+
+    When the wait for them ends early (Ctrl-C), they are told to stop and waited for: what they write to is removed
+    next, and what they write from is freed.
+    """
+    errors: list[BaseException] = []
+    start, stop = threading.Barrier(count + 1), threading.Event()
+    # Not Thread.join: interrupted once, Python 3.11's takes the thread for ended.
+    ended = [threading.Event() for _ in range(count)]
+
+    def guarded(number: int) -> None:
+        try:
+            start.wait()
+            work(number, stop)
+        except BaseException as err:
+            errors.append(err)
+        finally:
+            ended[number].set()
+
+    for number in range(count):
+        threading.Thread(target=guarded, args=(number,), daemon=True).start()
+    try:
+        start.wait()
+        begin = time.perf_counter()
+        for one in ended:
+            one.wait()
+        seconds = time.perf_counter() - begin
+    finally:
+        stop.set()
+        start.abort()
+        for one in ended:
+            one.wait()
+    if errors:
+        raise errors[0]
+    return max(seconds, 1e-9)

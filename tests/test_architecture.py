@@ -74,6 +74,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "system",
         "untrusted",
     },
+    "checkpoint.adapters": {"checkpoint", "checkpoint.repository", "environment", "errors"},
     "data": {"checkpoint.repository", "ending", "environment", "errors", "system", "untrusted"},
     "aws": {"errors", "system"},
     "config": {"aws", "errors", "model", "system"},
@@ -132,7 +133,7 @@ STANDALONE = ("rehearsal/standins", "rehearsal/agent")
 OPTIONAL = {"boto3", "botocore", "xxhash"}
 """Third-party modules that vendored code may use when they can be imported."""
 
-TORCH_ALLOWED = ("checkpoint", "data")
+TORCH_ALLOWED = ("checkpoint", "checkpoint.adapters", "data")
 GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from hyperpod_kit.checkpoint.handle import Handle as Handle
+    from hyperpod_kit.checkpoint.loading import load_state as load_state
     from hyperpod_kit.checkpoint.manager import Manager as Manager
     from hyperpod_kit.checkpoint.repository.policy import Best as Best
     from hyperpod_kit.checkpoint.repository.policy import EverySeconds as EverySeconds
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.repository.policy import Latest as Latest
     from hyperpod_kit.checkpoint.repository.policy import Pinned as Pinned
     from hyperpod_kit.checkpoint.results import Fresh as Fresh
+    from hyperpod_kit.checkpoint.results import Peeked as Peeked
     from hyperpod_kit.checkpoint.results import Restored as Restored
     from hyperpod_kit.checkpoint.state import State as State
 
@@ -25,8 +27,10 @@ _WHERE = {
     "Manager": "manager",
     "State": "state",
     "Handle": "handle",
+    "load_state": "loading",
     "Restored": "results",
     "Fresh": "results",
+    "Peeked": "results",
     **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy"),
 }
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 
-from hyperpod_kit.checkpoint import candidates, restore, room, telling
+from hyperpod_kit.checkpoint import candidates, peek, restore, room, telling
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
+from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.repository import catalog
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.startup import StartIdentity
 from hyperpod_kit.checkpoint.state import State
@@ -39,19 +42,42 @@ class EarlierCaptures:
 
     def restore(self, state: State) -> Restored | Fresh:
         """See Manager.restore."""
-        try:
+        with self._failure_told():
             room.check(self._ranks, self._pool.folder, state.model, self._pool.count)
             outcome = restore.restore(
                 self._ranks,
                 open_store(self._start.root),
                 state,
-                run_id=self._start.run.run_id,
+                nearer=self._nearer,
                 held=self._held,
-                slots=self._pool.slots,
-                threads=self._threads,
-                local=self._local,
                 told=candidates.ResumeFrom.read(os.environ),
             )
+        if self._ranks.rank == 0:
+            telling.restored(self._start.root, outcome.got)
+        self._settle(outcome.keep)
+        return outcome.got
+
+    def peek(self, only: str | None) -> Peeked | None:
+        """See Manager.peek."""
+        with self._failure_told():
+            return peek.peek(
+                self._ranks,
+                open_store(self._start.root),
+                nearer=self._nearer,
+                held=self._held,
+                told=candidates.ResumeFrom.read(os.environ),
+                only=only,
+            )
+
+    @property
+    def _nearer(self) -> NearerTiers:
+        return NearerTiers(self._start.run.run_id, self._pool.slots, self._local, self._threads)
+
+    @contextlib.contextmanager
+    def _failure_told(self) -> Iterator[None]:
+        """Errors go to the `job run` above as well."""
+        try:
+            yield
         except HyperpodKitError as err:
             if self._ranks.rank == 0:
                 telling.failed(self._start.root, err)
@@ -59,10 +85,6 @@ class EarlierCaptures:
                 # Slurm kills a step whose first rank fails: rank 0 must have said why before any of them does.
                 self._ranks.gather(None)
             raise
-        if self._ranks.rank == 0:
-            telling.restored(self._start.root, outcome.got)
-        self._settle(outcome.keep)
-        return outcome.got
 
     def pass_over(self) -> None:
         """Before a save: where nothing was restored there must be nothing to restore. Raises CheckpointError."""

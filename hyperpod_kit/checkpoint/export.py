@@ -26,7 +26,10 @@ from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.checkpoint.tensors import own_name
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 
-FORMATS = ("dcp", "safetensors", "torch")
+FORMATS = ("dcp", "huggingface", "safetensors", "torch")
+LAYOUT = "huggingface"
+"""Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
+"names": our name of an adapter's tensor -> PEFT's}."""
 _OWN_MODEL = own_name(0, "model.")
 
 
@@ -48,8 +51,9 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
 
     Every byte is verified while it is read. Without `attempt` the newest valid checkpoint is taken. `dcp` makes a
     directory and `torch` a file with the nested state (`model`, `optimizer`, ... of all ranks, of what is each rank's
-    own rank 0's); `safetensors` a file with the model's tensors, a tied one under its first name. Holds the whole state
-    in memory.
+    own rank 0's); `safetensors` a file with the model's tensors, a tied one under its first name; `huggingface` a
+    directory that `from_pretrained` reads, of a checkpoint that a CheckpointedTraining saved. Holds the whole state in
+    memory.
     Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
@@ -109,6 +113,7 @@ def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict
 def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str], ...]) -> Exported:
     makers: dict[str, Callable[[_State, Path], None]] = {
         "dcp": _to_dcp,
+        "huggingface": _to_huggingface,
         "safetensors": _to_safetensors,
         "torch": lambda state, path: torch.save(state.nested, path),
     }
@@ -147,13 +152,35 @@ def _to_dcp(state: _State, path: Path) -> None:
         save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
 
 
+def _to_huggingface(state: _State, path: Path) -> None:
+    from safetensors.torch import save_file
+
+    held = (state.nested.get("extra") or {}).get(LAYOUT)
+    if held is None:
+        raise UsageError(
+            f"{state.attempt} does not say how its model is made: it is not of the Hugging Face Trainer",
+            hint="--to safetensors; AutoModel.from_config(...).load_state_dict(...)",
+        )
+    path.mkdir()
+    for name, text in held["files"].items():
+        (path / os.path.basename(name)).write_text(text)
+    names: dict[str, str] = held.get("names") or {}
+    if not names:
+        return _to_safetensors(state, path / "model.safetensors")
+    tensors = _model_of(state)
+    save_file({theirs: tensors[ours] for ours, theirs in names.items()}, str(path / "adapter_model.safetensors"))
+
+
 def _to_safetensors(state: _State, path: Path) -> None:
     from safetensors.torch import save_file
 
-    model = {
+    save_file(_model_of(state) or state.tensors, str(path), metadata={"format": "pt"})
+
+
+def _model_of(state: _State) -> dict[str, torch.Tensor]:
+    return {
         name[len(prefix) :]: tensor
         for name, tensor in state.tensors.items()
         for prefix in ("model.", _OWN_MODEL)
         if name.startswith(prefix)
     }
-    save_file(model or state.tensors, str(path), metadata={"format": "pt"})

@@ -11,6 +11,7 @@ from hyperpod_kit.untrusted import terminal
 
 _EXAMPLES = """Examples:
   hyperpod-kit checkpoint export /fsx/alice/run1 --to safetensors --output model.safetensors
+  hyperpod-kit checkpoint export /fsx/alice/run1 --to huggingface --output /fsx/alice/model
   hyperpod-kit checkpoint export s3://my-bucket/run1 --to dcp --output /fsx/alice/run1-dcp"""
 
 
@@ -24,7 +25,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("root", help="checkpoint root")
     parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
     parser.add_argument("--to", required=True, choices=FORMATS, help="format to write")
-    parser.add_argument("--output", required=True, help="file (dcp: directory) to make; must not exist")
+    parser.add_argument("--output", required=True, help="file (dcp, huggingface: directory) to make; must not exist")
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser
 

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.numbering import Numbering
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.staging import OnBusy, Staging
@@ -153,6 +153,16 @@ class Manager:
         self._progress.begins(found.next_step)
         return found
 
+    def peek(self, attempt: str | None = None) -> Peeked | None:
+        """What the newest checkpoint, or `attempt`, says beside its tensors, before there is a state; None when nothing
+        was ever committed. Changes nothing, and costs no tier of the `restore` that follows.
+
+        Only the beginning of the checkpoint is proved: compare its `attempt` with what `restore` returns. Raises as
+        `restore` does. All ranks call it, before `restore`, and all get the same.
+        """
+        self._mine()
+        return self._earlier.peek(attempt)
+
     def _prepare(self, state: State) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""
         try:
@@ -181,6 +191,16 @@ class Manager:
         if not self._schedule.due(step) and self._saves.trouble is None:
             return None
         return self._save(step, state, "skip", arguments.metrics_of(metrics))
+
+    def reached(self, step: int) -> bool:
+        """For loops that decide themselves when to save, after each step: `hyperpod-kit job status` and its watch for
+        jobs that do not move know from it how far this rank came. False when saves cannot reach storage: save at once,
+        which raises, with the state in memory.
+        """
+        self._mine()
+        self._progress.reached(arguments.step_of(step))
+        self._saves.speak(2)
+        return self._saves.trouble is None
 
     def save(
         self, step: int, state: State, *, on_busy: OnBusy = "skip", metrics: Mapping[str, Any] | None = None

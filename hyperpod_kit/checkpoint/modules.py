@@ -41,20 +41,28 @@ def encode(
     *,
     use: TensorUse = TensorUse.WEIGHT,
     sent: Set[str] = frozenset(),
+    left_out: Set[str] = frozenset(),
 ) -> dict[str, Any]:
     """The model's state dict with its own objects instead of detached copies of them (`keep_vars`), so that an
     unchanged tensor is recognised. `parameters` are the names of its parameters, which are of that `use`; all else is
-    a buffer, and of them `sent` those that DDP sends around."""
+    a buffer, and of them `sent` those that DDP sends around. `left_out` are names that are not saved."""
     out = {}
     weight, buffer, sent_buffer = (
         partial(collector.take, use=one) for one in (use, TensorUse.BUFFER, TensorUse.SENT_BUFFER)
     )
     for name, value in model.state_dict(keep_vars=True).items():
+        if name in left_out:
+            continue
         plain = _plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
         take = sent_buffer if name in sent else weight if name in parameters else buffer
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
+
+
+def frozen(model: torch.nn.Module) -> frozenset[str]:
+    """The names of its parameters, as the module has them, that no gradient changes."""
+    return frozenset(name for name, param in model.named_parameters(remove_duplicate=False) if not param.requires_grad)
 
 
 def adopt(model: torch.nn.Module, tree: Mapping[str, Any], tensor: Callable[[str], torch.Tensor]) -> None:
@@ -63,6 +71,8 @@ def adopt(model: torch.nn.Module, tree: Mapping[str, Any], tensor: Callable[[str
     everything = _has_hooks(model)
     rest = {}
     for name, value in model.state_dict(keep_vars=True).items():
+        if _plain_name(name) not in tree:
+            continue  # left out when it was saved
         filled = isinstance(value, torch.Tensor) and _storage(value) in storages
         if everything or not filled:
             rest[name] = codec.decode(tree[_plain_name(name)], tensor)

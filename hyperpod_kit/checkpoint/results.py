@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,26 @@ class Restored:
     tier: str
     seconds: float
     bytes: int
+    rejected: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def next_step(self) -> int:
+        return self.step + 1
+
+
+@dataclass(frozen=True)
+class Peeked:
+    """What `Manager.restore` would try first: what `extra` of rank 0 holds (None in the place of a tensor), `metrics`.
+
+    Nothing was restored, and of the tensors nothing was read: the restore may still go back to an older one.
+    """
+
+    step: int
+    epoch: int
+    seq: int
+    attempt: str
+    extra: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
     rejected: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -23,6 +23,14 @@ class Filling(NamedTuple):
     made: list[torch.optim.Optimizer]
 
 
+class _Apart(NamedTuple):
+    """Which of the model's tensors are not like the others: buffers that DDP sends around, and whether what is frozen
+    is saved."""
+
+    sent: frozenset[str]
+    frozen: bool
+
+
 class State:
     """The objects to save and to restore in place.
 
@@ -32,10 +40,11 @@ class State:
     `load_state_dict`: modules and optimizers (an average of the weights, a second optimizer) are shared by the ranks
     like the model, all others (a scheduler, a loader) are each rank's own. Random number generators are included unless
     `rng=False`. With `full=True` rank 0 saves whole tensors, gathered by a collective in each save; of a sharded model
-    such a checkpoint is restored from storage only. What plain tensors of one name hold is taken to be the same on all
-    ranks, and is compared (Manager's `compare`); `own` names the tensors that each rank has for itself: names as the
-    checkpoint has them, with wildcards (`model.experts.*`), or modules, parameters and optimizers. A rank that the
-    saving run did not have gets rank 0's.
+    such a checkpoint is restored from storage only. With `frozen=False` the model's parameters that require no gradient
+    are left out, and must come from elsewhere: the base of an adapter. What plain tensors of one name hold is taken to
+    be the same on all ranks, and is compared (Manager's `compare`); `own` names the tensors that each rank has for
+    itself: names as the checkpoint has them, with wildcards (`model.experts.*`), or modules, parameters and optimizers.
+    A rank that the saving run did not have gets rank 0's.
     Raises TypeError for an argument that is of none of these kinds, ValueError for an `own` that is not in the state.
     """
 
@@ -47,12 +56,14 @@ class State:
         extra: dict[str, Any] | None = None,
         rng: bool = True,
         full: bool = False,
+        frozen: bool = True,
         own: Iterable[str | torch.nn.Module | torch.Tensor | torch.optim.Optimizer] = (),
         **objects: Any,
     ) -> None:
         _refuse_other_kinds(model, optimizer, extra, objects)
         self.model: torch.nn.Module | None = _inner(model)
-        self._sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
+        sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
+        self._apart = _Apart(sent, frozen)
         self.optimizer: torch.optim.Optimizer | None = _inner(optimizer)
         self.extra: dict[str, Any] = extra if extra is not None else {}
         self.rng = rng
@@ -131,7 +142,9 @@ class State:
                 tree["optimizer"] = codec.encode(self._sharded1.optimizer, "optimizer", collector.take)
         elif self.model is not None:
             fqns, names = modules.fqns(self.model)
-            tree["model"] = modules.encode(self.model, "model", collector, names, sent=self._sent)
+            tree["model"] = modules.encode(
+                self.model, "model", collector, names, sent=self._apart.sent, left_out=self._left_out(self.model)
+            )
         if self.optimizer is not None and "optimizer" not in tree:
             tree["optimizer"] = codec.encode(optimizer.state_of(self.optimizer, fqns), "optimizer", collector.take)
         for name, thing in self.objects.items():
@@ -198,7 +211,8 @@ class State:
         with torch.no_grad():
             for path, thing in things.items():
                 if isinstance(thing, torch.nn.Module):
-                    modules.encode(thing, path, collector, modules.fqns(thing)[1])
+                    left_out = self._left_out(thing) if path == "model" else frozenset()
+                    modules.encode(thing, path, collector, modules.fqns(thing)[1], left_out=left_out)
         tensors = collector.finish({})
         found = {piece.spec.name: piece.kind for piece in tensors.pieces if not piece.own}
         found.update((name, sharding.describe(collector.source(name))) for name in tensors.absent)
@@ -280,6 +294,9 @@ class State:
         """
         if self._generators is not None:
             randomness.restore(self._generators)
+
+    def _left_out(self, model: torch.nn.Module) -> frozenset[str]:
+        return frozenset() if self._apart.frozen else modules.frozen(model)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         found = {"optimizer": self.optimizer, **{f"objects.{name}": thing for name, thing in self.objects.items()}}

@@ -153,14 +153,15 @@ def _verify(root: str) -> int:
 
 def _restore(root: str, subject: Any) -> dict[str, Any]:
     """What `Manager` does to restore, without agents: nothing here depends on them."""
-    from hyperpod_kit.checkpoint import Restored, restore, startup
+    from hyperpod_kit.checkpoint import Restored, candidate_run, restore, startup
     from hyperpod_kit.checkpoint.collectives import Ranks
     from hyperpod_kit.checkpoint.repository.store.open import open_store
 
     subject.wipe()
     ranks = Ranks(alone=True)
     start = startup.identify(ranks, root, None, None)
-    got = restore.restore(ranks, open_store(root), subject.state, run_id=start.run.run_id, held=(), slots=()).got
+    nearer = candidate_run.NearerTiers(start.run.run_id, slots=(), local=None, threads=1)
+    got = restore.restore(ranks, open_store(root), subject.state, nearer=nearer, held=()).got
     if not isinstance(got, Restored):
         return {"error": "started from scratch", "declared": False}
     return {

@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Restored, State, candidates, restore  # noqa: E402
+from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore  # noqa: E402
 from hyperpod_kit.checkpoint.agent import assemble, local, places, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
@@ -67,10 +67,8 @@ class Site:
             ranks,
             open_store(str(self.root)),
             state,
-            run_id=self.run_id,
+            nearer=candidate_run.NearerTiers(self.run_id, slots, str(self.local), threads=1),
             held=[candidates.here(slots, str(self.local), self.run_id, 0)],
-            slots=slots,
-            local=str(self.local),
             told=candidates.ResumeFrom(first),
         ).got
         weight = state.model.weight.detach()

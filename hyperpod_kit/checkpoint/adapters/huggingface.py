@@ -1,0 +1,324 @@
+"""The Hugging Face Trainer with this engine under it: `class MyTrainer(CheckpointedTraining, SFTTrainer)`.
+
+The Trainer keeps its loop, its schedule of saves and its own files' words: what it would have read from
+`trainer_state.json` it reads from a file of that name, in a directory that lives as long as `train`. What it would have
+written is one save of ours: model, optimizer, scheduler, gradient scaler, generators, and that JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+from accelerate.data_loader import DataLoaderShard
+from transformers import Trainer, TrainerCallback, trainer_utils
+from transformers.trainer_callback import ExportableState
+
+from hyperpod_kit.checkpoint.export import LAYOUT
+from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.loading import load_state
+from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.repository import policy, selection
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.results import Restored
+from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+from hyperpod_kit.errors import CheckpointError
+
+_STATE = "trainer_state.json"
+
+
+class CheckpointedTraining:
+    """Put before a Trainer of any kind; CheckpointedTrainer is this before Trainer.
+
+    `checkpoint_root`: a directory on storage that all nodes share, or s3://bucket/prefix; by default the root of
+    `hyperpod-kit job run`, else `checkpoints` in `output_dir`. `checkpoint_options` are those of Manager. When to save
+    is the Trainer's business (`save_strategy`, `save_steps`), how many to keep `save_total_limit` (default: all) and
+    `metric_for_best_model`. A save whose step is the best or the last waits for room, all others are skipped when
+    earlier ones are still on their way to storage. Under PEFT what is frozen is left out of the checkpoints.
+    Raises ValueError for `save_only_model` and for a `hub_strategy` that pushes checkpoints.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        checkpoint_root: str | os.PathLike[str] | None = None,
+        checkpoint_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*args, **options)
+        its: Any = self
+        _refuse(its.args)
+        self._root = os.fspath(checkpoint_root) if checkpoint_root is not None else _default_root(its.args.output_dir)
+        self._options = {"keep": _keep(its.args), **(checkpoint_options or {})}
+        self._run: _TrainCall | None = None
+        its.add_callback(_Steps(self))
+        if not its.args.ignore_data_skip and "iteration" not in signature(DataLoaderShard).parameters:
+            warnings.warn(
+                "a run that resumes in the middle of an epoch gets the rest of it in another order: this version of "
+                "accelerate forgets the epoch; pip install -U accelerate",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **options: Any) -> Any:
+        """See Trainer, but None and True resume from the newest checkpoint that all ranks can prove, if there is one.
+
+        Where there is none, a path (of a Trainer's own checkpoint) is loaded as the Trainer does it, and True means its
+        newest `checkpoint-N` in `output_dir`, or a first start. Returns when the newest save is durable. Raises as
+        `Manager.restore` does, and CheckpointError for False where there are checkpoints, and when the newest save came
+        to nothing.
+        """
+        above: Any = super()
+        with Manager(self._root, **self._options) as manager, tempfile.TemporaryDirectory() as folder:
+            self._run = _TrainCall(manager, folder)
+            try:
+                found: Restored | None = None
+                while True:
+                    begin = self._begin(resume_from_checkpoint, found)
+                    try:
+                        return above.train(begin, *args, **options)
+                    except _OtherStep as other:
+                        found = other.found
+            finally:
+                self._run = None
+
+    def _begin(self, asked: str | bool | None, found: Restored | None) -> str | None:
+        """Where the Trainer finds its state: `found` is what turned out to be the newest that is whole."""
+        run = self._running
+        peeked = run.manager.peek(found.attempt if found is not None else None)
+        run.expected = peeked.attempt if peeked is not None else None
+        if peeked is None:
+            its: Any = self
+            return trainer_utils.get_last_checkpoint(its.args.output_dir) if asked is True else asked or None
+        if asked is False:
+            raise CheckpointError(
+                f"{self._root} holds checkpoints of this run, and resume_from_checkpoint is False",
+                hint="leave it out to go on with them; give another root to start anew",
+            )
+        if LAYOUT not in peeked.extra:
+            raise CheckpointError(f"{peeked.attempt} is not of a CheckpointedTraining", hint="give another root")
+        Path(run.folder, _STATE).write_text(peeked.extra[LAYOUT]["state"])
+        return run.folder
+
+    @property
+    def _running(self) -> _TrainCall:
+        if self._run is None:
+            raise CheckpointError("there is no training under way", hint="trainer.train()")
+        return self._run
+
+    # --- what the Trainer asks for when it resumes --------------------------------------------------------------
+
+    def _ours(self, checkpoint: object) -> bool:
+        return self._run is not None and checkpoint == self._run.folder
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **options: Any) -> None:
+        above: Any = super()
+        if not self._ours(resume_from_checkpoint):
+            above._load_from_checkpoint(resume_from_checkpoint, *args, **options)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        above: Any = super()
+        if self._ours(checkpoint):
+            self._restore()
+        else:
+            above._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        above: Any = super()
+        if not self._ours(checkpoint):
+            above._load_scaler(checkpoint)
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        above: Any = super()
+        if self._ours(checkpoint):
+            self._running.state.restore_rng()
+        else:
+            above._load_rng_state(checkpoint)
+
+    def _restore(self) -> None:
+        """Everything is made by now: bring it to the newest checkpoint. Raises _OtherStep when that is not the one
+        that the Trainer's counters are of."""
+        run = self._running
+        run.state = self._state()
+        got = run.manager.restore(run.state)
+        attempt = got.attempt if isinstance(got, Restored) else None
+        if attempt != run.expected:
+            assert isinstance(got, Restored), "what was committed does not go away"
+            raise _OtherStep(got)
+
+    def _state(self) -> State:
+        its: Any = self
+        objects = {"scheduler": its.lr_scheduler, "scaler": getattr(its.accelerator, "scaler", None)}
+        return State(
+            its.model_wrapped,
+            its.optimizer,
+            extra={},
+            frozen=not _is_adapter(its.accelerator.unwrap_model(its.model)),
+            **{name: thing for name, thing in objects.items() if thing is not None},
+        )
+
+    # --- what it asks for when it saves -------------------------------------------------------------------------
+
+    def _save_checkpoint(self, model: Any, trial: Any, *_: Any, **__: Any) -> None:
+        its: Any = self
+        run, state = self._running, its.state
+        its.store_flos()
+        best = state.best_global_step is not None and state.best_global_step == state.global_step
+        if state.best_global_step:
+            state.best_model_checkpoint = self._root
+        last = its.control.should_training_stop or state.global_step >= state.max_steps
+        if its.is_world_process_zero():
+            run.state.extra[LAYOUT] = self._words()
+        run.newest = run.manager.save(
+            state.global_step,
+            run.state,
+            on_busy="wait" if best or last else "skip",
+            metrics=_metrics(state),
+        )
+
+    def _words(self) -> dict[str, Any]:
+        """What the Trainer and `from_pretrained` read of a checkpoint beside tensors."""
+        its: Any = self
+        callbacks = [*its.callback_handler.callbacks, its.control]
+        state = dataclasses.replace(
+            its.state, stateful_callbacks=[one for one in callbacks if isinstance(one, ExportableState)]
+        )
+        model = its.accelerator.unwrap_model(its.model)
+        parts: dict[str, Any] = {name: getattr(model, name, None) for name in ("config", "generation_config")}
+        files = {f"{name}.json": part.to_json_string() for name, part in parts.items() if part is not None}
+        run = self._running
+        if run.names is None:  # once: PEFT may look at the base's own place for it
+            run.names = _adapter_names(model) if _is_adapter(model) else {}
+        if run.names:
+            files["adapter_config.json"] = json.dumps(_plain(model.active_peft_config.to_dict()))
+        return {"state": json.dumps(dataclasses.asdict(state)), "files": files, "names": run.names}
+
+    def _load_best_model(self) -> None:
+        its: Any = self
+        run, step = self._running, its.state.best_global_step
+        if run.newest is not None:
+            run.newest.wait()  # then the earlier ones have had their end too
+        names = (entry.name for entry in selection.walk(open_store(self._root)) if entry.committed)
+        found = next((str(name) for name in names if name.step == step), None)
+        if found is None:
+            raise CheckpointError(
+                f"the best step, {step}, is not under {self._root}", hint=f"hyperpod-kit checkpoint ls {self._root}"
+            )
+        frozen = not _is_adapter(its.accelerator.unwrap_model(its.model))
+        load_state(self._root, State(its.model_wrapped, rng=False, frozen=frozen), attempt=found)
+
+
+class CheckpointedTrainer(CheckpointedTraining, Trainer):  # type: ignore[misc]  # transformers has no types
+    """See CheckpointedTraining."""
+
+
+def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
+    """transformers' function of this name, for a root of ours: ROOT/ATTEMPT of the newest that is committed, or None.
+    Raises OSError."""
+    where = os.fspath(root)
+    found = next((entry.attempt for entry in selection.walk(open_store(where)) if entry.committed), None)
+    return None if found is None else f"{where.rstrip('/')}/{found}"
+
+
+@dataclasses.dataclass
+class _TrainCall:
+    """One call of `train`."""
+
+    manager: Manager
+    folder: str
+    state: State = dataclasses.field(default_factory=State)
+    expected: str | None = None
+    newest: Handle | None = None
+    names: dict[str, str] | None = None
+
+
+class _OtherStep(Exception):
+    """The newest checkpoint that is whole is another one than the Trainer was told of."""
+
+    def __init__(self, found: Restored) -> None:
+        super().__init__(found.attempt)
+        self.found = found
+
+
+class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    """Hears of the beginning of a first start, and of each step."""
+
+    def __init__(self, training: CheckpointedTraining) -> None:
+        self._training = training
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback."""
+        if self._training._running.expected is None:
+            self._training._restore()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """See TrainerCallback. When saves come to nothing, the step is saved, which raises."""
+        if not self._training._running.manager.reached(state.global_step):
+            control.should_save = True
+
+
+def _is_adapter(model: Any) -> bool:
+    """Whether it is of PEFT: an adapter over weights that come from elsewhere."""
+    return hasattr(model, "peft_type") and hasattr(model, "active_peft_config")
+
+
+def _adapter_names(model: Any) -> dict[str, str]:
+    """Our name of each tensor of the adapter -> PEFT's in its file: found by the memory that both share."""
+    from peft import get_peft_model_state_dict
+
+    ours = {value.data_ptr(): name for name, value in model.state_dict().items()}
+    theirs = get_peft_model_state_dict(model)
+    return {ours[value.data_ptr()]: name for name, value in theirs.items() if value.data_ptr() in ours}
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no type for (sets, enums) as PEFT writes it."""
+    if isinstance(value, dict):
+        return {name: _plain(held) for name, held in value.items()}
+    if isinstance(value, (set, list, tuple)):
+        return [_plain(held) for held in (sorted(value) if isinstance(value, set) else value)]
+    return getattr(value, "value", value)
+
+
+def _default_root(output_dir: str) -> str:
+    return os.environ.get(HPK_CHECKPOINT_ROOT) or os.path.join(output_dir, "checkpoints")
+
+
+def _keep(args: Any) -> policy.Policy | None:
+    if not args.save_total_limit or args.save_total_limit < 0:
+        return None
+    latest = policy.Latest(args.save_total_limit)
+    if not args.metric_for_best_model:
+        return latest
+    mode = "max" if args.greater_is_better else "min"
+    return latest | policy.Best(_metric(args.metric_for_best_model), 1, mode=mode)
+
+
+def _metric(name: str) -> str:
+    return name if name.startswith("eval_") else f"eval_{name}"
+
+
+def _metrics(state: Any) -> dict[str, float]:
+    """The numbers of this step's evaluation, if there was one."""
+    for logged in reversed(state.log_history):
+        if logged.get("step") != state.global_step:
+            break
+        if any(name.startswith("eval_") for name in logged):
+            return {name: value for name, value in logged.items() if isinstance(value, (int, float))}
+    return {}
+
+
+def _refuse(args: Any) -> None:
+    """Raises ValueError."""
+    if args.save_only_model:
+        raise ValueError("save_only_model: such a checkpoint cannot be resumed from; leave it out")
+    if args.push_to_hub and str(getattr(args.hub_strategy, "value", args.hub_strategy)) != "end":
+        raise ValueError(f"hub_strategy={args.hub_strategy}: checkpoints are not pushed; hub_strategy='end'")

@@ -1,0 +1,63 @@
+"""Read a checkpoint into a state without a Manager: no agent, no epoch, and nothing written but a lease meanwhile."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch.distributed as dist
+
+from hyperpod_kit.checkpoint import candidates, copier, restore
+from hyperpod_kit.checkpoint.candidate_run import NearerTiers
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.repository import identity
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint
+
+
+def load_state(
+    root: str | os.PathLike[str],
+    state: State,
+    *,
+    attempt: str | None = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> Restored:
+    """Bring `state` to a committed checkpoint of `root`: the newest that all ranks can prove, or `attempt`, no other.
+
+    For an evaluation, a conversion, the best model of a run: `State(model, rng=False)` reads the weights alone. The run
+    that writes to the root may go on meanwhile. All ranks call it, and all get the same.
+    Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint, DigestUnavailable, StorageUnreadable,
+    CheckpointError when the state does not fit or `attempt` is damaged.
+    """
+    where = os.fspath(root)
+    store = open_store(os.path.abspath(where) if is_path(where) else where)
+    ranks = Ranks(process_group)
+    nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=copier.cores(1))
+    told = candidates.ResumeFrom(first=attempt, near=False)
+    got = restore.restore(ranks, store, state, nearer=nearer, held=(), told=told, only=attempt).got
+    if isinstance(got, Fresh):
+        raise _nothing(store)
+    return got
+
+
+def _run_id(ranks: Ranks, store: Store) -> str:
+    answer: Any = None
+    if ranks.rank == 0:
+        try:
+            found = identity.said(store).identity or identity.adopted(store)
+            answer = (
+                found.run_id if found is not None else NoCheckpoint(f"nothing was ever committed under {store.url}")
+            )
+        except (CheckpointError, OSError) as err:
+            answer = err if isinstance(err, CheckpointError) else CheckpointError(f"cannot read {store.url}: {err}")
+    answer = ranks.broadcast(answer)
+    if isinstance(answer, Exception):
+        raise answer
+    return str(answer)
+
+
+def _nothing(store: Store) -> NoCheckpoint:
+    return NoCheckpoint(f"nothing was ever committed under {store.url}")

@@ -1,0 +1,61 @@
+"""What the newest checkpoint says beside its tensors, before there is a state to restore.
+
+A framework asks for its own counters before it makes an optimizer. Only the beginning of each candidate is proved, so a
+restore that follows may still go back to an older one: who peeked compares the two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from hyperpod_kit.checkpoint import candidates, codec
+from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers
+from hyperpod_kit.checkpoint.candidates import HeldShard, ResumeFrom
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.repository import manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.results import Peeked
+from hyperpod_kit.errors import NoValidCheckpoint
+
+
+def peek(
+    ranks: Ranks,
+    store: Store,
+    *,
+    nearer: NearerTiers,
+    held: Sequence[Sequence[HeldShard]],
+    told: ResumeFrom,
+    only: str | None = None,
+) -> Peeked | None:
+    """What rank 0 saved of the newest candidate whose beginning all ranks can prove, the same on all ranks; None where
+    nothing was ever committed. `only`: this attempt, and no other. All ranks call it.
+
+    Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable, CheckpointError.
+    """
+    rejected: list[tuple[str, str]] = []
+    committed = False
+    for candidate in candidates.newest_first(ranks, store, held, told):
+        if only is not None and candidate.attempt != only:
+            continue
+        committed = committed or candidate.committed
+        if candidate.passed:
+            rejected.append((candidate.attempt, candidate.passed))
+            continue
+        with contextlib.closing(CandidateRun(ranks, store, nearer, candidate)) as run:
+            tree = run.walk(rejected, lambda header: header.tree)
+        if tree is not None:
+            extra, said = ranks.broadcast((tree["extra"], tree.get("save") or {}))
+            name = candidate.name
+            return Peeked(
+                name.step,
+                name.epoch,
+                name.seq,
+                candidate.attempt,
+                codec.decode(extra, lambda _: None),  # type: ignore[arg-type, return-value]  # a place is all it is
+                manifest.numbers(said.get("metrics") or {}),
+                tuple(rejected),
+            )
+    if committed:
+        raise NoValidCheckpoint(store.url, rejected)
+    return None

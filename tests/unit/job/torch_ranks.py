@@ -1,0 +1,53 @@
+"""A training program as a rank of a Slurm step: what torchrun would say of ranks and addresses, from Slurm's words.
+
+    torch_ranks.py PROGRAM [WORD...]
+
+KILLS names a file with lines "RANK STEP SECONDS": at each start the next one is carried out. The rank kills itself from
+a thread of its own, so many seconds after a checkpoint of that step or a later one was committed below ROOT.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.repository import layout
+
+
+def newest(root: Path) -> int:
+    """The newest step that was committed; -1 for none."""
+    names = [layout.parse_attempt(path.parent.name) for path in root.glob("*/MANIFEST.json")]
+    return max((name.step for name in names if name is not None), default=-1)
+
+
+def die(root: Path, step: int, seconds: float) -> None:
+    pause = threading.Event()
+    while newest(root) < step:
+        pause.wait(0.005)
+    pause.wait(seconds)  # somewhere in the steps and saves that follow
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    env = os.environ
+    rank, start = env["SLURM_PROCID"], int(env["HPK_ATTEMPT"].rpartition(".")[2])
+    env.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=env["SLURM_NTASKS"], LOCAL_WORLD_SIZE=env["SLURM_NTASKS"])
+    port = 20000 + (int(env["PORT"]) + start) % 20000  # a new attempt must not meet the sockets of the last one
+    env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    plan = [line.split() for line in Path(env["KILLS"]).read_text().splitlines()] if "KILLS" in env else []
+    started = Path(env["STARTS"], f"{env['HPK_ATTEMPT']}.{rank}")
+    started.touch()
+    number = len(list(started.parent.glob(f"*.{rank}"))) - 1
+    if number < len(plan) and plan[number][0] == rank:
+        words = (Path(env["ROOT"]), int(plan[number][1]), float(plan[number][2]))
+        threading.Thread(target=die, args=words, daemon=True).start()
+    sys.argv = sys.argv[1:]
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

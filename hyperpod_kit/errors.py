@@ -4,7 +4,8 @@ HyperpodKitError(message, hint=...)                    exit 1
 |- UsageError                                          exit 2   the command cannot mean that
 |- Unreachable                                         exit 3   could not check: nothing answered
 |  |- NoCredentials           nobody to sign as, or credentials that have expired: asking again does not help
-|  `- Throttled               AWS turned the call away: later it will do
+|  |- Throttled               AWS turned the call away: later it will do
+|  `- UnreadableAnswer        something answered, and not as AWS does: nothing is known
 |- ConfigError(findings=...)                           exit 1
 |- BundleError - BundleIntegrityError(path, expected, actual)
 |- AwsError(operation, code)                           exit 1   (Unreachable when the endpoint does not answer)
@@ -66,6 +67,10 @@ class NoCredentials(Unreachable):
 
 class Throttled(Unreachable):
     """AWS turned the call away because there were too many of them; nothing was done."""
+
+
+class UnreadableAnswer(Unreachable):
+    """An answer is cut off, malformed, without end or another's; what it says of the cluster is not believed."""
 
 
 class ConfigError(HyperpodKitError):

@@ -6,6 +6,7 @@ account, need more patience than that.
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from typing import Callable, TypeVar
@@ -16,6 +17,8 @@ from hyperpod_kit.system.wait import BackOff
 PATIENCE = 60.0
 PAUSES = BackOff(1.0, 8.0, by_chance=0.5)
 Answer = TypeVar("Answer")
+
+logger = logging.getLogger(__name__)
 
 
 def patiently(
@@ -32,8 +35,10 @@ def patiently(
     while True:
         try:
             return call()
-        except Throttled:
+        except Throttled as err:
             failures += 1
             if clock() + PAUSES.full(failures) > deadline:
                 raise
+            if failures == 1:
+                logger.warning("%s; asking again for up to %g s", err.message, patience)
         sleep(PAUSES.pause(failures, chance))

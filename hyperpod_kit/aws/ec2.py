@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Iterable, Optional, Sequence
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 
@@ -73,7 +74,7 @@ class Ec2:
     def prefix_list(self, prefix_list_id: str) -> list[str]:
         """The networks of a prefix list, of one's own or AWS's."""
         with translated("GetManagedPrefixListEntries", prefix_list_id):
-            pages = self._client.get_paginator("get_managed_prefix_list_entries").paginate(PrefixListId=prefix_list_id)
+            pages = answers.paginate(self._client, "get_managed_prefix_list_entries", PrefixListId=prefix_list_id)
             return [entry["Cidr"] for page in pages for entry in page.get("Entries", [])]
 
     def _all(self, operation: str, key: str, filter_name: str, values: Iterable[str], **more: Any) -> Described:
@@ -81,8 +82,8 @@ class Ec2:
         if not wanted:
             return []
         with translated(_camel(operation), wanted[0] if len(wanted) == 1 else f"of {len(wanted)}"):
-            pages = self._client.get_paginator(operation).paginate(
-                Filters=[{"Name": filter_name, "Values": list(wanted)}], **more
+            pages = answers.paginate(
+                self._client, operation, Filters=[{"Name": filter_name, "Values": list(wanted)}], **more
             )
             return [dict(entry) for page in pages for entry in page.get(key, [])]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Optional
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -24,7 +25,7 @@ class Efs:
     def mount_targets(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every mount target of a file system, all pages; without its security groups."""
         with translated("DescribeMountTargets", file_system_id):
-            pages = self._client.get_paginator("describe_mount_targets").paginate(FileSystemId=file_system_id)
+            pages = answers.paginate(self._client, "describe_mount_targets", FileSystemId=file_system_id)
             return [dict(target) for page in pages for target in page["MountTargets"]]
 
     def security_groups(self, mount_target_id: str) -> list[str]:
@@ -47,7 +48,7 @@ class Efs:
     def access_points(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every access point of a file system, all pages."""
         with translated("DescribeAccessPoints", file_system_id):
-            pages = self._client.get_paginator("describe_access_points").paginate(FileSystemId=file_system_id)
+            pages = answers.paginate(self._client, "describe_access_points", FileSystemId=file_system_id)
             return [dict(point) for page in pages for point in page["AccessPoints"]]
 
     def create_access_point(self, request: dict[str, Any]) -> dict[str, Any]:

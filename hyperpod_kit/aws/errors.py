@@ -1,7 +1,8 @@
 """botocore's exceptions -> ours: an answer with an error is AwsError, no answer is Unreachable (exit 3).
 
-Also Unreachable: Throttled (AWS turned the call away), NoCredentials (it does not know who asks), and an error of AWS's
-own (5xx): nothing was found out about the cluster then, and asking again is the remedy.
+Also Unreachable: UnreadableAnswer (see answers.py), Throttled (AWS turned the call away), NoCredentials (it does not
+know who asks), and an error of AWS's own (5xx): nothing was found out about the cluster then, and asking again is the
+remedy.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_kit.errors import AwsError, HyperpodKitError, NoCredentials, Throttled, Unreachable
+from hyperpod_kit.aws.answers import HINT
+from hyperpod_kit.errors import AwsError, HyperpodKitError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
 
 NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "NoSuchBucket", "NoSuchKey", "404")
 DENIED = ("AccessDenied", "AccessDeniedException", "403", "UnauthorizedOperation")
@@ -52,16 +54,23 @@ _HINTS = {
     "400": "credentials that have expired look like this here: aws sts get-caller-identity",
 }
 _WHO = "aws sts get-caller-identity shows whom you are"
+LONGEST = 1000
+"""Characters of what an error answer says."""
 _UNRESOLVED = ("name resolution", "Name or service not known", "nodename nor servname", "getaddrinfo", "resolve")
+
+
+_OF_PARSING = (LookupError, TypeError, AttributeError, ValueError, RecursionError)
+"""What botocore's parsers and the reading of a member raise on an answer of another shape."""
 
 
 @contextmanager
 def translated(operation: str, target: str = "") -> Iterator[None]:
-    """Run one AWS call. `target`: the bucket or cluster that it is about, for the message.
+    """Run one AWS call and read its answer. `target`: the bucket or cluster that it is about, for the message.
 
-    Raises AwsError or Unreachable in place of botocore's exceptions.
+    Raises AwsError or Unreachable in place of botocore's exceptions, and of those that a malformed answer causes.
     """
     from botocore import exceptions as boto
+    from botocore.parsers import ResponseParserError
     from urllib3.exceptions import HTTPError
 
     what = f"{operation} {target}".rstrip()
@@ -101,6 +110,9 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
         ) from err
     except boto.BotoCoreError as err:
         raise AwsError(what, type(err).__name__, str(err)) from err
+    except (ResponseParserError, *_OF_PARSING) as err:
+        said = f"{type(err).__name__}: {err}"[:LONGEST]
+        raise UnreadableAnswer(f"{what}: the answer cannot be read: {said}", hint=HINT) from err
 
 
 def _answered(what: str, target: str, err: object) -> HyperpodKitError:
@@ -108,7 +120,8 @@ def _answered(what: str, target: str, err: object) -> HyperpodKitError:
     response = getattr(err, "response", {})
     error = response.get("Error", {})
     code = str(error.get("Code", "Unknown"))
-    message = str(error.get("Message", "")).strip() or "no message"
+    message = str(error.get("Message", ""))[:LONGEST].strip() or "no message"
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
     if code in THROTTLED:
         return Throttled(f"{what}: AWS turns calls away for now ({code}: {message})", hint="wait a minute, then again")
     if code in EXPIRED:
@@ -119,7 +132,9 @@ def _answered(what: str, target: str, err: object) -> HyperpodKitError:
         return NoCredentials(f"{what}: AWS does not know these credentials ({code}: {message})", hint=_WHO)
     if code in CLOCK:
         return NoCredentials(f"{what}: {code}: {message}", hint="does this machine's clock go right? timedatectl")
-    if response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400) >= 500:
+    if 300 <= status < 400 and code.isdigit():
+        return UnreadableAnswer(f"{what}: the call is sent elsewhere ({status}), which AWS does not do", hint=HINT)
+    if status >= 500:
         return Unreachable(f"{what}: AWS has an error of its own ({code}: {message})", hint="again in a minute")
     return AwsError(what, code, message, hint=_hint(code, target))
 

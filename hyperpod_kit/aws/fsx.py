@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -29,8 +30,8 @@ class Fsx:
     def volume_paths(self, file_system_id: str) -> list[str]:
         """Paths of the volumes of an OpenZFS file system, `/fsx/data`, all pages."""
         with translated("DescribeVolumes", file_system_id):
-            pages = self._client.get_paginator("describe_volumes").paginate(
-                Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
+            pages = answers.paginate(
+                self._client, "describe_volumes", Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
             )
             volumes = [volume for page in pages for volume in page.get("Volumes", [])]
         return [volume["OpenZFSConfiguration"]["VolumePath"] for volume in volumes if "OpenZFSConfiguration" in volume]

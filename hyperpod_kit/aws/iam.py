@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional, Sequence
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -67,8 +68,13 @@ class Iam:
         ]
         try:
             with translated("SimulatePrincipalPolicy", arn.rpartition("/")[2]):
-                pages = self._client.get_paginator("simulate_principal_policy").paginate(
-                    PolicySourceArn=arn, ActionNames=list(actions), ResourceArns=list(resources), ContextEntries=entries
+                pages = answers.paginate(
+                    self._client,
+                    "simulate_principal_policy",
+                    PolicySourceArn=arn,
+                    ActionNames=list(actions),
+                    ResourceArns=list(resources),
+                    ContextEntries=entries,
                 )
                 results = [result for page in pages for result in page["EvaluationResults"]]
         except AwsError as err:

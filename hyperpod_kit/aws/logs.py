@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, NamedTuple, Optional
+from typing import Any, Iterator, Mapping, NamedTuple, Optional
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
+
+PAGES = 2000
+"""Pages of a search: many are empty where a filter matches little."""
 
 
 def log_group(cluster_name: str, cluster_arn: str) -> str:
@@ -59,20 +63,23 @@ class Logs:
         optional = {"logStreamNamePrefix": prefix, "filterPattern": pattern}
         request.update({key: text for key, text in optional.items() if text})
 
-        def once() -> Any:
-            with translated("FilterLogEvents", group):
-                return self._client.filter_log_events(**request)
+        def ask(place: Mapping[str, str]) -> Any:
+            def once() -> Any:
+                with translated("FilterLogEvents", group):
+                    return self._client.filter_log_events(**request, **place)
 
-        while True:
-            try:
-                page = patiently(once)
-            except AwsError as err:
-                if err.code in NOT_FOUND:
-                    return
+            return patiently(once)
+
+        try:
+            for page in answers.pages(f"FilterLogEvents {group}", ask, "nextToken", most=PAGES):
+                with translated("FilterLogEvents", group):
+                    lines = [_line(event) for event in page["events"]]
+                yield from lines
+        except AwsError as err:
+            if err.code not in NOT_FOUND:
                 raise
-            for event in page["events"]:
-                at = event.get("ingestionTime", event["timestamp"]) / 1000
-                yield LogLine(event["logStreamName"], at, str(event["message"]).rstrip("\n"))
-            if not page.get("nextToken"):
-                return
-            request["nextToken"] = page["nextToken"]
+
+
+def _line(event: Mapping[str, Any]) -> LogLine:
+    at = event.get("ingestionTime", event["timestamp"]) / 1000
+    return LogLine(event["logStreamName"], at, str(event["message"]).rstrip("\n"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple, Optional, Sequence
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError
@@ -38,8 +39,8 @@ class Quotas:
         missing = set(names)
         found: dict[str, Quota] = {}
         with translated("ListServiceQuotas", "sagemaker"):
-            pages = self._client.get_paginator("list_service_quotas").paginate(
-                ServiceCode="sagemaker", PaginationConfig={"PageSize": 100}
+            pages = answers.paginate(
+                self._client, "list_service_quotas", ServiceCode="sagemaker", PaginationConfig={"PageSize": 100}
             )
             for page in pages:
                 for entry in page["Quotas"]:
@@ -54,7 +55,7 @@ class Quotas:
     def used(self) -> dict[str, dict[str, int]]:
         """Every cluster of the region -> instance type, `ml.p5.48xlarge` -> nodes that it has or is to have."""
         with translated("ListClusters"):
-            pages = self._sagemaker.get_paginator("list_clusters").paginate(PaginationConfig={"PageSize": 100})
+            pages = answers.paginate(self._sagemaker, "list_clusters", PaginationConfig={"PageSize": 100})
             names = [entry["ClusterName"] for page in pages for entry in page["ClusterSummaries"]]
         found: dict[str, dict[str, int]] = {}
         for name in names:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from typing import Any, Callable, Optional, TypeVar
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import NOT_FOUND, translated
 from hyperpod_kit.aws.session import client
@@ -13,6 +14,10 @@ from hyperpod_kit.errors import AwsError
 
 PAGE = 1000
 """Keys in one answer; S3 gives no more."""
+LARGEST = 256 << 20
+"""Bytes of an object of a bundle; packages of mount clients are the largest."""
+SECONDS = 110.0
+"""That it may take."""
 Answer = TypeVar("Answer")
 
 
@@ -27,8 +32,8 @@ class Bucket:
         """Key below `prefix` -> bytes, all pages."""
 
         def listed() -> dict[str, int]:
-            pages = self._client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.name, Prefix=prefix, PaginationConfig={"PageSize": PAGE}
+            pages = answers.paginate(
+                self._client, "list_objects_v2", Bucket=self.name, Prefix=prefix, PaginationConfig={"PageSize": PAGE}
             )
             return {entry["Key"][len(prefix) :]: entry["Size"] for page in pages for entry in page.get("Contents", [])}
 
@@ -67,9 +72,13 @@ class Bucket:
         return hashlib.sha256(self._bytes(key)).hexdigest()
 
     def _bytes(self, key: str) -> bytes:
-        return self._ask(
-            "GetObject", key, lambda: bytes(self._client.get_object(Bucket=self.name, Key=key)["Body"].read())
-        )
+        what = f"GetObject s3://{self.name}/{key}"
+
+        def read() -> bytes:
+            body = self._client.get_object(Bucket=self.name, Key=key)["Body"]
+            return answers.whole(body, what, largest=LARGEST, seconds=SECONDS)
+
+        return self._ask("GetObject", key, read)
 
     def _ask(self, operation: str, key: str, call: Callable[[], Answer]) -> Answer:
         def once() -> Answer:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
+from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
@@ -104,15 +105,13 @@ def _ask(operation: str, target: str, call: Callable[..., Any], **request: Any) 
     return patiently(once)
 
 
-def _pages(operation: str, name: str, call: Callable[..., Any], **filters: Any) -> Iterator[dict[str, Any]]:
+def _pages(operation: str, name: str, call: Callable[..., Any], **filters: Any) -> Iterator[Mapping[str, Any]]:
     """Every page, each asked for again by itself when AWS throttles: a paginator would begin anew."""
-    place: dict[str, str] = {}
-    while True:
-        page = _ask(operation, name, call, ClusterName=name, MaxResults=PAGE, **filters, **place)
-        yield page
-        if not page.get("NextToken"):
-            return
-        place = {"NextToken": page["NextToken"]}
+    return answers.pages(
+        f"{operation} {name}",
+        lambda place: _ask(operation, name, call, ClusterName=name, MaxResults=PAGE, **filters, **place),
+        "NextToken",
+    )
 
 
 def _in_batches(operation: str, name: str, call: Callable[..., Any], node_ids: Sequence[str]) -> Batched:

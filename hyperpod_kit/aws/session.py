@@ -6,6 +6,9 @@ import os
 from functools import lru_cache
 from typing import Any, Optional
 
+from hyperpod_kit.aws import answers
+from hyperpod_kit.errors import UsageError
+
 ATTEMPTS = 4
 """How often botocore asks before a call counts as unanswered; AWS_MAX_ATTEMPTS says otherwise."""
 
@@ -13,7 +16,8 @@ ATTEMPTS = 4
 def client(service: str, region: Optional[str], *, connections: int = 10) -> Any:
     """A boto3 client. The endpoint comes from AWS_ENDPOINT_URL when that is set, credentials from boto3's usual chain.
 
-    `connections`: how many threads will use it at once. Raises Unreachable when there is no region or profile.
+    `connections`: how many threads will use it at once. Raises Unreachable when there is no region or profile,
+    UsageError when the endpoint is no URL.
     """
     import boto3
     import botocore.session
@@ -23,7 +27,7 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
 
     options: dict[str, Any] = {
         "connect_timeout": 5,
-        "read_timeout": 60,
+        "read_timeout": answers.SECONDS,
         "max_pool_connections": connections,
         "retries": {"mode": "standard"},
     }
@@ -35,9 +39,13 @@ def client(service: str, region: Optional[str], *, connections: int = 10) -> Any
     with translated(f"open {service}"):
         core = botocore.session.get_session()
         core.register_component("data_loader", _loader())
-        return boto3.session.Session(botocore_session=core, region_name=region).client(
-            service, config=Config(**options)
-        )
+        session = boto3.session.Session(botocore_session=core, region_name=region)
+        try:
+            return answers.guard(session.client(service, config=Config(**options)))
+        except ValueError as err:
+            raise UsageError(
+                f"open {service}: {err}", hint="AWS_ENDPOINT_URL is written like https://HOST, or not set at all"
+            ) from err
 
 
 @lru_cache(maxsize=1)

@@ -14,11 +14,14 @@ import click
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import console, data, json_line, say
 from hyperpod_kit.cli.waiting import interval_option
+from hyperpod_kit.untrusted.text import shortened
 
 if TYPE_CHECKING:
     from hyperpod_kit.cluster.events import Event
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+LONGEST = 2000
+"""Characters of an event in a line for a person; --json has all of it."""
 _STYLES = {"Error": "bold red", "Warn": "yellow"}
 
 
@@ -135,7 +138,7 @@ def _print(found: Iterable[Event]) -> None:
     for event in found:
         moment = event.at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
         style = _STYLES.get(event.level, "")
-        line = Text.assemble((moment, "dim"), "  ", (f"{event.level:5}", style), "  ", event.line())
+        line = Text.assemble((moment, "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST))
         if event.lifecycle:
             line.append(f"  (lifecycle script: {event.lifecycle})")
         screen.print(line, soft_wrap=True)

@@ -6,7 +6,7 @@ import pytest
 from botocore import exceptions as boto
 
 from hyperpod_kit.aws.errors import translated
-from hyperpod_kit.errors import AwsError, NoCredentials, Throttled, Unreachable
+from hyperpod_kit.errors import AwsError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
 
 
 def client_error(code: str, status: int = 400) -> boto.ClientError:
@@ -86,6 +86,14 @@ def test_no_bucket_says_how_to_make_it() -> None:
     assert caught.value.hint == "aws s3 mb s3://sagemaker-x, or name another bucket in the configuration"
 
 
-def test_our_own_mistakes_pass_through() -> None:
-    with pytest.raises(KeyError), translated("Op"):
+def test_a_member_that_is_not_there_is_the_answers_fault() -> None:
+    with pytest.raises(UnreadableAnswer, match="Op: the answer cannot be read: KeyError: 'x'") as caught, translated(
+        "Op"
+    ):
         raise KeyError("x")
+    assert isinstance(caught.value.__cause__, KeyError)  # for --debug
+
+
+def test_our_own_mistakes_pass_through() -> None:
+    with pytest.raises(ZeroDivisionError), translated("Op"):
+        raise ZeroDivisionError("x")

@@ -1,0 +1,212 @@
+"""The edge for AWS's answers: each is whole, bounded in size and time, and of the shape that the service model gives.
+
+A proxy, a captive portal or a wrong AWS_ENDPOINT_URL answers too, with status 200. Without a look at the answer a list
+that was cut off is an empty list, and "0 nodes" is believed. What does not pass raises UnreadableAnswer (exit 3).
+
+botocore itself gives no bound: its read timeout is one of each read, so that a byte a second is read for ever, and a
+body is read whole whatever its length.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+import time
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, TypeVar
+
+from hyperpod_kit.aws.shapes import Constraint, Violation, violations
+from hyperpod_kit.errors import UnreadableAnswer
+
+SECONDS = 25.0
+"""That one answer may take; botocore asks four times, so a silent service is given up within two minutes."""
+UPLOAD = 64 * 1024
+"""Bytes a second that a request's own body is given besides."""
+LARGEST = 8 << 20
+"""Bytes of an answer. FilterLogEvents gives 1 MiB at most, ListObjectsV2 a thousand keys of 1 KiB."""
+PAGES = 200
+"""Pages of a list: of ListClusterNodes 20,000 nodes, several times what a HyperPod can have."""
+
+NEEDED = frozenset(
+    (
+        *("ClusterArn", "ClusterStatus", "InstanceGroups", "ClusterNodeSummaries", "NodeDetails", "EventDetails"),
+        *("InstanceGroupName", "InstanceId", "EventId", "EventTime", "ClusterSummaries", "ClusterName"),
+    )
+)
+"""Members that the model requires and that we read. It also requires some that AWS leaves out, NextToken for one."""
+
+HINT = "is it AWS that answers? Look at AWS_ENDPOINT_URL, HTTPS_PROXY and the network's login page"
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+def guard(client: Any) -> Any:
+    """The same boto3 client, with the edge around all that it is answered."""
+    endpoint = client._endpoint
+    endpoint.http_session = BoundedSession(endpoint.http_session, client.meta.service_model.service_name)
+    client.meta.events.register("after-call", _look)
+    return client
+
+
+class BoundedSession:
+    """botocore's HTTP session for a `service`, whose answers end: in `seconds`, and within LARGEST bytes.
+
+    Bodies that botocore hands on as streams (S3's objects) are bounded by who reads them: see `whole`.
+    """
+
+    def __init__(self, session: Any, service: str, *, seconds: float = SECONDS) -> None:
+        self._session = session
+        self._service = service
+        self._seconds = seconds
+
+    def send(self, request: Any) -> Any:
+        """The answer. Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats."""
+        from botocore.exceptions import ReadTimeoutError
+
+        streams = request.stream_output
+        request.stream_output = True  # else the session reads the body itself, whole
+
+        def exchange() -> Any:
+            response = self._session.send(request)
+            if not streams:
+                response._content = _read(response.raw, self._service)
+            return response
+
+        try:
+            return within(self._seconds + _length(request.headers) / UPLOAD, exchange)
+        except TimeoutError:
+            logger.warning("%s: no whole answer within %g s; asking again", self._service, self._seconds)
+            raise ReadTimeoutError(endpoint_url=request.url, error="no whole answer in time") from None
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def within(seconds: float, work: Callable[[], Result]) -> Result:
+    """What `work` returns or raises. Raises TimeoutError when it takes longer; its thread then goes on by itself."""
+    answers: queue.SimpleQueue[tuple[Optional[Result], Optional[BaseException]]] = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((work(), None))
+        except BaseException as err:
+            answers.put((None, err))
+
+    threading.Thread(target=run, daemon=True, name="aws").start()
+    try:
+        result, error = answers.get(timeout=seconds)
+    except queue.Empty:
+        raise TimeoutError(f"not done within {seconds:g} s") from None
+    if error is not None:
+        raise error
+    return result  # type: ignore[return-value]
+
+
+def whole(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
+    """The bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
+    begun = time.monotonic()
+    try:
+        data = bytes(within(seconds, lambda: body.read(largest + 1)))
+    except TimeoutError:
+        taken = time.monotonic() - begun
+        raise UnreadableAnswer(f"{what}: its bytes have not come within {taken:.0f} s", hint=HINT) from None
+    if len(data) > largest:
+        raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
+    return data
+
+
+def pages(
+    what: str, ask: Callable[[Mapping[str, str]], Mapping[str, Any]], token: str, *, most: int = PAGES
+) -> Iterator[Mapping[str, Any]]:
+    """Every page of a list; `ask` gets the arguments that name the next one, `token` is their member's name.
+
+    Raises UnreadableAnswer where a page is said to follow itself, or the list has no end.
+    """
+
+    def each() -> Iterator[Mapping[str, Any]]:
+        place: dict[str, str] = {}
+        seen: set[str] = set()
+        while True:
+            page = ask(place)
+            yield page
+            following = page.get(token)
+            if not following:
+                return
+            if following in seen:
+                raise UnreadableAnswer(f"{what}: the answer cannot be read: its pages go round in a circle", hint=HINT)
+            seen.add(following)
+            place = {token: following}
+
+    return _ending(what, each(), most)
+
+
+def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[str, Any]]:
+    """Every page that botocore's paginator gives, which knows a page that follows itself, and no end.
+
+    Raises UnreadableAnswer where the list has none, botocore's exceptions.
+    """
+    return _ending(operation, client.get_paginator(operation).paginate(**request), PAGES)
+
+
+def _ending(what: str, found: Iterable[Mapping[str, Any]], most: int) -> Iterator[Mapping[str, Any]]:
+    for number, page in enumerate(found):
+        if number == most:
+            raise UnreadableAnswer(f"{what}: the answer cannot be read: it has no end after {most} pages", hint=HINT)
+        yield page
+
+
+def _length(headers: Mapping[str, Any]) -> int:
+    found = headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0
+    return int(found)
+
+
+def _read(raw: Any, service: str) -> bytes:
+    data = bytearray()
+    for chunk in raw.stream(64 << 10):
+        data += chunk
+        if len(data) > LARGEST:
+            raise UnreadableAnswer(
+                f"{service}: the answer cannot be read: it is larger than {LARGEST >> 20} MiB", hint=HINT
+            )
+    return bytes(data)
+
+
+def _look(http_response: Any, model: Any, **_: Any) -> None:
+    """After a call of a service that speaks JSON: is the answer what the model says? XML has a parser that says so."""
+    if http_response.status_code >= 300 or model.service_model.metadata.get("protocol") != "json":
+        return
+    shape = model.output_shape
+    if shape is None or http_response.raw is None:  # botocore's Stubber answers without a wire
+        return
+    wrong = _wrong(http_response.content, shape)
+    if wrong:
+        raise UnreadableAnswer(f"{model.name}: the answer cannot be read: {wrong}", hint=HINT)
+
+
+def _wrong(content: bytes, shape: Any) -> str:
+    """What is wrong with an answer; "" for nothing."""
+    try:
+        answer = json.loads(content)
+    except (ValueError, RecursionError) as err:
+        return f"{len(content)} bytes that are no JSON ({type(err).__name__})"
+    if not isinstance(answer, dict):
+        return f"a JSON {type(answer).__name__} where an object is expected"
+    if answer and shape.members and not set(answer) & set(shape.members):
+        return "it has none of the members that this answer has"
+    for found in violations(shape, answer, null_is_absent=True):
+        said = _said(found)
+        if said:
+            return said
+    return ""
+
+
+def _said(found: Violation) -> str:
+    kind, name = found.path[-1] if found.path else ("member", "")
+    where = ".".join(str(part) for _, part in found.path)
+    if found.constraint is Constraint.TYPE:
+        return f"{where} is a {type(found.value).__name__}, expected a {found.shape.type_name}"
+    if found.constraint is Constraint.REQUIRED and kind == "member" and name in NEEDED:
+        return f"{where} is missing"
+    return ""

@@ -1,0 +1,85 @@
+"""What one answer may take: time, bytes, pages; and what is said meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Iterator
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from hyperpod_kit.aws import answers
+from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.errors import Unreachable, UnreadableAnswer
+from tests.hostile.aws.service import SLOW, Liar
+
+SECONDS = 0.6
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    server = Liar()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sagemaker(liar: Liar) -> Any:
+    options = Config(retries={"mode": "standard", "total_max_attempts": 2}, s3={"addressing_style": "path"})
+    keys = {"aws_access_key_id": "t", "aws_secret_access_key": "t", "region_name": "us-east-1"}
+    client = answers.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
+    client._endpoint.http_session._seconds = SECONDS
+    return client
+
+
+@pytest.mark.parametrize("mode", SLOW)
+def test_a_service_that_does_not_come_to_an_end_is_given_up(
+    mode: str, sagemaker: Any, liar: Liar, caplog: pytest.LogCaptureFixture
+) -> None:
+    liar.mode = mode
+    caplog.set_level(logging.WARNING)
+    with pytest.raises(Unreachable, match="took too long"), translated("DescribeCluster", "demo"):
+        sagemaker.describe_cluster(ClusterName="demo")
+    assert liar.asked == ["DescribeCluster"] * 2
+    assert [record.getMessage() for record in caplog.records if record.name == answers.__name__] == [
+        f"sagemaker: no whole answer within {SECONDS:g} s; asking again"
+    ] * 2
+
+
+def test_a_large_answer_is_not_read_whole(sagemaker: Any, liar: Liar) -> None:
+    liar.mode = "big"
+    with pytest.raises(UnreadableAnswer, match="larger than 8 MiB"), translated("DescribeCluster", "demo"):
+        sagemaker.describe_cluster(ClusterName="demo")
+
+
+def test_what_is_said_of_a_shape(sagemaker: Any, liar: Liar) -> None:
+    liar.mode = "wrong6"
+    with pytest.raises(UnreadableAnswer, match=r"0\.InstanceGroupName is missing"):
+        sagemaker.list_cluster_nodes(ClusterName="demo")
+    with pytest.raises(UnreadableAnswer, match="none of the members"):
+        sagemaker.describe_cluster(ClusterName="demo")
+    liar.mode = "trunc"
+    with pytest.raises(UnreadableAnswer, match="18 bytes that are no JSON"):
+        sagemaker.list_cluster_nodes(ClusterName="demo")
+
+
+@pytest.mark.parametrize(("tokens", "why"), [("aaa", "in a circle"), ("abcdefgh", "no end after 5 pages")])
+def test_a_list_ends(tokens: str, why: str) -> None:
+    left = iter(tokens)
+    with pytest.raises(UnreadableAnswer, match=why):
+        list(answers.pages("List", lambda place: {"NextToken": next(left)}, "NextToken", most=5))
+
+
+def test_an_object_ends(liar: Liar) -> None:
+    class Endless:
+        def read(self, most: int) -> bytes:
+            return b"x" * most
+
+    with pytest.raises(UnreadableAnswer, match="larger than 1 MiB"):
+        answers.whole(Endless(), "GetObject", largest=1 << 20, seconds=5.0)
+
+
+def test_what_fails_fails_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        answers.within(5.0, lambda: 1 // 0)

@@ -20,8 +20,8 @@ from hyperpod_kit.rehearsal.mounts.lustre import LUSTRE_MOUNT_NAME
 from hyperpod_kit.rehearsal.network import set_link
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
-from tests.faults.profiles import CONTAINER, PROFILE
-from tests.faults.roots import FolderRoot, Root
+from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
+from tests.faults.roots import BUCKET, BucketRoot, FolderRoot, Root
 from tests.faults.site import CAPTURER, FOREIGN, TRAINER, in_image, settle
 from tests.support.output import output
 from tests.support.wait import until
@@ -58,6 +58,18 @@ PartitionName=patient Nodes=ALL PriorityTier=1 GraceTime=60 State=UP
 """What an administrator adds whose jobs are preempted; `parameters`: those of slurmctld."""
 SENDS_SIGNAL = "preempt_send_user_signal"
 
+IN_BUCKET = {
+    "kind": "mountpoint-s3",
+    "name": "checkpoints",
+    "path": "/mnt/checkpoints",
+    "bucket": BUCKET,
+    "read_only": False,
+    "allow_delete": True,
+    "uid": UID,
+    "gid": UID,
+}
+"""Where the profile `mountpoint` has its checkpoint roots."""
+
 
 def configuration(directory: Path) -> Path:
     """The example's cluster, whose nodes look at their mounts often and tell Slurm."""
@@ -65,7 +77,7 @@ def configuration(directory: Path) -> Path:
     own = values["hyperpod_kit"]
     own["cluster"]["instance_groups"][1]["count"] = WORKERS
     own["cluster"]["lifecycle_mode"] = PROFILE.mode.value
-    own["mounts"] = []
+    own["mounts"] = [IN_BUCKET] if PROFILE == MOUNTPOINT else []
     own["health"] = {"interval": 5, "deadline": 2, "degraded_after": 2, "drain": True}
     path = directory / "provisioning_parameters.json"
     path.write_text(json.dumps(values))
@@ -99,6 +111,10 @@ class MachineSite:
         self.nodes: List[str] = []
         self.configure()
         self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
+        # srun that is asked before the nodes have registered with the slurmctld just started waits 60 s in silence.
+        settle(self)
+        # Of AWS itself a node knows where it is, and with its role everything else.
+        self._exported = {"AWS_ENDPOINT_URL": driver.endpoint_of_nodes()} if IN_S3 else {}
 
     def configure(self) -> None:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
@@ -133,7 +149,12 @@ class MachineSite:
         return self.on("controller", *who, *argv, check=check)
 
     def root(self, name: str) -> Root:
-        return FolderRoot(self.here / name, f"{self.there}/{name}")
+        if not IN_S3:
+            return FolderRoot(self.here / name, f"{self.there}/{name}")
+        found = BucketRoot(name, self._driver.environment, self._exported, None, self.here, self.there)
+        if PROFILE == MOUNTPOINT:
+            found.told, found.script = f"{IN_BUCKET['path']}/{name}", ""
+        return found
 
     def kill_machine(self, name: str) -> None:
         """SIGKILL all of it; the platform replaces it."""
@@ -151,9 +172,12 @@ class MachineSite:
         until(lambda: "UP" in self.slurm("scontrol", "ping", check=False), what="slurmctld")
 
     def saved_at(self) -> float:
-        """When slurmctld last wrote its jobs down, Unix seconds."""
-        [jobs] = self.here.parent.glob(".hyperpod-kit/*/slurmctld/job_state")
-        return jobs.stat().st_mtime
+        """When slurmctld last wrote its jobs down, Unix seconds; 0.0 while it exchanges the file."""
+        [jobs] = [folder / "job_state" for folder in self.here.parent.glob(".hyperpod-kit/*/slurmctld")]
+        try:
+            return jobs.stat().st_mtime
+        except FileNotFoundError:
+            return 0.0
 
     def replace_controller(self) -> None:
         """Its machine is killed; returns when the slurmctld of the machine in its place answers."""
@@ -222,6 +246,8 @@ def machine_site(directory: Path) -> Iterator[MachineSite]:
         trees = [f"--tree={tree}" for tree in (container_tree(),) if tree]
         driver.kit("rehearse", "up", "--name", driver.name, "--profile", CLUSTER, *trees, "--quiet", timeout=900)
         driver.up({})
+        if IN_S3:
+            driver.aws("s3api", "create-bucket", "--bucket", BUCKET)
         driver.kit("upload", str(driver.config))
         driver.kit("create-cluster", str(driver.config), "--wait", "--interval", "1", "--timeout", "200")
         yield MachineSite(driver)

@@ -81,15 +81,22 @@ class FolderRoot:
 
 
 class BucketRoot:
-    """A prefix of a bucket. `environment`: where the service is, and the key of whoever asks; `records`: the directory
-    for `--state`, from this host, `told_records` from the nodes."""
+    """A prefix of a bucket. `environment`: where the service is, and the key of whoever asks; `exported`: the same for
+    the batch script; `records`: the directory for `--state`, from this host, `told_records` from the nodes. `faults`:
+    None where nothing can be made to go wrong with requests."""
 
     def __init__(
-        self, name: str, environment: Mapping[str, str], faults: S3Faults, records: Path, told_records: str
+        self,
+        name: str,
+        environment: Mapping[str, str],
+        exported: Mapping[str, str],
+        faults: Optional[S3Faults],
+        records: Path,
+        told_records: str,
     ) -> None:
         self.told = f"s3://{BUCKET}/{name}"
         self.options = f"--state {told_records}"
-        self.script = "".join(f"export {key}='{value}'\n" for key, value in environment.items())
+        self.script = "".join(f"export {key}='{value}'\n" for key, value in exported.items())
         self._name, self._faults, self._records = name, faults, records
         self._store = S3Store(self.told, S3HttpClient(environment))
 
@@ -115,12 +122,14 @@ class BucketRoot:
 
     def fault(self, below: str = "", **what: Any) -> None:
         """A fault of S3Fault's fields, of requests for this root whose names go on with `below`, a pattern."""
+        assert self._faults is not None, "no faults of requests here"
         self._faults.add(
             S3Fault(path=f"{BUCKET}/{self._name}/{below}" if below else f"{BUCKET}(/{self._name})?", **what)
         )
 
     def back(self) -> None:
-        self._faults.clear()
+        if self._faults is not None:
+            self._faults.clear()
 
 
 class PrivateBuckets:
@@ -150,7 +159,7 @@ class PrivateBuckets:
         output(["/usr/bin/env", *(f"{name}={value}" for name, value in self._values.items()), *mount])
 
     def root(self, name: str, records: Path) -> BucketRoot:
-        found = BucketRoot(name, self._values, self._buckets.faults, records, str(records))
+        found = BucketRoot(name, self._values, self._values, self._buckets.faults, records, str(records))
         if self._mount is not None:
             found.told, found.script = str(self._mount / name), ""
         return found

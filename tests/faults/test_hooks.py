@@ -15,6 +15,7 @@ import pytest
 
 from tests.faults.job import Job
 from tests.faults.machines import SLURM_CONF, MachineSite
+from tests.faults.profiles import IN_FOLDERS
 from tests.faults.site import Site
 from tests.support.wait import until
 
@@ -79,6 +80,7 @@ def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
     )
 
 
+@pytest.mark.profiles(*IN_FOLDERS)
 def test_eight_ranks_of_a_bare_srun_take_one_decision(job: Job, site: MachineSite, row: Row) -> None:
     """No `job run`: the plugin asks on each node, while another trainer's checkpoints appear."""
     job.submit("--steps", "120", "--every", "2").ended_well(120)

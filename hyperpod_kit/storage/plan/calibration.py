@@ -46,13 +46,14 @@ class Sample:
 class Rate(NamedTuple):
     """`each`: bytes a second of one process that writes, `writers` of which were measured on a node; `error`: greatest
     relative error of a time predicted with it among its own samples; `stall`: bytes a second of one process while
-    training stands still, None where it stands still to the end."""
+    training stands still, None where it stands still to the end; `largest`: bytes that one process wrote at most."""
 
     each: float
     writers: int
     error: float
     samples: int
     stall: float | None = None
+    largest: float = 0.0
 
     def seconds(self, size: float, writers: int) -> float:
         """Until `size` bytes are written by `writers` processes, nothing else in their way."""
@@ -91,7 +92,8 @@ def fit(samples: Iterable[Sample]) -> Rate | None:
     stalls = [one.size / one.writers / one.stall for one in found if one.stall]
     stall = min(stalls) if stalls else None
     on_node = max(one.writers // one.nodes for one in found)
-    return Rate((fast + slow) / 2, on_node, (fast - slow) / (fast + slow), len(found), stall)
+    largest = max(one.size / one.writers for one in found)
+    return Rate((fast + slow) / 2, on_node, (fast - slow) / (fast + slow), len(found), stall, largest)
 
 
 class Cell(NamedTuple):

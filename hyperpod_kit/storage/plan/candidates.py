@@ -15,6 +15,9 @@ from hyperpod_kit.storage.plan.sizing import DEFAULT_PART_MIB, CheckpointSize, g
 FULLEST = 0.8
 """Of a file system's room that a plan uses."""
 
+FARTHEST = 16
+"""Times the largest measured file: beyond that what a save costs apart from its bytes has spoiled the rate."""
+
 COPY = (2e9, 20e9)
 """Bytes a second at which a rank's state is copied to shared memory where it was not measured: slow, fast."""
 
@@ -209,6 +212,9 @@ def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate,
     if calibrated and facts.writer.sharded and size.files / facts.nodes > rate.writers:
         on_node = size.files // facts.nodes
         out.append(f"measured with {rate.writers} writers a node, planned with {on_node}: measure that, too")
+    each = size.total / size.files
+    if calibrated and each > FARTHEST * rate.largest:
+        out.append(f"measured with {gib(rate.largest)} a writer, planned with {gib(each)}: measure larger ones, too")
     if kind.bought and not facts.writer.sharded:
         out.append("one writer may be held back by one stripe: measure with a larger stripe count before buying more")
     return tuple(out)

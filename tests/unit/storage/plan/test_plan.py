@@ -11,6 +11,7 @@ import pytest
 
 from hyperpod_kit.errors import ConfigError, UsageError
 from hyperpod_kit.storage.plan import catalog, facts, failures, plan, prices, seeds, sizing
+from hyperpod_kit.storage.plan.calibration import Calibration, Sample
 from hyperpod_kit.storage.plan.candidates import StorageChoice
 from hyperpod_kit.storage.plan.catalog import LustreSize
 from hyperpod_kit.storage.plan.facts import GIB, JobFacts, SavedBy
@@ -125,6 +126,15 @@ def test_d6_more_open_files_than_mountpoints_memory_allows_are_refused() -> None
         "files a node" in text for text in of(made(SEED, mountpoint_memory=199 * 2**20), "mountpoint-s3").refused
     )
     assert sizing.open_writers(0, 8) == 0 and sizing.open_writers(8 * 2**30, 8) == 895
+
+
+def test_rates_of_small_checkpoints_are_not_trusted_for_large_ones_in_silence() -> None:
+    small = Calibration("small", (Sample("fsx-lustre", "dcp", 8, 1, 0.1 * GIB, 0.5),))
+    found = plan.make(replace(SEED, writer=SavedBy.DCP), small)
+    assert any(
+        "measured with 12.8 MiB a writer, planned with 11.22 GiB" in text for text in of(found, "fsx-lustre").notes
+    )
+    assert not any("a writer" in text for one in made(SEED, writer=SavedBy.DCP).candidates for text in one.notes)
 
 
 def test_lost_gpu_hours_weigh_where_they_have_a_price() -> None:

@@ -78,12 +78,20 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
 
 
 def write(bundle: Bundle, directory: Path) -> None:
-    """Write a bundle to a directory that is replaced as a whole. Raises BundleError if it holds something else.
+    """Write a bundle to a directory that is replaced as a whole. Raises BundleError if it holds what no render wrote.
 
     Modes are those of `mode`, whatever the umask and the sources say.
     """
     if directory.is_dir() and any(directory.iterdir()) and not (directory / manifest.DESCRIPTION).is_file():
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
+    foreign = _foreign(directory)
+    if foreign:
+        raise BundleError(
+            f"{directory} holds {foreign[0]}"
+            + (f" and {len(foreign) - 1} more" if foreign[1:] else "")
+            + ", which no render wrote",
+            hint="move them away, or choose another directory: it is replaced as a whole",
+        )
     directory.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     new, old = staging / "new", staging / "old"
@@ -101,6 +109,19 @@ def write(bundle: Bundle, directory: Path) -> None:
         new.rename(directory)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _foreign(directory: Path) -> list[str]:
+    """What lies in a bundle's directory and is not in its SHA256SUMS; of one without any, nothing is known."""
+    sums = directory / manifest.SUMS
+    if not sums.is_file():
+        return []
+    try:
+        known = {*manifest.digests(sums.read_bytes()), manifest.SUMS, manifest.DESCRIPTION}
+    except ValueError as err:
+        raise BundleError(f"{sums} cannot be read: {err}", hint="choose an empty directory") from err
+    there = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())
+    return sorted(place for place in there if place not in known)
 
 
 def mode(place: str) -> int:

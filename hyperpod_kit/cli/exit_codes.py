@@ -32,7 +32,8 @@ def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
     """Run `call` (a click command with standalone_mode=False) and return the exit code. `debug`: stack traces too."""
     try:
         result = call()
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by who called us
+            sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except SystemExit as err:
         return _exit_code(err)

@@ -10,6 +10,10 @@ from hyperpod_kit.config.settings import Settings
 
 AT = "hyperpod_kit.health"
 
+LONGEST_INTERVAL = 24 * 3600
+"""Seconds; systemd ignores a timer's value that it cannot read, 1e+30s for one, and then nothing is ever checked."""
+SHORTEST_DEADLINE = 0.1
+"""Seconds; a probe begins with a process."""
 LONGEST_DEADLINE = 30
 """Seconds; the check's unit may last twice as long."""
 
@@ -17,14 +21,16 @@ LONGEST_DEADLINE = 30
 def health(settings: Settings) -> Iterator[Finding]:
     """A probe ends before the next one begins, and giving up takes at least one failure."""
     policy = settings.health
-    if policy.interval < 5:
-        yield Finding("HPK-H001", f"{AT}.interval", f"{policy.interval:g} s between checks", "Use 5 s or more")
-    if not 0 < policy.deadline < policy.interval:
+    if not 5 <= policy.interval <= LONGEST_INTERVAL:
+        yield Finding(
+            "HPK-H001", f"{AT}.interval", f"{policy.interval:g} s between checks", f"Use 5 to {LONGEST_INTERVAL} s"
+        )
+    if not SHORTEST_DEADLINE <= policy.deadline < policy.interval:
         yield Finding(
             "HPK-H002",
             f"{AT}.deadline",
             f"a probe may take {policy.deadline:g} s and one begins every {policy.interval:g} s",
-            "Make deadline positive and shorter than interval",
+            f"Make deadline {SHORTEST_DEADLINE} or more, and shorter than interval",
         )
     elif policy.deadline > LONGEST_DEADLINE:
         yield Finding(

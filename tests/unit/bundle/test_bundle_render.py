@@ -156,10 +156,18 @@ def test_a_directory_with_other_things_is_not_written_over(
     assert (tmp_path / "mine/thesis.tex").read_text() == "years of work"
 
 
+def test_what_no_render_wrote_is_not_deleted(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
+    write(render(config, origin), tmp_path / "b")
+    put(tmp_path / "b/units/mine.txt", "years of work")
+    with pytest.raises(BundleError, match=r"holds units/mine\.txt, which no render wrote"):
+        write(render(config, origin), tmp_path / "b")
+    assert (tmp_path / "b/units/mine.txt").read_text() == "years of work"
+
+
 def test_an_older_bundle_is_replaced_as_a_whole(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     bundle = render(config, origin)
-    write(bundle, tmp_path / "b")
-    put(tmp_path / "b/units/old.service", "")
+    files = {**bundle.files, "units/old.service": b""}
+    write(replace(bundle, files={**files, manifest.SUMS: manifest.sums(files)}), tmp_path / "b")
     write(bundle, tmp_path / "b")
     assert set(tree(tmp_path / "b")) == set(bundle.files)
     assert [path.name for path in tmp_path.iterdir()].count("b") == 1 and not list(tmp_path.glob(".b.*"))

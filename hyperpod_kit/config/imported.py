@@ -153,9 +153,15 @@ class _RequestReader:
                 if role in (Role.CONTROLLER, Role.LOGIN):
                     values[f"{role}_group"] = name
                 elif isinstance(slurm.get("PartitionNames"), list) and slurm["PartitionNames"]:
-                    partitions[name] = slurm["PartitionNames"][0]
-        heads = (values.get("controller_group"), values.get("login_group"))
+                    partitions[name], *others = slurm["PartitionNames"]
+                    self.notes += [f"partition `{other}` of group `{name}`: it has one here" for other in others]
         names = [group.get("InstanceGroupName") for group in groups]
+        login = values.get("login_group")
+        if login is not None and login not in names:
+            # AWS's own template names one that its example's cluster has not, and AWS's scripts pass over it.
+            self.notes.append(f"login_group `{login}`: the cluster has no instance group of that name")
+            del values["login_group"]
+        heads = (values.get("controller_group"), values.get("login_group"))
         workers = [name for name in names if name not in heads]
         for name in workers:
             if partitions.get(name) is None:
@@ -213,6 +219,8 @@ class _RequestReader:
             and cluster["lifecycle_mode"] != LifecycleMode.ON_CREATE
         ):
             cluster["slurm_config_strategy"] = strategy
+        elif strategy:
+            self.notes.append(f"SlurmConfigStrategy {strategy}: not in on_create mode nor beside NodeProvisioningMode")
         database = slurm.get("AccountingDatabase")
         if isinstance(database, Mapping):
             keys = {"endpoint": "Endpoint", "secret_arn": "SecretArn", "port": "Port", "name": "Name"}

@@ -37,8 +37,8 @@ def one_controller(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-G003",
                 f"{AT}.instance_groups[{index}].count",
-                f"the controller group has {groups[index].count} nodes: expected 1",
-                "Set it to 1",
+                f"the controller group has {groups[index].count} nodes: hyperpod-kit runs clusters with one",
+                "A new cluster gets 1; one that has several head nodes (AWS's multi-headnode) stays with AWS's scripts",
             )
 
 

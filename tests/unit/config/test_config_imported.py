@@ -141,12 +141,39 @@ def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
             {"InstanceGroups": [group("a")], "Orchestrator": {"Slurm": {"OfTomorrow": 1}}},
             "Orchestrator.Slurm.OfTomorrow: there is no key for it",
         ),
+        (
+            [group("a", SlurmConfig={"NodeType": "Compute", "PartitionNames": ["dev", "night"]})],
+            "partition `night` of group `a`: it has one here",
+        ),
+        (
+            {
+                "InstanceGroups": [group("a")],
+                "NodeProvisioningMode": "Continuous",
+                "Orchestrator": {"Slurm": {"SlurmConfigStrategy": "Merge"}},
+            },
+            "SlurmConfigStrategy Merge: not in on_create mode nor beside NodeProvisioningMode",
+        ),
     ],
 )
 def test_what_cannot_be_said_is_named(cluster: Any, note: str) -> None:
     found = from_aws(copy.deepcopy(cluster), None)
     assert any(note in one for one in found.notes), found.notes
     fill(found.values, Answers())
+
+
+def test_the_login_group_of_awss_template_is_left_out_where_there_is_none() -> None:
+    parameters = {
+        "version": "1.0.0",
+        "workload_manager": "slurm",
+        "controller_group": "head",
+        "login_group": "my-login-group",
+        "worker_groups": [{"instance_group_name": "a", "partition_name": "dev"}],
+    }
+    found = from_aws([group("head"), group("a")], parameters)
+    assert "login_group" not in found.values and found.notes[0] == (
+        "login_group `my-login-group`: the cluster has no instance group of that name"
+    )
+    assert from_aws([group("head"), group("my-login-group")], parameters).values["login_group"] == "my-login-group"
 
 
 def test_two_file_systems_and_groups_that_have_one_only() -> None:

@@ -108,29 +108,36 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
         yield lambda count: progress.advance(task, count)
 
 
+SILENCE = 30.0
+"""Seconds after which a line of `watch` is said again."""
+
+
 @contextmanager
 def watch() -> Iterator[Callable[[str], None]]:
     """Yields show(line): what something is doing now, with the seconds since the beginning, one line a change.
 
-    On a terminal the last line stays at the bottom with a spinner, so that a long silence does not look like a hang.
+    A long silence must not look like a hang: a line that has not changed for SILENCE seconds is said again, and on a
+    terminal the last one stays at the bottom with a spinner and the seconds.
     """
     began = time.monotonic()
-    last = ""
+    last, said = "", began
     screen = console(stderr=True) if sys.stderr.isatty() else None
     spinner = screen.status("asking AWS") if screen is not None else None
 
     def show(line: str) -> None:
-        nonlocal last
-        if line == last:
-            return
-        last = line
-        shown = f"{time.monotonic() - began:5.0f} s  {line}"
+        nonlocal last, said
+        now = time.monotonic()
+        shown = f"{now - began:5.0f} s  {line}"
         if screen is None or spinner is None:
-            say(shown)
+            if line != last or now - said >= SILENCE:
+                last, said = line, now
+                say(shown)
             return
-        # Through the same console, which moves the spinner out of the way.
-        screen.print(cell(shown))
-        spinner.update(cell(line.split(" · ")[0]))
+        if line != last:
+            last = line
+            # Through the same console, which moves the spinner out of the way.
+            screen.print(cell(shown))
+        spinner.update(cell(f"{line.split(' · ')[0]}, {now - began:.0f} s"))
 
     if spinner is None:
         yield show

@@ -70,7 +70,10 @@ class ClusterState:
         for group in self.groups:
             states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
             told = [*([group.status] if group.status in ("Failed", "Degraded") else [])]
-            told += [states] if states and not group.ready else []
+            if group.current and not states:
+                told.append("none of them is listed")
+            elif states and not group.ready:
+                told.append(states)
             parts.append(f"{group.name} {group.current}/{group.target}" + (f" ({'; '.join(told)})" if told else ""))
         return " · ".join(
             [

@@ -226,3 +226,8 @@ def test_one_look() -> None:
     )
     assert state.line() == "Updating · w 2/2 (1 Failure, 1 Running) · i-Failure: disk broke"
     assert state.to_dict()["ready"] is False
+
+
+def test_a_group_whose_nodes_are_not_listed_says_so() -> None:
+    state = ClusterState("demo", "InService", "", (GroupState("w", 3, 3, {}), GroupState("spare", 0, 0, {})))
+    assert not state.ready and state.line() == "InService · w 3/3 (none of them is listed) · spare 0/0"

@@ -5,6 +5,8 @@ The bytes go straight from the shared-memory mapping to the file, handed out in 
 
 from __future__ import annotations
 
+import _thread
+import contextlib
 import threading
 from dataclasses import dataclass, field
 from typing import Callable, Iterator, List, Optional, Tuple
@@ -93,16 +95,19 @@ def write_file(
 
 
 def _share_out(ranges: Iterator[Tuple[int, int]], work: Callable[[int, int], None], threads: int) -> None:
-    """`work` on each range, handed out in order to `threads` threads, this one included.
+    """`work` on each range, handed out in order to at most `threads` threads, this one included.
 
-    Raises what the first failing range raised, after the others that had begun have ended.
+    Raises what the first failing range raised, after the others that had begun have ended. Without memory a new thread
+    may die before it begins, and Thread.start() waits for its beginning for ever: so nobody waits for one that has not
+    begun, and this thread does what is left.
     """
-    lock = threading.Lock()
+    changed = threading.Condition()
     errors: List[BaseException] = []
+    working = 0
 
     def loop() -> None:
         while not errors:
-            with lock:
+            with changed:
                 found = next(ranges, None)
             if found is None:
                 return
@@ -111,11 +116,22 @@ def _share_out(ranges: Iterator[Tuple[int, int]], work: Callable[[int, int], Non
             except BaseException as err:
                 errors.append(err)
 
-    others = [threading.Thread(target=loop, daemon=True, name="write") for _ in range(threads - 1)]
-    for other in others:
-        other.start()
+    def other() -> None:
+        nonlocal working
+        with changed:
+            working += 1
+        try:
+            loop()
+        finally:
+            with changed:
+                working -= 1
+                changed.notify_all()
+
+    for _ in range(threads - 1):
+        with contextlib.suppress(RuntimeError):  # no thread is to be had: it takes longer
+            _thread.start_new_thread(other, ())
     loop()
-    for other in others:
-        other.join()
+    with changed:
+        changed.wait_for(lambda: not working)
     if errors:
         raise errors[0]

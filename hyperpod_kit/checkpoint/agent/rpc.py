@@ -6,6 +6,7 @@ its own proof. The token is never sent.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import select
 import socket
@@ -61,7 +62,9 @@ class _Peer:
         if self.heard >= self.asked:
             self.asked = now
             # It may be gone with its buffers full: whoever tells it must not be who listens to all others.
-            threading.Thread(target=self.channel.send, args=({"op": greeting.PING},), daemon=True, name="ping").start()
+            # Nor does anybody wait for a thread that dies of memory before it begins, as Thread.start() does.
+            with contextlib.suppress(RuntimeError):
+                _thread.start_new_thread(self.channel.send, ({"op": greeting.PING},))
         return now - self.asked < ANSWER
 
 

@@ -67,13 +67,27 @@ class Disk:
     def __init__(self, place: Path, rate: int, nodes: Sequence[str]) -> None:
         self._stem = MOUNT / "blkio" / f"hpk-{secrets.token_hex(4)}"
         self._groups = [self._of(node) for node in nodes] if rate else []
+        self._rate = rate
         number = os.stat(place).st_dev
+        self._device = f"{os.major(number)}:{os.minor(number)}"
         for group in self._groups:
             group.mkdir()
-            device = f"{os.major(number)}:{os.minor(number)}"
-            (group / "blkio.throttle.write_bps_device").write_text(f"{device} {rate}")
             # A rank puts itself there, as its user.
             (group / "cgroup.procs").chmod(0o666)
+        self._limit(rate)
+
+    def _limit(self, rate: int) -> None:
+        for group in self._groups:
+            (group / "blkio.throttle.write_bps_device").write_text(f"{self._device} {rate}")
+
+    @contextlib.contextmanager
+    def slower(self, rate: int) -> Iterator[None]:
+        """Writes at `rate` bytes a second for as long as it is held."""
+        self._limit(rate)
+        try:
+            yield
+        finally:
+            self._limit(self._rate)
 
     def _of(self, node: str) -> Path:
         return self._stem.with_name(f"{self._stem.name}-{node}")

@@ -33,11 +33,13 @@ def agents_alive(job: SavingJob) -> bool:
 def test_what_all_ranks_have_captured_reaches_storage_however_the_step_ends(site: Site, state: str) -> None:
     job = SavingJob(site, mb=MB, options="--mem=1000")
     job.at_capture(4)
-    ENDS[state](job)
-    assert job.ended() in ((state,) if state != "OUT_OF_MEMORY" else (state, "FAILED")), job.told()
-    until(lambda: not agents_alive(job), what="the end of all that the step had started")
-    captured = job.captured()
-    assert set(captured) - set(job.durable()), "nothing was left for the Epilog: this shows nothing"
+    # However long the end takes, it leaves something: two slots are written in half a minute so.
+    with site.disk.slower(3 << 20):
+        ENDS[state](job)
+        assert job.ended() in ((state,) if state != "OUT_OF_MEMORY" else (state, "FAILED")), job.told()
+        until(lambda: not agents_alive(job), what="the end of all that the step had started")
+        captured = job.captured()
+        assert set(captured) - set(job.committed()), "nothing was left for the Epilog: this shows nothing"
     until(lambda: not site.left_in_memory(), 180, what="freed memory")
     assert set(captured) <= set(job.durable()), (captured, job.durable(), job.told())
     until(lambda: not list((job.root / "flushes").iterdir()), what="no note")

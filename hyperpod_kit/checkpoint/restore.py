@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hyperpod_kit.checkpoint import candidates, codec, load, local_tiers, positions, replicate, stages
+from hyperpod_kit.checkpoint import candidates, load, local_tiers, positions, replicate, stages
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
@@ -222,7 +222,7 @@ class _Run(CandidateRun):
                     wanted = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
                     requests.add(wanted, piece.tensor)
                 here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
-                return {name: requests.add_whole(name) for name in set(codec.tensor_names(header.tree)) - here}
+                return {name: requests.add_whole(name) for name in self._state.wants(header.tree) - here}
 
             loaded = self._all.prove(want)
             work = reshard.work_of(self._ranks, requests.freeze(header.body.chunk))

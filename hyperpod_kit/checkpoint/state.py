@@ -180,6 +180,10 @@ class State:
                 _compare(path, live[path], tree)
         self._compare_classes(tree)
         inplace.collect(self.extra, tree["extra"], "extra", collector)
+        return self._matched(collector, live, tree)
+
+    def _matched(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
+        """What `collector` took for `live`, under the names that `tree` has for it."""
         wanted = set(codec.tensor_names(dict(tree)))
         tensors = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
@@ -199,6 +203,14 @@ class State:
         }
         self._filling = Filling(live_by_name, self._filling.made)
         return replace(tensors, pieces=pieces, absent=absent)
+
+    def wants(self, tree: Mapping[str, Any]) -> set[str]:
+        """The names of all tensors of `tree` that are filled or given to `adopt`: the others need not be read."""
+        mine = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
+        mine.update((f"objects.{name}", thing) for name, thing in self.objects.items())
+        return {
+            name for part, thing in mine.items() if thing is not None for name in codec.tensor_names(tree.get(part))
+        }
 
     def names(self, ranks: Ranks) -> dict[str, str]:
         """What this rank holds of what ranks share: name -> layout, and "" for an optimizer's parameters, whose state

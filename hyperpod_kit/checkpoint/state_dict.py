@@ -1,0 +1,174 @@
+"""A nested state dict, as torch.distributed.checkpoint takes it, in the place of a State."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, optimizer, sharding
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.state import Filling, State
+from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorUse
+from hyperpod_kit.errors import CheckpointError
+
+_RESERVED = frozenset({"classes", "held", "rng", "save"})
+
+
+class StateDict(State):
+    """`values`: a dict of tensors, dicts, lists and plain values, and at its top of objects with `state_dict` and
+    `load_state_dict`, which are asked for theirs at each save and given it back by a restore.
+
+    Names are those of torch.distributed.checkpoint: `model.layers.0.weight`. A tensor is shared by the ranks as weights
+    are (DTensors: each its part; plain ones: all the same, which is compared), except below the names in `own`, which
+    may have wildcards (`loader`, `*.rng`); everything else is each rank's own. A restore fills what is there, which
+    must all be in the checkpoint, and leaves the rest of the checkpoint alone: less here loads less, an empty dict
+    takes its whole part. Generators are not in it. Raises ValueError for a name at the top that is reserved.
+    """
+
+    def __init__(self, values: dict[str, Any], *, own: Iterable[str] = ()) -> None:
+        super().__init__(extra=values, rng=False)
+        taken = sorted(_RESERVED.intersection(values))
+        if taken:
+            raise ValueError(f"{taken[0]!r} is a reserved name at the top of a state dict: give it another one")
+        self._below = _Below(own)
+        self._asked: dict[str, Any] = {}
+
+    def tensors(self, ranks: Ranks) -> StateTensors:
+        """See State."""
+        collector = Collector(ranks, self._known, owned=self._below)
+        return collector.finish({"extra": {}, **_encoded(self._walked(), collector)})
+
+    def names(self, ranks: Ranks) -> dict[str, str]:
+        """See State."""
+        collector = Collector(ranks, Known(), owned=self._below)
+        _encoded(self._walked(), collector)
+        tensors = collector.finish({})
+        found = {piece.spec.name: piece.kind for piece in tensors.pieces if not piece.own}
+        return found | {name: sharding.describe(collector.source(name)) for name in tensors.absent}
+
+    def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
+        """See State."""
+        for value in self.extra.values():
+            if isinstance(value, torch.optim.Optimizer) and optimizer.materialise(value):
+                self._filling.made.append(value)
+        self._asked = self._walked()
+        missing = sorted(path for path, live, saved in _leaves(self._asked, dict(tree)) if not _fits(live, saved))
+        if missing:
+            raise CheckpointError(
+                f"the checkpoint has no {', '.join(missing[:8])}; at its top it has {', '.join(sorted(tree))}",
+                hint="leave out of the state dict what was not saved",
+            )
+        collector = Collector(ranks, self._known, owned=self._below)
+        return self._matched(collector, _encoded(self._asked, collector), tree)
+
+    def wants(self, tree: Mapping[str, Any]) -> set[str]:
+        """See State."""
+        return {name for _, _, saved in _leaves(self._asked, dict(tree)) for name in codec.tensor_names(saved)}
+
+    def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
+        """See State."""
+        live = self._filling.live
+
+        def tensor(name: str) -> torch.Tensor:
+            return live[name] if name in live else loaded[name]
+
+        for name, value in list(self.extra.items()):
+            filled = _filled(self._asked[name], tree[name], tensor)
+            if _is_stateful(value):
+                value.load_state_dict(filled)
+            else:
+                self.extra[name] = filled
+        self._filling, self._asked = Filling({}, []), {}
+
+    def _walked(self) -> dict[str, Any]:
+        return {name: value.state_dict() if _is_stateful(value) else value for name, value in self.extra.items()}
+
+
+_MISSING = object()
+"""Stands for what the checkpoint does not have."""
+
+
+class _Below:
+    """Whether a name is one of those, or below one."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        patterns = [fnmatch.translate(more) for name in names for more in (name, f"{name}.*")]
+        self._match = re.compile("|".join(f"(?:{pattern})" for pattern in patterns)) if patterns else None
+
+    def __contains__(self, path: object) -> bool:
+        return self._match is not None and self._match.fullmatch(str(path)) is not None
+
+
+def _encoded(values: Mapping[str, Any], collector: Collector) -> dict[str, Any]:
+    def take(path: str, tensor: torch.Tensor) -> str:
+        return collector.take(path, tensor, TensorUse.VALUE)
+
+    return {name: codec.encode(value, name, take) for name, value in values.items()}
+
+
+def _is_stateful(value: object) -> bool:
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def _inside(live: Any) -> Iterable[tuple[Any, Any]] | None:
+    """(key, value) of a container that is gone into; None for what is one value: an empty one, and a list without a
+    tensor in it, whose length may be another in the checkpoint."""
+    if isinstance(live, dict):
+        return live.items() if live else None
+    if isinstance(live, (list, tuple)) and any(map(_has_tensor, live)):
+        return enumerate(live)
+    return None
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor) or sharding.is_sharded(value)
+
+
+def _fits(live: Any, saved: codec.Json) -> bool:
+    """Whether what the checkpoint has in this place can be the value's."""
+    if saved is _MISSING:
+        return False
+    return not _is_tensor(live) or (isinstance(saved, dict) and saved.get("$") == "tensor")
+
+
+def _has_tensor(live: Any) -> bool:
+    if _is_tensor(live):
+        return True
+    items = live.values() if isinstance(live, dict) else live if isinstance(live, (list, tuple)) else ()
+    return any(map(_has_tensor, items))
+
+
+def _held(saved: codec.Json) -> dict[Any, codec.Json]:
+    held = codec.children(saved) if isinstance(saved, (dict, list)) else None
+    return held if isinstance(held, dict) else dict(enumerate(held or ()))
+
+
+def _leaves(live: Any, saved: codec.Json, path: str = "") -> Iterator[tuple[str, Any, codec.Json]]:
+    """Each value in `live` with its path, and what the checkpoint has there."""
+    inside = _inside(live)
+    if inside is None:
+        yield path, live, saved
+        return
+    held = _held(saved)
+    for key, item in inside:
+        yield from _leaves(item, held.get(key, _MISSING), f"{path}.{key}" if path else str(key))
+
+
+def _filled(live: Any, saved: codec.Json, tensor: Callable[[str], torch.Tensor]) -> Any:
+    """`live` with the checkpoint's values in it: tensors are filled by now, containers stay the same ones."""
+    if _is_tensor(live):
+        return live
+    inside = _inside(live)
+    if inside is None:
+        return codec.decode(saved, tensor)
+    held = _held(saved)
+    made = {key: _filled(item, held[key], tensor) for key, item in list(inside)}
+    if isinstance(live, tuple):
+        return tuple(made.values())
+    for key, item in made.items():
+        live[key] = item
+    return live

@@ -1,0 +1,75 @@
+"""The programs of examples/frameworks on two ranks under `job run`, undisturbed and killed at random moments."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.unit.job.conftest import Job
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+
+
+def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int = 2) -> int:
+    """Run the example under `job run`, with its checkpoints where the job's root is. The exit status."""
+    for name in ("shm", "starts"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "kills").write_text(kills)
+    job.root = folder / "checkpoints"
+    job.environment.update(
+        SLURM_NTASKS=str(ranks),
+        PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        OMP_NUM_THREADS="1",
+        HF_HUB_OFFLINE="1",
+        GLOO_SOCKET_IFNAME="lo",
+        HPK_SHM_DIR=str(folder / "shm"),
+        KILLS=str(folder / "kills"),
+        STARTS=str(folder / "starts"),
+        ROOT=str(job.root),
+        PORT=str(os.getpid()),
+    )
+    program = str(ROOT / "examples" / "frameworks" / example)
+    return job.run(command=(sys.executable, str(HERE / "torch_ranks.py"), program, "--output", str(folder)))
+
+
+def ends_as_undisturbed(job: Job, example: str, folder: Path, ended: Callable[[Path], Any], steps: int) -> Any:
+    """What `ended` says of a run that one of its ranks left five times by SIGKILL, at moments drawn at random: the same
+    as of an undisturbed one."""
+    seed = random.SystemRandom().randrange(10**6)
+    chance = random.Random(seed)
+    assert train(job, example, folder / "calm") == 0
+    calm = ended(folder / "calm")
+    at = sorted(chance.sample(range(2, steps - 8), 5))
+    kills = "\n".join(f"{chance.randrange(2)} {step} {chance.uniform(0, 0.2)}" for step in at)
+    job.events.clear()
+    assert train(job, example, folder / "killed", kills=kills) == 0, f"seed {seed}"
+    assert [one["class"] for one in job.said("ended")] == ["crash"] * 5 + ["done"], f"seed {seed}"
+    assert "memory" in {one["tier"] for one in job.said("restored")}, f"seed {seed}"
+    assert ended(folder / "killed") == calm, f"seed {seed}: kills {kills!r}"
+    return calm
+
+
+def losses(folder: Path) -> dict[str, dict[int, str]]:
+    """Per rank the loss of each step, in hexadecimal. A step that was trained again had the same one."""
+    found: dict[str, dict[int, str]] = {}
+    for path in sorted(folder.glob("losses-*.txt")):
+        seen = found[path.name] = {}
+        for line in path.read_text().splitlines():
+            step, loss = line.split()
+            assert seen.setdefault(int(step), loss) == loss, (
+                f"{path.name}: step {step} was {seen[int(step)]}, then {loss}"
+            )
+    return found
+
+
+def digest_of(parts: Iterable[bytes]) -> str:
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(part)
+    return made.hexdigest()

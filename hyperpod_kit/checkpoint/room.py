@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 import os
 import socket
+from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
+from hyperpod_kit.checkpoint import sharding
 from hyperpod_kit.checkpoint.agent import places, shm_slots
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import NotEnoughSharedMemory
@@ -24,10 +25,11 @@ def at_least(model: torch.nn.Module | None, world: int) -> int:
         return 0
     total = 0.0
     for tensor in (*model.parameters(), *model.buffers()):
-        if isinstance(tensor, DTensor):
-            mesh = tensor.device_mesh
-            copies = math.prod(mesh.size(dim) for dim, one in enumerate(tensor.placements) if not one.is_shard())
-            total += tensor.to_local().nbytes / copies
+        if sharding.is_dtensor(tensor):
+            sharded: Any = tensor
+            mesh = sharded.device_mesh
+            copies = math.prod(mesh.size(dim) for dim, one in enumerate(sharded.placements) if not one.is_shard())
+            total += sharded.to_local().nbytes / copies
         else:
             total += tensor.nbytes / world
     return int(total)

@@ -27,6 +27,7 @@ import time
 import warnings
 from pathlib import Path
 
+from tests.support import warm
 from tests.unit.data.killed_ranks import Torture, corpus, tokens, torture, windows
 
 PROGRAM = Path(__file__).parents[3] / "examples" / "data" / "train.py"
@@ -56,9 +57,8 @@ class TrainingRun:
         ranks = [self._rank(rank, workers, port) for rank in range(self.processes)]
         for follower in ranks[1:]:
             threading.Thread(target=_drain, args=(follower,), daemon=True).start()
-        steps, stdout = 0, ranks[0].stdout
-        assert stdout is not None
-        for line in stdout:
+        steps = 0
+        for line in ranks[0].stdout:
             for step, loss in re.findall(r"step (\d+) loss (\S+)", line):
                 self.losses[int(step)] = loss
                 steps += 1
@@ -72,11 +72,11 @@ class TrainingRun:
             raise AssertionError(f"ranks ended with {codes}")
         return not any(codes)
 
-    def _rank(self, rank: int, workers: int, port: str) -> subprocess.Popen[str]:
+    def _rank(self, rank: int, workers: int, port: str) -> warm.Program:
         words = [str(self.place / "corpus"), "--root", str(self.place / "run"), "--epochs", "2"]
         world = {"RANK": str(rank), "WORLD_SIZE": str(self.processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAM), *words, "--workers", str(workers)],
+        return warm.Program(
+            [str(PROGRAM), *words, "--workers", str(workers)],
             env={
                 **os.environ,
                 "HPK_SHM_DIR": str(self.place / "shm"),
@@ -85,12 +85,10 @@ class TrainingRun:
                 "PYTHONWARNINGS": "ignore",
                 **(world if self.processes > 1 else {}),
             },
-            stdout=subprocess.PIPE,
-            text=True,
         )
 
 
-def _kill(victim: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) -> None:
+def _kill(victim: warm.Program, ranks: list[warm.Program]) -> None:
     """One dies; who waits for it then is ended, as srun --kill-on-bad-exit does."""
     victim.kill()
     victim.wait()
@@ -101,8 +99,7 @@ def _kill(victim: subprocess.Popen[str], ranks: list[subprocess.Popen[str]]) -> 
             rank.kill()
 
 
-def _drain(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
+def _drain(process: warm.Program) -> None:
     for _ in process.stdout:
         pass
 

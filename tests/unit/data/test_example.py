@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from hyperpod_kit.data.ledger_check import check
+from tests.support import warm
 from tests.unit.data.proof import PROGRAM, losses_under_kills
 
 
@@ -25,7 +26,7 @@ def place(tmp_path):
 
 def command(place, *before):
     words = [str(PROGRAM), str(place / "corpus"), "--root", str(place / "run"), "--epochs", "2", "--workers", "1"]
-    return [sys.executable, *before, *words]
+    return [*before, *words]
 
 
 def environment(place):
@@ -46,8 +47,7 @@ def test_the_losses_are_those_of_an_undisturbed_run(tmp_path):
 
 @pytest.mark.distributed
 def test_killed_and_started_again_on_two_processes(place):
-    process = subprocess.Popen(command(place), env=environment(place), stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = warm.Program(command(place), environment(place))
     for line in process.stdout:
         if "step 27" in line:
             process.send_signal(signal.SIGKILL)
@@ -55,7 +55,11 @@ def test_killed_and_started_again_on_two_processes(place):
     process.wait()
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     done = subprocess.run(
-        command(place, *torchrun), env=environment(place), capture_output=True, text=True, timeout=150
+        [sys.executable, *command(place, *torchrun)],
+        env=environment(place),
+        capture_output=True,
+        text=True,
+        timeout=150,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = check(place / "run" / "ledger")
@@ -64,14 +68,13 @@ def test_killed_and_started_again_on_two_processes(place):
 
 
 def test_file_after_file_killed_and_started_again(place):
-    words = [sys.executable, str(PROGRAM.parent / "by_file.py"), str(place / "corpus"), "--root", str(place / "run")]
-    process = subprocess.Popen(words, env=environment(place), stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    words = [str(PROGRAM.parent / "by_file.py"), str(place / "corpus"), "--root", str(place / "run")]
+    process = warm.Program(words, environment(place))
     said = [process.stdout.readline(), process.stdout.readline()]
     process.kill()
     process.wait()
-    done = subprocess.run(words, env=environment(place), capture_output=True, text=True, timeout=150)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = warm.run(words, environment(place))
+    assert done.returncode == 0, done.stdout[-3000:]
     found = check(place / "run" / "ledger")
     assert found.good and [(one.once, one.complete) for one in found.epochs] == [(600, True)]
     files = [line.split()[-1] for line in [*said, *done.stdout.splitlines()]]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ import torch
 
 from hyperpod_kit.data.ledger_check import check
 from hyperpod_kit.errors import CheckpointError
+from tests.support import warm
 
 pytest.importorskip("transformers")
 
@@ -23,17 +22,21 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from hyperpod_kit.data.trainer import ElasticTrainer, newest_checkpoint, position_in
 
 PROGRAM = Path(__file__).parents[3] / "examples" / "data" / "hf_trainer.py"
+ENVIRONMENT = {
+    "PYTHONPATH": str(PROGRAM.parents[2]),
+    "PYTHONWARNINGS": "ignore",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def program(place, name, *words, kill_at=None):
     """Run the example until its end, or until it has logged so many steps."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(PROGRAM), str(place / "corpus"), "--root", str(place / name), *words],
-        env={**os.environ, "PYTHONPATH": str(PROGRAM.parents[2]), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        stdout=subprocess.PIPE,
-        text=True,
+    process = warm.Program(
+        [str(PROGRAM), str(place / "corpus"), "--root", str(place / name), *words],
+        env={**os.environ, **ENVIRONMENT},
+        imported=warm.TRANSFORMERS,
     )
-    assert process.stdout is not None
     logged = 0
     for line in process.stdout:
         logged += "'loss'" in line

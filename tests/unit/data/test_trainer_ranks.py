@@ -6,13 +6,12 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from hyperpod_kit.data.ledger_check import check
-from tests.unit.data.test_trainer import PROGRAM, losses
+from tests.support import warm
+from tests.unit.data.test_trainer import ENVIRONMENT, PROGRAM, losses
 
 pytest.importorskip("transformers")
 
@@ -26,13 +25,11 @@ def ranks(place, name, start, *words, kill_at=None, victim=1):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(PROGRAM), str(place / "corpus"), "--root", str(place / name), *words],
+        warm.Program(
+            [str(PROGRAM), str(place / "corpus"), "--root", str(place / name), *words],
             env={
                 **os.environ,
-                "PYTHONPATH": str(PROGRAM.parents[2]),
-                "OMP_NUM_THREADS": "1",
-                "HF_HUB_OFFLINE": "1",
+                **ENVIRONMENT,
                 "ACCELERATE_USE_CPU": "true",
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(port),
@@ -42,15 +39,13 @@ def ranks(place, name, start, *words, kill_at=None, victim=1):
                 "LOCAL_RANK": str(rank),
                 "TORCHELASTIC_RUN_ID": f"{name}-{start}",
             },
-            stdout=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
-            stderr=subprocess.STDOUT if rank == 0 else None,
-            text=True,
+            imported=warm.TRANSFORMERS,
+            both=rank == 0,
         )
         for rank in range(RANKS)
     ]
     said, logged = [], 0
     first = processes[0].stdout
-    assert first is not None
     for line in first:
         said.append(line)
         logged += "'loss'" in line

@@ -1,0 +1,177 @@
+"""Programs in need of torch, as processes that are forked from one which has imported it already.
+
+An import of torch costs seconds of processor time, and tests start many such programs. Each is a real process with an
+environment, descriptors, a pid and an end of its own: only that its interpreter was not started for it, so an option of
+the interpreter (`-W ignore`) is a variable here (`PYTHONWARNINGS`), and threads are as many as OMP_NUM_THREADS says.
+"""
+
+from __future__ import annotations
+
+import array
+import atexit
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import types
+import warnings
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Mapping, Optional, Sequence, TextIO
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "hyperpod_kit.checkpoint.manager")
+TRANSFORMERS = (*TORCH, "transformers.trainer")
+_DESCRIPTORS = 3
+
+
+class Program:
+    """`words`: the path of a program and its arguments, or `-m`, a module and its arguments. Its standard output is
+    `stdout`, a pipe; its standard error goes there too with `both`, else to the tests' own."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        imported: Sequence[str] = TORCH,
+        cwd: Optional[Path] = None,
+        both: bool = False,
+    ) -> None:
+        reader, writer = os.pipe()
+        self._end, told = socket.socketpair()
+        request = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd or os.getcwd())}).encode()
+        try:
+            fds = array.array("i", [writer, writer if both else 2, told.fileno()])
+            zygote = _zygote(tuple(imported))
+            zygote.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+        finally:
+            os.close(writer)
+            told.close()
+        self.stdout: TextIO = io.open(reader)
+        self.pid = self._number()
+        self.returncode: Optional[int] = None
+
+    def _number(self) -> int:
+        data = self._end.recv(4)
+        if not data:
+            raise AssertionError("the process that has imported torch is gone")
+        return int(struct.unpack("i", data)[0])
+
+    def poll(self) -> Optional[int]:
+        if self.returncode is None and select.select([self._end], [], [], 0)[0]:
+            self.returncode = self._number()
+        return self.returncode
+
+    def wait(self, timeout: float = 200.0) -> int:
+        """As subprocess has it: below 0 is a signal. Raises TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._end], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a program", timeout)
+            self.returncode = self._number()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def run(words: Sequence[str], env: Mapping[str, str], **how: Any) -> subprocess.CompletedProcess[str]:
+    """To its end; what it wrote to standard output and standard error is `stdout`."""
+    program = Program(words, env, both=True, **how)
+    with program.stdout:
+        said = program.stdout.read()
+    return subprocess.CompletedProcess(list(words), program.wait(), said, "")
+
+
+@lru_cache(maxsize=None)
+def _zygote(imported: Sequence[str]) -> socket.socket:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with its:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from tests.support import warm; warm.serve({its.fileno()})"
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *imported], env=environment, cwd=REPOSITORY, pass_fds=[its.fileno()]
+        )
+    atexit.register(process.wait)
+    atexit.register(ours.close)
+    return ours
+
+
+def serve(descriptor: int) -> None:
+    """Be the process that has imported torch, until nobody can ask any more."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in sys.argv[1:]:
+            importlib.import_module(module)
+    requests = socket.socket(fileno=descriptor)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who keeps a program tells of its end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        data, fds, _, _ = socket.recv_fds(requests, 1 << 20, _DESCRIPTORS)
+        if not data:
+            return
+        if os.fork() == 0:
+            requests.close()
+            _keep(json.loads(data), fds)
+            return  # as the program, whose end is an interpreter's
+        for fd in fds:
+            os.close(fd)
+
+
+def _keep(request: Mapping[str, Any], fds: Sequence[int]) -> None:
+    """Start the program, tell its pid and its end; returns in the program alone, after its last line."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    out, err, told = fds
+    pid = os.fork()
+    if pid:
+        os.close(out)
+        os.close(err)
+        os.write(told, struct.pack("i", pid))
+        status = os.waitpid(pid, 0)[1]
+        with open(told, "wb", buffering=0) as end:
+            end.write(struct.pack("i", os.waitstatus_to_exitcode(status)))
+        os._exit(0)
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    for fd in fds:
+        os.close(fd)
+    os.chdir(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    _be(request["words"])
+
+
+def _be(words: Sequence[str]) -> None:
+    if "PYTHONWARNINGS" in os.environ:
+        warnings.simplefilter(os.environ["PYTHONWARNINGS"])  # type: ignore[arg-type]
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+    sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    assert isinstance(sys.stdout, io.TextIOWrapper)
+    sys.stdout.reconfigure(line_buffering=True)
+    if words[0] == "-m":
+        sys.argv = list(words[1:])
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = list(words)
+    sys.path.insert(0, os.path.dirname(words[0]))
+    # Not runpy's, whose module is gone before what was registered for the end is called.
+    main = types.ModuleType("__main__")
+    main.__file__ = words[0]
+    sys.modules["__main__"] = main
+    exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), main.__dict__)

@@ -33,8 +33,9 @@ _DESCRIPTORS = 3
 
 
 class Program:
-    """`words`: the path of a program and its arguments, or `-m`, a module and its arguments. Its standard output is
-    `stdout`, a pipe; its standard error goes there too with `both`, else to the tests' own."""
+    """`words`: the path of a program and its arguments; or `-m`, a module and its arguments; or `-c`, the text of a
+    program and its arguments. Its standard output is `stdout`, a pipe; its standard error goes there too with `both`,
+    else to the tests' own."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Program:
         finally:
             os.close(writer)
             told.close()
-        self.stdout: TextIO = io.open(reader)
+        self.stdout: TextIO = os.fdopen(reader)
         self.pid = self._number()
         self.returncode: Optional[int] = None
 
@@ -168,10 +169,14 @@ def _be(words: Sequence[str]) -> None:
         sys.argv = list(words[1:])
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
         return
-    sys.argv = list(words)
-    sys.path.insert(0, os.path.dirname(words[0]))
     # Not runpy's, whose module is gone before what was registered for the end is called.
-    main = types.ModuleType("__main__")
-    main.__file__ = words[0]
-    sys.modules["__main__"] = main
-    exec(compile(Path(words[0]).read_bytes(), words[0], "exec"), main.__dict__)
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    if words[0] == "-c":
+        sys.argv = ["-c", *words[2:]]
+        text = words[1]
+    else:
+        sys.argv = list(words)
+        sys.path.insert(0, os.path.dirname(words[0]))
+        main.__file__ = words[0]
+        text = Path(words[0]).read_text()
+    exec(compile(text, words[0], "exec"), main.__dict__)

@@ -38,6 +38,7 @@ PACKAGES = (
     "slurmd",
     "slurmctld",
     "slurm-client",
+    "slurmdbd",
     "iproute2",
     "iputils-ping",
     "curl",

@@ -8,7 +8,7 @@ from pathlib import Path
 from hyperpod_kit.run import Runner
 
 CLIENT_PROGRAMS = ("srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "salloc", "sacct", "sstat")
-DAEMONS = ("slurmd", "slurmctld", "slurmstepd")
+DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "slurmstepd")
 
 SLURMD_UNIT = """\
 [Unit]
@@ -50,6 +50,7 @@ nothing public says who starts it on HyperPod. A bundle that wants to be sure en
 DISABLED = (
     "slurmd.service",
     "slurmctld.service",
+    "slurmdbd.service",
     "ssh.socket",
     "fstrim.timer",
     "e2scrub_all.timer",

@@ -12,7 +12,12 @@ from tests.faults.profiles import PROFILE
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm
 
-PROGRAMS = ("mariadbd", "mariadb-install-db", "slurmdbd", "sacctmgr")
+DATABASE = ("mariadbd", "mariadb-install-db")
+"""Of this host, whichever release's Slurm it is."""
+SLURMS = ("slurmdbd", "sacctmgr")
+
+BACKUP = 34
+"""An ordinary user of every Debian: to the slurmdbd of 26.05 `nobody` is no user that could have an account."""
 
 SLURM = """\
 AccountingStorageType=accounting_storage/slurmdbd
@@ -45,19 +50,18 @@ LogFile={base}/slurmdbd.log
 
 def missing() -> Optional[str]:
     """Why it cannot be started here, or None."""
-    if PROFILE.release:
-        return f"the node image of {PROFILE.release} has no slurmdbd"
-    absent = [name for name in PROGRAMS if not shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")]
+    wanted = DATABASE if PROFILE.release else (*DATABASE, *SLURMS)
+    absent = [name for name in wanted if not shutil.which(name, path="/usr/bin:/usr/sbin:/bin:/sbin")]
     return f"not installed: {', '.join(absent)}" if absent else None
 
 
 class AccountedSlurm(PrivateSlurm):
     """With a QOS `patient`, which `urgent` preempts after 60 s of grace; the job's user may use both."""
 
-    def __init__(self, base: Path, *, nodes: int = 3, containers: Optional[Path] = None) -> None:
+    def __init__(self, base: Path, *, nodes: int = 3, release: str = "", containers: Optional[Path] = None) -> None:
         self._port, self._database = free_port(), free_port()
         more = SLURM.format(base=base, port=self._port)
-        super().__init__(base, nodes=nodes, more=more, release="", containers=containers)
+        super().__init__(base, nodes=nodes, user=BACKUP, more=more, release=release, containers=containers)
 
     def start_controller(self, *options: str) -> None:
         if "slurmdbd" not in self._daemons:
@@ -99,6 +103,7 @@ class AccountedSlurm(PrivateSlurm):
             "--innodb-buffer-pool-size=32M",
             f"--pid-file={self.base}/database.pid",
             "--skip-name-resolve",
+            here=True,
         )
         until(lambda: answers(self._database), what="database")
 

@@ -82,7 +82,7 @@ def faults_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 @pytest.fixture
 def accounted_site() -> Iterator[Site]:
     """A Slurm on loopback that has QOS, for one row, also beside the machines."""
-    with private_site(AccountedSlurm) as site:
+    with private_site(AccountedSlurm, release=PROFILE.release) as site:
         yield site
         site.settle()
 

@@ -252,11 +252,14 @@ class PrivateSlurm:
         root = self._nodes.get(node) or self._root
         return root.argv(argv, cwd) if root else argv
 
-    def _spawn(self, *argv: str, tag: str = "") -> None:
-        program = argv[0] if self._root else shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
+    def _spawn(self, *argv: str, tag: str = "", here: bool = False) -> None:
+        """`here`: this host's program, whichever release the others are of."""
+        of_release = self._root is not None and not here
+        program = argv[0] if of_release else shutil.which(argv[0], path=self.environment["PATH"]) or argv[0]
+        words = [program, *argv[1:]]
         with open(self.base / f"{tag or argv[0]}.out", "ab") as log:
             self._daemons[tag or argv[0]] = subprocess.Popen(
-                self._there([program, *argv[1:]], self.base, tag),
+                words if here else self._there(words, self.base, tag),
                 env=self.environment,
                 cwd=self.base,
                 stdin=subprocess.DEVNULL,

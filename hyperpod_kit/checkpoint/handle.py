@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from hyperpod_kit.checkpoint.save_schedule import Tier
+
 
 class SaveState(str, enum.Enum):
     """How far a save is, in this order; the last four are ends."""
@@ -38,12 +40,14 @@ _ORDER = tuple(SaveState)
 
 class Handle:
     """A save: `state`, `stall_ms` (how long training stood still, the fence included), `reason` when it did not
-    become durable, `attempt` (its name on storage) when it did."""
+    become durable, `attempt` (its name on storage) when it did; `tier`: what it is for, "memory" or "storage"."""
 
-    def __init__(self, step: int, epoch: int, seq: int, changed: threading.Condition) -> None:
+    def __init__(self, step: int, epoch: int, seq: int, changed: threading.Condition, tier: Tier = "storage") -> None:
         self.step = step
         self.epoch = epoch
         self.seq = seq
+        self.tier: Tier = tier
+        self._was_sealed = False
         self._state = SaveState.COPYING
         self.stall_ms = 0.0
         self.reason: str | None = None
@@ -61,12 +65,15 @@ class Handle:
         """Nothing more will happen to this save."""
         return self._state in ENDS
 
-    def wait(self, level: str = SaveState.DURABLE.value, timeout: float | None = None) -> bool:
+    def wait(self, level: str | None = None, timeout: float | None = None) -> bool:
         """Wait until every rank's copy is `sealed` in memory, on the nodes' own disks (`local`), or `durable`.
 
-        `captured` is this rank's copy alone. False when the time (seconds) is over, or as soon as it is certain that
-        it never will be; see `reason`.
+        `captured` is this rank's copy alone. None: `durable`, or `sealed` of a save for memory, which is so even when a
+        newer one has its place meanwhile. False when the time (seconds) is over, or as soon as it is certain that it
+        never will be; see `reason`.
         """
+        if level is None:
+            level = (SaveState.SEALED if self.tier == "memory" else SaveState.DURABLE).value
         if level not in LEVELS:
             raise ValueError(f"level is {level!r}, expected one of {', '.join(LEVELS)}")
         enough = LEVELS[LEVELS.index(SaveState(level)) :]
@@ -77,7 +84,8 @@ class Handle:
                 if left is not None and left <= 0:
                     break
                 self._changed.wait(left)
-            return self._state in enough
+            served = self.tier == "memory" and self._was_sealed and SaveState.SEALED in enough
+            return served or self._state in enough
 
     def add_done_callback(self, callback: Callable[[Handle], object]) -> None:
         """Call `callback(handle)` once when nothing more will happen to this save, now if that is so already.
@@ -100,6 +108,7 @@ class Handle:
         """Called by the manager with the condition held; a save only moves forward, and an end is never left."""
         if not self.final and _ORDER.index(state) > _ORDER.index(self._state):
             self._state = state
+            self._was_sealed = self._was_sealed or state is SaveState.SEALED
             self.reason = reason
             self._changed.notify_all()
 

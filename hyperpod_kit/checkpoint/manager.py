@@ -31,21 +31,23 @@ from hyperpod_kit.slurm.progress import Teller
 _REST_SECONDS = 30.0
 _LOOK = 1.0
 _KEEP = policy.Latest(3)
+_SLOTS = 2
 
 
 class Manager:
     """The checkpoints of one run under `root`; made by every rank, after init_process_group if there is one.
 
-    `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit
-    into shared memory per rank. With `overlap` a save returns while threads still copy, and every optimizer of the
-    state waits for them before its step. `every` is the schedule of `step`: steps, or a time. `keep` says which
-    checkpoints stay on storage, None: all of them. `local` is a directory on the node's own disk, `rate_limit` bytes a
-    second of writing to storage while training goes on. `compare`: at every so many saves, at the first one, and where
-    `on_busy` is "wait", ranks digest what they hold together with others, and a save whose ranks differ is refused; it
-    costs reading all of it once. None: the rank that writes a tensor is believed. `algorithm` is the digest of the
-    shards, see `repository.digest`. `max_lost`: after so many saves in a row that failed or were dropped, the next
-    `save` or `step` raises; None: it never does (the warnings stay). Saves that were skipped since earlier ones are on
-    their way do not count for it.
+    `run` names the run (default: what the root already says, else the root's last component). `slots` captures fit into
+    shared memory per rank (default: 2, or 3 with `storage_every`). With `overlap` a save returns while threads still
+    copy, and every optimizer of the state waits for them before its step. `every` is the schedule of `step`: steps, or
+    a time; with `storage_every`, another such, only the saves that are due by that one go to storage, and the others
+    stay in memory. `keep` says which checkpoints stay on storage, None: all of them. `local` is a directory on the
+    node's own disk, `rate_limit` bytes a second of writing to storage while training goes on. `compare`: at every so
+    many saves, at the first one, and where `on_busy` is "wait", ranks digest what they hold together with others, and a
+    save whose ranks differ is refused; it costs reading all of it once. None: the rank that writes a tensor is
+    believed. `algorithm` is the digest of the shards, see `repository.digest`. `max_lost`: after so many saves in a row
+    that failed or were dropped, the next `save` or `step` raises; None: it never does (the warnings stay). Saves that
+    were skipped since earlier ones are on their way do not count for it.
 
     `with Manager(root) as manager:` closes at the end of the block and raises when the newest save is not durable; when
     the block raises, nothing is waited for: the agent goes on alone, as after the death of the process.
@@ -57,9 +59,10 @@ class Manager:
         root: str | os.PathLike[str],
         *,
         run: str | None = None,
-        slots: int = 2,
+        slots: int | None = None,
         overlap: bool = False,
         every: int | datetime.timedelta | None = None,
+        storage_every: int | datetime.timedelta | None = None,
         keep: policy.Policy | None = _KEEP,
         local: str | os.PathLike[str] | None = None,
         rate_limit: int | None = None,
@@ -68,10 +71,11 @@ class Manager:
         algorithm: str | None = None,
         max_lost: int | None = 10,
     ) -> None:
-        if slots < 2:
-            raise ValueError("slots must be at least 2: the newest sealed copy is never written over")
+        slots = (_SLOTS if storage_every is None else _SLOTS + 1) if slots is None else slots
+        if slots < _SLOTS:
+            raise ValueError(f"slots must be at least {_SLOTS}: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
-        self._schedule = save_schedule.SaveSchedule(every, self._ranks)
+        self._cadences = save_schedule.Cadences(every, storage_every, self._ranks)
         self._saves = Saves(os.fspath(root), max_lost)
         self._pid = os.getpid()
         self._closed: bool | None = None
@@ -188,9 +192,10 @@ class Manager:
         step = arguments.step_of(step)
         self._progress.reached(step)
         self._saves.speak(2)
-        if not self._schedule.due(step) and self._saves.trouble is None:
+        tier = self._cadences.due(step)
+        if tier is None and self._saves.trouble is None:
             return None
-        return self._save(step, state, "skip", arguments.metrics_of(metrics))
+        return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
 
     def reached(self, step: int) -> bool:
         """For loops that decide themselves when to save, after each step: `hyperpod-kit job status` and its watch for
@@ -203,17 +208,25 @@ class Manager:
         return self._saves.trouble is None
 
     def save(
-        self, step: int, state: State, *, on_busy: OnBusy = "skip", metrics: Mapping[str, Any] | None = None
+        self,
+        step: int,
+        state: State,
+        *,
+        on_busy: OnBusy = "skip",
+        metrics: Mapping[str, Any] | None = None,
+        tier: save_schedule.Tier = "storage",
     ) -> Handle:
         """Copy the state into shared memory and return; all the rest happens behind training's back.
 
         `step` is the step just completed, an integer of any type. Every rank calls it for the same steps, with the same
-        `on_busy`. There is no collective and no waiting for storage here, unless the root could not be written when the
-        run started: then each save asks once more. When no slot is free, the handle says `skipped` and training goes
-        on. With "wait" (for a last save) it waits for a slot instead, and compares (see `compare`); with "replace" an
-        older save that is whole in memory, but not yet being written to storage, is dropped for this one. `metrics` are
-        kept with the checkpoint: real numbers of any type, nan and infinities too. Saves that came to nothing meanwhile
-        are warned about.
+        `on_busy` and `tier`. With the tier "memory" it stays there, sealed and restored as others, until a newer save
+        is in memory on all ranks; the newest is brought to storage when a trainer ends or dies, by `close`, and on
+        SIGTERM and SIGUSR1. There is no collective and no waiting for storage here, unless the root could not be
+        written when the run started: then each save asks once more. When no slot is free, the handle says `skipped` and
+        training goes on. With "wait" (for a last save) it waits for a slot instead, and compares (see `compare`); with
+        "replace" an older save that is whole in memory, but not yet being written to storage, is dropped for this one.
+        `metrics` are kept with the checkpoint: real numbers of any type, nan and infinities too. Saves that came to
+        nothing meanwhile are warned about.
         Raises TypeError for another step or metric, StateNotSerializable (a value that is neither a tensor nor typed
         JSON), NotEnoughSharedMemory, CheckpointError when a checkpoint is there that was not restored, and when saves
         cannot reach storage (the agent has ended or stands still, `max_lost` saves in a row came to nothing): the state
@@ -224,9 +237,18 @@ class Manager:
         self._progress.reached(step)
         if on_busy not in ("skip", "wait", "replace"):
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
-        return self._save(step, state, on_busy, arguments.metrics_of(metrics))
+        if tier not in save_schedule.TIERS:
+            raise ValueError(f"tier is {tier!r}, expected 'storage' or 'memory'")
+        return self._save(step, state, on_busy, arguments.metrics_of(metrics), tier)
 
-    def _save(self, step: int, state: State, on_busy: OnBusy, metrics: dict[str, float | str]) -> Handle:
+    def _save(
+        self,
+        step: int,
+        state: State,
+        on_busy: OnBusy,
+        metrics: dict[str, float | str],
+        tier: save_schedule.Tier,
+    ) -> Handle:
         begin = time.perf_counter()
         self._staging.fence.drain()
         self._earlier.pass_over()
@@ -234,7 +256,7 @@ class Manager:
             self._numbering.claim()
         tensors = state.tensors(self._ranks)
         tensors.tree["save"] = {"parent": self._numbering.parent, "metrics": metrics}
-        handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq())
+        handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq(), tier)
         if self._numbering.unclaimed:
             self._saves.lose(handle, SaveState.FAILED, self._numbering.unclaimed)
         elif self._staging.stage(tensors, handle, on_busy, state.optimizers):

@@ -1,11 +1,40 @@
-"""When `Manager.step` saves: the same steps on every rank, without asking in each step."""
+"""When `Manager.step` saves, and whereto: the same on every rank, without asking in each step."""
 
 from __future__ import annotations
 
 import datetime
 import time
+from typing import Literal, Union
 
 from hyperpod_kit.checkpoint.collectives import Ranks
+
+Tier = Literal["memory", "storage"]
+TIERS = ("memory", "storage")
+"""`storage`: through memory to the root. `memory`: it stays there until a newer one is there, or training ends."""
+
+Interval = Union[int, datetime.timedelta]
+
+
+class Cadences:
+    """Saves at `every`; with `storage_every` those go to storage that are due by it, and the others stay in memory."""
+
+    def __init__(self, every: Interval | None, storage_every: Interval | None, ranks: Ranks) -> None:
+        """Raises ValueError unless both are positive, and `storage_every` is the longer one."""
+        self._every = SaveSchedule(every, ranks)
+        self._storage = SaveSchedule(storage_every, ranks, "storage_every") if storage_every is not None else None
+        if storage_every is not None and every is None:
+            raise ValueError("storage_every needs every: what lies between two saves to storage is kept in memory")
+        if isinstance(every, int) and isinstance(storage_every, int) and storage_every < every:
+            raise ValueError(f"storage_every is {storage_every}, expected at least every, which is {every}")
+
+    def due(self, step: int) -> Tier | None:
+        """Where to save to after this step, None: nowhere. Raises ValueError when no schedule was given."""
+        # Both are asked in every step: one of time keeps count of them.
+        storage = self._storage is not None and self._storage.due(step)
+        due = self._every.due(step)
+        if storage or (due and self._storage is None):
+            return "storage"
+        return "memory" if due else None
 
 
 class SaveSchedule:
@@ -15,12 +44,12 @@ class SaveSchedule:
     broadcast for each save, none in the steps between.
     """
 
-    def __init__(self, every: int | datetime.timedelta | None, ranks: Ranks) -> None:
-        """Raises ValueError unless `every` is positive."""
+    def __init__(self, every: Interval | None, ranks: Ranks, name: str = "every") -> None:
+        """Raises ValueError unless `every`, which the caller knows as `name`, is positive."""
         self._steps = every if isinstance(every, int) else None
         self._seconds = every.total_seconds() if isinstance(every, datetime.timedelta) else None
         if any(value is not None and value <= 0 for value in (self._steps, self._seconds)):
-            raise ValueError(f"every is {every!r}, expected a positive number of steps or a positive time")
+            raise ValueError(f"{name} is {every!r}, expected a positive number of steps or a positive time")
         self._ranks = ranks
         self._since: tuple[int, float] | None = None  # step and time of the last save
         self._ask = 0

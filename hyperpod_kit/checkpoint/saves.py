@@ -29,6 +29,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TensorQuestion,
 )
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
+from hyperpod_kit.checkpoint.save_schedule import Tier
 from hyperpod_kit.errors import CheckpointError
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
@@ -60,9 +61,9 @@ class Saves:
 
     # --- from the training loop ---------------------------------------------------------------------------------
 
-    def new(self, step: int, epoch: int, seq: int) -> Handle:
+    def new(self, step: int, epoch: int, seq: int, tier: Tier = "storage") -> Handle:
         """A save that begins."""
-        handle = Handle(step, epoch, seq, self.changed)
+        handle = Handle(step, epoch, seq, self.changed, tier)
         with self.changed:
             self._open = {number: held for number, held in self._open.items() if not held.final}
             self._open[seq] = self.newest = handle
@@ -149,7 +150,7 @@ class Saves:
         elif isinstance(event, SaveFailed):
             self._end(handle, SaveState.FAILED, event.note)
         elif isinstance(event, SaveDropped):
-            # Overtaken: it is on the nodes' disks, and a newer one goes to storage in its place.
+            # Overtaken: it is on the nodes' disks, or was for memory, and a newer one is in its place.
             self._end(handle, SaveState.DROPPED, event.note, counts=event.was is not CaptureOutcome.OVERTAKEN)
         elif isinstance(event, SaveSealed):
             handle.become(SaveState.SEALED)

@@ -49,6 +49,7 @@ class Staging:
     ) -> None:
         self.fence = Fence()
         self._origin, self._algorithm, self._overlap = origin, algorithm, overlap
+        self._for_memory = origin.for_memory
         self._pool, self._saves, self._agent, self._comparing = pool, saves, agent, comparing
         self._copier = copier.Copier(threads)
         self._devices = device.Devices()
@@ -95,7 +96,8 @@ class Staging:
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
-        slot.begin(Page(SlotState.FREE, self._origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra)
+        origin = self._origin if handle.tier == "storage" else self._for_memory
+        slot.begin(Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra)
         try:
             return self._copy(tensors, plan, slot, handle, compared)
         except BaseException:

@@ -137,6 +137,7 @@ class Agent:
         elif isinstance(event, agent_events.HurryAsked):
             # Storage first, training's comfort second.
             self.storage.hurry()
+            self.link.report(rank_channel.RankHurried())
         elif isinstance(
             event,
             (

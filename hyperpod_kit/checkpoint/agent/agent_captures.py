@@ -27,6 +27,8 @@ class Capture:
         self, page: Page, attempt: str, *, shard: Optional[SlotShard] = None, part: Optional[Part] = None
     ) -> None:
         self.key = page.key
+        self.memory = page.memory
+        """It need not go to storage."""
         self.shard = shard
         self.slot: Optional[shm_slots.Slot] = shard.slot if shard is not None else None
         self.part = part
@@ -38,19 +40,20 @@ class Capture:
         """Every rank has sealed it: it can be restored from memory."""
         self.jobs: Set[str] = set()
         self._lock = threading.Lock()
-        self._begun = self._withdrawn = False
+        self._claim = ""
 
     def begin(self) -> bool:
         """Called by the thread that is about to write it; False when it was withdrawn before."""
-        with self._lock:
-            self._begun = True
-            return not self._withdrawn
+        return self._claimed("begun")
 
     def withdraw(self) -> bool:
         """See to it that nobody begins to write it any more; False when somebody has begun."""
+        return self._claimed("withdrawn")
+
+    def _claimed(self, how: str) -> bool:
         with self._lock:
-            self._withdrawn = not self._begun
-            return self._withdrawn
+            self._claim = self._claim or how
+            return self._claim == how
 
     @property
     def ended(self) -> bool:

@@ -80,7 +80,7 @@ class Orders:
             if capture.ended:
                 continue
             same = replicas.of_slot(capture.slot) if capture.slot is not None else None
-            self._report(RankCaptured(capture.key, True, same))
+            self._report(RankCaptured(capture.key, True, same, capture.memory))
             if "seal" not in capture.jobs:
                 self._report(RankSealed(capture.key))
 

@@ -54,6 +54,10 @@ _LEGAL = {
 
 Key = Tuple[int, int, str]
 
+TIER, IN_MEMORY = "tier", "memory"
+"""What a capture's `job` says of one that is for memory. There, since a page has room for other words only there: an
+older release passes it on, and brings the capture to storage, where it does no harm."""
+
 
 @dataclass(frozen=True)
 class CaptureOrigin:
@@ -71,6 +75,11 @@ class CaptureOrigin:
     @property
     def trainer(self) -> Process:
         return Process(*self.owner)
+
+    @property
+    def for_memory(self) -> CaptureOrigin:
+        """The same of a capture that need not go to storage."""
+        return replace(self, job={**self.job, TIER: IN_MEMORY})
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,11 @@ class Page:
     def key(self) -> Key:
         """Which capture this is: the same on all ranks, (epoch, seq, incarnation)."""
         return (self.epoch, self.seq, self.origin.incarnation)
+
+    @property
+    def memory(self) -> bool:
+        """Whether it need not go to storage: only the newest does, once training ends."""
+        return self.origin.job.get(TIER) == IN_MEMORY
 
     def attempt(self, nonce: str) -> str:
         """The name of an attempt to put this capture on storage: the same on all ranks that use one nonce."""

@@ -5,6 +5,9 @@ rank -> `commit` (rank 0 writes the manifest) -> `committed`. With a node-local 
 -> `local` -> `upload`, one at a time and the newest first -> `commit` -> `committed`. Beside that, once every rank has
 *sealed* it, all are told (`sealed`): only then may an older generation leave the memory.
 
+A capture for memory is `held` when every rank has it, until a newer one is sealed by all. The newest goes the way of
+the others once training ends, somebody is in a hurry, or a save for storage found storage busy and waits like it.
+
 Where the save compares what several ranks hold (see replicas), that is the first thing to be done once all ranks have
 it: two ranks that differ are asked in which tensor (`which`), and nothing is sealed for all, written or committed.
 
@@ -12,7 +15,7 @@ It ends otherwise as
     refused     ranks differ in what they should hold alike: of use to nobody, in memory neither
     dropped     a rank will never have it (skipped, died in mid-copy, went on, could not seal): of no use to anybody
     failed      a rank could not write it; memory and local disks still hold all of it
-    overtaken   a newer one goes to storage in its place; the same holds
+    overtaken   a newer one goes to storage in its place (the same holds), or is in memory in its place
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ class CaptureState(enum.Enum):
 
     CAPTURING = "capturing"
     COMPARING = "comparing"
+    HELD = "held"
     LOOKING = "looking"
     PERSISTING = "persisting"
     WAITING = "waiting"
@@ -43,7 +47,7 @@ class CaptureState(enum.Enum):
 
     @property
     def is_busy(self) -> bool:
-        """Every rank has it, and it has had no end."""
+        """Every rank has it, it has had no end, and something is being done with it."""
         return self in _BUSY
 
     @property
@@ -81,6 +85,8 @@ class _Capture:
         self.local: Dict[int, bool] = {}
         self.reports: Dict[int, Any] = {}
         self.adopted = False
+        self.memory = True
+        """All who captured it say that it need not go to storage."""
         self.replicas: Dict[int, replicas.Replicas] = {}
         self.different: Optional[replicas.Difference] = None
         self.tensors: Dict[int, replicas.Tensors] = {}
@@ -96,6 +102,11 @@ class Coordinator:
         self._captures: Dict[Key, _Capture] = {}
         self._done: Set[int] = set()
         self._bye = False
+        self._hurried = False
+        self._cadences = False
+        """Some saves are for memory."""
+        self._owed = False
+        """A save for storage waits until storage is free."""
 
     def reports(self, key: Key) -> Dict[int, Any]:
         return self._captures[key].reports
@@ -103,18 +114,27 @@ class Coordinator:
     # --- memory -------------------------------------------------------------------------------------------------
 
     def captured(
-        self, rank: int, key: Key, *, adopted: bool = False, held: Optional[replicas.Replicas] = None
+        self,
+        rank: int,
+        key: Key,
+        *,
+        adopted: bool = False,
+        memory: bool = False,
+        held: Optional[replicas.Replicas] = None,
     ) -> List[Order]:
         """`rank` has all bytes of this capture. Ranks report their captures in the order in which they made them.
 
         `adopted`: of an earlier start, so it may be on storage already and the answer to `look` decides. `held` are the
-        digests of what this rank holds together with others, where the save compares.
+        digests of what this rank holds together with others, where the save compares. `memory`: it need not go to
+        storage.
         """
         orders = self._passed(rank, key)
         self._forget()
         capture = self._captures.setdefault(key, _Capture())
         capture.captured.add(rank)
         capture.adopted = capture.adopted or adopted
+        capture.memory = capture.memory and memory
+        self._cadences = self._cadences or memory
         capture.replicas[rank] = held or {}
         if capture.state is CaptureState.DROPPED:
             orders.append(Order(OrderKind.DROPPED, key, "another rank does not have it"))
@@ -134,8 +154,45 @@ class Coordinator:
         if found is not None:
             capture.state, capture.different = CaptureState.COMPARING, found
             return [Order(OrderKind.WHICH, key, found.holders, found.ranks)]
+        if capture.memory:
+            capture.state = CaptureState.HELD
+            return self._relieve()
+        if self._cadences and not self._local and self._busy:
+            # Written beside another one it would take the slot that the next captures for memory need.
+            capture.state, self._owed = CaptureState.HELD, True
+            return []
+        return [self._persist(key, capture)]
+
+    def _persist(self, key: Key, capture: _Capture) -> Order:
         capture.state = CaptureState.LOOKING if capture.adopted else CaptureState.PERSISTING
-        return [Order(OrderKind.LOOK if capture.adopted else OrderKind.PERSIST, key)]
+        return Order(OrderKind.LOOK if capture.adopted else OrderKind.PERSIST, key)
+
+    @property
+    def _busy(self) -> bool:
+        return any(capture.state.is_busy for capture in self._captures.values())
+
+    def hurry(self) -> List[Order]:
+        """The machine or the job is about to go: from now on nothing stays in memory alone for long."""
+        self._hurried = True
+        return self._relieve()
+
+    def _relieve(self) -> List[Order]:
+        """The newest capture that is held goes to storage, when there is a reason and nothing else is on the way."""
+        held = [key for key, capture in self._captures.items() if capture.state is CaptureState.HELD]
+        if not held or not (self._hurried or self._owed or self._training_is_over):
+            return []
+        if self._busy and not self._local:
+            return []
+        self._owed = False
+        newest = max(held)
+        return [self._persist(newest, self._captures[newest])]
+
+    @property
+    def _training_is_over(self) -> bool:
+        """A rank makes no more captures, so no new one can be whole; and none is still becoming so."""
+        return bool(self._done) and not any(
+            capture.state is CaptureState.CAPTURING and capture.captured for capture in self._captures.values()
+        )
 
     def which(self, rank: int, key: Key, tensors: replicas.Tensors) -> List[Order]:
         """The tensors of `rank`, which was asked for them; None when its trainer cannot be asked any more."""
@@ -169,8 +226,15 @@ class Coordinator:
             CaptureState.REFUSED,
             CaptureState.DROPPED,
         ):
-            return [Order(OrderKind.SEALED, key)]
+            return [Order(OrderKind.SEALED, key), *self._displace(key)]
         return []
+
+    def _displace(self, key: Key) -> List[Order]:
+        """All ranks have sealed this one: older ones that are held are of no use any more."""
+        older = [other for other, one in self._captures.items() if other < key and one.state is CaptureState.HELD]
+        for other in older:
+            self._captures[other].state = CaptureState.OVERTAKEN
+        return [Order(OrderKind.OVERTAKEN, other, f"seq {key[1]} has its place in memory") for other in sorted(older)]
 
     def skipped(self, rank: int, key: Key, why: str) -> List[Order]:
         """`rank` will never have this capture. It may still be busy with an older one, so that one is left alone."""
@@ -209,7 +273,7 @@ class Coordinator:
         """The manifest is on storage."""
         self._captures[key].state = CaptureState.COMMITTED
         self._captures[key].reports.clear()
-        return [Order(OrderKind.COMMITTED, key), *self._upload(), *self._end()]
+        return [Order(OrderKind.COMMITTED, key), *self._upload(), *self._relieve(), *self._end()]
 
     def _upload(self) -> List[Order]:
         """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
@@ -237,7 +301,7 @@ class Coordinator:
         for key, capture in sorted(self._captures.items()):
             if capture.state is CaptureState.CAPTURING and rank not in capture.captured:
                 orders += self._drop(key, f"rank {rank}: {why}")
-        return orders + self._end()
+        return orders + self._relieve() + self._end()
 
     def renew(self, rank: int) -> None:
         """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
@@ -261,7 +325,13 @@ class Coordinator:
                 orders += self.which(rank, key, None)
             if (
                 capture.state
-                in (CaptureState.LOOKING, CaptureState.PERSISTING, CaptureState.WAITING, CaptureState.UPLOADING)
+                in (
+                    CaptureState.HELD,
+                    CaptureState.LOOKING,
+                    CaptureState.PERSISTING,
+                    CaptureState.WAITING,
+                    CaptureState.UPLOADING,
+                )
                 and rank not in capture.reports
             ):
                 orders += self._fail(key, f"rank {rank}: its agent is lost")
@@ -283,14 +353,16 @@ class Coordinator:
 
     def _fail(self, key: Key, why: str) -> List[Order]:
         capture = self._captures.get(key)
-        if capture is None or not capture.state.is_busy or capture.state is CaptureState.COMPARING:
+        if capture is None or capture.state is CaptureState.COMPARING:
+            return []
+        if not capture.state.is_busy and capture.state is not CaptureState.HELD:
             return []
         return self._become(capture, CaptureState.FAILED, key, why)
 
     def _become(self, capture: _Capture, state: CaptureState, key: Key, why: str) -> List[Order]:
         capture.state = state
         capture.reports.clear()
-        return [Order(_END_ORDERS[state], key, why), *self._upload(), *self._end()]
+        return [Order(_END_ORDERS[state], key, why), *self._upload(), *self._relieve(), *self._end()]
 
     def _forget(self) -> None:
         ended = sorted(key for key, capture in self._captures.items() if capture.state.is_end)
@@ -298,8 +370,8 @@ class Coordinator:
             del self._captures[key]
 
     def _end(self) -> List[Order]:
-        busy = any(capture.state.is_busy for capture in self._captures.values())
-        if len(self._done) < self.world or busy or self._bye:
+        held = any(capture.state is CaptureState.HELD for capture in self._captures.values())
+        if len(self._done) < self.world or held or self._busy or self._bye:
             return []
         self._bye = True
         return [Order(OrderKind.BYE, None)]

@@ -6,7 +6,7 @@ Each shard is written close behind its sealing, as agents do it, and nothing is 
 from __future__ import annotations
 
 import secrets
-from typing import List, Mapping, Optional, Sequence, Tuple
+from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_commit, persist, replicas
@@ -43,6 +43,12 @@ def _committed(store: Store) -> Tuple[int, int]:
     return 0, 0
 
 
+def wanted(pages: Iterable[Page], committed: Tuple[int, int]) -> List[Key]:
+    """The captures that storage is to have, newest first: all that are newer than what it has. Those for memory come
+    to it only where no newer one does, see `save`."""
+    return sorted({page.key for page in pages if page.key[:2] > committed}, reverse=True)
+
+
 def save(
     run: str, captured: Captured, pages: Sequence[Page], progress: FlushProgress
 ) -> Tuple[Optional[str], str, bool]:
@@ -53,13 +59,15 @@ def save(
     """
     first = next(iter(captured[max(captured)].values())).page
     store, committed = storage_of(first)
-    wanted = sorted((key for key in captured if key[:2] > committed), reverse=True)
-    if not wanted:
+    keys = wanted((one.page for slots in captured.values() for one in slots.values()), committed)
+    if not keys:
         return None, f"already committed up to seq {committed[1]}", True
     attempts: List[str] = []
     notes: List[str] = []
     unsealed = 0
-    for key in wanted:
+    for key in keys:
+        if attempts and next(iter(captured[key].values())).page.memory:
+            continue
         progress.newest(run, key[0], key[1], next(iter(captured[key].values())).page.step)
         try:
             attempt, note = _save_one(run, store, captured[key], pages, progress)
@@ -69,7 +77,7 @@ def save(
         notes.append(note)
         attempts += [attempt] if attempt else []
     # Where none can be sealed it may be this interpreter that cannot.
-    return attempts[0] if attempts else None, "; ".join(notes), unsealed < len(wanted)
+    return attempts[0] if attempts else None, "; ".join(notes), unsealed < len(keys)
 
 
 def _save_one(

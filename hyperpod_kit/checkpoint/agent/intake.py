@@ -62,7 +62,7 @@ class Intake:
         capture = self._captures.add(Capture(page, self._attempt(page), shard=shard))
         capture.jobs.add("seal")
         self._sealer.submit(SealResult, page.key, shard.seal)
-        self._report(RankCaptured(page.key, False, replicas.of_slot(slot)))
+        self._report(RankCaptured(page.key, False, replicas.of_slot(slot), page.memory))
 
     def make_room(self) -> Optional[int]:
         """Give up a capture for a newer save; the number of the slot that is free now, None when there is none."""
@@ -85,7 +85,9 @@ class Intake:
             if page.key != keep:
                 slot.move(SlotState.FREE)
             elif page.key not in self._captures:
-                self._take_on(Capture(page, self._attempt(page), shard=SlotShard(slot)), durable=page.durable)
+                capture = Capture(page, self._attempt(page), shard=SlotShard(slot))
+                capture.memory = False  # what a run goes on from belongs on storage
+                self._take_on(capture, durable=page.durable)
             failpoint("agent.settled")
         if keep is not None and keep not in self._captures and local:
             for part in self._storage.parts():
@@ -117,7 +119,7 @@ class Intake:
             capture.outcome, capture.full = CaptureOutcome.DURABLE, True
             return
         same = replicas.of_slot(capture.slot) if capture.slot is not None and self._setup.again else None
-        self._report(RankCaptured(capture.key, True, same))
+        self._report(RankCaptured(capture.key, True, same, capture.memory))
         self._report(RankSealed(capture.key))
 
     def _is_of_this_start(self, page: Page) -> bool:

@@ -27,6 +27,7 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankCaptured,
     RankDone,
     RankFailed,
+    RankHurried,
     RankJoined,
     RankLocal,
     RankPersisted,
@@ -77,7 +78,11 @@ class Leader:
             self.attendance.done(rank)
             self._obey(coordinator.done(rank, "its trainer is gone"))
         elif isinstance(report, RankCaptured):
-            self._obey(coordinator.captured(rank, report.key, adopted=report.adopted, held=report.replicas))
+            self._obey(
+                coordinator.captured(
+                    rank, report.key, adopted=report.adopted, memory=report.memory, held=report.replicas
+                )
+            )
         elif isinstance(report, RankTensors):
             self._obey(coordinator.which(rank, report.key, report.tensors or None))
         elif isinstance(report, RankSealed):
@@ -90,6 +95,8 @@ class Leader:
             self._obey(coordinator.local(rank, report.key, report.there))
         elif isinstance(report, RankFailed):
             self._obey(coordinator.failed(rank, report.key, report.why))
+        elif isinstance(report, RankHurried):
+            self._obey(coordinator.hurry())
         else:
             never(report)
 

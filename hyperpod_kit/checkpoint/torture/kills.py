@@ -45,12 +45,13 @@ class Scene:
     width: int
     afterwards: str
     lingers: str
+    memory: int
     algorithm: str | None
 
     def __str__(self) -> str:
         return (
-            f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, then "
-            f"{self.afterwards}"
+            f"life {self.number}: {self.place}@{self.nth}, world {self.world}, width {self.width}, "
+            f"memory {self.memory}, then {self.afterwards}"
         )
 
 
@@ -137,6 +138,7 @@ class Campaign:
             width,
             dice.choice(AFTERWARDS),
             dice.choice(("", SaveState.SEALED, SaveState.DURABLE)),
+            dice.choice((0, 0, 2, 5)),
             dice.choice((None, "blake2b")),
         )
 
@@ -162,6 +164,7 @@ class Campaign:
             world=scene.world,
             store=str(here.disk / f"rendezvous-{scene.number}"),
             lingers=scene.lingers,
+            memory=scene.memory,
             trace=str(trace),
             algorithm=scene.algorithm,
             width=scene.width,

@@ -37,7 +37,8 @@ _PRELOAD = [
 class LifeSpec:
     """What a life is to do.
 
-    `lingers`: after each save wait for that level ("" = go on at once). `holds`: before its last save it waits, within
+    `memory`: all saves but every so many-th one are for memory (0: none is). `lingers`: after each save wait for that
+    level ("" = go on at once), of one for memory until it is sealed. `holds`: before its last save it waits, within
     30 s, for this file. `revives`: an agent that dies is started again, as always; without, it stays dead.
     """
 
@@ -49,6 +50,7 @@ class LifeSpec:
     world: int = 1
     store: str = ""
     saves: int = 3
+    memory: int = 0
     lingers: str = ""
     holds: str = ""
     on_busy: str = "wait"
@@ -122,6 +124,7 @@ def _run(order: LifeSpec) -> None:
 
 def _live(order: LifeSpec, teller: _Teller) -> None:
     from hyperpod_kit.checkpoint import Manager, Restored
+    from hyperpod_kit.checkpoint.handle import SaveState
     from hyperpod_kit.checkpoint.torture.subject import Subject
 
     subject = Subject(order.seed, order.rank, width=order.width)
@@ -157,14 +160,22 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
         manager.fence()  # as optimizer.step does: what changes now must not be what an overlapped save still copies
         subject.fill(manager.epoch, step)
         teller.tell("saving", epoch=manager.epoch, step=step)
+        for_memory = bool(order.memory) and step % order.memory != 0
         try:
-            handles.append(manager.save(step, subject.state, on_busy=order.on_busy))  # type: ignore[arg-type]
+            handles.append(
+                manager.save(
+                    step,
+                    subject.state,
+                    on_busy=order.on_busy,  # type: ignore[arg-type]
+                    tier="memory" if for_memory else "storage",
+                )
+            )
         except Exception as err:
             tell_handles()
             teller.tell("save raised", kind=type(err).__name__, why=str(err)[:500])
             return
         if order.lingers:
-            handles[-1].wait(order.lingers, timeout=10.0)
+            handles[-1].wait(SaveState.SEALED if for_memory else order.lingers, timeout=10.0)
         tell_handles()
     teller.tell("closing")
     closed = manager.close(drain=15.0)

@@ -70,6 +70,7 @@ RANKS: Tuple[Tuple[Any, str], ...] = (
     (ranks.RankPersisted(KEY, {"a": 1}), '{"op":"persisted","key":[2,5,"ab12cd"],"report":{"a":1}}'),
     (ranks.RankFailed(KEY, "x"), '{"op":"failed","key":[2,5,"ab12cd"],"why":"x"}'),
     (ranks.RankTensors(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),
+    (ranks.RankHurried(), '{"op":"hurried"}'),
     (ranks.RankDone(), '{"op":"done"}'),
 )
 ORDERS: Tuple[Tuple[Any, str], ...] = (

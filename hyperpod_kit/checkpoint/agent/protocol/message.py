@@ -93,6 +93,7 @@ _READ: Dict[str, Callable[[Any], Any]] = {
     "keep": _optional(as_key),
     "key": as_key,
     "kind": str,
+    "memory": bool,
     "note": str,
     "port": int,
     "replicas": _optional(dict),
@@ -106,5 +107,5 @@ _READ: Dict[str, Callable[[Any], Any]] = {
 }
 """Field -> how it is read. A field means the same in every message that has it."""
 
-_ONLY_WHEN_SET = {"adopted": False}
+_ONLY_WHEN_SET = {"adopted": False, "memory": False}
 """Fields that are not written when they are this."""

@@ -28,12 +28,13 @@ class RankJoined(_RankSaid):
 @dataclass(frozen=True)
 class RankCaptured(_RankSaid):
     """This rank has all bytes of that capture. `adopted`: of an earlier start or agent. `replicas`: what it holds
-    together with others, where the save compares."""
+    together with others, where the save compares. `memory`: it need not go to storage."""
 
     TAG = "captured"
     key: Key
     adopted: bool
     replicas: Optional[Replicas]
+    memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,13 @@ class RankTensors(_RankSaid):
 
 
 @dataclass(frozen=True)
+class RankHurried(_RankSaid):
+    """This rank's machine or job is about to go: what is in memory alone should not stay there."""
+
+    TAG = "hurried"
+
+
+@dataclass(frozen=True)
 class RankDone(_RankSaid):
     """This rank will capture nothing more: its trainer has closed, or is gone."""
 
@@ -106,6 +114,7 @@ RankReport = Union[
     RankPersisted,
     RankFailed,
     RankTensors,
+    RankHurried,
     RankDone,
 ]
 

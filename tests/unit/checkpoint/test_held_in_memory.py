@@ -1,0 +1,214 @@
+"""What rank 0's agent decides about captures for memory."""
+
+from __future__ import annotations
+
+from typing import Dict, List, Set, Tuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hyperpod_kit.checkpoint.agent.control_page import Key
+from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
+
+
+def key(seq: int) -> Key:
+    return (1, seq, "a")
+
+
+def said(orders: List[Order]) -> List[Tuple[OrderKind, Key]]:
+    return [(order.kind, order.key) for order in orders if order.key is not None]
+
+
+def captured(brain: Coordinator, seq: int, *, memory: bool) -> List[Order]:
+    return [order for rank in range(brain.world) for order in brain.captured(rank, key(seq), memory=memory)]
+
+
+def sealed(brain: Coordinator, seq: int) -> List[Order]:
+    return [order for rank in range(brain.world) for order in brain.sealed(rank, key(seq))]
+
+
+def written(brain: Coordinator, seq: int) -> List[Order]:
+    orders = [order for rank in range(brain.world) for order in brain.persisted(rank, key(seq), rank)]
+    assert said(orders) == [(OrderKind.COMMIT, key(seq))]
+    return brain.committed(key(seq))
+
+
+def test_a_capture_for_memory_is_sealed_and_not_written() -> None:
+    brain = Coordinator(2)
+    assert captured(brain, 1, memory=True) == []
+    assert said(sealed(brain, 1)) == [(OrderKind.SEALED, key(1))]
+
+
+def test_a_newer_one_has_its_place_once_all_have_sealed_that() -> None:
+    brain = Coordinator(2)
+    captured(brain, 1, memory=True)
+    sealed(brain, 1)
+    captured(brain, 2, memory=True)
+    assert brain.sealed(0, key(2)) == []
+    assert said(brain.sealed(1, key(2))) == [(OrderKind.SEALED, key(2)), (OrderKind.OVERTAKEN, key(1))]
+    captured(brain, 3, memory=False)
+    assert said(sealed(brain, 3)) == [(OrderKind.SEALED, key(3)), (OrderKind.OVERTAKEN, key(2))]
+
+
+def test_the_newest_is_written_when_training_ends() -> None:
+    brain = Coordinator(2)
+    for seq in (1, 2):
+        captured(brain, seq, memory=True)
+        sealed(brain, seq)
+    assert said(brain.done(1, "killed")) == [(OrderKind.PERSIST, key(2))]
+    assert brain.done(0, "") == []
+    assert [order.kind for order in written(brain, 2)] == [OrderKind.COMMITTED, OrderKind.BYE]
+
+
+def test_what_is_becoming_whole_is_waited_for() -> None:
+    """A rank that closes first says `done` before the others have told of the same capture."""
+    brain = Coordinator(2)
+    captured(brain, 1, memory=True)
+    brain.captured(0, key(2), memory=True)
+    assert brain.done(0, "") == []
+    assert said(brain.captured(1, key(2), memory=True)) == [(OrderKind.PERSIST, key(2))]
+    brain = Coordinator(2)
+    captured(brain, 1, memory=True)
+    brain.captured(0, key(2), memory=True)
+    brain.done(0, "")
+    assert said(brain.done(1, "killed")) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
+
+
+def test_one_that_cannot_be_sealed_leaves_it_to_the_one_before() -> None:
+    brain = Coordinator(1)
+    captured(brain, 1, memory=True)
+    sealed(brain, 1)
+    captured(brain, 2, memory=True)
+    assert said(brain.done(0, "killed")) == [(OrderKind.PERSIST, key(2))]
+    orders = brain.skipped(0, key(2), "its page is damaged")
+    assert said(orders) == [(OrderKind.DROPPED, key(2)), (OrderKind.PERSIST, key(1))]
+    assert [order.kind for order in written(brain, 1)] == [OrderKind.COMMITTED, OrderKind.BYE]
+
+
+def test_a_hurry_writes_the_newest_now_and_what_comes_after_it() -> None:
+    brain = Coordinator(1)
+    assert brain.hurry() == []
+    assert said(captured(brain, 1, memory=True)) == [(OrderKind.PERSIST, key(1))]
+    assert captured(brain, 2, memory=True) == [] and captured(brain, 3, memory=True) == []  # one at a time
+    sealed(brain, 2)
+    sealed(brain, 3)
+    assert said(written(brain, 1)) == [(OrderKind.COMMITTED, key(1)), (OrderKind.PERSIST, key(3))]
+
+
+def test_a_save_for_storage_does_not_wait_beside_another_for_a_slot_that_memory_needs() -> None:
+    """Slow storage: the second one is held, a newer one has its place, and storage gets that once it is free."""
+    brain = Coordinator(1)
+    assert said(captured(brain, 1, memory=False)) == [(OrderKind.PERSIST, key(1))]
+    sealed(brain, 1)
+    for seq, memory in ((2, True), (3, False), (4, True)):
+        assert captured(brain, seq, memory=memory) == []
+        sealed(brain, seq)
+    assert said(written(brain, 1)) == [(OrderKind.COMMITTED, key(1)), (OrderKind.PERSIST, key(4))]
+    assert captured(brain, 5, memory=True) == []
+    assert said(written(brain, 4)) == [(OrderKind.COMMITTED, key(4))]  # and no more than was asked for
+
+
+def test_without_captures_for_memory_saves_are_written_side_by_side_as_ever() -> None:
+    brain = Coordinator(1)
+    for seq in (1, 2, 3):
+        assert said(captured(brain, seq, memory=False)) == [(OrderKind.PERSIST, key(seq))]
+
+
+def test_a_lost_agent_ends_what_was_held_and_memory_has_it_still() -> None:
+    brain = Coordinator(2)
+    captured(brain, 1, memory=True)
+    sealed(brain, 1)
+    assert said(brain.lost(1)) == [(OrderKind.FAILED, key(1))]
+    assert [order.kind for order in brain.done(0, "")] == [OrderKind.BYE]
+
+
+def test_an_agent_that_came_in_anothers_place_tells_again_and_nothing_is_written_for_it() -> None:
+    brain = Coordinator(2)
+    captured(brain, 1, memory=True)
+    sealed(brain, 1)
+    brain.renew(1)
+    for rank in (0, 1):
+        assert brain.captured(rank, key(1), adopted=True, memory=True) == []
+    assert said(brain.done(0, "")) == [(OrderKind.LOOK, key(1))]  # it may have got there before
+
+
+def test_a_rank_that_wants_it_on_storage_is_heard() -> None:
+    brain = Coordinator(2)
+    brain.captured(0, key(1), memory=True)
+    assert said(brain.captured(1, key(1), memory=False)) == [(OrderKind.PERSIST, key(1))]
+
+
+@given(st.data(), st.booleans())
+def test_any_interleaving_brings_the_newest_whole_one_to_storage(data: st.DataObject, local: bool) -> None:
+    """Two cadences, skips, seals and writes in any order: the newest that all have is committed in the end, each
+    capture has one end, nothing has another's place that not all have sealed, and there is one `bye`."""
+    world, saves = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 6))
+    storage = data.draw(st.sets(st.integers(1, saves)))
+    skips = data.draw(st.sets(st.tuples(st.integers(0, world - 1), st.integers(1, saves)), max_size=4))
+    hurry = data.draw(st.integers(0, 30))
+    brain = Coordinator(world, local=local)
+    todo: Dict[int, List[Tuple[str, Key]]] = {
+        rank: [("skip" if (rank, seq) in skips else "capture", key(seq)) for seq in range(1, saves + 1)]
+        for rank in range(world)
+    }
+    done: Set[int] = set()
+    ends: Dict[Key, OrderKind] = {}
+    full: Set[Key] = set()
+    byes = 0
+
+    def later(what: str, where: Key, ranks: List[int]) -> None:
+        for rank in ranks:
+            todo[rank].insert(data.draw(st.integers(0, len(todo[rank]))), (what, where))
+
+    def obey(orders: List[Order]) -> None:
+        nonlocal byes
+        for order in orders:
+            if order.kind == OrderKind.BYE:
+                byes += 1
+                continue
+            assert order.key is not None
+            if order.kind == OrderKind.PERSIST:
+                assert order.key not in ends
+                later("local" if local else "write", order.key, list(range(world)))
+            elif order.kind == OrderKind.UPLOAD:
+                later("write", order.key, list(range(world)))
+            elif order.kind == OrderKind.COMMIT:
+                obey(brain.committed(order.key))
+            elif order.kind == OrderKind.SEALED:
+                full.add(order.key)
+            elif order.kind in (OrderKind.COMMITTED, OrderKind.DROPPED, OrderKind.OVERTAKEN):
+                assert ends.setdefault(order.key, order.kind) == order.kind
+                if order.kind == OrderKind.OVERTAKEN and not local:
+                    assert max(full) > order.key
+
+    def step(rank: int) -> None:
+        what, where = todo[rank].pop(0)
+        if what == "capture":
+            later("seal", where, [rank])
+            obey(brain.captured(rank, where, memory=where[1] not in storage))
+        elif what == "seal":
+            obey(brain.sealed(rank, where))
+        elif what == "skip":
+            obey(brain.skipped(rank, where, "busy"))
+        elif what == "local":
+            obey(brain.local(rank, where, True))
+        else:
+            obey(brain.persisted(rank, where, rank))
+
+    while len(done) < world or any(todo.values()):
+        hurry -= 1
+        if hurry == 0:
+            obey(brain.hurry())
+        rank = data.draw(st.sampled_from([r for r in range(world) if todo[r] or r not in done]))
+        if rank not in done and not any(what in ("capture", "skip") for what, _ in todo[rank]):
+            done.add(rank)
+            obey(brain.done(rank, "end"))
+        else:
+            step(rank)
+    whole = {key(seq) for seq in range(1, saves + 1) if not any((rank, seq) in skips for rank in range(world))}
+    assert full == whole and byes == 1
+    assert set(ends) == {key(seq) for seq in range(1, saves + 1)}
+    assert {one for one, how in ends.items() if how == OrderKind.DROPPED} == set(ends) - whole
+    if whole:
+        assert ends[max(whole)] == OrderKind.COMMITTED

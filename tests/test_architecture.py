@@ -83,7 +83,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "preflight": {"aws", "config", "errors", "model"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
     "rehearsal": {"aws", "bundle", "config", "environment", "errors", "model", "run", "system", "untrusted"},
-    "storage": {"errors", "job", "system", "untrusted"},
+    "storage": {"aws", "checkpoint.repository", "errors", "job", "system", "untrusted"},
     "cli": {
         "aws",
         "bundle",

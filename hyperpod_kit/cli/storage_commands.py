@@ -6,6 +6,7 @@ import click
 
 from hyperpod_kit.cli.storage_bench_command import bench
 from hyperpod_kit.cli.storage_plan_command import plan
+from hyperpod_kit.cli.storage_usage_command import usage
 
 
 @click.group()
@@ -15,3 +16,4 @@ def storage() -> None:
 
 storage.add_command(plan)
 storage.add_command(bench)
+storage.add_command(usage)

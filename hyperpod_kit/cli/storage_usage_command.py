@@ -1,0 +1,103 @@
+"""storage usage."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.usage.report import UsageReport
+
+BY = ("user", "group", "directory", "run")
+
+
+@click.command()
+@click.argument("places", nargs=-1, required=True, metavar="PATH|s3://BUCKET/PREFIX…")
+@click.option("--by", type=click.Choice(BY), multiple=True, help="Only this table; may be repeated.")
+@click.option("--depth", type=click.IntRange(0, 20), default=2, show_default=True, help="Levels of directories.")
+@click.option("--top", type=click.IntRange(1), default=20, show_default=True, help="Rows of each table.")
+@click.option("--access-points", metavar="FS-ID", help="PATH is where this EFS file system's / is: sums for each.")
+@click.option(
+    "--keep", type=click.IntRange(1), default=3, show_default=True, help="Checkpoints of a run that are not named."
+)
+@click.option("--workers", type=click.IntRange(1, 64), help="Processes that look; default: one a core, at most 8.")
+@click.option("--state", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of the walk so far.")
+@click.option("--fresh", is_flag=True, help="Begin anew where an earlier walk was killed.")
+@json_option
+def usage(
+    places: tuple[str, ...],
+    by: tuple[str, ...],
+    depth: int,
+    top: int,
+    access_points: Optional[str],
+    keep: int,
+    workers: Optional[int],
+    state: Optional[Path],
+    fresh: bool,
+    as_json: bool,
+) -> int:
+    """Who fills what: by user, group, directory and run.
+
+    Looks at every file below each PATH, with several processes and little memory, and changes nothing; what was killed
+    goes on where it was when the same words are typed again within a day. File systems mounted below PATH are not
+    entered, links are not followed, and a file with several names counts once. A bucket's old versions and unfinished
+    uploads are counted too, because they are paid for.
+
+    For each run (a directory with RUN.json) the checkpoints that `checkpoint prune --latest` could delete are named.
+
+    Exit code 1 when directories could not be read.
+
+    \b
+    Examples:
+      hyperpod-kit storage usage /fsx
+      hyperpod-kit storage usage /fsx/checkpoints --by run --keep 5 --json
+      hyperpod-kit storage usage /efs --access-points fs-0123456789abcdef0
+      hyperpod-kit storage usage s3://my-bucket/checkpoints
+    """
+    from hyperpod_kit.cli import storage_usage_show as show
+
+    if state is not None and len(places) > 1:
+        raise UsageError("--state is of one PATH", hint="one command for each PATH")
+    if access_points and (len(places) > 1 or places[0].startswith("s3://")):
+        raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
+    found = [_one(place, depth, access_points, keep, workers or 0, state, fresh) for place in places]
+    show.reports(found, by or BY, top, as_json)
+    return 1 if any(one.unread_count for one in found) else 0
+
+
+def _one(
+    place: str, depth: int, access_points: Optional[str], keep: int, workers: int, state: Optional[Path], fresh: bool
+) -> UsageReport:
+    from dataclasses import replace
+
+    from hyperpod_kit.cli import storage_usage_show as show
+    from hyperpod_kit.storage.usage import buckets, report, retained
+    from hyperpod_kit.storage.usage.state import default_place, kept
+    from hyperpod_kit.storage.usage.walk import WalkAsked, walk
+
+    if place.startswith("s3://"):
+        where = buckets.parse(place)
+        about: dict[str, Any] = {"root": where.url, "depth": depth}
+        with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(
+            where.url, ledger
+        ) as told:
+            buckets.count(where, depth, ledger, told)
+            return report.make(where.url, ledger)
+    root = os.path.realpath(place)
+    marks = {}
+    if access_points:
+        from hyperpod_kit.storage.usage.access_points import marks_of
+
+        marks = marks_of(access_points, root)
+    asked = WalkAsked(root, depth, marks, workers)
+    about = asked.about()
+    with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(root, ledger) as told:
+        walk(asked, ledger, told)
+        made = report.make(root, ledger, marks.values())
+        return replace(made, deletable=retained.deletable(made.runs, keep))

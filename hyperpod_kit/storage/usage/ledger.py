@@ -1,0 +1,208 @@
+"""What a walk knows so far, in one SQLite file: it goes on from there after whatever ended it.
+
+A task is some directories that nobody has looked at. What came of it is written in one transaction, at its end; what it
+tells before (more directories, files with several names) belongs to it and counts only then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Iterator, NamedTuple, Sequence
+
+from hyperpod_kit.storage.usage.scan import WalkDirectory
+
+FORMAT = "hpk-usage/1"
+MOST_NAMED = 1000
+"""Directories that could not be read, or are mounts, that are kept by name."""
+
+_TABLES = """
+create table about (name text primary key, value text) without rowid;
+create table todo (
+  id integer primary key, path blob, level integer, place blob, run blob, of_task integer, taken integer default 0
+);
+create index todo_of on todo (of_task, taken);
+create table sums (
+  kind text, place blob, run blob, uid integer, gid integer, count integer, size integer, allocated integer,
+  primary key (kind, place, run, uid, gid)
+) without rowid;
+create table links (
+  device integer, inode integer, place blob, run blob, uid integer, gid integer, size integer, allocated integer,
+  of_task integer, primary key (device, inode)
+) without rowid;
+create table unread (path blob, why text);
+create table elsewhere (path blob);
+"""
+
+
+class UsageRow(NamedTuple):
+    """One sum. `kind`: nothing for files, else what S3 keeps beside its objects; `entries`: inodes or objects; `size`:
+    as `ls` says; `allocated`: as `du` says; uid and gid are -1 where there are none."""
+
+    kind: str
+    place: str
+    run: str
+    uid: int
+    gid: int
+    entries: int
+    size: int
+    allocated: int
+
+
+class UsageLedger:
+    """`about` must be the same for a walk to go on: what it is of, and how it is counted; and it was not begun before
+    `earliest`, in Unix seconds. Raises sqlite3.Error."""
+
+    def __init__(
+        self, path: Path, about: dict[str, Any], *, fresh: bool = False, earliest: float = 0.0, now: float = 0.0
+    ) -> None:
+        self._db = sqlite3.connect(path, timeout=0.2, isolation_level=None)
+        # Of two walks with one file the second is told so, at once.
+        self._db.execute("pragma locking_mode = exclusive")
+        # A power cut may cost a walk its last second, never its sense.
+        self._db.execute("pragma journal_mode = wal")
+        self._db.execute("pragma synchronous = normal")
+        self._db.execute("pragma cache_size = -4000")
+        self._db.execute("begin immediate")
+        wanted = json.dumps({"format": FORMAT, **about}, sort_keys=True)
+        self.begun = float(self._about("begun") or now)
+        self.resumed = self._about("about") == wanted and not fresh and self.begun >= earliest
+        if not self.resumed:
+            self.begun = now
+            self._begin(wanted)
+        # Tasks that somebody had when he was killed are done from their beginning.
+        self._db.execute("delete from todo where of_task is not null")
+        self._db.execute("delete from links where of_task is not null")
+        self._db.execute("update todo set taken = 0 where taken <> 0")
+
+    def _begin(self, wanted: str) -> None:
+        for (name,) in self._db.execute("select name from sqlite_master where type = 'table'").fetchall():
+            self._db.execute(f'drop table "{name}"')
+        for statement in _TABLES.split(";"):
+            self._db.execute(statement)
+        self.note("about", wanted)
+        self.note("begun", str(self.begun))
+
+    def _about(self, name: str) -> str | None:
+        if not self._db.execute("select 1 from sqlite_master where name = 'about'").fetchone():
+            return None
+        row = self._db.execute("select value from about where name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def note(self, name: str, value: str) -> None:
+        """Remember a word with the next commit."""
+        self._db.execute("insert or replace into about values (?, ?)", (name, value))
+
+    def noted(self, name: str) -> str | None:
+        """What `note` remembered."""
+        return self._about(name)
+
+    def commit(self) -> None:
+        """From here a killed walk goes on."""
+        self._db.execute("commit")
+        self._db.execute("begin")
+
+    def close(self) -> None:
+        """The sums so far stay in the file."""
+        self._db.execute("commit")
+        self._db.close()
+
+    def push(self, one: WalkDirectory) -> None:
+        """A task that belongs to no other."""
+        self._push([one], None)
+
+    def _push(self, found: Sequence[WalkDirectory], of_task: int | None) -> None:
+        rows = [(_raw(one.path), one.level, _raw(one.place), _raw(one.run), of_task) for one in found]
+        self._db.executemany("insert into todo (path, level, place, run, of_task) values (?, ?, ?, ?, ?)", rows)
+
+    def take(self, most: int, sharing: int) -> tuple[int, list[WalkDirectory]] | None:
+        """A task: directories that nobody has, the newest first, so that few wait; `most` of them, or so many that
+        `sharing` processes get as many. None when there is none."""
+        query = (
+            "select id, path, level, place, run from todo where of_task is null and taken = 0 order by id desc limit ?"
+        )
+        rows = self._db.execute(query, (most * sharing,)).fetchall()
+        if not rows:
+            return None
+        mine = rows[: -(-len(rows) // sharing)]
+        number = int(mine[0][0])
+        self._db.executemany("update todo set taken = ? where id = ?", [(number, one[0]) for one in mine])
+        return number, [
+            WalkDirectory(_text(path), level, _text(place), _text(run)) for _, path, level, place, run in mine
+        ]
+
+    def give_back(self, number: int) -> None:
+        """Who had the task is dead: what he told of it is forgotten."""
+        self._db.execute("delete from todo where of_task = ?", (number,))
+        self._db.execute("delete from links where of_task = ?", (number,))
+        self._db.execute("update todo set taken = 0 where of_task is null and taken = ?", (number,))
+
+    def part(self, number: int, part: dict[str, Any]) -> None:
+        """What a task tells, see TreeScan.task; the part with `end` makes all of it count."""
+        if part.get("left"):
+            self._push([WalkDirectory(*one) for one in part["left"]], number)
+        for device, inode, place, run, *amounts in part.get("links", ()):
+            row = (_signed(device), _signed(inode), _raw(place), _raw(run), *amounts, number)
+            self._db.execute("insert or ignore into links values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        if "elsewhere" in part:
+            self._db.execute("insert into elsewhere values (?)", (_raw(part["elsewhere"]),))
+        if "end" in part:
+            self.add("", part["sums"])
+            for path, why in part["unread"]:
+                self._db.execute("insert into unread values (?, ?)", (_raw(path), why))
+            self._db.execute("update links set of_task = null where of_task = ?", (number,))
+            self._db.execute("delete from todo where of_task is null and taken = ?", (number,))
+            self._db.execute("update todo set of_task = null where of_task = ?", (number,))
+
+    def add(self, kind: str, rows: Sequence[Sequence[Any]]) -> None:
+        """(place, run, uid, gid, count, size, allocated) each, to what is there."""
+        self._db.executemany(
+            "insert into sums values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
+            " size = size + excluded.size, allocated = allocated + excluded.allocated",
+            [(kind, _raw(place), _raw(run), *amounts) for place, run, *amounts in rows],
+        )
+
+    def rows(self) -> Iterator[UsageRow]:
+        """All sums; files with several names are counted where they were met first, as `du` does."""
+        query = (
+            "select kind, place, run, uid, gid, sum(count), sum(size), sum(allocated) from ("
+            " select * from sums union all"
+            " select '', place, run, uid, gid, count(*), sum(size), sum(allocated) from links group by 2, 3, 4, 5"
+            ") group by 1, 2, 3, 4, 5"
+        )
+        for kind, place, run, *amounts in self._db.execute(query):
+            yield UsageRow(kind, _text(place), _text(run), *amounts)
+
+    def counted(self) -> int:
+        """Inodes or objects so far."""
+        (files,) = self._db.execute("select coalesce(sum(count), 0) from sums").fetchone()
+        (links,) = self._db.execute("select count(*) from links").fetchone()
+        return int(files) + int(links)
+
+    def unread(self) -> list[tuple[str, str]]:
+        """(path, why) of directories that could not be read, MOST_NAMED at most."""
+        found = self._db.execute("select path, why from unread order by path limit ?", (MOST_NAMED,))
+        return [(_text(path), why) for path, why in found]
+
+    def unread_count(self) -> int:
+        return int(self._db.execute("select count(*) from unread").fetchone()[0])
+
+    def elsewhere(self) -> list[str]:
+        """Mount points that were not entered."""
+        query = "select distinct path from elsewhere order by path limit ?"
+        return [_text(path) for (path,) in self._db.execute(query, (MOST_NAMED,))]
+
+
+def _raw(path: str) -> bytes:
+    return os.fsencode(path)
+
+
+def _text(path: bytes) -> str:
+    return os.fsdecode(path)
+
+
+def _signed(number: int) -> int:
+    """SQLite's integers are signed, and some file systems use all 64 bits of an inode's number."""
+    return number - 2**64 if number >= 2**63 else number

@@ -1,0 +1,122 @@
+"""Sums as people ask for them: by user, group, directory, run, kind."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import shutil
+from dataclasses import dataclass, field
+from typing import Any, Callable, Iterable
+
+from hyperpod_kit.storage.usage.ledger import UsageLedger, UsageRow
+from hyperpod_kit.storage.usage.retained import Deletable
+from hyperpod_kit.system import mountinfo
+
+
+@dataclass(frozen=True)
+class Total:
+    """Inodes or objects, bytes as `ls` says, bytes as `du` says."""
+
+    entries: int = 0
+    size: int = 0
+    allocated: int = 0
+
+    def __add__(self, other: UsageRow | Total) -> Total:
+        return Total(self.entries + other.entries, self.size + other.size, self.allocated + other.allocated)
+
+
+@dataclass(frozen=True)
+class UsageReport:
+    """What was found below `root`. Each mapping has the largest first; a directory has what is below it too.
+
+    `room`: bytes of the file system (total, free), None for a bucket; `unread`: (directory, why), the first of
+    `unread_count`; `elsewhere`: mounts below the root, which were not counted.
+    """
+
+    root: str
+    total: Total
+    users: dict[str, Total]
+    groups: dict[str, Total]
+    directories: dict[str, Total]
+    runs: dict[str, Total]
+    kinds: dict[str, Total]
+    room: tuple[int, int] | None = None
+    unread: list[tuple[str, str]] = field(default_factory=list)
+    unread_count: int = 0
+    elsewhere: list[str] = field(default_factory=list)
+    deletable: list[Deletable] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Bytes and counts."""
+        sums = ("users", "groups", "directories", "runs", "kinds")
+        return {
+            "root": self.root,
+            "total": vars(self.total),
+            **{name: {key: vars(one) for key, one in getattr(self, name).items()} for name in sums},
+            "room": None if self.room is None else {"total": self.room[0], "free": self.room[1]},
+            "unread": [{"path": path, "why": why} for path, why in self.unread],
+            "unread_count": self.unread_count,
+            "elsewhere": self.elsewhere,
+            "deletable": [one.to_json() for one in self.deletable],
+        }
+
+
+def make(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageReport:
+    """From the sums of a walk or a count that has ended. `names`: of access points, which are no directories."""
+    users: dict[str, Total] = {}
+    groups: dict[str, Total] = {}
+    directories: dict[str, Total] = {}
+    runs: dict[str, Total] = {}
+    kinds: dict[str, Total] = {}
+    total, marks = Total(), frozenset(names)
+    for row in ledger.rows():
+        total += row
+        kinds[row.kind] = kinds.get(row.kind, Total()) + row
+        if row.uid >= 0:
+            users[str(row.uid)] = users.get(str(row.uid), Total()) + row
+            groups[str(row.gid)] = groups.get(str(row.gid), Total()) + row
+        if row.run:
+            runs[row.run] = runs.get(row.run, Total()) + row
+        for place in [row.place] if row.place in marks else _upwards(row.place, root):
+            directories[place] = directories.get(place, Total()) + row
+    room = None
+    if not root.startswith("s3://"):
+        found = shutil.disk_usage(root)
+        room = (found.total, found.free)
+    return UsageReport(
+        root,
+        total,
+        _largest(_named(users, lambda number: pwd.getpwuid(number).pw_name)),
+        _largest(_named(groups, lambda number: grp.getgrgid(number).gr_name)),
+        _largest(directories),
+        _largest(runs),
+        _largest(kinds),
+        room,
+        ledger.unread(),
+        ledger.unread_count(),
+        ledger.elsewhere(),
+    )
+
+
+def _upwards(place: str, root: str) -> Iterable[str]:
+    """A directory and those above it, up to the root."""
+    top = root.rstrip("/")
+    while mountinfo.is_below(place, top or "/") and len(place) > len(top):
+        yield place
+        place = place.rpartition("/")[0]
+    yield root
+
+
+def _largest(found: dict[str, Total]) -> dict[str, Total]:
+    return dict(sorted(found.items(), key=lambda pair: (-pair[1].allocated, -pair[1].entries, pair[0])))
+
+
+def _named(found: dict[str, Total], name: Callable[[int], str]) -> dict[str, Total]:
+    named: dict[str, Total] = {}
+    for number, total in found.items():
+        try:
+            word = name(int(number))
+        except (KeyError, OverflowError):
+            word = number  # of a user that this machine does not know, or who has left
+        named[word] = named.get(word, Total()) + total
+    return named

@@ -1,0 +1,50 @@
+"""Where a walk keeps what it knows: a file of the user, gone when the walk has ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterator
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.storage.usage.ledger import UsageLedger
+
+DAY = 86400.0
+"""Sums that were begun longer ago are of another tree, nearly: the walk begins anew."""
+
+
+def default_place(about: dict[str, Any]) -> Path:
+    """A name for each thing that is counted, in the user's home."""
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:16]
+    return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.sqlite"
+
+
+@contextmanager
+def kept(place: Path, about: dict[str, Any], *, fresh: bool = False, now: float | None = None) -> Iterator[UsageLedger]:
+    """The ledger of an earlier walk that was killed, or a new one; removed when the block ends well.
+
+    Raises HyperpodKitError while another process counts the same, OSError.
+    """
+    now = time.time() if now is None else now
+    place.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        ledger = UsageLedger(place, about, fresh=fresh, earliest=now - DAY, now=now)
+    except sqlite3.OperationalError as err:
+        raise HyperpodKitError(
+            f"{place}: {err}: another `storage usage` counts the same, or the file cannot be written",
+            hint="wait for it, or name another file: --state FILE",
+        ) from err
+    except sqlite3.DatabaseError as err:
+        raise HyperpodKitError(f"{place}: {err}: not a file that a walk left", hint="--state ANOTHER-FILE") from err
+    try:
+        yield ledger
+    except BaseException:
+        ledger.close()
+        raise
+    ledger.close()
+    for name in (place.name, f"{place.name}-wal", f"{place.name}-shm"):
+        place.with_name(name).unlink(missing_ok=True)

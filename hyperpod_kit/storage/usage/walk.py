@@ -1,0 +1,176 @@
+"""A walk over a tree by several processes, which goes on where an earlier one was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Mapping
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.storage.usage import scan
+from hyperpod_kit.storage.usage.ledger import UsageLedger
+from hyperpod_kit.storage.usage.scan import WalkDirectory
+from hyperpod_kit.system import mountinfo
+
+LIMIT = 50_000
+"""Entries after which a task gives back what it has not seen; a killed walk looks at so many again, per process."""
+FIRST_LIMIT = 2_000
+"""The same while others have nothing to do."""
+BATCH = 500
+"""Directories of a task, at most: telling and hearing costs as much as looking at some."""
+COMMIT_SECONDS = 1.0
+DEATHS = 3
+"""Of processes over one directory, before the walk gives up."""
+MOST = 8
+"""Processes, unless asked for more: what they share they share with the machine's other work."""
+
+
+@dataclass(frozen=True)
+class WalkAsked:
+    """`depth`: levels of directories that are told apart; `marks`: path -> name of those told apart at any level."""
+
+    root: str
+    depth: int = 2
+    marks: Mapping[str, str] = field(default_factory=dict)
+    workers: int = 0
+
+    def about(self) -> dict[str, object]:
+        """What has to be the same for a walk to be continued."""
+        return {"root": self.root, "depth": self.depth, "marks": dict(self.marks)}
+
+    @property
+    def processes(self) -> int:
+        """As asked, else one a core, but MOST."""
+        return self.workers or min(MOST, len(os.sched_getaffinity(0)))
+
+
+def walk(asked: WalkAsked, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
+    """Count everything below `asked.root`; `progress(inodes so far)` every second or so.
+
+    File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
+    keep dying, OSError when the root is no directory.
+    """
+    os.close(os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    if not ledger.resumed:
+        ledger.push(WalkDirectory(asked.root, 0, asked.root, ""))
+    ledger.commit()
+    pool = _Pool(asked, ledger)
+    try:
+        pool.run(progress)
+    finally:
+        pool.stop()
+    ledger.commit()
+
+
+class _Worker:
+    def __init__(self, config: str) -> None:
+        argv = [sys.executable, "-I", "-S", str(Path(scan.__file__))]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.into, self.out = self.process.stdin, self.process.stdout
+        self.task: int | None = None
+        self._half = b""
+        self.send(config)
+
+    def send(self, line: str) -> None:
+        with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
+            self.into.write(line.encode() + b"\n")
+            self.into.flush()
+
+    def lines(self) -> list[bytes] | None:
+        """Whole lines that have come; None at its end."""
+        data = os.read(self.out.fileno(), 1 << 16)
+        if not data:
+            return None
+        *whole, self._half = (self._half + data).split(b"\n")
+        return whole
+
+    def stop(self) -> None:
+        self.process.kill()
+        # It may hang in the kernel on a dead mount: that is not waited for.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(1.0)
+        self.out.close()
+        with contextlib.suppress(BrokenPipeError):
+            self.into.close()
+
+
+class _Pool:
+    def __init__(self, asked: WalkAsked, ledger: UsageLedger) -> None:
+        table = mountinfo.parse(mountinfo.read())
+        elsewhere = [one.path for one in table if one.path != asked.root and mountinfo.is_below(one.path, asked.root)]
+        self._config = json.dumps({"depth": asked.depth, "marks": dict(asked.marks), "elsewhere": elsewhere})
+        self._ledger = ledger
+        self._selector = selectors.DefaultSelector()
+        self._deaths = 0
+        self._idle: list[_Worker] = []
+        self._processes = asked.processes
+        for _ in range(self._processes):
+            self._start()
+
+    def _start(self) -> None:
+        worker = _Worker(self._config)
+        self._selector.register(worker.out, selectors.EVENT_READ, worker)
+        self._idle.append(worker)
+
+    def stop(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            key.data.stop()
+        self._selector.close()
+
+    def run(self, progress: Callable[[int], None]) -> None:
+        committed = time.monotonic()
+        while self._hand_out():
+            for key, _ in self._selector.select(COMMIT_SECONDS):
+                self._hear(key.data)
+            if time.monotonic() - committed >= COMMIT_SECONDS:
+                self._ledger.commit()
+                progress(self._ledger.counted())
+                committed = time.monotonic()
+
+    def _hand_out(self) -> bool:
+        """Whether somebody still has a task."""
+        while self._idle:
+            found = self._ledger.take(BATCH, self._processes)
+            if found is None:
+                break
+            worker = self._idle.pop()
+            worker.task, directories = found
+            limit = FIRST_LIMIT if self._idle else LIMIT
+            worker.send(json.dumps({"id": worker.task, "directories": directories, "limit": limit}))
+        return len(self._idle) < len(self._selector.get_map())
+
+    def _hear(self, worker: _Worker) -> None:
+        lines = worker.lines()
+        if lines is None:
+            self._died(worker)
+            return
+        for line in lines:
+            part = json.loads(line)
+            assert worker.task is not None
+            self._ledger.part(worker.task, part)
+            if "end" in part:
+                worker.task = None
+                self._idle.append(worker)
+
+    def _died(self, worker: _Worker) -> None:
+        self._selector.unregister(worker.out)
+        worker.stop()
+        self._deaths += 1
+        if self._deaths > DEATHS:
+            raise HyperpodKitError(
+                f"the processes that look at files die: the last one ended with {worker.process.returncode}",
+                hint="free memory, then the same words again: the walk goes on where it was",
+            )
+        if worker in self._idle:
+            self._idle.remove(worker)
+        if worker.task is not None:
+            self._ledger.give_back(worker.task)
+        self._start()

@@ -5,6 +5,7 @@ bin/hyperpod-kit  lib/__main__.py                        the program's two doors
 lib/hyperpod_kit/…                                       VENDORED, standard library only
 slurm/…                                                  what Slurm starts
 units/<unit>  node_config.json                           rendered from the configuration
+packages/…  scripts/…                                    files that the configuration names
 provisioning_parameters.json                             on_create mode only
 SHA256SUMS  bundle.json                                  written last
 """

@@ -12,8 +12,8 @@ PLACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+~-]*(/[A-Za-z0-9_][A-Za-z0-9._@+~
 INTERPRETERS = (b"#!/bin/bash\n", b"#!/bin/sh\n", b"#!/usr/bin/env python3\n", b"#!/usr/bin/python3\n")
 """First lines that start on every node."""
 
-BINARY = "packages/"
-"""Below it lie packages as their vendors made them: nothing is said about their bytes."""
+OF_OTHERS = ("packages/", "scripts/")
+"""Below them lie files as their authors made them: nothing is said about their bytes."""
 
 
 def check(place: str, data: bytes) -> None:
@@ -22,7 +22,7 @@ def check(place: str, data: bytes) -> None:
         raise BundleError(
             f"{place!r} cannot be the name of a file of a bundle", hint="use letters, digits and ._@+~- between slashes"
         )
-    if place.startswith(BINARY):
+    if place.startswith(OF_OTHERS):
         return
     if b"\r" in data:
         raise BundleError(

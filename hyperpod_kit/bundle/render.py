@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from hyperpod_kit import __version__
-from hyperpod_kit.bundle import contents, manifest, packages, portable, sources, templates
+from hyperpod_kit.bundle import contents, manifest, packages, portable, scripts, sources, templates
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -52,6 +52,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
     files = {place: path.read_bytes() for place, path in contents.copied(origin)}
     config = settings.node_config()
     files.update(packages.packages(settings))
+    files.update(scripts.files(settings))
     files[NODE_CONFIG] = config.to_json().encode()
     legacy = provisioning_parameters(settings)
     if legacy is not None:

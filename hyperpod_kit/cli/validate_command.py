@@ -94,14 +94,17 @@ def _ask(checked: Checked) -> Optional[AccountFacts]:
 
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
-    """Those of the rules and those of the preflight, in the order of the file."""
+    """Those of the rules, of the files that it names and of the preflight, in the order of the file."""
+    from hyperpod_kit.bundle import scripts
+
+    own = [one for one in scripts.findings(checked.settings) if checked.is_sound(one.path)]
     if facts is None:
-        return checked.findings
+        return checked.placed([*checked.findings, *own])
     from hyperpod_kit.preflight.check import preflight
 
     # Where a rule has found an error, what AWS says about the value is an echo of it.
     live = [finding for finding in preflight(checked.settings, facts) if checked.is_sound(finding.path)]
-    return checked.placed([*checked.findings, *live])
+    return checked.placed([*checked.findings, *own, *live])
 
 
 def _show(config: Path, findings: Sequence[Finding]) -> None:

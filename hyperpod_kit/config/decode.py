@@ -8,6 +8,7 @@ from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.decode_clients import decode_packages
 from hyperpod_kit.config.decode_cluster import decode_cluster
 from hyperpod_kit.config.decode_mounts import decode_mounts
+from hyperpod_kit.config.decode_scripts import decode_scripts
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
 from hyperpod_kit.config.schema_recorder import KeyRead
@@ -67,6 +68,7 @@ def decode(
     service.close()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)
+    scripts = decode_scripts(kit)
     secrets = tuple(_secret(section) for section in kit.children("secrets"))
     kit.close()
     settings = Settings(
@@ -82,6 +84,7 @@ def decode(
         secrets,
         slurm_state,
         metadata_users,
+        scripts,
         tuple(reads),
     )
     return settings, findings

@@ -12,6 +12,7 @@ from hyperpod_kit.config import patterns
 from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.mounts.reference import MOUNT_FIELDS
 from hyperpod_kit.config.patterns import Pattern
+from hyperpod_kit.model.scripts import PLACES
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
 
@@ -228,6 +229,29 @@ _KIT: Mapping[str, Field] = {
     ),
     "clients[].url": Field("Where nodes get it, if not from the bundle."),
     "clients[].file": Field("The file beside the configuration that goes into the bundle."),
+    "scripts": Field("Scripts of your own, which travel in the bundle and run among our steps."),
+    "scripts[].name": Field(
+        "Name of its step, `script:NAME`.",
+        pattern=Pattern(
+            "HPK-O001",
+            patterns.MOUNT_NAME,
+            "`{value}` is not the name of a script",
+            "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
+        ),
+    ),
+    "scripts[].path": Field("A file or a directory beside the configuration; all of it goes into the bundle."),
+    "scripts[].run": Field("The file in the directory that is started; a single file is its own."),
+    "scripts[].arguments": Field("What it is started with."),
+    "scripts[].when": Field(
+        "Where among our steps: before-mounts, when users and clients are there; after-mounts, when mounts and homes "
+        "are there and our Slurm daemons are not; after-slurm, when all is done.",
+        PLACES,
+    ),
+    "scripts[].roles": Field("Nodes that run it.", ROLES),
+    "scripts[].groups": Field("Instance groups that run it; all that have one of the roles when empty."),
+    "scripts[].timeout": Field("Seconds after which it is killed and has failed."),
+    "scripts[].required": Field("Whether a node on which it fails has failed."),
+    "scripts[].always": Field("Whether it runs at each `node apply`; otherwise once for the same files and arguments."),
     "secrets": Field("Secrets that nodes fetch by themselves; never their values."),
     "secrets[].name": Field(
         "Name of the file on the node.",

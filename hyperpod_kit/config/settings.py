@@ -14,6 +14,7 @@ from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.platform import decide_platform
+from hyperpod_kit.model.scripts import OwnScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.slurm_state import chosen
 from hyperpod_kit.model.states import LifecycleMode
@@ -61,6 +62,14 @@ class ListedPackage:
 
 
 @dataclass(frozen=True)
+class ListedScript:
+    """A script as the file lists it. `path`: a file or a directory beside the configuration."""
+
+    script: OwnScript
+    path: str
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything that one configuration file says.
 
@@ -81,6 +90,7 @@ class Settings:
     secrets: tuple[Secret, ...] = ()
     slurm_state: Optional[str] = None
     metadata_users: Optional[tuple[str, ...]] = None
+    scripts: tuple[ListedScript, ...] = ()
     reads: tuple[KeyRead, ...] = field(default=(), compare=False, repr=False)
     directory: Path = field(default=Path("."), compare=False)
 
@@ -134,4 +144,5 @@ class Settings:
             secrets=self.secrets,
             slurm_state=self.slurm_state_mount,
             metadata_users=self.metadata_users,
+            scripts=tuple(listed.script for listed in self.scripts),
         )

@@ -23,6 +23,7 @@ from hyperpod_kit.config.rules import (
     names,
     passthrough_fields,
     patterns,
+    scripts,
     secrets,
     slurm_state,
     users,
@@ -66,6 +67,10 @@ RULES: tuple[Rule, ...] = (
     metadata_service.users,  # HPK-I
     users.homes,
     users.beside_homes,
+    scripts.named_once,  # HPK-O  scripts of one's own
+    scripts.placed,
+    scripts.on_nodes,
+    scripts.in_time,
     health.health,  # HPK-H
 )
 

@@ -54,7 +54,7 @@ def apply_command(args: argparse.Namespace) -> int:
         report_no_facts(err)
         raise
     mode = args.mode or node.config.lifecycle_mode
-    planned = plan(STEPS, node.mounts, node.facts.role, mode)
+    planned = plan(STEPS, node.config, node.facts.role, node.facts.group, mode)
     if mode != node.config.lifecycle_mode:
         report_other_mode(node, mode)
     words = sys.stderr if args.json else sys.stdout
@@ -80,7 +80,7 @@ def show_plan(node: Node, mode: str, as_json: bool) -> None:
     from hyperpod_kit.node.steps import STEPS
 
     mode = mode or node.config.lifecycle_mode
-    steps = foresee(node, plan(STEPS, node.mounts, node.facts.role, mode))
+    steps = foresee(node, plan(STEPS, node.config, node.facts.role, node.facts.group, mode))
     changed = sum(bool(step["would"]) for step in steps)
     if as_json:
         print(

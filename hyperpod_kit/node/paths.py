@@ -63,6 +63,18 @@ class NodePaths:
         """A note that a daemon has yet to read a file that was changed."""
         return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
 
+    def script_directory(self, name: str) -> str:
+        """Where a script of the configuration runs: a copy of its files."""
+        return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/files")
+
+    def script_stamp(self, name: str) -> str:
+        """What of a script has run to its end."""
+        return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/done")
+
+    def script_log(self, name: str) -> str:
+        """What it said the last time; beside the only file that HyperPod ships."""
+        return self.real(f"/var/log/provision/script-{name}.log")
+
     @property
     def package_cache(self) -> str:
         """Packages of mount clients on their way from a URL to apt."""

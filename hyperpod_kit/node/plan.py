@@ -5,17 +5,17 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import Sequence, Tuple, Union
+from typing import Sequence, Tuple
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.states import LIFECYCLE_MODES
-from hyperpod_kit.node.step import MountStep, Step
+from hyperpod_kit.node.step import Planned, Step
 
 
-def plan(steps: Sequence[Union[Step, MountStep]], mounts: Sequence[Mount], role: str, mode: str) -> Tuple[Step, ...]:
-    """The steps of a node of `role` with these mounts, in order. Raises UsageError for a mode that does not exist."""
+def plan(steps: Sequence[Planned], config: NodeConfig, role: str, group: str, mode: str) -> Tuple[Step, ...]:
+    """The steps of a node of `role` in instance group `group`, in order. Raises UsageError for an unknown mode."""
     if mode not in LIFECYCLE_MODES:
         raise UsageError(f"no mode {mode}; there are {', '.join(LIFECYCLE_MODES)}")
     needed = [step for step in steps if role in step.roles and mode in step.modes]
-    return tuple(one for step in needed for one in step.on(mounts))
+    return tuple(one for step in needed for one in step.on(config, role, group))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Callable, Dict, Sequence, Tuple
+from typing import Any, Callable, Dict, Protocol, Tuple
 
-from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES, LifecycleMode
 from hyperpod_kit.node.context import Node
 
@@ -31,6 +31,19 @@ def nothing(node: Node) -> str:
     return ""
 
 
+class Planned(Protocol):
+    """What stands in the order of the steps: one step, or one for each thing of a kind that the node has."""
+
+    @property
+    def roles(self) -> Tuple[str, ...]: ...
+
+    @property
+    def modes(self) -> Tuple[str, ...]: ...
+
+    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """The steps that it is on a node of that role, in that instance group."""
+
+
 @dataclass(frozen=True)
 class Step:
     """One step. It is idempotent and bounded, and says whether it changed anything.
@@ -49,8 +62,8 @@ class Step:
     roles: Tuple[str, ...] = ROLES
     modes: Tuple[str, ...] = LIFECYCLE_MODES
 
-    def on(self, mounts: Sequence[Mount]) -> Tuple[Step, ...]:
-        """What it is on a node with these mounts."""
+    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """What it is on a node of that role, in that instance group."""
         return (self,)
 
     def to_dict(self) -> Dict[str, Any]:
@@ -67,8 +80,8 @@ class MountStep:
     roles: Tuple[str, ...] = ROLES
     modes: Tuple[str, ...] = LIFECYCLE_MODES
 
-    def on(self, mounts: Sequence[Mount]) -> Tuple[Step, ...]:
-        """One step for each of these mounts."""
+    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """One step for each mount that such a node carries."""
         return tuple(
             Step(
                 f"{self.name}:{mount.name}",
@@ -76,7 +89,7 @@ class MountStep:
                 partial(_of_mount, self.pending, mount.name),
                 required=mount.required,
             )
-            for mount in mounts
+            for mount in config.mounts_for(role, group)
         )
 
 

@@ -6,18 +6,33 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from hyperpod_kit.node import containers, fuse_conf, homes, logind, names, own_units, packet_rules, remove_stale, users
+from typing import Tuple
+
+from hyperpod_kit.node import (
+    containers,
+    fuse_conf,
+    homes,
+    logind,
+    names,
+    own_units,
+    packet_rules,
+    remove_stale,
+    scripts,
+    users,
+)
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.secrets import keep as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
+from hyperpod_kit.node.step import Planned
 
-STEPS = (
+STEPS: Tuple[Planned, ...] = (
     names.STEP,
     users.STEP,
     secrets.STEP,
     clients.STEP,
     fuse_conf.STEP,
+    scripts.BEFORE_MOUNTS_STEPS,
     # Old mounts go first: a renamed mount uses the same path.
     remove_stale.STEP,
     own_units.STEP,
@@ -25,6 +40,7 @@ STEPS = (
     bring_up.STEP,
     homes.STEP,
     own_units.TIMERS_STEP,
+    scripts.AFTER_MOUNTS_STEPS,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,
     logind.STEP,
@@ -32,4 +48,5 @@ STEPS = (
     controller.HOOKS_STEP,
     controller.STEP,
     worker.STEP,
+    scripts.AFTER_SLURM_STEPS,
 )

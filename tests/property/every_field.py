@@ -115,6 +115,17 @@ DOCUMENT: dict[str, Any] = {
                 "roles": ["controller"],
             },
         ],
+        "scripts": [
+            {
+                "name": "docker",
+                "path": "own/docker",
+                "run": "install.sh",
+                "arguments": ["--quiet"],
+                "when": "before-mounts",
+                "roles": ["compute"],
+                "groups": ["worker-group"],
+            },
+        ],
         "clients": [
             {
                 "client": "mount-s3",

@@ -10,7 +10,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import boto3
 import pytest
@@ -18,7 +18,9 @@ from driver import CONFIG, Driver, wait_until
 
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.load import load
+from hyperpod_kit.config.settings import ListedScript
 from hyperpod_kit.model.cluster import InstanceGroup
+from hyperpod_kit.model.scripts import PLACES, OwnScript
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.steps import STEPS
 
@@ -33,7 +35,7 @@ systemctl list-unit-files --no-legend 'hyperpod-kit*' | awk '{print "file", $1, 
 systemctl list-units --all --no-legend --plain 'hyperpod-kit*' | awk '{print "unit", $1, $2, $3, $4}' | sort
 (cd /etc/systemd/system && sha256sum hyperpod-kit*)
 awk '$5 ~ "^/(efs|mnt|fsx|home|mount)" {print "mount", $5, $6}' /proc/self/mountinfo | sort
-getent passwd trainer; getent group trainer; cat /etc/fuse.conf
+cat /etc/own-scripts; getent passwd trainer; getent group trainer; cat /etc/fuse.conf
 readlink /opt/hyperpod-kit/current /usr/local/bin/hyperpod-kit; ls -A /opt/hyperpod-kit | sort
 find /etc /opt/hyperpod-kit /var/lib/hyperpod-kit -xdev -name '*.partial'
 find /var/lib/hyperpod-kit -type f ! -path '*/health/*' | sort
@@ -41,10 +43,10 @@ cat /var/lib/hyperpod-kit/mounts.json
 """
 
 
-def test_killed_at_every_step_boundary(endpoint: Driver) -> None:
-    settings = load(CONFIG)
+def test_killed_at_every_step_boundary(endpoint: Driver, tmp_path: Path) -> None:
+    settings = replace(load(CONFIG), directory=tmp_path, scripts=tuple(own_scripts(tmp_path)))
     mounts = [mount for mount in settings.mounts if "compute" in mount.roles]
-    steps = len(plan(STEPS, mounts, "compute", "on_init_complete"))
+    steps = len(plan(STEPS, settings.node_config(), "compute", "", "on_init_complete"))
     groups = {f"after-{number}": number for number in [*range(steps + 1), NEVER]}
     cluster = replace(
         settings.cluster, groups=tuple(InstanceGroup(name, "ml.m5.large", 1, "compute", "dev") for name in groups)
@@ -100,6 +102,14 @@ def test_killed_at_every_step_boundary(endpoint: Driver) -> None:
             lambda: not any(found["ClusterName"] == "swept" for found in sagemaker.list_clusters()["ClusterSummaries"]),
             timeout=180,
         )
+
+
+def own_scripts(directory: Path) -> Iterator[ListedScript]:
+    """A script at each place among the steps, which leaves a file."""
+    for when in PLACES:
+        path = directory / f"{when}.sh"
+        path.write_text(f"#!/bin/bash\nset -e\necho {when} >>/etc/own-scripts\n")
+        yield ListedScript(OwnScript(when, path.name, when=when), path.name)
 
 
 def in_service(sagemaker: Any) -> bool:

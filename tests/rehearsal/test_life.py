@@ -36,6 +36,11 @@ class Admin:
             worker_groups=[{"instance_group_name": "life-work", "partition_name": "train"}],
         )
         own["failure_pause"] = 0
+        own["scripts"] = [{"name": "banner", "path": "own", "run": "banner.sh", "arguments": ["hello"]}]
+        (directory / "own").mkdir()
+        script = '#!/bin/bash\nset -e\ncat text >/etc/banner\necho "$1 $HPK_ROLE" >>/etc/banner\n'
+        (directory / "own/banner.sh").write_text(script)
+        (directory / "own/text").write_text("Be kind.\n")
         self.write()
 
     @property
@@ -110,6 +115,24 @@ def live(admin: Admin) -> None:
     assert list(fresh.values()) == [second, second] and len(set(fresh) - set(grown)) == 1 and old not in fresh
     there = admin.types("connect", "life-work/0", "--ssh", "--", "readlink", "/opt/hyperpod-kit/current")
     assert there.stdout.strip() == second
+    for node, role in (("life-work/0", "compute"), ("life-work/1", "compute"), ("life-head/0", "controller")):
+        banner = admin.types("connect", node, "--ssh", "--", "cat", "/etc/banner")
+        assert banner.stdout == f"Be kind.\nhello {role}\n", "the user's own script, on the new node too"
+
+    # A script of one's own that fails: growing fails with its last words, and diagnose says which.
+    admin.own["scripts"][0]["arguments"] = ["$(exit)"]
+    (admin.directory / "own/banner.sh").write_text("#!/bin/bash\necho no space for banners >&2\nexit 7\n")
+    admin.own["cluster"]["instance_groups"][1]["count"] = 3
+    admin.write()
+    admin.types("upload")
+    admin.types("update-cluster", "--wait", *POLL, code=1)
+    said = admin.types("diagnose", code=1).stdout
+    assert "step script:banner failed" in said and "banner.sh exited 7: no space for banners" in said
+    admin.own["scripts"].clear()
+    admin.own["cluster"]["instance_groups"][1]["count"] = 2
+    admin.write()
+    admin.types("upload")
+    admin.types("update-cluster", "--yes", "--wait", *POLL)
 
     # A mount that EFS refuses: growing fails with the script's words, and diagnose says which node, step and remedy.
     admin.own["mounts"].append(

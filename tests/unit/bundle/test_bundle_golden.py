@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from tests.property.every_field import ACCESS_POINTS, document
 
 CHECKOUT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
+BESIDE = Path(__file__).parent / "beside"
+"""Files that the configuration names lie beside it."""
 
 
 def example() -> dict[str, Any]:
@@ -45,7 +48,7 @@ def rendered(values: dict[str, Any]) -> dict[str, bytes]:
     """Place -> content of everything that follows from the configuration."""
     settings, found = decode(values, ACCESS_POINTS)
     assert errors([*found, *validate(settings)]) == []
-    files = render(settings).files
+    files = render(replace(settings, directory=BESIDE)).files
     return {
         place: data
         for place, data in files.items()

@@ -88,6 +88,7 @@ def package(**changes: Any) -> Change:
 P = "hyperpod_kit.clients[0]"
 FUSE = {"name": "libfuse2", "version": "2.9.9-5ubuntu3", "arch": "x86_64", "sha256": "b" * 64, "file": "libfuse2.deb"}
 
+SCRIPT = {"name": "docker", "path": "own/docker", "run": "install.sh"}
 SECRET = {"name": "db", "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
 
 CASES: list[tuple[str, str, Change]] = [
@@ -276,6 +277,20 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-N004", f"{M}[2].mode", add_mount(**NVME, mode="0777", world_writable=True)),
     ("HPK-N006", f"{M}[2].groups", add_mount(**{**NVME, "required": True}, groups=["worker-group"])),
     ("HPK-N005", f"{M}[2].world_writable", add_mount(**NVME, world_writable=True)),
+    ("HPK-O001", "hyperpod_kit.scripts[0].name", kit(scripts=[{**SCRIPT, "name": "Docker"}])),
+    ("HPK-O002", "hyperpod_kit.scripts[1].name", kit(scripts=[SCRIPT, SCRIPT])),
+    ("HPK-O003", "hyperpod_kit.scripts[0].when", kit(scripts=[{**SCRIPT, "when": "after-mount"}])),
+    ("HPK-O004", "hyperpod_kit.scripts[0].run", kit(scripts=[{**SCRIPT, "run": "../install.sh"}])),
+    ("HPK-O004", "hyperpod_kit.scripts[0].run", kit(scripts=[{**SCRIPT, "run": ""}])),
+    ("HPK-O005", "hyperpod_kit.scripts[0].roles[0]", kit(scripts=[{**SCRIPT, "roles": ["worker"]}])),
+    ("HPK-O006", "hyperpod_kit.scripts[0].groups[0]", kit(scripts=[{**SCRIPT, "groups": ["workers"]}])),
+    ("HPK-O007", "hyperpod_kit.scripts[0].roles", kit(scripts=[{**SCRIPT, "roles": []}])),
+    ("HPK-O008", "hyperpod_kit.scripts[0].timeout", kit(scripts=[{**SCRIPT, "timeout": 0}])),
+    (
+        "HPK-O009",
+        "hyperpod_kit.scripts",
+        kit(scripts=[{**SCRIPT, "timeout": 700}, {**SCRIPT, "name": "b", "timeout": 700}]),
+    ),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),
     ("HPK-A003", "hyperpod_kit.secrets[0].arn", kit(secrets=[{**SECRET, "arn": "arn:aws:s3:::bucket"}])),

@@ -134,7 +134,7 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
             mount_commands.open_node = lambda: Node(  # type: ignore[assignment]
                 node.paths, node.config, node.facts, programs, node.clock
             )
-            planned = plan(STEPS, node.mounts, node.facts.role, "on_create")
+            planned = plan(STEPS, node.config, node.facts.role, node.facts.group, "on_create")
             with effects.not_ours():
                 foreseen = [step["step"] for step in foresee(node, planned) if step["would"]]
             status = apply(node, planned, "on_create", lambda line: None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
 
@@ -69,7 +70,7 @@ ORDER = [
     ],
 )
 def test_plan(role: str, mode: str, left_out: str) -> None:
-    planned = plan(STEPS, CONFIG.mounts_for(role, "g"), role, mode)
+    planned = plan(STEPS, CONFIG, role, "g", mode)
     assert [step.name for step in planned] == [title for title in ORDER if title not in left_out.split()]
     optional = {step.name for step in planned if not step.required}
     assert {"names", "containers", "logind", "spank-plugin", "mount:fsx"} >= optional
@@ -85,13 +86,13 @@ def test_the_task_prolog_of_an_earlier_bundle_goes() -> None:
 
 def test_plan_knows_three_modes() -> None:
     with pytest.raises(UsageError, match="no mode on_start; there are on_init_complete, on_create, ami_only"):
-        plan(STEPS, (), "compute", "on_start")
+        plan(STEPS, CONFIG, "compute", "g", "on_start")
 
 
 def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
     fake = make_node([])
     fake.runner.on("getent", 2)
-    broken = plan(STEPS, MOUNTS[:1], "compute", "on_create")
+    broken = plan(STEPS, replace(CONFIG, mounts=MOUNTS[:1]), "compute", "g", "on_create")
     said: list[str] = []
     # The plan names a mount that the node's own configuration does not have.
     assert apply(fake.node, broken, "on_create", said.append)["ok"] is False

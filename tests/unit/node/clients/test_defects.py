@@ -19,6 +19,7 @@ from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.load import load
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.clients import apt, fetch
 from hyperpod_kit.node.clients.decide import Install, Machine, Missing, decide
@@ -68,7 +69,11 @@ def test_with_good_clients_no_network_and_no_package_manager_is_touched(
         path.parent.mkdir(parents=True)
         path.write_text("#!/bin/sh\necho 9.9.9\n")
         path.chmod(0o755)
-    [step] = [step for step in plan(STEPS, (), "compute", "on_create") if step.name == "clients"]
+    [step] = [
+        step
+        for step in plan(STEPS, NodeConfig("demo", "on_create", {}), "compute", "g", "on_create")
+        if step.name == "clients"
+    ]
     node = debian.node([HOME, DATA])
     assert step.run(node).changed is False
     assert debian.calls == []
@@ -90,7 +95,7 @@ def test_a_download_that_fails_does_not_keep_the_other_mounts_from_being_made(
     ]
     gone = debian.listed(debian.deb("mount-s3", "1.22.0"), url=server.offer("/x", b"") + "/mount-s3.deb")
     node, said = debian.node([DATA, HOME], [gone]), []
-    status = apply(node, plan(steps, node.mounts, "compute", "on_create"), "on_create", said.append)
+    status = apply(node, plan(steps, node.config, "compute", "g", "on_create"), "on_create", said.append)
     assert status["ok"] is False
     assert made == ["data", "home"]
     assert any("clients: failed" in line and "HTTP 404" in line for line in said)

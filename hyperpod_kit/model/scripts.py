@@ -1,0 +1,56 @@
+"""The configuration's own scripts: what a node runs beside our steps, where among them, and for how long at most.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping, Tuple
+
+from hyperpod_kit.model.states import ROLES
+
+BEFORE_MOUNTS = "before-mounts"
+AFTER_MOUNTS = "after-mounts"
+AFTER_SLURM = "after-slurm"
+PLACES = (BEFORE_MOUNTS, AFTER_MOUNTS, AFTER_SLURM)
+"""Among the steps: users, secrets and clients are there, no mount yet; mounts and homes are there, our Slurm daemons
+not yet; all that we do is done."""
+
+DIRECTORY = "scripts/"
+"""Where their files lie in the bundle, each script's in a directory of its name."""
+
+
+@dataclass(frozen=True)
+class OwnScript:
+    """One script. `run`: the file that is started, below the script's own directory; `timeout`: seconds; `groups`: only
+    these instance groups, all when empty; `required`: whether its failure fails the node; `always`: at each run of
+    `node apply`, and not once for the same files and arguments."""
+
+    name: str
+    run: str
+    arguments: Tuple[str, ...] = ()
+    when: str = AFTER_MOUNTS
+    roles: Tuple[str, ...] = ROLES
+    groups: Tuple[str, ...] = ()
+    timeout: float = 300.0
+    required: bool = True
+    always: bool = False
+
+    @property
+    def place(self) -> str:
+        """Its directory in the bundle, with a slash at the end."""
+        return f"{DIRECTORY}{self.name}/"
+
+    def runs_on(self, role: str, group: str) -> bool:
+        """Whether a node of that role, in that instance group, runs it."""
+        return role in self.roles and (not self.groups or group in self.groups)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def script_from_dict(raw: Mapping[str, Any]) -> OwnScript:
+    """Inverse of `OwnScript.to_dict`. Raises TypeError for unknown or missing fields."""
+    lists = {key: tuple(raw[key]) for key in ("arguments", "roles", "groups")}
+    return OwnScript(**{**raw, **lists})

@@ -1,0 +1,156 @@
+"""The configuration's own scripts: a step each, at the place among ours that it names, with our steps' own contract.
+
+A script runs in a copy of its directory, so that it may write there: the bundle itself stays as it was verified. What
+it prints goes to a file of its own; the last lines of one that fails are in its line of provisioning.log too, which is
+the only file that HyperPod ships. Once it has succeeded, a stamp over its files and arguments keeps it from running
+again; one that is killed in the middle leaves no stamp, and runs again from a fresh copy.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from dataclasses import dataclass
+from functools import partial
+from typing import Dict, Iterator, Optional, Tuple
+
+from hyperpod_kit.environment import HPK_CLUSTER, HPK_GROUP, HPK_ROLE
+from hyperpod_kit.errors import NodeError, RunTimeout
+from hyperpod_kit.model.node_config import NodeConfig
+from hyperpod_kit.model.scripts import AFTER_MOUNTS, AFTER_SLURM, BEFORE_MOUNTS, OwnScript
+from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.untrusted.text import clean
+
+# A daemon that the script leaves behind holds the file and not our pipe, so that nobody waits for it.
+START = 'cd "$1" && log=$2 && shift 2 && exec "$@" >"$log" 2>&1 </dev/null'
+TAIL_LINES = 8
+TAIL_BYTES = 1500
+"""Of the output of a script that failed, in its line of the log."""
+
+
+@dataclass(frozen=True)
+class ScriptSteps:
+    """The scripts of one place: a step for each that this node runs."""
+
+    when: str
+    roles: Tuple[str, ...] = ROLES
+    modes: Tuple[str, ...] = LIFECYCLE_MODES
+
+    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """In the order of the configuration. Behind the mounts they do not run where a required one is missing: what
+        they write would lie below the mount point."""
+        return tuple(
+            Step(
+                f"script:{script.name}",
+                partial(_run, script),
+                partial(_pending, script),
+                required=script.required,
+                after_success=self.when != BEFORE_MOUNTS,
+            )
+            for script in config.scripts
+            if script.when == self.when and script.runs_on(role, group)
+        )
+
+
+BEFORE_MOUNTS_STEPS = ScriptSteps(BEFORE_MOUNTS)
+AFTER_MOUNTS_STEPS = ScriptSteps(AFTER_MOUNTS)
+AFTER_SLURM_STEPS = ScriptSteps(AFTER_SLURM)
+
+
+def _pending(script: OwnScript, node: Node) -> str:
+    """Why it would run now, "" when it would not."""
+    if script.always:
+        return f"run {script.run}, as at every time"
+    stamp = read_text(node.paths.script_stamp(script.name))
+    if stamp is None:
+        return f"run {script.run}"
+    return "" if stamp.strip() == _digest(node, script) else f"run {script.run} again: it is another one now"
+
+
+def _run(script: OwnScript, node: Node) -> StepOutcome:
+    why = _pending(script, node)
+    if not why:
+        return StepOutcome()
+    digest = _digest(node, script)
+    directory = _fresh_copy(node, script)
+    log = node.paths.script_log(script.name)
+    os.makedirs(os.path.dirname(log), exist_ok=True)
+    try:
+        done = node.runner.run(
+            ["/bin/sh", "-c", START, "sh", directory, log, os.path.join(directory, script.run), *script.arguments],
+            timeout=script.timeout,
+            check=False,
+            env=_environment(node),
+        )
+    except RunTimeout:
+        raise NodeError(
+            f"no end within {script.timeout:g} s: killed{_tail(log)}",
+            hint=f"raise `timeout` of the script {script.name}, or see {log} on the node",
+        ) from None
+    if done.returncode:
+        said = _tail(log) or (f": {clean(done.stderr.strip())}" if done.stderr.strip() else "")
+        raise NodeError(f"{script.run} exited {done.returncode}{said}", hint=f"on the node: less {log}")
+    write_if_different(node.paths.script_stamp(script.name), digest + "\n")
+    return StepOutcome(True, f"ran {script.run}")
+
+
+def _environment(node: Node) -> Dict[str, Optional[str]]:
+    return {
+        HPK_CLUSTER: node.config.cluster_name,
+        HPK_GROUP: node.facts.group,
+        HPK_ROLE: node.facts.role,
+        "SAGEMAKER_RESOURCE_CONFIG_PATH": node.paths.resource_config,
+        "HOME": "/root",
+    }
+
+
+def _fresh_copy(node: Node, script: OwnScript) -> str:
+    """The script's files in a directory that is its own to write to; what an earlier run left there is gone."""
+    source, target = os.path.join(node.paths.bundle, script.place), node.paths.script_directory(script.name)
+    shutil.rmtree(target, ignore_errors=True)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    try:
+        shutil.copytree(source, target)
+    except OSError as err:
+        raise NodeError(f"{source}: {err}", hint="hyperpod-kit upload, then replace the node") from err
+    for place in _files(target):
+        with open(os.path.join(target, place), "rb") as stream:
+            executable = stream.read(2) == b"#!"
+        # S3 keeps no mode bits: what begins like a program is one.
+        os.chmod(os.path.join(target, place), 0o755 if executable else 0o644)
+    return target
+
+
+def _digest(node: Node, script: OwnScript) -> str:
+    """Of what it would do now: its files, what is started, and with what."""
+    source = os.path.join(node.paths.bundle, script.place)
+    total = hashlib.sha256(repr((script.run, script.arguments)).encode())
+    for place in _files(source):
+        with open(os.path.join(source, place), "rb") as stream:
+            total.update(f"{place}\0{hashlib.sha256(stream.read()).hexdigest()}\0".encode())
+    return total.hexdigest()
+
+
+def _files(directory: str) -> Iterator[str]:
+    """Every file below, in one order everywhere; what Python leaves in a bundle is none of it."""
+    for folder, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        yield from (os.path.relpath(os.path.join(folder, name), directory) for name in sorted(names))
+
+
+def _tail(log: str) -> str:
+    """The end of what it said, as the end of a sentence; it may be anything."""
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - TAIL_BYTES))
+            lines = stream.read(TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    said = " | ".join(clean(line) for line in lines[-TAIL_LINES:] if line.strip())
+    return f": {said}" if said else ""

@@ -1,0 +1,3 @@
+#!/bin/bash
+# A script of the configuration, for the golden bundle.
+true

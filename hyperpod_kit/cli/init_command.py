@@ -50,6 +50,13 @@ def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Begin with the JSON of CreateCluster, of its instance groups, or of describe-cluster.",
 )
 @click.option("--from-parameters", type=FILE, metavar="FILE", help="Begin with AWS's own provisioning_parameters.json.")
+@click.option(
+    "--scripts",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep the cluster's earlier lifecycle scripts, as scripts of yours. With --from-cluster they are downloaded "
+    "into DIR, otherwise DIR has them.",
+)
 @click.option("--force", is_flag=True, help="Write over an existing file.")
 @_answer_options
 def init(
@@ -58,6 +65,7 @@ def init(
     from_cluster: Optional[str],
     from_cluster_config: Optional[Path],
     from_parameters: Optional[Path],
+    scripts: Optional[Path],
     force: bool,
     **flags: Any,
 ) -> None:
@@ -71,11 +79,13 @@ def init(
       hyperpod-kit init                                     # asks
       hyperpod-kit init --from-example
       hyperpod-kit init --from-cluster ml --region us-west-2
+      hyperpod-kit init --from-cluster ml --region us-west-2 --scripts earlier
       hyperpod-kit init --from-cluster-config cluster.json --from-parameters aws.json --region us-west-2
       hyperpod-kit init --name ml --region us-west-2 --execution-role arn:aws:iam::111122223333:role/HyperPod \\
         --subnet subnet-0123456789abcdef0 --security-group sg-0123456789abcdef0 --workers 16
     """
     from hyperpod_kit.bundle.sources import example
+    from hyperpod_kit.cli import earlier_scripts
     from hyperpod_kit.config import questions, starter
 
     if config.exists() and not force:
@@ -84,7 +94,12 @@ def init(
         values = example()
     else:
         found = _import(from_cluster, from_cluster_config, from_parameters, flags["region"])
-        for note in found.notes:
+        earlier = earlier_scripts.survey_of(
+            found.source, found.entry, scripts, config, live=from_cluster is not None, region=flags["region"]
+        )
+        for line in earlier.lines if earlier else ():
+            say(f"  {line}")
+        for note in (*found.notes, *(earlier.notes if earlier else ())):
             say(f"not carried over: {note}")
         if _region_is_a_habit() and "region" in found.values.get("hyperpod_kit", {}).get("cluster", {}):
             flags["region"] = None
@@ -98,6 +113,8 @@ def init(
         if missing:
             answers = _interview(found.values, answers)
         values = starter.fill(found.values, answers)
+        if earlier:
+            starter.keep(values, earlier)
     starter.write(config, values, force=force)
     _report(config)
 

@@ -43,10 +43,13 @@ _PLAIN_GROUP_FIELDS = {
 
 @dataclass(frozen=True)
 class Imported:
-    """`values`: of a configuration, without what nobody said; `notes`: what was left behind, one sentence each."""
+    """`values`: of a configuration, without what nobody said; `notes`: what was left behind, one sentence each;
+    `source`, `entry`: S3 URI of the lifecycle scripts and the one of them that HyperPod starts, "" for none."""
 
     values: dict[str, Any]
     notes: tuple[str, ...]
+    source: str = ""
+    entry: str = ""
 
 
 def from_aws(cluster: Any, parameters: Any) -> Imported:
@@ -55,7 +58,8 @@ def from_aws(cluster: Any, parameters: Any) -> Imported:
     values = reader.parameters(parameters) if parameters is not None else {}
     if cluster is not None:
         reader.cluster(values, _request(cluster))
-    return Imported(values, tuple(dict.fromkeys(reader.notes)))
+    source, entry = ("", "") if cluster is None else (lifecycle_source(cluster) or "", _entry(cluster))
+    return Imported(values, tuple(dict.fromkeys(reader.notes)), source, entry)
 
 
 def lifecycle_source(cluster: Any) -> Optional[str]:
@@ -65,6 +69,15 @@ def lifecycle_source(cluster: Any) -> Optional[str]:
         if isinstance(lifecycle, Mapping) and isinstance(lifecycle.get("SourceS3Uri"), str):
             return str(lifecycle["SourceS3Uri"])
     return None
+
+
+def _entry(cluster: Any) -> str:
+    for group in _request(cluster)["InstanceGroups"]:
+        lifecycle = group.get("LifeCycleConfig")
+        for hook in ("OnCreate", "OnInitComplete") if isinstance(lifecycle, Mapping) else ():
+            if lifecycle.get(hook):
+                return str(lifecycle[hook])
+    return ""
 
 
 def _request(cluster: Any) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
 from hyperpod_kit.config.document import YAML
+from hyperpod_kit.config.earlier_scripts import Survey
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -60,6 +61,15 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
         kit["users"] = [{"name": name, "uid": uid, "gid": uid} for name, uid in answers.users]
     data["hyperpod_kit"] = {"cluster": cluster, "bundle": bundle, **kit}
     return data
+
+
+def keep(values: dict[str, Any], earlier: Survey) -> None:
+    """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named."""
+    kit = values["hyperpod_kit"]
+    if earlier.scripts:
+        kit["scripts"] = [*kit.get("scripts", ()), *earlier.scripts]
+    named = {user["name"] for user in kit.get("users", ())}
+    kit["users"] = [*kit.get("users", ()), *(user for user in earlier.users if user["name"] not in named)]
 
 
 def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:

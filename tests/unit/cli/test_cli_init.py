@@ -220,6 +220,8 @@ def test_from_a_cluster_that_there_is_with_its_file_beside_its_scripts(cloud: Cl
     cloud.store.put("sagemaker-mine", "scripts/provisioning_parameters.json", json.dumps(LEGACY).encode())
     done = hk("init", "--from-cluster", "old", "--region", "us-east-1", "--force", "--user", "anna:2002")
     assert done.code == 0 and done.err.splitlines() == [
+        "lifecycle scripts at s3://sagemaker-mine/scripts: 1 files",
+        "  provisioning_parameters.json: done by this configuration",
         "not carried over: the lifecycle scripts at s3://sagemaker-mine/scripts: the bundle takes their place",
         "wrote provisioning_parameters.json",
         "next: hyperpod-kit upload provisioning_parameters.json",
@@ -233,6 +235,53 @@ def test_from_a_cluster_that_there_is_with_its_file_beside_its_scripts(cloud: Cl
     }
     plan = hk("update-cluster", "--dry-run", "--json")
     assert {change["field"] for change in json.loads(plan.out)["changes"]} <= {"LifeCycleConfig", "InstanceCount"}
+
+
+def test_what_a_clusters_scripts_did_is_kept_or_named(cloud: Cloud, empty: Path, hk: Hk) -> None:
+    cloud.control.clusters["old"] = json.loads(json.dumps(LIVE))
+    cloud.store.create_bucket("sagemaker-mine")
+    theirs = {
+        "provisioning_parameters.json": json.dumps(LEGACY),
+        "lifecycle_script.py": "",
+        "on_create.sh": "#!/bin/bash\n",
+        "config.py": "class Config:\n    enable_docker_enroot_pyxis = True\n    enable_slurm_log_rotation = False\n",
+        "shared_users.txt": "alice,2001,/fsx/alice\n",
+        "utils/install_docker.sh": "#!/bin/bash\nset -e\n",
+        "utils/enable_slurm_log_rotation.sh": "#!/bin/bash\n",
+        "../../escape.sh": "",
+        "utils/motd.sh": "#!/bin/bash\n",
+    }
+    for place, text in theirs.items():
+        cloud.store.put("sagemaker-mine", f"scripts/{place}", text.encode())
+    words = ["init", "--from-cluster", "old", "--region", "us-east-1"]
+    told = hk(*words).err
+    assert "  utils/install_docker.sh: lost, unless it is kept as a script of yours: --scripts DIR" in told.splitlines()
+    done = hk(*words, "--force", "--scripts", "earlier")
+    assert done.code == 0, done.err
+    lines = done.err.splitlines()
+    assert "  utils/install_docker.sh: kept as your script `docker`" in lines
+    assert "  utils/enable_slurm_log_rotation.sh: not run: enable_slurm_log_rotation is off in config.py" in lines
+    assert "not carried over: '../../escape.sh' at s3://sagemaker-mine/scripts: no name" in done.err
+    assert not Path("../escape.sh").exists() and Path("earlier/utils/install_docker.sh").read_text().endswith("-e\n")
+    kit = json.loads(empty.read_text())["hyperpod_kit"]
+    assert [script["name"] for script in kit["scripts"]] == ["docker"]
+    assert kit["users"] == [{"name": "alice", "uid": 2001, "gid": 2001}]
+    assert hk("validate").code == 0
+    again = hk(*words, "--force", "--scripts", "earlier")
+    assert again.code == 2 and "earlier is not empty" in again.err
+
+
+def test_scripts_from_a_directory(empty: Path, hk: Hk) -> None:
+    Path("cluster.json").write_text(json.dumps(LIVE))
+    Path("aws.yaml").write_text(json.dumps(LEGACY))
+    Path("mine").mkdir()
+    Path("mine/on_create.sh").write_text("#!/bin/bash\n")
+    words = ["init", "--from-cluster-config", "cluster.json", "--from-parameters", "aws.yaml", "--region", "eu-west-1"]
+    assert "is lost by that: give a copy of it with --scripts DIR" in hk(*words, "a.json").err
+    done = hk(*words, "--scripts", "mine", "b.json")
+    assert done.code == 0 and "on_create.sh: kept, of your script `earlier`" in done.err, done.err
+    assert json.loads(Path("b.json").read_text())["hyperpod_kit"]["scripts"][0]["run"] == "on_create.sh"
+    assert hk(*words, "--scripts", "none", "c.json").code == 2
 
 
 def test_from_awss_files_and_flags(empty: Path, hk: Hk) -> None:

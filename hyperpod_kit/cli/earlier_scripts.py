@@ -1,0 +1,88 @@
+"""The lifecycle scripts that a cluster had before, where they lie: in S3, or in a directory of the admin's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+from hyperpod_kit.cli.output import say
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.earlier_scripts import Survey
+
+LARGEST = 50 << 20
+"""Bytes that are downloaded; what a bundle may hold of one script."""
+
+
+def of_cluster(source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path) -> Survey:
+    """What becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
+
+    Raises UsageError for a directory that holds something; AwsError, Unreachable.
+    """
+    from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle.portable import PLACE
+    from hyperpod_kit.config.earlier_scripts import READ, survey
+
+    if directory is not None and directory.exists() and any(directory.iterdir()):
+        raise UsageError(f"{directory} is not empty", hint="name a new directory, which the scripts are put into")
+    name, _, prefix = source.partition("://")[2].partition("/")
+    prefix = f"{prefix.rstrip('/')}/".lstrip("/")
+    bucket = Bucket(name, region)
+    sizes = bucket.sizes(prefix)
+    # The names are another's: one of `..` must not lead out of the directory.
+    places = [place for place in sizes if PLACE.fullmatch(place)]
+    say(f"lifecycle scripts at {source}: {len(sizes)} files")
+    for place in sorted(set(sizes) - set(places)):
+        say(f"not carried over: {place!r} at {source}: no name that a file of a bundle can have")
+    wanted = places if directory is not None else [place for place in places if place in READ]
+    if sum(sizes[place] for place in wanted) > LARGEST:
+        hint = "copy what you need by hand, and give that with --scripts DIR"
+        raise UsageError(f"{source} holds more than {LARGEST >> 20} MiB", hint=hint)
+    contents = {place: bucket.get(prefix + place) or b"" for place in wanted}
+    if directory is not None:
+        for place, data in contents.items():
+            target = directory / place
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+    return survey(places, contents, _beside(directory, config), entry)
+
+
+def of_directory(directory: Path, entry: str, config: Path) -> Survey:
+    """What becomes of the scripts in a directory. Raises UsageError where there is none."""
+    from hyperpod_kit.config.earlier_scripts import READ, survey
+
+    try:
+        places = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file()]
+        contents = {place: (directory / place).read_bytes() for place in READ if place in places}
+    except OSError as err:
+        raise UsageError(f"{directory}: {err.strerror}") from err
+    if not places:
+        raise UsageError(f"{directory} holds no files", hint="name the directory that has the lifecycle scripts")
+    say(f"lifecycle scripts in {directory}: {len(places)} files")
+    return survey(places, contents, _beside(directory, config), entry)
+
+
+def survey_of(
+    source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
+) -> Optional[Survey]:
+    """What becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
+    if live and source:
+        try:
+            return of_cluster(source, entry, region, directory, config)
+        except UsageError:
+            raise
+        except HyperpodKitError as err:
+            say(f"what lies at {source} is not known: {err}")
+            return None
+    if directory is not None:
+        return of_directory(directory, entry, config)
+    if source:
+        say(f"what of {source} is lost by that: give a copy of it with --scripts DIR, or use --from-cluster")
+    return None
+
+
+def _beside(directory: Optional[Path], config: Path) -> Optional[str]:
+    """As the configuration names it: from its own directory."""
+    return None if directory is None else Path(os.path.relpath(directory, config.parent)).as_posix()

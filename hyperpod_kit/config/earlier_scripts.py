@@ -1,0 +1,205 @@
+"""The lifecycle scripts that a cluster had before -> what becomes of each: done by us, kept as a script, or lost.
+
+AWS's own set (base-config of awsome-distributed-training, as of 2026-02) is known by the names of its files; which of
+them it runs is what its config.py says. Any other set is kept whole, as one script.
+"""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+from dataclasses import dataclass, field
+from typing import Any, Iterator, Mapping, Optional, Sequence
+
+from hyperpod_kit.model.scripts import AFTER_MOUNTS, AFTER_SLURM, BEFORE_MOUNTS
+from hyperpod_kit.model.states import ROLES, Role
+
+AWS_MAIN = "lifecycle_script.py"
+FLAGS_FILE = "config.py"
+USERS_FILE = "shared_users.txt"
+PARAMETERS = "provisioning_parameters.json"
+READ = (FLAGS_FILE, USERS_FILE)
+"""Files whose contents say something; of the others the names do."""
+
+_DONE: Mapping[str, str] = {
+    "on_create.sh": "the bundle's own script",
+    AWS_MAIN: "the bundle's own steps",
+    PARAMETERS: "this configuration",
+    FLAGS_FILE: "what its flags say is in this list",
+    "start_slurm.sh": "hyperpod_kit.cluster.lifecycle_mode",
+    "mount_fsx.sh": "hyperpod_kit.mounts, kind lustre",
+    "mount_fsx_openzfs.sh": "hyperpod_kit.mounts, kind openzfs",
+    "utils/mount-s3.sh": "hyperpod_kit.mounts, kind mountpoint-s3",
+    "utils/fsx_auto_detect.sh": "hyperpod_kit.mounts, which knows mounts that HyperPod made",
+    "add_users.sh": "hyperpod_kit.users",
+    USERS_FILE: "hyperpod_kit.users",
+    "shared_users_sample.txt": "an example, no more",
+    "hotfix/hold-lustre-client.sh": "the step `clients`",
+    "setup_rds_accounting.sh": "hyperpod_kit.cluster.accounting_database, where HyperPod sets Slurm up",
+}
+_LOST: Mapping[str, str] = {
+    "utils/motd.sh": "it is told the addresses of the heads, which a bundle does not know",
+    "multi_headnode_setup/": "clusters with several controllers are not supported",
+    "observability/": "it is started in its own directory: call it from a script of yours",
+}
+_PARTS = {
+    "utils/enroot.conf": "utils/install_enroot_pyxis.sh",
+    "utils/motd.txt": "utils/motd.sh",
+    "hotfix/": "apply_hotfix.sh",
+}
+"""What a script of the set uses; it goes where that goes."""
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A script of AWS's set that we have no step for. `told_role`: the role is its last argument."""
+
+    name: str
+    run: str
+    when: str = AFTER_SLURM
+    roles: Sequence[str] = ROLES
+    arguments: Sequence[str] = ()
+    told_role: bool = False
+    flag: str = ""
+    timeout: int = 60
+
+    def entries(self, path: str) -> Iterator[dict[str, Any]]:
+        """Of `hyperpod_kit.scripts`."""
+        for role in self.roles if self.told_role else ("",):
+            entry: dict[str, Any] = {"name": f"{self.name}-{role}" if role else self.name, "path": path}
+            entry["run"] = self.run
+            arguments = [*self.arguments, *([role] if role else [])]
+            if arguments:
+                entry["arguments"] = arguments
+            entry["when"] = self.when
+            if role or tuple(self.roles) != tuple(ROLES):
+                entry["roles"] = [role] if role else [str(one) for one in self.roles]
+            yield {**entry, "timeout": self.timeout}
+
+
+_CONTAINERS = "enable_docker_enroot_pyxis"
+_KEPT = (
+    _Known("ansible", "utils/install_ansible.sh", BEFORE_MOUNTS, timeout=180),
+    _Known("hotfix", "apply_hotfix.sh", BEFORE_MOUNTS, told_role=True, timeout=180),
+    _Known("accounting", "setup_mariadb_accounting.sh", AFTER_MOUNTS, (Role.CONTROLLER,), timeout=180),
+    _Known("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",)),
+    _Known("associations", "setup_user_associations.sh", roles=(Role.CONTROLLER,)),
+    _Known("keys", "utils/gen-keypair-ubuntu.sh"),
+    _Known("ssh-to-compute", "utils/ssh-to-compute.sh"),
+    _Known("docker", "utils/install_docker.sh", flag=_CONTAINERS, timeout=300),
+    _Known("enroot", "utils/install_enroot_pyxis.sh", told_role=True, flag=_CONTAINERS, timeout=300),
+    _Known("neuron", "utils/update_neuron_sdk.sh", roles=(Role.COMPUTE,), flag="enable_update_neuron_sdk", timeout=300),
+    _Known("sssd", "setup_sssd.py", arguments=("--node-type",), told_role=True, flag="enable_sssd", timeout=180),
+    _Known("plugstack", "utils/slurm_fix_plugstackconf.sh", flag="enable_pam_slurm_adopt"),
+    _Known("pam", "utils/pam_adopt_cgroup_wheel.sh", flag="enable_pam_slurm_adopt", timeout=180),
+    _Known("log-rotation", "utils/enable_slurm_log_rotation.sh", flag="enable_slurm_log_rotation"),
+)
+"""In the order in which AWS's lifecycle_script.py starts them."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """`lines`: one for each file; `scripts`, `users`: entries of the configuration; `notes`: what they do not say."""
+
+    lines: tuple[str, ...]
+    scripts: tuple[dict[str, Any], ...] = ()
+    users: tuple[dict[str, Any], ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+
+def survey(places: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = "") -> Survey:
+    """What becomes of the files at `places`. Pure.
+
+    contents: of those in READ that there are; kept_at: the directory beside the configuration in which they lie, None
+    when they are not kept; entry: the script that HyperPod starts.
+    """
+    if AWS_MAIN not in places:
+        return _foreign(places, kept_at, entry or "on_create.sh")
+    flags = _flags(contents.get(FLAGS_FILE, b""))
+    known = {one.run: one for one in _KEPT}
+    lines: list[str] = []
+    scripts: list[dict[str, Any]] = []
+    for place in sorted(places):
+        lines.append(f"{place}: {_fate(place, flags, known, kept_at)}")
+    for one in _KEPT:
+        if one.run in places and flags.get(one.flag, True) and kept_at is not None:
+            scripts += one.entries(kept_at)
+    users, notes = _users(contents.get(USERS_FILE, b""))
+    return Survey(tuple(lines), tuple(scripts), users, notes)
+
+
+def _fate(place: str, flags: Mapping[str, bool], known: Mapping[str, _Known], kept_at: Optional[str]) -> str:
+    if place in _DONE:
+        return f"done by {_DONE[place]}"
+    part_of = next((whole for part, whole in _PARTS.items() if place == part or _inside(place, part)), "")
+    if part_of:
+        return f"goes with {part_of}"
+    lost = next((why for where, why in _LOST.items() if place == where or _inside(place, where)), "")
+    if lost:
+        return f"lost: {lost}"
+    if place not in known:
+        return "lost: no file of AWS's set; list it under hyperpod_kit.scripts if a node is to run it"
+    one = known[place]
+    if not flags.get(one.flag, True):
+        return f"not run: {one.flag} is off in {FLAGS_FILE}"
+    if kept_at is None:
+        return "lost, unless it is kept as a script of yours: --scripts DIR"
+    return f"kept as your script `{one.name}`"
+
+
+def _inside(place: str, directory: str) -> bool:
+    return directory.endswith("/") and place.startswith(directory)
+
+
+def _foreign(places: Sequence[str], kept_at: Optional[str], entry: str) -> Survey:
+    """A set of somebody's own: what it does beside our steps only its author knows."""
+    others = [place for place in sorted(places) if place != PARAMETERS]
+    told = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in places else ()
+    if kept_at is None or entry not in places:
+        why = "--scripts DIR keeps all of them" if entry in places else f"there is no {entry} among them"
+        return Survey((*told, *(f"{place}: lost: {why}" for place in others)))
+    script = {"name": "earlier", "path": kept_at, "run": entry, "when": AFTER_MOUNTS, "timeout": 900}
+    note = f"{entry} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
+    kept = tuple(f"{place}: kept, of your script `earlier`" for place in others)
+    return Survey((*told, *kept), (script,), (), (note,))
+
+
+def _flags(text: bytes) -> dict[str, bool]:
+    """The switches of AWS's class Config. The file is Python, and is not run."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == "Config":
+            for line in node.body:
+                if (
+                    isinstance(line, ast.Assign)
+                    and isinstance(line.targets[0], ast.Name)
+                    and isinstance(line.value, ast.Constant)
+                    and isinstance(line.value.value, bool)
+                ):
+                    found[line.targets[0].id] = line.value.value
+    return found
+
+
+def _users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
+    """AWS's lines `name,uid,home`; useradd gives such a user a group of the same number where it is free."""
+    users, notes = [], []
+    for number, line in enumerate(text.decode("utf-8", "replace").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        fields = [part.strip() for part in line.split(",")]
+        if len(fields) < 2 or not re.fullmatch(r"[0-9]{1,9}", fields[1]):
+            notes.append(f"line {number} of {USERS_FILE}: expected name,uid,home")
+            continue
+        name, uid = fields[0], int(fields[1])
+        users.append({"name": name, "uid": uid, "gid": uid})
+        home = posixpath.normpath(fields[2]) if len(fields) > 2 and fields[2] else f"/home/{name}"
+        if home != f"/home/{name}":
+            notes.append(f"the home {home} of {name}: here it is /home/{name}, or an access point of EFS (`homes`)")
+    if users:
+        notes.append(f"gids of {USERS_FILE}: it has none, so each user gets the one of its uid: compare with `id`")
+    return tuple(users), tuple(notes)

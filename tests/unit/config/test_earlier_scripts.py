@@ -1,0 +1,109 @@
+"""What becomes of the lifecycle scripts that a cluster had: each file has a line, and nothing of theirs is executed."""
+
+from __future__ import annotations
+
+import pytest
+
+from hyperpod_kit.config.decode import decode
+from hyperpod_kit.config.earlier_scripts import survey
+from hyperpod_kit.config.validate import validate
+from tests.property.every_field import document
+
+NAMES = """
+add_users.sh apply_hotfix.sh config.py hotfix/hold-lustre-client.sh hotfix/mock-gpu-driver-deb.sh
+lifecycle_script.py mount_fsx.sh mount_fsx_openzfs.sh multi_headnode_setup/headnode_setup.sh
+observability/install_observability.py on_create.sh provisioning_parameters.json setup_mariadb_accounting.sh
+setup_rds_accounting.sh setup_sssd.py setup_user_associations.sh shared_users.txt start_slurm.sh
+utils/enable_slurm_log_rotation.sh utils/enroot.conf utils/fsx_auto_detect.sh utils/fsx_ubuntu.sh
+utils/gen-keypair-ubuntu.sh utils/install_ansible.sh utils/install_docker.sh utils/install_enroot_pyxis.sh
+utils/motd.sh utils/motd.txt utils/mount-s3.sh utils/pam_adopt_cgroup_wheel.sh utils/slurm_fix_plugstackconf.sh
+utils/ssh-to-compute.sh utils/update_neuron_sdk.sh
+"""
+"""Those in AWS's base-config at 7217859, 21 February 2026, as far as they differ in kind."""
+AWS = NAMES.split()
+FLAGS = b"class Config:\n    enable_docker_enroot_pyxis = True\n    enable_sssd = False\n    enable_mount_s3 = False\n"
+OFF = (b"enable_update_neuron_sdk = False", b"enable_pam_slurm_adopt = False", b"enable_slurm_log_rotation = True")
+CONFIG = FLAGS + b"".join(b"    " + line + b"\n" for line in OFF)
+
+
+def fates(lines: tuple[str, ...]) -> dict[str, str]:
+    return {place: fate for place, _, fate in (line.partition(": ") for line in lines)}
+
+
+def test_each_file_of_awss_set_has_a_line() -> None:
+    found = survey(AWS, {"config.py": CONFIG}, "earlier", "on_create.sh")
+    fate = fates(found.lines)
+    assert sorted(fate) == sorted(AWS)
+    assert fate["mount_fsx.sh"] == "done by hyperpod_kit.mounts, kind lustre"
+    assert fate["utils/install_docker.sh"] == "kept as your script `docker`"
+    assert fate["setup_sssd.py"] == "not run: enable_sssd is off in config.py"
+    assert fate["utils/motd.sh"].startswith("lost: ")
+    assert fate["utils/enroot.conf"] == "goes with utils/install_enroot_pyxis.sh"
+    assert {line.split(" ")[0] for line in fate.values()} == {"done", "kept", "not", "lost:", "goes"}
+    names = [script["name"] for script in found.scripts]
+    assert names[:4] == ["ansible", "hotfix-controller", "hotfix-login", "hotfix-compute"]
+    assert {"docker", "enroot-compute", "accounting", "log-rotation"} < set(names)
+    assert not {"sssd-compute", "pam", "neuron"} & set(names)
+
+
+def test_what_is_kept_is_a_configuration() -> None:
+    values = document()
+    values["hyperpod_kit"]["scripts"] = list(survey(AWS, {}, "earlier").scripts)
+    settings, findings = decode(values)
+    found = [*findings, *validate(settings)]
+    assert [one.code for one in found if one.path.startswith("hyperpod_kit.scripts")] == ["HPK-O009"], "time, a warning"
+    assert [script.script.roles for script in settings.scripts if script.script.name == "enroot-login"] == [("login",)]
+
+
+def test_without_a_directory_they_are_lost_and_it_is_said() -> None:
+    found = survey(AWS, {}, None)
+    assert found.scripts == ()
+    assert fates(found.lines)["utils/install_docker.sh"] == (
+        "lost, unless it is kept as a script of yours: --scripts DIR"
+    )
+
+
+def test_a_file_of_somebodys_own_among_awss() -> None:
+    fate = fates(survey([*AWS, "utils/license.sh"], {}, "earlier").lines)
+    assert fate["utils/license.sh"].startswith("lost: no file of AWS's set; list it under hyperpod_kit.scripts")
+
+
+def test_a_set_of_somebodys_own_is_kept_whole() -> None:
+    found = survey(["setup.sh", "lib/x.sh"], {}, "earlier", "setup.sh")
+    assert found.scripts == (
+        {"name": "earlier", "path": "earlier", "run": "setup.sh", "when": "after-mounts", "timeout": 900},
+    )
+    assert found.lines[0] == "lib/x.sh: kept, of your script `earlier`" and "runs whole" in found.notes[0]
+    assert "lost: there is no on_create.sh" in survey(["setup.sh"], {}, "earlier").lines[0]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"class Config:\n  x = ",
+        b"\0",
+        b"import os; os.abort()",
+        b"class Config:\n    enable_sssd = 1",
+        b"(" * 5000,
+    ],
+)
+def test_config_py_is_never_run_and_may_be_anything(text: bytes) -> None:
+    """What it does not say is taken as on: rather a script too much than one lost."""
+    fate = fates(survey(AWS, {"config.py": text}, "earlier").lines)
+    assert fate["setup_sssd.py"] == "kept as your script `sssd`"
+
+
+def test_shared_users() -> None:
+    text = b"alice,2001,/fsx/alice\n\n# a comment\n bob , 2002 ,/home/bob\nbroken\neve,0x1,/fsx/eve\n\xff,1,/x\n"
+    found = survey(AWS, {"shared_users.txt": text}, None)
+    assert [(user["name"], user["uid"], user["gid"]) for user in found.users][:2] == [
+        ("alice", 2001, 2001),
+        ("bob", 2002, 2002),
+    ]
+    assert "the home /fsx/alice of alice: here it is /home/alice" in found.notes[0]
+    assert [note for note in found.notes if "expected name,uid,home" in note] == [
+        "line 5 of shared_users.txt: expected name,uid,home",
+        "line 6 of shared_users.txt: expected name,uid,home",
+    ]
+    assert any("gids of shared_users.txt" in note for note in found.notes)

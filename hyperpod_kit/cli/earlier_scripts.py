@@ -10,13 +10,15 @@ from hyperpod_kit.cli.output import say
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.config.earlier_scripts import Survey
+    from hyperpod_kit.config.earlier_scripts import EarlierScripts
 
 LARGEST = 50 << 20
 """Bytes that are downloaded; what a bundle may hold of one script."""
 
 
-def of_cluster(source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path) -> Survey:
+def of_cluster(
+    source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path
+) -> EarlierScripts:
     """What becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
 
     Raises UsageError for a directory that holds something; AwsError, Unreachable.
@@ -49,7 +51,7 @@ def of_cluster(source: str, entry: str, region: Optional[str], directory: Option
     return survey(places, contents, _beside(directory, config), entry)
 
 
-def of_directory(directory: Path, entry: str, config: Path) -> Survey:
+def of_directory(directory: Path, entry: str, config: Path) -> EarlierScripts:
     """What becomes of the scripts in a directory. Raises UsageError where there is none."""
     from hyperpod_kit.config.earlier_scripts import READ, survey
 
@@ -66,7 +68,7 @@ def of_directory(directory: Path, entry: str, config: Path) -> Survey:
 
 def survey_of(
     source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
-) -> Optional[Survey]:
+) -> Optional[EarlierScripts]:
     """What becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
     if live and source:
         try:

@@ -99,7 +99,7 @@ _KEPT = (
 
 
 @dataclass(frozen=True)
-class Survey:
+class EarlierScripts:
     """`lines`: one for each file; `scripts`, `users`: entries of the configuration; `notes`: what they do not say."""
 
     lines: tuple[str, ...]
@@ -108,7 +108,9 @@ class Survey:
     notes: tuple[str, ...] = field(default=())
 
 
-def survey(places: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = "") -> Survey:
+def survey(
+    places: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = ""
+) -> EarlierScripts:
     """What becomes of the files at `places`. Pure.
 
     contents: of those in READ that there are; kept_at: the directory beside the configuration in which they lie, None
@@ -126,7 +128,7 @@ def survey(places: Sequence[str], contents: Mapping[str, bytes], kept_at: Option
         if one.run in places and flags.get(one.flag, True) and kept_at is not None:
             scripts += one.entries(kept_at)
     users, notes = _users(contents.get(USERS_FILE, b""))
-    return Survey(tuple(lines), tuple(scripts), users, notes)
+    return EarlierScripts(tuple(lines), tuple(scripts), users, notes)
 
 
 def _fate(place: str, flags: Mapping[str, bool], known: Mapping[str, _Known], kept_at: Optional[str]) -> str:
@@ -152,17 +154,17 @@ def _inside(place: str, directory: str) -> bool:
     return directory.endswith("/") and place.startswith(directory)
 
 
-def _foreign(places: Sequence[str], kept_at: Optional[str], entry: str) -> Survey:
+def _foreign(places: Sequence[str], kept_at: Optional[str], entry: str) -> EarlierScripts:
     """A set of somebody's own: what it does beside our steps only its author knows."""
     others = [place for place in sorted(places) if place != PARAMETERS]
     told = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in places else ()
     if kept_at is None or entry not in places:
         why = "--scripts DIR keeps all of them" if entry in places else f"there is no {entry} among them"
-        return Survey((*told, *(f"{place}: lost: {why}" for place in others)))
+        return EarlierScripts((*told, *(f"{place}: lost: {why}" for place in others)))
     script = {"name": "earlier", "path": kept_at, "run": entry, "when": AFTER_MOUNTS, "timeout": 900}
     note = f"{entry} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
     kept = tuple(f"{place}: kept, of your script `earlier`" for place in others)
-    return Survey((*told, *kept), (script,), (), (note,))
+    return EarlierScripts((*told, *kept), (script,), (), (note,))
 
 
 def _flags(text: bytes) -> dict[str, bool]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
 from hyperpod_kit.config.document import YAML
-from hyperpod_kit.config.earlier_scripts import Survey
+from hyperpod_kit.config.earlier_scripts import EarlierScripts
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -63,7 +63,7 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
     return data
 
 
-def keep(values: dict[str, Any], earlier: Survey) -> None:
+def keep(values: dict[str, Any], earlier: EarlierScripts) -> None:
     """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named."""
     kit = values["hyperpod_kit"]
     if earlier.scripts:

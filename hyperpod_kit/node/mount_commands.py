@@ -179,7 +179,8 @@ def memory_command(args: argparse.Namespace) -> int:
         raise Unreachable("another process is freeing shared memory just now")
     for one in found:
         print(
-            f"job {one.job} left captures of uid {one.uid} here: {one.words}{'' if one.done else '; they stay'}",
+            f"{f'job {one.job}' if one.job else 'a run of no job'} left captures of uid {one.uid} here: {one.words}"
+            f"{'' if one.done else '; they stay'}",
             file=sys.stderr,
         )
     return 0 if all(one.done for one in found) else 1

@@ -2,7 +2,9 @@
 
 Slurm runs no Epilog on a node that it has lost (a partition, a slurmd that hung): what the job's trainers captured
 there stays when the node is back. What can be seen here is seen here: a trainer or a slurmstepd that lives. Between two
-attempts a job has neither on most of its nodes, so slurmctld has the last word, and only when there is a candidate.
+attempts a job has neither on most of its nodes, so slurmctld has the last word, and only when there is a candidate. Of
+captures of no job (a trainer that somebody started by hand) nobody can say whether somebody comes for them: they stay
+for MAX_AGE.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -24,21 +26,27 @@ from hyperpod_kit.untrusted.held import opened
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent import control_page
 
+MAX_AGE = 86400.0
+"""Seconds after which a capture is given up that cannot be saved, or that no job left: as in the Epilog."""
+
+NO_JOB = ""
+
 MOST_SLOTS, MOST_JOBS = 1024, 16
 """Of one user, at one look: what is behind them comes when they are done."""
 
 
 @dataclass(frozen=True)
 class LeftCaptures:
-    """Captures of one user's job. alive: a trainer that made one of them still runs."""
+    """Captures of one user's job, or those of NO_JOB that are older than MAX_AGE. alive: a trainer that made one of
+    them still runs."""
 
     uid: int
     job: str
     alive: bool
 
 
-def held(folder: str) -> List[LeftCaptures]:
-    """Whose captures of Slurm jobs lie here. Reads only, and only what is a regular file of its owner.
+def held(folder: str, now: float = 0.0) -> List[LeftCaptures]:
+    """Whose captures lie here. `now`: Unix seconds. Reads only, and only what is a regular file of its owner.
     Raises OSError."""
     found: Dict[Tuple[int, str], bool] = {}
     jobs: Dict[int, Set[str]] = {}
@@ -46,7 +54,9 @@ def held(folder: str) -> List[LeftCaptures]:
         page = _page(name, named)
         job = str(page.origin.job.get("slurm_job_id", "")) if page is not None else ""
         # A word of a user's that becomes an argument of a command.
-        if page is None or not re.fullmatch(r"[0-9]{1,10}", job):
+        if page is None or not re.fullmatch(r"[0-9]{0,10}", job):
+            continue
+        if job == NO_JOB and (now - os.fstat(named).st_mtime <= MAX_AGE or process.alive(page.origin.trainer)):
             continue
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
             jobs[uid].add(job)

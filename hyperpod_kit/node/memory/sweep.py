@@ -15,7 +15,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.node.locks import held as locked
 from hyperpod_kit.node.memory import own
-from hyperpod_kit.node.memory.left import LeftCaptures, ended, held, stepped
+from hyperpod_kit.node.memory.left import MAX_AGE, NO_JOB, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.slurm.drain import program
 from hyperpod_kit.slurm import records
 from hyperpod_kit.system.wait import BackOff
@@ -25,9 +25,6 @@ SECONDS = 60.0
 
 FLUSH_SECONDS = 45.0
 """For one user's captures of one job, as in the Epilog."""
-
-MAX_AGE = 86400.0
-"""Seconds after which a capture that cannot be saved is given up, as in the Epilog."""
 
 LONGEST_PAUSE = 1800.0
 
@@ -63,7 +60,7 @@ def _sweep(node: Node) -> List[Swept]:
     found: List[Swept] = []
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
-    lying = sorted(held(folder), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"])
+    lying = sorted(held(folder, node.clock.wall()), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"])
     here = stepped(node.paths.proc) if lying else set()
     for one in lying:
         if one.alive or one.job in here or one.uid in slow:
@@ -99,6 +96,9 @@ def _sweep(node: Node) -> List[Swept]:
 
 def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
     """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
+    if one.job == NO_JOB:
+        # Of all jobs, what is older than MAX_AGE and whose trainers are dead: that is all that a flush takes unasked.
+        return _flush(folder, one, job="none")
     try:
         found = records.read(node.runner, one.job, squeue=program(node, "squeue"))
     except records.Unknown:
@@ -110,10 +110,14 @@ def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
         unit = flush_unit(one.job, 0, one.uid)
         node.runner.run(["systemctl", "--no-block", "start", unit], timeout=10)
         return Swept(one.job, one.uid, False, f"{unit} sees to them")
+    return _flush(folder, one, job=one.job)
+
+
+def _flush(folder: str, one: LeftCaptures, *, job: str) -> Swept:
     from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute
 
     outcomes = flush_users.flush_as(
-        one.uid, folder=folder, job=one.job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=MEMORY_UNIT
+        one.uid, folder=folder, job=job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=MEMORY_UNIT
     )
     return Swept(
         one.job,

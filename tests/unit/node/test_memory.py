@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_users, places
-from hyperpod_kit.checkpoint.repository import selection
+from hyperpod_kit.checkpoint.agent import flush, flush_users, places, shm_slots
+from hyperpod_kit.checkpoint.repository import identity, selection
 from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
 from hyperpod_kit.system import process
@@ -68,6 +69,42 @@ def test_nothing_is_touched_while_slurm_does_not_answer(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
     [swept] = sweep(left.node) or []
     assert swept.done, "at the first round in which Slurm answers"
+
+
+def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(make_node: Any, tmp_path: Path) -> None:
+    """A trainer that somebody started by hand: it may be started again, for a day. A job's captures have their own way
+    beside it, and a trainer that lives is left alone however old its captures are."""
+    fake = make_node([])
+    folder = fake.root / "dev/shm"
+    trainer = subprocess.Popen(["sleep", "600"])
+    try:
+        owner = process.identify(trainer.pid)
+        assert owner is not None
+        capture(folder, tmp_path / "dead", job="")
+        capture(folder, tmp_path / "living", job="", owner=owner)
+        capture(folder, tmp_path / "waiting", job="6")
+        stepd = fake.root / "proc/4321"
+        stepd.mkdir(parents=True)
+        (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
+        fake.clock.now = time.time()
+        assert sweep(fake.node) == [] and len(files(fake)) == 6
+        old = time.time() - 90000.0
+        for name in files(fake):
+            if name not in [one.file(end) for one in slots_of(folder, tmp_path / "waiting") for end in ("ctl", "img")]:
+                os.utime(folder / name, (old, old))
+        [swept] = sweep(fake.node) or []
+        assert swept.done and swept.job == "" and swept.words.startswith("committed seq-")
+        assert len(files(fake)) == 4 and not slots_of(folder, tmp_path / "dead")
+        assert selection.newest_valid(str(tmp_path / "dead")).step == 10
+    finally:
+        trainer.kill()
+        trainer.wait(timeout=60)
+
+
+def slots_of(folder: Path, root: Path) -> List[shm_slots.SlotName]:
+    whose = identity.of_root(str(root))
+    assert whose is not None
+    return shm_slots.names(str(folder), run=shm_slots.run_hash(whose.run_id))
 
 
 def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path) -> None:

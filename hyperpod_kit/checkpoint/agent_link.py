@@ -65,6 +65,8 @@ class AgentLink:
         self._on_event = on_event
         self._ready = threading.Event()
         self.gone = threading.Event()
+        self.partner_port = 0
+        """Where the agent takes other nodes' captures."""
         self._hello: Ready | StartRefused | None = None
         self._channel.send(setup)
         self._channel.listen(self._receive, self._ended)
@@ -94,6 +96,7 @@ class AgentLink:
             raise CheckpointError("the checkpoint agent ended at its start", hint=f"see {self._log}")
         if isinstance(hello, StartRefused):
             raise _REFUSALS.get(hello.kind, CheckpointError)(hello.why, hint=hello.hint)
+        self.partner_port = hello.partner_port
         return hello.port
 
     def send(self, message: TrainerMessage) -> bool:

@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     Close,
     Connect,
     Fatal,
+    Partner,
     SaveDurable,
     SaveSkipped,
     Settle,
@@ -46,6 +47,7 @@ class SaidBefore:
 
     def __init__(self) -> None:
         self._connect: Connect | None = None
+        self._partner: Partner | None = None
         self._settle: Settle | None = None
         self._unheard: list[SaveSkipped] = []
         self.close: Close | None = None
@@ -54,6 +56,8 @@ class SaidBefore:
         """It is about to be said."""
         if isinstance(message, Connect):
             self._connect = message
+        elif isinstance(message, Partner):
+            self._partner = message
         elif isinstance(message, Settle):
             self._settle = message
         elif isinstance(message, Close):
@@ -67,7 +71,7 @@ class SaidBefore:
     def to_the_next(self) -> list[TrainerMessage]:
         """All that is to be said to an agent in the place of a dead one."""
         unheard, self._unheard = self._unheard, []
-        said = (self._connect, self._settle, TakeOver(), *unheard, self.close)
+        said = (self._connect, self._partner, self._settle, TakeOver(), *unheard, self.close)
         return [message for message in said if message is not None]
 
 
@@ -98,6 +102,11 @@ class AgentKeeper:
         return self._link.pid
 
     @property
+    def partner_port(self) -> int:
+        """Where it takes other nodes' captures; 0 where the run has no partners."""
+        return self._link.partner_port
+
+    @property
     def clean(self) -> bool:
         """Whether the agent has ended by itself, without an error."""
         return self._link.clean
@@ -114,7 +123,7 @@ class AgentKeeper:
     def wait_ready(self, timeout: float = START) -> int:
         """See AgentLink.wait_ready. From now on the agent is watched."""
         port = self._link.wait_ready(timeout)
-        self._setup = {**self._setup, "again": True, "port": port}
+        self._setup = {**self._setup, "again": True, "port": port, "partner_port": self.partner_port}
         limit = float(os.environ.get(HPK_AGENT_SILENCE, SILENCE))
         threading.Thread(target=self._watch, args=(limit,), daemon=True, name="hpk-agent").start()
         return port

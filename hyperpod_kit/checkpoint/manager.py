@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.numbering import Numbering
+from hyperpod_kit.checkpoint.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log
@@ -70,6 +71,7 @@ class Manager:
         process_group: dist.ProcessGroup | None = None,
         algorithm: str | None = None,
         max_lost: int | None = 10,
+        partners: bool = False,
     ) -> None:
         slots = (_SLOTS if storage_every is None else _SLOTS + 1) if slots is None else slots
         if slots < _SLOTS:
@@ -86,8 +88,11 @@ class Manager:
         load.warm(self._start.algorithm)
         directory = os.path.abspath(local) if local is not None else None
         options: Message = {"local": directory, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
+        options["partners"] = partners
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
+        if partners:
+            PartnerLink(self._ranks, self._start, self._agent).fetch()
         pool.attach()
         self._earlier = EarlierCaptures(self._ranks, self._start, self._agent, pool, local=directory, threads=threads)
         self._staging = Staging(

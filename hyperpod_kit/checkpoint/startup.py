@@ -123,7 +123,7 @@ def start_agent(
     ranks: Ranks, identity: StartIdentity, options: Message, on_event: Callable[[AgentEvent], None]
 ) -> AgentKeeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
-    own = _addresses(list(identity.hosts)) if ranks.rank == 0 else []
+    own = addresses(identity.hosts) if ranks.rank == 0 or options.get("partners") else []
     setup: Message = {
         "root": identity.root,
         "run": identity.run.run,
@@ -228,7 +228,7 @@ def _spread(hosts: Sequence[str]) -> bool:
     return len(set(hosts)) > 1
 
 
-def _addresses(hosts: Sequence[str]) -> list[str]:
-    """Where rank 0's agent listens, and the other ranks may reach it, best first."""
+def addresses(hosts: Sequence[str]) -> list[str]:
+    """Where an agent of this machine listens, and those of the others may reach it, best first."""
     here = socket.gethostname()
     return listening.own_addresses(here, sorted(set(hosts) - {here})) if _spread(hosts) else ["127.0.0.1"]

@@ -34,6 +34,7 @@ from hyperpod_kit.checkpoint.agent.intake import Intake
 from hyperpod_kit.checkpoint.agent.leader import Leader
 from hyperpod_kit.checkpoint.agent.leader_link import LeaderLink
 from hyperpod_kit.checkpoint.agent.lifetime import Lifetime
+from hyperpod_kit.checkpoint.agent.partner_copies import PartnerCopies
 from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import never
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
@@ -74,7 +75,8 @@ class Agent:
         )
         self.workers = Workers.start(self.events.put)
         self.link = LeaderLink(setup, self.events.put)
-        self.intake = Intake(setup, self.captures, self.storage, self.workers.sealer, self.link.report)
+        self.copies = PartnerCopies(setup)
+        self.intake = Intake(setup, self.captures, self.storage, self.workers.sealer, self.copies, self.link.report)
         self.orders = Orders(setup.rank, trainer, self.captures, self.storage, self.workers, self.link.report)
         if setup.rank == 0:
             self.link.leader = self._make_leader(whose)
@@ -102,7 +104,7 @@ class Agent:
             agent_events.SweepResult, (0, 0, ""), lambda: shm_gc.sweep(*places.of_mine(), but=self.setup.run_hash)
         )
         leader = self.link.leader
-        self._tell(trainer_channel.Ready(leader.hub.port if leader is not None else 0))
+        self._tell(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
         sealer, writer, uploader, _ = self.workers
         pulse = Pulse(
             self._tell, [sealer, writer, uploader], leader.worker if leader is not None else None, self.lock.renew
@@ -201,6 +203,8 @@ class Agent:
             if nobody_at:
                 self._tell(trainer_channel.Fatal(f"no answer from rank 0's agent at {nobody_at}"))
                 self.life.stop = True
+        elif isinstance(message, trainer_channel.Partner):
+            self.copies.use(message.addresses)
         elif isinstance(message, trainer_channel.TakeOver):
             self.intake.take_over()
         elif isinstance(message, trainer_channel.Settle):
@@ -224,6 +228,7 @@ class Agent:
         if self.life.alone:
             return
         self.link.hurry()
+        self.copies.hurry()
         self.intake.collect()
         self._no_more_captures()
 
@@ -277,6 +282,7 @@ class Agent:
         if self.life.closing and self.life.bye and self.intake.settled and not unsaved:
             for name in self.intake.files.names():
                 shm_slots.remove(folder, name)
+            self.copies.remove()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(log)
         with contextlib.suppress(FileNotFoundError):

@@ -13,7 +13,16 @@ import os
 import time
 from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import flush_captures, lock, logs, movement, places, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent import (
+    flush_captures,
+    lock,
+    logs,
+    movement,
+    partner_memory,
+    places,
+    saves_note,
+    shm_slots,
+)
 from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, SlotState
 from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress, Sign
 from hyperpod_kit.checkpoint.repository import flush_note, verify
@@ -221,6 +230,7 @@ def _remove(folder: str, run: str, names: List[shm_slots.SlotName], attempt: Opt
         saves_note.remove(folder, places.node_uid(), run)
         for name in names:
             shm_slots.remove(folder, name)
+        partner_memory.remove(folder, run)
     except OSError as err:
         return FlushOutcome(run, attempt, False, f"{note}; not removed: {err.strerror}")
     return FlushOutcome(run, attempt, True, note)

@@ -10,6 +10,7 @@ from hyperpod_kit.checkpoint.agent.agent_events import SealResult
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
+from hyperpod_kit.checkpoint.agent.partner_copies import PartnerCopies
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import RankCaptured, RankReport, RankSealed, RankSkipped
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
@@ -28,10 +29,11 @@ class Intake:
         captures: Captures,
         storage: Storage,
         sealer: Worker,
+        copies: PartnerCopies,
         report: Callable[[RankReport], None],
     ) -> None:
         self._setup, self._storage = setup, storage
-        self._captures, self._sealer, self._report = captures, sealer, report
+        self._captures, self._sealer, self._copies, self._report = captures, sealer, copies, report
         self.files = SlotFiles(setup.folder, setup.run_hash, setup.rank)
         self.settled = False
 
@@ -61,7 +63,7 @@ class Intake:
         shard = SlotShard(slot)
         capture = self._captures.add(Capture(page, self._attempt(page), shard=shard))
         capture.jobs.add("seal")
-        self._sealer.submit(SealResult, page.key, shard.seal)
+        self._sealer.submit(SealResult, page.key, self._copies.sealing(shard))
         self._report(RankCaptured(page.key, False, replicas.of_slot(slot), page.memory))
 
     def make_room(self) -> Optional[int]:
@@ -94,6 +96,7 @@ class Intake:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._take_on(Capture(page, self._attempt(page), part=part), durable=False)
+        self._copies.settle(keep)
         self._captures.release()
 
     def take_over(self) -> None:

@@ -16,6 +16,7 @@ class AgentSetup:
     """The first line of the socket pair, see startup.start_agent. `folder`: the user's directory in shared memory.
 
     `again`: this agent takes the place of one that died under the same trainer. `port`: where rank 0's agent listened.
+    `partners`: captures are copied into other nodes' memory; `partner_port`: where this rank's agent took such in.
     """
 
     root: str
@@ -34,6 +35,8 @@ class AgentSetup:
     keep: Any
     again: bool
     port: int
+    partners: bool = False
+    partner_port: int = 0
 
     @staticmethod
     def from_json(said: Message) -> AgentSetup:
@@ -55,6 +58,8 @@ class AgentSetup:
             keep=said.get("keep"),
             again=bool(said.get("again")),
             port=int(said.get("port", 0)),
+            partners=bool(said.get("partners")),
+            partner_port=int(said.get("partner_port", 0)),
         )
 
     @property

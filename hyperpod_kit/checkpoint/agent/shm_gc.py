@@ -11,7 +11,7 @@ import os
 import time
 from typing import List
 
-from hyperpod_kit.checkpoint.agent import lock, places, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent import lock, partner_memory, places, saves_note, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import WHOLE
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
@@ -30,6 +30,7 @@ def sweep(*folders: str, but: str, max_age: float = MAX_AGE) -> List[str]:
             with contextlib.suppress(Untrusted):
                 if _sweep_run(folder, run, max_age):
                     swept.append(run)
+        partner_memory.remove_old(folder, max_age, but=but)
     return swept
 
 

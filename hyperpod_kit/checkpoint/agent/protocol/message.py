@@ -95,6 +95,7 @@ _READ: Dict[str, Callable[[Any], Any]] = {
     "kind": str,
     "memory": bool,
     "note": str,
+    "partner_port": int,
     "port": int,
     "replicas": _optional(dict),
     "report": dict,
@@ -107,5 +108,5 @@ _READ: Dict[str, Callable[[Any], Any]] = {
 }
 """Field -> how it is read. A field means the same in every message that has it."""
 
-_ONLY_WHEN_SET = {"adopted": False, "memory": False}
+_ONLY_WHEN_SET: Dict[str, Any] = {"adopted": False, "memory": False, "partner_port": 0}
 """Fields that are not written when they are this."""

@@ -27,6 +27,14 @@ class Connect(_TrainerSaid):
 
 
 @dataclass(frozen=True)
+class Partner(_TrainerSaid):
+    """Where the agent listens that holds copies of this rank's captures. Once, where the run has partners."""
+
+    TAG = "partner"
+    addresses: Sequence[Tuple[str, int]]
+
+
+@dataclass(frozen=True)
 class TakeOver(_TrainerSaid):
     """To an agent that was started in the place of a dead one: go on with what this start has in the slots."""
 
@@ -84,7 +92,7 @@ class Close(_TrainerSaid):
     TAG = "close"
 
 
-TrainerMessage = Union[Connect, TakeOver, Settle, SlotCaptured, SaveSkipped, TensorDigests, MakeRoom, Close]
+TrainerMessage = Union[Connect, Partner, TakeOver, Settle, SlotCaptured, SaveSkipped, TensorDigests, MakeRoom, Close]
 
 
 # --- agent -> its trainer ---------------------------------------------------------------------------------------------
@@ -96,10 +104,12 @@ class _AgentSaid(Said):
 
 @dataclass(frozen=True)
 class Ready(_AgentSaid):
-    """The first word: what was there is adopted. `port`: where rank 0's agent listens, 0 for the others."""
+    """The first word: what was there is adopted. `port`: where rank 0's agent listens, 0 for the others.
+    `partner_port`: where this one takes other nodes' captures, 0 where the run has no partners."""
 
     TAG = "ready"
     port: int
+    partner_port: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,83 @@
+"""This rank's sealed captures, copied to the agent of its partner before anybody is told that they are sealed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Callable, Optional, Sequence
+
+from hyperpod_kit.checkpoint.agent import partner_memory
+from hyperpod_kit.checkpoint.agent.control_page import Key, Page
+from hyperpod_kit.checkpoint.agent.partner_wire import Address, Partner, PartnerServer, RemotePartner
+from hyperpod_kit.checkpoint.agent.persist import Pace
+from hyperpod_kit.checkpoint.agent.seal import SlotShard
+from hyperpod_kit.checkpoint.agent.setup import AgentSetup
+from hyperpod_kit.errors import CheckpointError
+
+PAUSE = 60.0
+"""Seconds in which a partner that did not take a copy is not asked again: a save must not wait for it each time."""
+
+
+class PartnerCopies:
+    """What this agent holds for others (`port`: where they find it, 0 where the run has no partners), and has others
+    hold for it."""
+
+    def __init__(self, setup: AgentSetup) -> None:
+        """Raises OSError."""
+        self._setup = setup
+        self._pace = Pace(setup.rate_limit)
+        self._partner: Optional[Partner] = None
+        self._not_before = 0.0
+        self.port = 0
+        if setup.partners:
+            self.port = PartnerServer(
+                setup.folder,
+                setup.run_hash,
+                setup.run_id,
+                setup.token,
+                setup.world,
+                setup.addresses,
+                setup.partner_port,
+            ).port
+
+    def use(self, addresses: Sequence[Address]) -> None:
+        """The partner's agent is there."""
+        self._partner = RemotePartner(addresses, self._setup.token, self._setup.rank, self._pace)
+
+    def sealing(self, shard: SlotShard) -> Callable[[], Page]:
+        """A job for the sealer: a capture counts as sealed when its copy is made, or nobody takes one."""
+
+        def job() -> Page:
+            page = shard.seal()
+            self._copy(shard, page)
+            return page
+
+        return job
+
+    def _copy(self, shard: SlotShard, page: Page) -> None:
+        partner = self._partner
+        if partner is None or time.monotonic() < self._not_before:
+            return
+        try:
+            partner.put(shard.slot, page)
+        except (CheckpointError, OSError) as err:
+            self._not_before = time.monotonic() + PAUSE
+            print(f"no copy of {page.key} in a partner's memory: {err}", file=sys.stderr, flush=True)
+
+    def hurry(self) -> None:
+        """Nobody trains here any more: what is there is there."""
+        self._partner = None
+        self._pace.lift()
+
+    def settle(self, keep: Optional[Key]) -> None:
+        """The run has restored: of earlier starts only that capture may be needed. Raises OSError."""
+        mine = self._setup.incarnation
+        partner_memory.remove(
+            self._setup.folder,
+            self._setup.run_hash,
+            keep=lambda page: page.key == keep or page.origin.incarnation == mine,
+        )
+
+    def remove(self) -> None:
+        """The run has come to its end. Raises OSError."""
+        partner_memory.remove(self._setup.folder, self._setup.run_hash)

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     Close,
     Connect,
     Fatal,
-    Partner,
+    PartnerAt,
     SaveDurable,
     SaveSkipped,
     Settle,
@@ -47,7 +47,7 @@ class SaidBefore:
 
     def __init__(self) -> None:
         self._connect: Connect | None = None
-        self._partner: Partner | None = None
+        self._partner: PartnerAt | None = None
         self._settle: Settle | None = None
         self._unheard: list[SaveSkipped] = []
         self.close: Close | None = None
@@ -56,7 +56,7 @@ class SaidBefore:
         """It is about to be said."""
         if isinstance(message, Connect):
             self._connect = message
-        elif isinstance(message, Partner):
+        elif isinstance(message, PartnerAt):
             self._partner = message
         elif isinstance(message, Settle):
             self._settle = message

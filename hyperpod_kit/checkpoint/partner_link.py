@@ -14,7 +14,7 @@ from dataclasses import replace
 from hyperpod_kit.checkpoint import partners, startup
 from hyperpod_kit.checkpoint.agent import partner_memory, partner_wire, places, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Partner
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import PartnerAt
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.saves import log
@@ -48,14 +48,14 @@ class PartnerLink:
     def __init__(self, ranks: Ranks, start: StartIdentity, agent: AgentKeeper) -> None:
         self._ranks, self._start, self._folder = ranks, start, agent.folder
         self._run = shm_slots.run_hash(start.run.run_id)
-        here = partners.Place((socket.gethostname(), agent.folder), partners.switch_of(os.environ))
+        here = partners.RankPlace((socket.gethostname(), agent.folder), partners.switch_of(os.environ))
         at = [(host, agent.partner_port) for host in startup.addresses(start.hosts)]
         seen = ranks.gather((list(here.node), here.switch, at))
-        self._places = [partners.Place((str(host), str(folder)), str(switch)) for (host, folder), switch, _ in seen]
+        self._places = [partners.RankPlace((str(host), str(folder)), str(switch)) for (host, folder), switch, _ in seen]
         self._at: list[list[tuple[str, int]]] = [[(str(host), int(port)) for host, port in found] for *_, found in seen]
         partner = partners.partners(self._places)[ranks.rank]
         if partner is not None:
-            agent.send(Partner(self._at[partner]))
+            agent.send(PartnerAt(self._at[partner]))
 
     def fetch(self) -> None:
         """Bring what this rank has lost into this node's memory, where another node has it. A collective."""

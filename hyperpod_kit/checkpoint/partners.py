@@ -9,7 +9,7 @@ Node = tuple[str, str]
 """A host, and where in it the shared memory is."""
 
 
-class Place(NamedTuple):
+class RankPlace(NamedTuple):
     """Where a rank is. `switch`: what its node hangs on, by Slurm's topology ("" where there is none)."""
 
     node: Node
@@ -22,7 +22,7 @@ def switch_of(env: Mapping[str, str]) -> str:
     return env.get("SLURM_TOPOLOGY_ADDR", "").rpartition(".")[0]
 
 
-def partners(places: Sequence[Place]) -> list[int | None]:
+def partners(places: Sequence[RankPlace]) -> list[int | None]:
     """By rank, the rank whose agent holds its copies: on the node that is half a ring of all nodes further on.
 
     The nodes of a switch are side by side in the ring, so it is one of another switch wherever no switch has more than

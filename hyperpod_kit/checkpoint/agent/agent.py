@@ -203,7 +203,7 @@ class Agent:
             if nobody_at:
                 self._tell(trainer_channel.Fatal(f"no answer from rank 0's agent at {nobody_at}"))
                 self.life.stop = True
-        elif isinstance(message, trainer_channel.Partner):
+        elif isinstance(message, trainer_channel.PartnerAt):
             self.copies.use(message.addresses)
         elif isinstance(message, trainer_channel.TakeOver):
             self.intake.take_over()

@@ -8,7 +8,7 @@ from typing import Callable, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent import partner_memory
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
-from hyperpod_kit.checkpoint.agent.partner_wire import Address, Partner, PartnerServer, RemotePartner
+from hyperpod_kit.checkpoint.agent.partner_wire import Address, CopyHolder, PartnerServer, RemotePartner
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
@@ -26,7 +26,7 @@ class PartnerCopies:
         """Raises OSError."""
         self._setup = setup
         self._pace = Pace(setup.rate_limit)
-        self._partner: Optional[Partner] = None
+        self._partner: Optional[CopyHolder] = None
         self._not_before = 0.0
         self.port = 0
         if setup.partners:

@@ -43,7 +43,7 @@ _SLOTS = 100
 Address = Tuple[str, int]
 
 
-class Partner(Protocol):
+class CopyHolder(Protocol):
     """Where a copy of a sealed capture goes."""
 
     def put(self, slot: Slot, page: Page) -> None:
@@ -162,7 +162,7 @@ class RemotePartner:
         self._addresses, self._key, self._rank, self._pace = tuple(addresses), key_of(token), rank, pace
 
     def put(self, slot: Slot, page: Page) -> None:
-        """See Partner."""
+        """See CopyHolder."""
         wire = _met(self._addresses, self._key, self._rank)
         try:
             wire.say(op="put", slot=slot.name.slot, page=page.to_json())

@@ -15,6 +15,7 @@ KEY = (2, 5, "ab12cd")
 
 TRAINER: Tuple[Tuple[Any, str], ...] = (
     (trainer.Connect((("10.0.0.1", 4711),)), '{"op":"connect","addresses":[["10.0.0.1",4711]]}'),
+    (trainer.PartnerAt((("10.0.0.2", 4712),)), '{"op":"partner","addresses":[["10.0.0.2",4712]]}'),
     (trainer.TakeOver(), '{"op":"again"}'),
     (trainer.Settle(KEY, "local"), '{"op":"settle","keep":[2,5,"ab12cd"],"tier":"local"}'),
     (trainer.Settle(None, "memory"), '{"op":"settle","keep":null,"tier":"memory"}'),
@@ -30,6 +31,7 @@ TRAINER: Tuple[Tuple[Any, str], ...] = (
 )
 AGENT: Tuple[Tuple[Any, str], ...] = (
     (trainer.Ready(0), '{"ev":"ready","port":0}'),
+    (trainer.Ready(0, 4712), '{"ev":"ready","port":0,"partner_port":4712}'),
     (
         trainer.StartRefused("RunIsOwned", "theirs", None),
         '{"ev":"refused","kind":"RunIsOwned","why":"theirs","hint":null}',
@@ -62,6 +64,10 @@ RANKS: Tuple[Tuple[Any, str], ...] = (
     (
         ranks.RankCaptured(KEY, False, {"all": "d"}),
         '{"op":"captured","key":[2,5,"ab12cd"],"replicas":{"all":"d"}}',
+    ),
+    (
+        ranks.RankCaptured(KEY, False, None, True),
+        '{"op":"captured","key":[2,5,"ab12cd"],"replicas":null,"memory":true}',
     ),
     (ranks.RankCaptured(KEY, True, None), '{"op":"captured","key":[2,5,"ab12cd"],"adopted":true,"replicas":null}'),
     (ranks.RankSealed(KEY), '{"op":"sealed","key":[2,5,"ab12cd"]}'),

@@ -27,7 +27,7 @@ class Connect(_TrainerSaid):
 
 
 @dataclass(frozen=True)
-class Partner(_TrainerSaid):
+class PartnerAt(_TrainerSaid):
     """Where the agent listens that holds copies of this rank's captures. Once, where the run has partners."""
 
     TAG = "partner"
@@ -92,7 +92,7 @@ class Close(_TrainerSaid):
     TAG = "close"
 
 
-TrainerMessage = Union[Connect, Partner, TakeOver, Settle, SlotCaptured, SaveSkipped, TensorDigests, MakeRoom, Close]
+TrainerMessage = Union[Connect, PartnerAt, TakeOver, Settle, SlotCaptured, SaveSkipped, TensorDigests, MakeRoom, Close]
 
 
 # --- agent -> its trainer ---------------------------------------------------------------------------------------------

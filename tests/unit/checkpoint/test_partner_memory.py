@@ -1,0 +1,143 @@
+"""Whose node holds whose copies, and the way of one from memory to memory, with somebody in between."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+
+from hyperpod_kit.checkpoint.agent import flush, partner_memory, partner_wire, seal, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.persist import Pace
+from hyperpod_kit.checkpoint.partner_link import whence
+from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
+from hyperpod_kit.errors import CheckpointError
+
+
+def on(*nodes: str) -> list[RankPlace]:
+    """Ranks on nodes called switch/node."""
+    return [RankPlace((name, "/dev/shm"), name.partition("/")[0]) for name in nodes]
+
+
+def test_partners_are_on_other_nodes_and_below_other_switches_where_there_are_any() -> None:
+    assert partners(on("a/1", "a/1")) == [None, None]
+    assert partners(on("a/1", "a/1", "a/2", "a/2")) == [2, 3, 0, 1]
+    assert partners(on("a/1", "a/2", "a/3")) == [1, 2, 0]
+    assert partners(on("a/1", "b/1", "a/2", "b/2")) == [1, 0, 3, 2]
+    assert partners(on("a/1", "a/1", "b/1")) == [2, 2, 0]
+    names = [f"{switch}/{number}" for number in range(8) for switch in "abc"]
+    for rank, other in enumerate(partners(on(*names))):
+        assert other is not None and names[other][0] != names[rank][0]
+    assert sorted(other for other in partners(on(*names)) if other is not None) == list(range(24))
+    assert switch_of({"SLURM_TOPOLOGY_ADDR": "s0.s4.node7"}) == "s0.s4" and switch_of({}) == ""
+
+
+def test_what_is_fetched_is_the_newest_that_all_ranks_can_have() -> None:
+    old, new, newer = (1, 1, "a"), (1, 2, "a"), (1, 3, "a")
+    assert whence([[old, new], [old, new]], [[], []]) == {}
+    assert whence([[old, new], []], [[(1, old), (1, new)], []]) == {1: (0, new)}
+    assert whence([[old, newer], []], [[(1, old)], []]) == {1: (0, old)}
+    assert whence([[newer], []], [[], []]) == {}
+    assert whence([[], [old], []], [[], [(0, old)], [(2, old)]]) == {0: (1, old), 2: (2, old)}
+
+
+@pytest.fixture
+def served(capture: Any, shm: Path, tmp_path: Path) -> Iterator[tuple[shm_slots.Slot, Page, Path, Any]]:
+    """A sealed capture of rank 1, and a partner's agent on another node."""
+    slot = capture(rank=1, world=2, seq=5)
+    page = seal.seal(slot)
+    node = tmp_path / "partner"
+    node.mkdir()
+    server = partner_wire.PartnerServer(str(node), slot.name.run, page.origin.run_id, "token", 2, ["127.0.0.1"])
+    yield slot, page, node, server
+
+
+def to(server: Any, token: str = "token", rank: int = 1, port: int = 0) -> partner_wire.RemotePartner:
+    return partner_wire.RemotePartner([("127.0.0.1", port or server.port)], token, rank, Pace())
+
+
+def copies(node: Path, run: str) -> list[Page]:
+    return [page for _, page in partner_memory.sealed(partner_memory.folder_of(str(node)), run)]
+
+
+def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, tmp_path: Path) -> None:
+    slot, page, node, server = served
+    to(server).put(slot, page)
+    to(server).put(slot, page)  # the next one takes its place
+    assert copies(node, slot.name.run) == [page]
+    back = tmp_path / "back"
+    back.mkdir()
+
+    def make(page: Page) -> shm_slots.Slot:
+        made = shm_slots.create(str(back), slot.name, page.shard.size)
+        made.put(replace(page, state=SlotState.WRITING))
+        return made
+
+    partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
+    again = shm_slots.attach(str(back), slot.name)
+    assert again.page == page and bytes(again.image) == bytes(slot.image)
+    assert again.extra(page.shard.extra_size) == slot.extra(page.shard.extra_size)
+    with pytest.raises(CheckpointError, match="not here any more"):
+        partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 0, page.key, make)
+
+
+def test_copies_are_no_captures_of_the_node_that_has_them_and_go_with_the_run(served: Any, shm: Path) -> None:
+    slot, page, node, server = served
+    to(server).put(slot, page)
+    assert shm_slots.names(str(node)) == [] and flush.flush(folder=str(node)) == []
+    partner_memory.remove(str(node), slot.name.run, keep=lambda found: found.key == page.key)
+    assert copies(node, slot.name.run) == [page]
+    partner_memory.remove_old(str(node), 3600.0, but="")
+    partner_memory.remove_old(str(node), -1.0, but=slot.name.run)
+    assert copies(node, slot.name.run) == [page]
+    partner_memory.remove_old(str(node), -1.0, but="")
+    assert copies(node, slot.name.run) == []
+
+
+def test_who_has_not_the_token_or_is_another_rank_gives_nothing_and_gets_nothing(served: Any) -> None:
+    slot, page, node, server = served
+    with pytest.raises(ConnectionError):
+        to(server, token="guessed").put(slot, page)
+    with pytest.raises(CheckpointError, match="no sealed capture of that rank"):
+        to(server, rank=0).put(slot, page)
+    with socket.create_connection(("127.0.0.1", server.port)) as stranger:
+        stranger.sendall(b"\0\xff" * 1000 + b"\n")
+    to(server).put(slot, page)
+    assert copies(node, slot.name.run) == [page]
+
+
+@pytest.mark.parametrize("what", ["flipped", "cut off"])
+def test_what_was_changed_on_its_way_is_no_copy(served: Any, what: str) -> None:
+    """Somebody between the two who passes all on, but for one byte of the image, or but for its end."""
+    slot, page, node, server = served
+    with socket.create_server(("127.0.0.1", 0)) as between:
+
+        def pass_on(source: socket.socket, target: socket.socket, spoil_at: int) -> None:
+            seen = 0
+            while data := bytearray(source.recv(65536)):
+                if spoil_at and seen <= spoil_at < seen + len(data):
+                    if what == "cut off":
+                        break
+                    data[spoil_at - seen] ^= 1
+                seen += len(data)
+                target.sendall(data)
+            for one in (source, target):
+                try:
+                    one.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    return
+
+        def serve() -> None:
+            near, _ = between.accept()
+            far = socket.create_connection(("127.0.0.1", server.port))
+            threading.Thread(target=pass_on, args=(far, near, 0), daemon=True).start()
+            pass_on(near, far, 12000)
+
+        threading.Thread(target=serve, daemon=True).start()
+        with pytest.raises((CheckpointError, OSError)):
+            to(server, port=between.getsockname()[1]).put(slot, page)
+    assert copies(node, slot.name.run) == []

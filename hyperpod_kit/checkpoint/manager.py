@@ -48,7 +48,8 @@ class Manager:
     save whose ranks differ is refused; it costs reading all of it once. None: the rank that writes a tensor is
     believed. `algorithm` is the digest of the shards, see `repository.digest`. `max_lost`: after so many saves in a row
     that failed or were dropped, the next `save` or `step` raises; None: it never does (the warnings stay). Saves that
-    were skipped since earlier ones are on their way do not count for it.
+    were skipped since earlier ones are on their way do not count for it. `partners`: each capture is copied to another
+    node's memory, from which the ranks of a lost node go on.
 
     `with Manager(root) as manager:` closes at the end of the block and raises when the newest save is not durable; when
     the block raises, nothing is waited for: the agent goes on alone, as after the death of the process.

@@ -20,7 +20,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "errors": set(),
     "model": set(),
     "untrusted": {"descriptors", "errors"},
-    "system": {"untrusted"},
+    "system": {"errors", "untrusted"},
     "audit": {"environment", "untrusted"},
     "ending": {"errors", "untrusted"},
     "run": {"errors"},
@@ -83,7 +83,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "preflight": {"aws", "config", "errors", "model"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
     "rehearsal": {"aws", "bundle", "config", "environment", "errors", "model", "run", "system", "untrusted"},
-    "storage": {"aws", "checkpoint.repository", "errors", "job", "system", "untrusted"},
+    "storage": {"aws", "checkpoint.repository", "errors", "job", "run", "system", "untrusted"},
     "cli": {
         "aws",
         "bundle",

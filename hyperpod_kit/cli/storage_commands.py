@@ -6,6 +6,8 @@ import click
 
 from hyperpod_kit.cli.storage_bench_command import bench
 from hyperpod_kit.cli.storage_plan_command import plan
+from hyperpod_kit.cli.storage_quota_commands import quota
+from hyperpod_kit.cli.storage_tier_command import tier
 from hyperpod_kit.cli.storage_usage_command import usage
 
 
@@ -17,3 +19,5 @@ def storage() -> None:
 storage.add_command(plan)
 storage.add_command(bench)
 storage.add_command(usage)
+storage.add_command(quota)
+storage.add_command(tier)

@@ -9,6 +9,7 @@ from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
+from hyperpod_kit.system import quota_note
 from hyperpod_kit.untrusted.text import clean
 
 
@@ -95,7 +96,8 @@ def reason_of(err: BaseException) -> str:
         return f"{os.path.basename(str(err.filename))} is missing"
     if isinstance(err, OSError):
         what = str(err.filename or "")
-        return f"cannot be {verb}: {err.strerror or err} ({os.path.basename(what) if verb == 'read' else what})"
+        place = os.path.basename(what) if verb == "read" else what
+        return f"cannot be {verb}: {err.strerror or err} ({place}){quota_note.explained(err)}"
     return str(err)
 
 

@@ -1,0 +1,236 @@
+"""storage quota."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from hyperpod_kit.cli.options import json_option
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.quota.limits import QuotaUsed
+
+STATE = "/var/lib/hyperpod-kit/quota-state.json"
+
+
+@click.group()
+def quota() -> None:
+    """How much a directory may hold, and who is told before it is full."""
+
+
+@quota.command("set")
+@click.argument("directory", type=click.Path(resolve_path=True))
+@click.option("--bytes", "hard", metavar="SIZE", default="0B", help="What it may hold; no option, no limit.")
+@click.option("--soft-bytes", metavar="SIZE", default="0B", help="May be passed for the time of --grace. Lustre.")
+@click.option("--files", metavar="COUNT", default="0", help="Files that it may hold. Lustre.")
+@click.option("--soft-files", metavar="COUNT", default="0", help="The same with a time of grace. Lustre.")
+@click.option("--grace", metavar="TIME", default="7d", show_default=True, help="Of every soft limit of the mount.")
+@click.option("--project", type=click.IntRange(1), help="Its project's number on Lustre; default: its owner's uid.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run.")
+@json_option
+def set_quota(
+    directory: str,
+    hard: str,
+    soft_bytes: str,
+    files: str,
+    soft_files: str,
+    grace: str,
+    project: Optional[int],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Limit what DIRECTORY may hold, on Lustre (a project) or btrfs (a subvolume).
+
+    Run as root on a machine that has it mounted. A note in the directory says which limit it has, and an error of a
+    checkpoint that runs into it repeats that. No limit holds root. The time of grace is one for all projects of a
+    Lustre file system.
+
+    \b
+    Examples:
+      hyperpod-kit storage quota set /fsx/alice --bytes 10TiB --soft-bytes 8TiB --files 10M
+      hyperpod-kit storage quota set /scratch/alice --bytes 500GiB --dry-run
+    """
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.plan import facts
+    from hyperpod_kit.storage.quota import backends
+    from hyperpod_kit.storage.quota.limits import QuotaLimits
+
+    sizes = (facts.size(soft_bytes), facts.size(hard), facts.count(soft_files), facts.count(files))
+    limits = QuotaLimits(*map(int, sizes))
+    runner = LocalRunner()
+    backend = backends.backend_of(directory, runner, project)
+    seconds = int(facts.seconds(grace))
+    if dry_run:
+        commands = backend.commands(directory, limits, seconds)
+    else:
+        commands = backends.apply(backend, directory, limits, seconds, runner)
+    if as_json:
+        data({"directory": directory, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
+    else:
+        for argv in commands:
+            out(("would run: " if dry_run else "ran: ") + " ".join(argv))
+    return 0
+
+
+@quota.command("show")
+@click.argument("directories", nargs=-1, required=True, type=click.Path(resolve_path=True))
+@json_option
+def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
+    """What directories hold, and what they may.
+
+    Exit code 1 when one of them is 80 % full.
+
+    \b
+    Examples:
+      hyperpod-kit storage quota show /fsx/alice /fsx/bob
+    """
+    from hyperpod_kit.cli.output import data
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.quota import backends
+    from hyperpod_kit.storage.quota.crossings import UP
+
+    runner = LocalRunner()
+    found = [backends.backend_of(one, runner).show(one) for one in directories]
+    if as_json:
+        data([one.to_json() for one in found])
+    else:
+        _table(found)
+    return 1 if any(one.share >= UP for one in found) else 0
+
+
+@quota.command("check")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=STATE,
+    show_default=True,
+    metavar="FILE",
+    help="Who was told.",
+)
+@click.option("--dry-run", is_flag=True, help="Look, and tell nobody.")
+@json_option
+def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
+    """Tell owners and admins whose directory is 80 % full, once.
+
+    FILE names the directories with their owners' mail addresses, the admins, and where alerts go: mail, SNS,
+    CloudWatch, Prometheus, the message at login. Run it from a timer. Who was told is told again only after the
+    directory was below 75 %; --state remembers that.
+
+    Exit code 1 when a directory is above, or somebody could not be asked or told.
+
+    \b
+    Examples:
+      hyperpod-kit storage quota check /etc/hyperpod-kit/quotas.json
+    """
+    from hyperpod_kit.cli.output import data, out, say
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.quota import backends
+    from hyperpod_kit.storage.quota.check import check, load
+
+    runner = LocalRunner()
+    asked = load(file)
+    done = check(asked, lambda one: backends.backend_of(one, runner).show(one), state, dry_run=dry_run)
+    if as_json:
+        data({**done.to_json(), "dry_run": dry_run})
+    else:
+        _table(done.used)
+        for alert in done.new:
+            to = ", ".join(alert.to) or "nobody by mail"
+            out(f"{'would tell' if dry_run else 'told'} {to}: {alert.sentence}")
+    for line in done.failed:
+        say(f"failed: {line}")
+    return 1 if done.above or done.failed else 0
+
+
+@quota.command("stop")
+@click.argument("file_system_id")
+@click.argument("access_points", nargs=-1, required=True, metavar="ACCESS-POINT-ID…")
+@click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
+@click.option("--dry-run", is_flag=True, help="Say who would be stopped.")
+@json_option
+def stop(
+    file_system_id: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
+) -> int:
+    """Keep access points of EFS from writing, by the file system's policy.
+
+    EFS has no limits of directories. Who is stopped cannot delete either: an admin does that through another access
+    point. Statements of others stay as they are.
+
+    \b
+    Examples:
+      hyperpod-kit storage quota stop fs-0123456789abcdef0 fsap-0123456789abcdef0
+    """
+    return _efs(file_system_id, access_points, (), region, dry_run, as_json)
+
+
+@quota.command("resume")
+@click.argument("file_system_id")
+@click.argument("access_points", nargs=-1, required=True, metavar="ACCESS-POINT-ID…")
+@click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
+@click.option("--dry-run", is_flag=True, help="Say who would be let go.")
+@json_option
+def resume(
+    file_system_id: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
+) -> int:
+    """Let access points write again that `stop` has stopped.
+
+    \b
+    Examples:
+      hyperpod-kit storage quota resume fs-0123456789abcdef0 fsap-0123456789abcdef0
+    """
+    return _efs(file_system_id, (), access_points, region, dry_run, as_json)
+
+
+def _efs(
+    file_system_id: str,
+    stop: tuple[str, ...],
+    resume: tuple[str, ...],
+    region: Optional[str],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    from hyperpod_kit.aws.efs import Efs
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.storage.quota import efs_stop
+    from hyperpod_kit.storage.quota.limits import QuotaError
+
+    efs = Efs(region)
+    known = {one["AccessPointId"]: one["AccessPointArn"] for one in efs.access_points(file_system_id)}
+    for name in (*stop, *resume):
+        if name not in known:
+            raise QuotaError(
+                f"{file_system_id} has no access point {name}", hint=f"it has: {', '.join(sorted(known)) or 'none'}"
+            )
+    asked = {"stop": [known[name] for name in stop], "resume": [known[name] for name in resume]}
+    if dry_run:
+        now = set(efs_stop.stopped(efs.policy(file_system_id)))
+        after = sorted((now | set(asked["stop"])) - set(asked["resume"]))
+    else:
+        after = efs_stop.change(efs, file_system_id, **asked)
+    if as_json:
+        data({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
+    else:
+        out(f"{file_system_id}: {'would be ' if dry_run else ''}stopped: {', '.join(after) or 'nobody'}")
+    return 0
+
+
+def _table(found: list[QuotaUsed]) -> None:
+    from rich.table import Table
+
+    from hyperpod_kit.cli.output import cell, console
+    from hyperpod_kit.cli.storage_usage_show import size
+
+    grid = Table()
+    for column in ("directory", "holds", "may hold", "files", "may have", "full", "grace"):
+        grid.add_column(column)
+    for one in found:
+        limits = one.limits
+        room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
+        counted = "not counted" if one.files is None else f"{one.files:,}"
+        values = (size(one.bytes), size(room) if room else "anything", counted, f"{files:,}" if files else "any")
+        grid.add_row(*map(cell, (one.directory, *values, f"{one.share:.1%}", one.grace)))
+    console().print(grid)

@@ -1,0 +1,108 @@
+"""storage tier."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.tier.run import TierPlan
+
+PERCENT = click.FloatRange(0, 100)
+
+
+@click.command()
+@click.argument("roots", nargs=-1, required=True, metavar="ROOT…")
+@click.option("--to", metavar="DIRECTORY", help="Move there, each run into a root of its own.")
+@click.option("--delete", is_flag=True, help="Delete instead.")
+@click.option("--above", type=PERCENT, metavar="PERCENT", help="Only when the file system is fuller than that.")
+@click.option("--until", type=PERCENT, metavar="PERCENT", help="And then only until that; default: 10 below --above.")
+@click.option("--older-than", metavar="TIME", help="Only what was saved so long ago: 3d.")
+@click.option("--keep", type=click.IntRange(1), default=3, show_default=True, help="Newest ones of each run that stay.")
+@click.option("--dry-run", is_flag=True, help="Say what would go.")
+@json_option
+def tier(
+    roots: tuple[str, ...],
+    to: Optional[str],
+    delete: bool,
+    above: Optional[float],
+    until: Optional[float],
+    older_than: Optional[str],
+    keep: int,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Take old checkpoints of runs to a cheaper place, or away.
+
+    Each ROOT is a run's root of checkpoints. A move is a copy, read back and proved to its last byte, and then a
+    removal; killed anywhere, the same words finish it. However full the file system is, these stay: the --keep newest
+    valid checkpoints of each run (their bytes are read to prove it), whatever is newer than the newest, what is pinned,
+    being restored or open, and what cannot be judged. Ages are those of the save: no access time is asked.
+
+    Exit code 1 when --until cannot be reached, or something could not be looked at or moved.
+
+    \b
+    Examples:
+      hyperpod-kit storage tier /fsx/runs/* --to /archive --above 80 --until 70 --dry-run
+      hyperpod-kit storage tier /fsx/runs/* --to /archive --older-than 30d --keep 1
+      hyperpod-kit storage tier /fsx/scratch/run --delete --above 90
+    """
+    import time
+
+    from hyperpod_kit.cli.output import bar, data, out, say
+    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.storage.plan import facts
+    from hyperpod_kit.storage.tier import run
+    from hyperpod_kit.storage.tier.rules import TierRule
+
+    if bool(to) == delete:
+        raise UsageError("where to?", hint="--to DIRECTORY, or --delete")
+    shares = [None if one is None else one / 100 for one in (above, until)]
+    rule = TierRule(shares[0], shares[1], facts.seconds(older_than) if older_than else None, keep)
+    planned = run.plan(roots, rule, time.time())
+    if not as_json:
+        _table(planned)
+    done = run.TierDone((), ())
+    if not dry_run:
+        with bar("checkpoints", len(planned.choice.go)) as advance:
+            done = run.apply(planned, rule, to, lambda item: advance(1))
+    if as_json:
+        gone = [f"{one.root}/{one.attempt}" for one in done.gone]
+        data({**planned.to_json(), "dry_run": dry_run, "to": to, "gone": gone, "left": dict(done.left)})
+    elif not dry_run:
+        out(f"{len(done.gone):,} checkpoints have gone, {size(sum(one.size for one in done.gone))}")
+    for path, why in (*planned.failed, *done.left):
+        say(f"{path}: {why}")
+    for name, short in planned.choice.short.items():
+        say(f"file system {name}: {size(short)} more would have to go, and nothing else may: --keep, pins, other files")
+    return 1 if planned.failed or done.left or planned.choice.short else 0
+
+
+def _table(planned: TierPlan) -> None:
+    from rich.table import Table
+
+    from hyperpod_kit.cli.output import cell, console, out
+    from hyperpod_kit.cli.storage_usage_show import size
+
+    grid = Table()
+    for column in ("run", "checkpoint", "", "on disk", "why it stays"):
+        grid.add_column(column)
+    for one in planned.choice.go:
+        grid.add_row(*map(cell, (one.root, one.attempt, "goes", size(one.size), "")))
+    going = {(one.root, one.attempt) for one in planned.choice.go}
+    for root in planned.roots:
+        for item in root.items:
+            if (item.root, item.attempt) not in going:
+                grid.add_row(*map(cell, (item.root, item.attempt, "stays", size(item.size), "the rule needs no more")))
+        for attempt, why in root.stay:
+            grid.add_row(*map(cell, (root.store.url, attempt, "stays", "", why)))
+    console().print(grid)
+    for pool in planned.pools:
+        if pool.total:
+            saved = sum(one.size for one in planned.choice.go if one.pool == pool.name)
+            after = f"{pool.used / pool.total:.1%} full, {(pool.used - saved) / pool.total:.1%} afterwards"
+            out(f"file system {pool.name}: {after}")

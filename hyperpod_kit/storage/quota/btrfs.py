@@ -1,0 +1,52 @@
+"""A limit of a btrfs subvolume: a qgroup. It has no soft limit and counts no files."""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.run import Runner
+from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
+
+SUBVOLUME_INODE = 256
+
+
+class Btrfs:
+    """`btrfs qgroup`, of btrfs-progs."""
+
+    name = "btrfs"
+    counts_files = False
+
+    def __init__(self, runner: Runner, mount: str) -> None:
+        self._runner = runner
+        self._mount = mount
+
+    def show(self, directory: str) -> QuotaUsed:
+        """See QuotaBackend."""
+        _require_subvolume(directory)
+        # What was written a moment ago counts only once it is on disk.
+        answer = self._runner.run(["btrfs", "qgroup", "show", "--sync", "--raw", "-reF", directory], check=False)
+        if answer.returncode:
+            hint = f"hyperpod-kit storage quota set {directory} --bytes SIZE"
+            raise QuotaError(f"{directory}: {(answer.stderr or answer.stdout).strip()}", hint=hint)
+        for line in answer.stdout.splitlines():
+            words = line.split()
+            if len(words) >= 5 and words[0].startswith("0/") and words[1].isdigit():
+                hard = int(words[3]) if words[3].isdigit() else 0
+                return QuotaUsed(directory, int(words[1]), None, QuotaLimits(hard_bytes=hard))
+        raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {answer.stdout.strip()[-200:]}")
+
+    def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
+        """See QuotaBackend."""
+        _require_subvolume(directory)
+        if limits.soft_bytes or limits.soft_files or limits.hard_files:
+            raise QuotaError(f"{directory}: btrfs has one limit, of bytes", hint="--bytes SIZE alone")
+        limit = str(limits.hard_bytes) if limits.hard_bytes else "none"
+        return [["btrfs", "quota", "enable", self._mount], ["btrfs", "qgroup", "limit", limit, directory]]
+
+
+def _require_subvolume(directory: str) -> None:
+    if os.stat(directory).st_ino != SUBVOLUME_INODE:
+        raise QuotaError(
+            f"{directory} is a directory of btrfs and no subvolume, and only a subvolume has a limit",
+            hint=f"btrfs subvolume create {directory}.new, and move its contents there",
+        )

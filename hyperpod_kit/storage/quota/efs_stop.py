@@ -1,0 +1,87 @@
+"""EFS has no limit of a directory. What it has is a policy: an access point in our one statement cannot write.
+
+It cannot delete either, because that is writing too; an admin deletes through another access point.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Iterable, Protocol
+
+from hyperpod_kit.storage.quota.limits import QuotaError
+
+SID = "HyperpodKitQuotaStop"
+LARGEST = 20_000
+"""Characters of a policy, which AWS allows."""
+TRIES = 4
+
+
+class PolicyOwner(Protocol):
+    """The calls of aws/efs.py that are needed."""
+
+    def policy(self, file_system_id: str) -> dict[str, Any] | None: ...
+
+    def put_policy(self, file_system_id: str, policy: str) -> None: ...
+
+
+def stopped(policy: dict[str, Any] | None) -> list[str]:
+    """ARNs of the access points that a policy keeps from writing."""
+    for one in (policy or {}).get("Statement", []):
+        if one.get("Sid") == SID:
+            found = one["Condition"]["ArnEquals"]["elasticfilesystem:AccessPointArn"]
+            return [found] if isinstance(found, str) else list(found)
+    return []
+
+
+def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+    """The policy with exactly these stopped; statements of others stay as they are, in their places."""
+    ours: list[dict[str, Any]] = []
+    names = sorted(set(arns))
+    if names:
+        ours = [
+            {
+                "Sid": SID,
+                "Effect": "Deny",
+                "Principal": {"AWS": "*"},
+                "Action": "elasticfilesystem:ClientWrite",
+                "Condition": {"ArnEquals": {"elasticfilesystem:AccessPointArn": names}},
+            }
+        ]
+    body = dict(policy or {"Version": "2012-10-17"})
+    others = [one for one in body.get("Statement", []) if one.get("Sid") != SID]
+    return {**body, "Statement": [*others, *ours]}
+
+
+def change(efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()) -> list[str]:
+    """Stop and let go access points by ARN; those that are stopped then. Nothing is put where nothing changes.
+
+    AWS has no compare-and-set for a policy: it is read again after it was put, and where another has put his in
+    between, the change is made again on that one. Raises QuotaError, AwsError, Unreachable.
+    """
+    stop, resume = set(stop), set(resume)
+    for _ in range(TRIES):
+        policy = efs.policy(file_system_id)
+        if policy is None:
+            raise QuotaError(
+                f"{file_system_id} has no policy, so everybody in the network may write, with no access point too",
+                hint="hyperpod-kit policy --help prints one; a stop without it would be the only statement",
+            )
+        wanted = sorted((set(stopped(policy)) | stop) - resume)
+        if wanted == sorted(stopped(policy)):
+            return wanted
+        made = with_stopped(policy, wanted)
+        if not made["Statement"]:
+            raise QuotaError(
+                f"{file_system_id}: nothing would be left of its policy", hint="put a policy of yours first"
+            )
+        text = json.dumps(made)
+        if len(text) > LARGEST:
+            raise QuotaError(
+                f"{file_system_id}: a policy that stops {len(wanted)} access points has {len(text):,} characters, "
+                f"and AWS takes {LARGEST:,}",
+                hint="let go those that have made room: hyperpod-kit storage quota resume",
+            )
+        efs.put_policy(file_system_id, text)
+        if sorted(stopped(efs.policy(file_system_id))) == wanted:
+            return wanted
+    raise QuotaError(f"{file_system_id}: somebody else keeps changing its policy; ours did not stay {TRIES} times")

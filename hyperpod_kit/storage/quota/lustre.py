@@ -1,0 +1,90 @@
+"""A limit of a Lustre project: `lfs project` makes a directory one, `lfs setquota` limits it."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from hyperpod_kit.run import Runner
+from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
+
+_NUMBER = re.compile(r"\[?(\d+)\]?(\*?)")
+_PROJECT = re.compile(r"^\s*(\d+)\s+([P-])\s")
+INCOMPLETE = "some of its servers do not answer, so the sum is not whole"
+
+
+class Lustre:
+    """`lfs`, of the Lustre client, as root. `project`: of a directory that has none; its owner's uid otherwise."""
+
+    name = "Lustre"
+    counts_files = True
+
+    def __init__(self, runner: Runner, mount: str, project: int | None = None) -> None:
+        self._runner = runner
+        self._mount = mount
+        self._project = project
+
+    def project_of(self, directory: str) -> int:
+        """0 when it has none. Raises QuotaError."""
+        answer = self._runner.run(["lfs", "project", "-d", directory]).stdout
+        found = _PROJECT.match(answer)
+        if found is None:
+            raise QuotaError(
+                f"{directory}: `lfs project -d` said {answer.strip()[:200]!r}, expected a number and a flag"
+            )
+        return int(found.group(1))
+
+    def show(self, directory: str) -> QuotaUsed:
+        """See QuotaBackend."""
+        project = self.project_of(directory)
+        if not project:
+            hint = f"hyperpod-kit storage quota set {directory} --bytes SIZE"
+            raise QuotaError(f"{directory} belongs to no project, so nothing counts what is in it", hint=hint)
+        return parse(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
+
+    def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
+        """See QuotaBackend."""
+        owner = os.stat(directory).st_uid
+        project = self._project or self.project_of(directory) or owner
+        if not project:
+            raise QuotaError(
+                f"{directory} is root's, so that its owner's number is no project's", hint="--project NUMBER"
+            )
+        soft, hard = (f"{-(-count // 1024)}K" for count in (limits.soft_bytes, limits.hard_bytes))
+        sizes = ["-b", soft, "-B", hard, "-i", str(limits.soft_files), "-I", str(limits.hard_files)]
+        found = [
+            ["lfs", "project", "-p", str(project), "-s", "-r", directory],
+            ["lfs", "setquota", "-p", str(project), *sizes, self._mount],
+        ]
+        if limits.soft_bytes or limits.soft_files:
+            times = ["--block-grace", str(grace), "--inode-grace", str(grace)]
+            found.append(["lfs", "setquota", "-t", "-p", *times, self._mount])
+        return found
+
+
+def parse(text: str, directory: str) -> QuotaUsed:
+    """What `lfs quota -p NUMBER MOUNT` prints. A long mount stands on a line of its own. Raises QuotaError."""
+    lines = text.splitlines()
+    heads = [number for number, line in enumerate(lines) if line.split()[:2] == ["Filesystem", "kbytes"]]
+    if not heads:
+        raise QuotaError(f"{directory}: `lfs quota` said {text.strip()[:200]!r}, expected a table")
+    words = " ".join(lines[heads[0] + 1 :]).split()
+    # The mount's name may have spaces; the first number and the seven words behind it are the row.
+    for start in range(1, len(words) - 6):
+        row = words[start : start + 8]
+        if len(row) == 8 and all(_NUMBER.fullmatch(row[at]) for at in (0, 1, 2, 4, 5, 6)):
+            break
+    else:
+        raise QuotaError(f"{directory}: `lfs quota` said {' '.join(words)[:200]!r}, expected eight columns")
+    if any("[" in row[at] for at in (0, 4)):
+        raise QuotaError(f"{directory}: {INCOMPLETE}: `lfs quota` said {' '.join(row)}", hint="lfs check servers")
+    number = {at: int(_match(row[at])) for at in (0, 1, 2, 4, 5, 6)}
+    grace = ", ".join(f"{what}: {row[at]}" for what, at in (("bytes", 3), ("files", 7)) if row[at] not in ("-", "none"))
+    limits = QuotaLimits(number[1] * 1024, number[2] * 1024, number[5], number[6])
+    return QuotaUsed(directory, number[0] * 1024, number[4], limits, grace)
+
+
+def _match(word: str) -> str:
+    found = _NUMBER.fullmatch(word)
+    assert found is not None
+    return found.group(1)

@@ -1,0 +1,97 @@
+"""A rule over some runs: look, choose, move or delete one after the other."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Callable, Sequence
+
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, HyperpodKitError, UsageError
+from hyperpod_kit.storage.tier import move as moving
+from hyperpod_kit.storage.tier import survey
+from hyperpod_kit.storage.tier.rules import Pool, TierChoice, TierItem, TierRule, choose
+from hyperpod_kit.storage.tier.survey import TierRoot
+
+
+@dataclass(frozen=True)
+class TierPlan:
+    """What would go, what stays and why, what cannot be looked at. `target`: root -> where it goes, None: nowhere."""
+
+    roots: tuple[TierRoot, ...]
+    pools: tuple[Pool, ...]
+    choice: TierChoice
+    failed: tuple[tuple[str, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Bytes, Unix seconds."""
+        return {
+            "pools": [asdict(one) for one in self.pools],
+            "go": [asdict(one) for one in self.choice.go],
+            "stay": {one.store.url: dict(one.stay) for one in self.roots},
+            "short": self.choice.short,
+            "failed": dict(self.failed),
+        }
+
+
+@dataclass(frozen=True)
+class TierDone:
+    """What has gone, and what has not: (attempt's path, why)."""
+
+    gone: tuple[TierItem, ...]
+    left: tuple[tuple[str, str], ...]
+
+
+def plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
+    """Reads and changes nothing. A root that cannot be judged loses nothing. Raises UsageError."""
+    found: dict[str, TierRoot] = {}
+    failed = []
+    for root in roots:
+        try:
+            one = survey.look(root, rule.keep)
+            found[one.store.url] = one
+        except UsageError:
+            raise
+        except (CheckpointError, OSError) as err:
+            failed.append((root, verify.reason_of(err)))
+    pools = {one.name: one for one in (survey.pool(url) for url in found)}
+    items = [item for one in found.values() for item in one.items]
+    choice = choose(items, list(pools.values()), rule, now)
+    return TierPlan(tuple(found.values()), tuple(pools.values()), choice, tuple(failed))
+
+
+def apply(planned: TierPlan, rule: TierRule, to: str | None, told: Callable[[TierItem], None]) -> TierDone:
+    """Move to below `to`, or delete where that is None, the oldest first; `told` of each that has gone.
+
+    One that cannot go is named, and the others go on. Raises UsageError.
+    """
+    roots = {one.store.url: one for one in planned.roots}
+    gone: list[TierItem] = []
+    left: list[tuple[str, str]] = []
+    for item in planned.choice.go:
+        one = roots[item.root]
+        try:
+            if to is None:
+                moving.remove(one.store, item.attempt, one.whose, rule.keep)
+            else:
+                moving.move(one.store, target_of(one, to), item.attempt, one.whose, rule.keep)
+            gone.append(item)
+            told(item)
+        except (HyperpodKitError, OSError) as err:
+            if isinstance(err, UsageError):
+                raise
+            left.append((f"{item.root}/{item.attempt}", verify.reason_of(err)))
+    return TierDone(tuple(gone), tuple(left))
+
+
+def target_of(one: TierRoot, to: str) -> Store:
+    """The root below `to` of a run: its name and the beginning of its id, so that no two runs meet. Raises
+    UsageError."""
+    place = Path(os.path.realpath(to)) / f"{os.path.basename(one.store.url)}-{one.whose.run_id[:8]}"
+    if os.path.commonpath((place, one.store.url)) in (str(place), one.store.url):
+        raise UsageError(f"--to {to}: {place} lies in {one.store.url}, or the other way round")
+    place.mkdir(parents=True, exist_ok=True)
+    return open_store(str(place))

@@ -1,0 +1,59 @@
+"""A file in a directory that says which limit it has, so that who comes to it reads more than the kernel's one word.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import Any, Dict, Optional
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.system.atomic_file import replace
+from hyperpod_kit.untrusted import walk
+from hyperpod_kit.untrusted.files import read
+from hyperpod_kit.untrusted.parse import json_object
+
+NAME = ".hyperpod-kit-quota.json"
+_MOST = 4096
+
+
+def write(directory: str, limits: Dict[str, int]) -> None:
+    """`limits`: name -> bytes or files. No link of another user on the way is followed. Raises Untrusted, OSError."""
+    folder = walk.directory(directory)
+    try:
+        body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
+        replace(NAME, body.encode(), 0o644, folder=folder, durable=True)
+    finally:
+        os.close(folder)
+
+
+def above(path: str) -> Optional[Dict[str, Any]]:
+    """The note of the nearest directory above `path` that has one; None when there is none that can be read."""
+    place = os.path.abspath(path)
+    while True:
+        try:
+            body = json_object(read(os.path.join(place, NAME), _MOST))
+            return {**body, "directory": place}
+        except (OSError, Untrusted, ValueError):
+            pass
+        if place == "/":
+            return None
+        place = os.path.dirname(place)
+
+
+def explained(err: OSError) -> str:
+    """What a user can do about an error that says that a quota is used up; nothing for any other error.
+
+    The limits are the note's, which is another's word: what is in force, the file system knows.
+    """
+    if err.errno != errno.EDQUOT or not isinstance(err.filename, (str, bytes)):
+        return ""
+    note = above(os.fsdecode(err.filename))
+    if note is None:
+        return "; see what fills it: hyperpod-kit storage usage DIRECTORY"
+    limits = [f"{note[key]:,} {key}" for key in ("bytes", "files") if isinstance(note.get(key), int) and note[key] > 0]
+    where = note["directory"]
+    return f"; {where} has a limit of {' and '.join(limits) or 'its own'}: hyperpod-kit storage quota show {where}"

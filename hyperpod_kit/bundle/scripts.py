@@ -7,6 +7,7 @@ and directories whose names begin with a dot stay behind, as a repository's own 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Iterator
 
@@ -26,45 +27,80 @@ def files(settings: Settings) -> Iterator[tuple[str, bytes]]:
     Raises BundleError when a file is not there, is no plain file or would not start on a node.
     """
     for listed in settings.scripts:
-        yield from _files(settings.directory, listed)
+        places = _places(settings.directory, listed)
+        _starts(listed, places)
+        yield from _contents(listed, places)
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
     """What `files` would raise, as findings of the configuration, one for each script."""
     for index, listed in enumerate(settings.scripts):
+        key = "path"
         try:
-            for _ in _files(settings.directory, listed):
+            places = _places(settings.directory, listed)
+            key = "run"
+            _starts(listed, places)
+            key = "path"
+            for _ in _contents(listed, places):
                 pass
         except BundleError as err:
-            yield Finding("HPK-O010", f"{AT}[{index}].path", err.message, err.hint or "Correct the path")
+            yield Finding("HPK-O010", f"{AT}[{index}].{key}", err.message, err.hint or "Correct the path")
 
 
-def _files(directory: Path, listed: ListedScript) -> Iterator[tuple[str, bytes]]:
-    script, top = listed.script, directory / listed.path
-    if top.is_symlink() or not top.exists():
-        what = "is a symbolic link" if top.is_symlink() else "is not there"
-        raise BundleError(f"{top} {what}", hint=f"put the files of the script {script.name} there, or correct `path`")
-    places = {top.name: top} if top.is_file() else dict(_below(top))
+def _places(directory: Path, listed: ListedScript) -> dict[str, Path]:
+    """Path below the script's directory -> file, of all that travels."""
+    top = directory / listed.path
+    hint = f"put the files of the script {listed.script.name} there, or correct `path`"
+    try:
+        kind = os.lstat(top).st_mode
+    except FileNotFoundError:
+        raise BundleError(f"{top} is not there", hint=hint) from None
+    except (OSError, ValueError) as err:  # a name that is too long, or that no file can have
+        raise BundleError(f"`path` of the script {listed.script.name}: {err}", hint=hint) from err
+    if stat.S_ISREG(kind):
+        return {top.name: top}
+    if not stat.S_ISDIR(kind):
+        what = "is a symbolic link" if stat.S_ISLNK(kind) else "is neither a file nor a directory"
+        raise BundleError(f"{top} {what}", hint=hint)
+    return dict(_below(top))
+
+
+def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
+    """Raise BundleError unless a node can start what is to be started."""
+    script = listed.script
     if script.run not in places:
         raise BundleError(
-            f"{top} has no {script.run!r}, which the script {script.name} starts",
+            f"{listed.path} has no {script.run!r}, which the script {script.name} starts",
             hint=f"write `run`: one of {', '.join(sorted(places)[:5])}" if places else "it has no files at all",
         )
+    path = places[script.run]
+    data = _read(path)
+    first = data[: data.find(b"\n") + 1]
+    if not first.startswith(b"#!/"):
+        raise BundleError(f"{path} does not begin with #!/, so no node can start it", hint="begin it with #!/bin/bash")
+    if first.endswith(b"\r\n"):
+        raise BundleError(f"{path} has Windows line ends, with which no script starts", hint=f"dos2unix {path}")
+
+
+def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
     size = 0
     for place, path in sorted(places.items()):
-        try:
-            data = path.read_bytes()
-        except OSError as err:
-            raise BundleError(f"{path}: {err.strerror}", hint="make it readable, or leave it out") from err
+        data = _read(path)
         size += len(data)
         if size > LARGEST:
             raise BundleError(
-                f"{top} has more than {LARGEST >> 20} MiB", hint="keep large files in S3, and fetch them in the script"
+                f"{listed.path} has more than {LARGEST >> 20} MiB",
+                hint="keep large files in S3, and fetch them in the script",
             )
-        if place == script.run:
-            _starts(path, data)
-        portable.check(f"{script.place}{place}", data)
-        yield f"{script.place}{place}", data
+        portable.check(f"{listed.script.place}{place}", data)
+        yield f"{listed.script.place}{place}", data
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as err:
+        raise BundleError(f"{path}: {err.strerror}", hint="make it readable, or leave it out") from err
 
 
 def _below(top: Path) -> Iterator[tuple[str, Path]]:
@@ -82,11 +118,3 @@ def _below(top: Path) -> Iterator[tuple[str, Path]]:
             raise BundleError(
                 f"{Path(folder, links[0])} is a link or no plain file, which S3 cannot keep", hint="put the file there"
             )
-
-
-def _starts(path: Path, data: bytes) -> None:
-    first = data[: data.find(b"\n") + 1]
-    if not first.startswith(b"#!/"):
-        raise BundleError(f"{path} does not begin with #!/, so no node can start it", hint="begin it with #!/bin/bash")
-    if first.endswith(b"\r\n"):
-        raise BundleError(f"{path} has Windows line ends, with which no script starts", hint=f"dos2unix {path}")

@@ -239,7 +239,15 @@ _KIT: Mapping[str, Field] = {
             "Use 1 to 40 lower-case letters, digits and hyphens, no hyphen first",
         ),
     ),
-    "scripts[].path": Field("A file or a directory beside the configuration; all of it goes into the bundle."),
+    "scripts[].path": Field(
+        "A file or a directory beside the configuration; all of it goes into the bundle.",
+        pattern=Pattern(
+            "HPK-O011",
+            r"(?!\.?/*$)(?s:.+)",
+            "`{value}` is no file or directory beside the configuration",
+            "Name a directory of the script's own, like scripts/docker",
+        ),
+    ),
     "scripts[].run": Field("The file in the directory that is started; a single file is its own."),
     "scripts[].arguments": Field("What it is started with."),
     "scripts[].when": Field(
@@ -291,8 +299,12 @@ FIELDS: Mapping[str, Field] = {
     "worker_groups[].instance_group_name": Field("Name of the instance group."),
     "worker_groups[].partition_name": Field(
         "Name of its partition.",
-        request=f"{_G}.SlurmConfig.PartitionNames[]",
-        pattern=Pattern("HPK-G014", patterns.CLUSTER_NAME, "`{value}` is not a partition name", _PLAIN),
+        pattern=Pattern(
+            "HPK-G014",
+            patterns.PARTITION,
+            "`{value}` is not a partition name",
+            "Use 1 to 63 letters, digits, hyphens, dots and underscores, no hyphen or dot first",
+        ),
     ),
     "fsx_dns_name": Field("Short form of one FSx for Lustre mount at /fsx, with fsx_mountname."),
     "fsx_mountname": Field("Its mount name, as FSx shows it."),

@@ -9,7 +9,9 @@ import re
 from dataclasses import dataclass
 
 CLUSTER_NAME = r"(?!.{64})[a-zA-Z0-9](-*[a-zA-Z0-9])*"
-"""Of a cluster, an instance group, a partition."""
+"""Of a cluster, an instance group, a partition that the API makes (botocore: SlurmConfig.PartitionNames)."""
+PARTITION = r"[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,62}"
+"""Of a partition that slurm.conf alone names; AWS's own automation writes instance types there (ml.p5.48xlarge)."""
 REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 ROLE_ARN = r"arn:aws[a-z-]*:iam::\d{12}:role/?[a-zA-Z_0-9+=,.@/_-]+"
 INSTANCE_TYPE = r"ml\.[a-z0-9-]+\.[a-z0-9]+"

@@ -43,7 +43,6 @@ GROUP_KEYS = {
     "OverrideVpcConfig.SecurityGroupIds": "vpc.security_group_ids",
     "OverrideVpcConfig.Subnets": "vpc.subnet_ids",
     "OnStartDeepHealthChecks": "deep_health_checks",
-    "SlurmConfig.PartitionNames": "name",
 }
 """Field of the request -> key of the cluster or of the group. Longer fields first where one begins with another."""
 
@@ -94,7 +93,17 @@ def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:
     if storage is not None:
         entry = request["InstanceGroups"][index]["InstanceStorageConfigs"][int(storage.group(1))]
         return _volume(entry, rest, at) if "EbsVolumeConfig" in entry else _file_system(settings, entry, at)
+    if rest.startswith("SlurmConfig.PartitionNames"):
+        return _partition(settings, settings.cluster.groups[index].name, at)
     return _by_table(rest, GROUP_KEYS, at)
+
+
+def _partition(settings: Settings, group: str, otherwise: str) -> str:
+    """Where a group's partition is written; `otherwise` where it is not."""
+    for index, worker in enumerate(settings.parameters.worker_groups):
+        if worker.instance_group_name == group:
+            return f"worker_groups[{index}].partition_name"
+    return f"{otherwise}.name"
 
 
 def _by_table(path: str, table: dict[str, str], at: str) -> str:

@@ -39,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     groups.login_group_exists,
     groups.instance_groups,
     groups.partitions,
+    groups.partitions_of_the_api,
     groups.options,
     lifecycle.mode,  # HPK-L  the three lifecycle modes
     lifecycle.slurm_config,

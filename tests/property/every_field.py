@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any, Iterator, List, Tuple, Union
 
 from hyperpod_kit.config.access_points import AccessPoint
 
 Place = Tuple[Union[str, int], ...]
 """Keys and indexes that lead to a value."""
+
+BESIDE = Path(__file__).parent / "beside"
+"""Files that the configuration names lie there."""
 
 FS = "fs-0123456789abcdef0"
 HOMES = "fs-0123456789abcdef9"

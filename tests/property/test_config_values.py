@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import fields, replace
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from hyperpod_kit.bundle import scripts
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.bundle.sources import locate
 from hyperpod_kit.bundle.templates import environment, shell_quote, systemd_quote, unit_text
@@ -33,7 +35,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
 from hyperpod_kit.model.units import units_for
 from tests.property import systemd_oracle
-from tests.property.every_field import ACCESS_POINTS, DOCUMENT, PLACES, Place, document, replaced, written
+from tests.property.every_field import ACCESS_POINTS, BESIDE, DOCUMENT, PLACES, Place, document, replaced, written
 
 CANARY = "/tmp/hpk-canary-of-the-property-test"
 HOSTILE = (
@@ -80,7 +82,9 @@ def canary() -> Iterator[None]:
 def judge(values: dict[str, Any]) -> Tuple[Settings, List[Finding]]:
     """load.check without its file, which would cost ten times as much."""
     decoded, found = decode(values, ACCESS_POINTS)
-    return decoded, errors([*text_checks.findings(values), *found, *validate(decoded)])
+    decoded = replace(decoded, directory=BESIDE)
+    found += [*text_checks.findings(values), *validate(decoded), *scripts.findings(decoded)]
+    return decoded, errors(found)
 
 
 def by_name(place: Place, finding: Finding) -> bool:
@@ -254,6 +258,7 @@ def odd_bundle(tmp_path: Path) -> Bundle:
     del values["hyperpod_kit"]["homes"]
     config = tmp_path / "provisioning_parameters.json"
     config.write_text(json.dumps(values))
+    shutil.copytree(BESIDE / "own", tmp_path / "own")
     return render(load(config))
 
 

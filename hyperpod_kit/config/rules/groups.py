@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from difflib import get_close_matches
 from typing import Iterator
 
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.patterns import CLUSTER_NAME
 from hyperpod_kit.config.rules.cluster import AT
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.states import Role
+from hyperpod_kit.model.states import LifecycleMode, Role
 
 
 def one_controller(settings: Settings) -> Iterator[Finding]:
@@ -113,6 +115,21 @@ def partitions(settings: Settings) -> Iterator[Finding]:
             f"compute group `{group.name}` has no partition",
             f'Add {{"instance_group_name": "{group.name}", "partition_name": "…"}} to worker_groups',
         )
+
+
+def partitions_of_the_api(settings: Settings) -> Iterator[Finding]:
+    """Where HyperPod itself makes the partitions, their names are as its API wants them, which is less than Slurm."""
+    if settings.cluster.lifecycle_mode == LifecycleMode.ON_CREATE:
+        return
+    for index, worker in enumerate(settings.parameters.worker_groups):
+        name = worker.partition_name
+        if fits("worker_groups[].partition_name", name) and not re.fullmatch(CLUSTER_NAME, name):
+            yield Finding(
+                "HPK-G019",
+                f"worker_groups[{index}].partition_name",
+                f"`{name}` is a name that Slurm takes and HyperPod's API does not",
+                "Use letters, digits and single hyphens, or lifecycle_mode on_create, where the bundle sets Slurm up",
+            )
 
 
 def options(settings: Settings) -> Iterator[Finding]:

@@ -20,12 +20,10 @@ from hyperpod_kit.bundle.render import render
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import errors
 from hyperpod_kit.config.validate import validate
-from tests.property.every_field import ACCESS_POINTS, document
+from tests.property.every_field import ACCESS_POINTS, BESIDE, document
 
 CHECKOUT = Path(__file__).parents[3]
 GOLDEN = Path(__file__).parent / "golden"
-BESIDE = Path(__file__).parent / "beside"
-"""Files that the configuration names lie beside it."""
 
 
 def example() -> dict[str, Any]:

@@ -148,6 +148,14 @@ CASES: list[tuple[str, str, Change]] = [
         "worker_groups[0].partition_name",
         top(worker_groups=[{"instance_group_name": "worker-group", "partition_name": "a b"}]),
     ),
+    (
+        "HPK-G019",
+        "worker_groups[0].partition_name",
+        both(
+            cluster(lifecycle_mode="on_init_complete"),
+            top(worker_groups=[{"instance_group_name": "worker-group", "partition_name": "ml.p5.48xlarge"}]),
+        ),
+    ),
     ("HPK-G015", f"{C}.instance_groups[1].name", top(worker_groups=[])),
     ("HPK-G016", f"{C}.instance_groups[0].deep_health_checks", group(0, deep_health_checks=["InstanceStress"])),
     ("HPK-G017", f"{C}.instance_groups[1].min_count", group(1, min_count=4)),
@@ -286,6 +294,7 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O006", "hyperpod_kit.scripts[0].groups[0]", kit(scripts=[{**SCRIPT, "groups": ["workers"]}])),
     ("HPK-O007", "hyperpod_kit.scripts[0].roles", kit(scripts=[{**SCRIPT, "roles": []}])),
     ("HPK-O008", "hyperpod_kit.scripts[0].timeout", kit(scripts=[{**SCRIPT, "timeout": 0}])),
+    ("HPK-O011", "hyperpod_kit.scripts[0].path", kit(scripts=[{**SCRIPT, "path": "./"}])),
     (
         "HPK-O009",
         "hyperpod_kit.scripts",

@@ -128,6 +128,7 @@ def test_findings_that_come_together() -> None:
         # The same path, on nodes of different groups.
         both(mount(0, path="/one", groups=["controller-machine"]), mount(1, path="/one", groups=["worker-group"])),
         kit(secrets=[SECRET, {"name": "p", "arn": "arn:aws-us-gov:ssm:us-gov-west-1:111122223333:parameter/a/b"}]),
+        top(worker_groups=[{"instance_group_name": "worker-group", "partition_name": "ml.p5.48xlarge"}]),
         homes(),
         homes(path="/", directory="/"),
         both(homes(), mount(0, file_system_id=HOMES, iam=True)),

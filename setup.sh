@@ -9,12 +9,12 @@ say() { printf 'setup: %s\n' "$*"; }
 
 # What the rehearsal runs: machines, their image, their network; a Slurm, which tests start for themselves on loopback, with
 # gcc and headers for the SPANK plugin; make, libbsd and column for enroot and pyxis, where their sources are; the shells
-# whose completion is tested; xxHash's library, curl, mkfs.ext4 and nft, which tests ask as nodes do; git for the checks.
+# whose completion is tested; xxHash's library, curl, mkfs.ext4, mkfs.btrfs and nft, which tests ask as nodes do; git for the checks.
 # With all of them no test of `make test` is skipped for want of a program: that would count as failed.
 SYSTEM_PACKAGES=(systemd systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck
                  slurmctld slurmd slurm-client munge gcc make libc6-dev libslurm-dev libbsd-dev bsdextrautils
-                 python3 python3-venv ca-certificates zsh fish libxxhash0 curl e2fsprogs mount git nftables
-                 iptables)
+                 python3 python3-venv ca-certificates zsh fish libxxhash0 curl e2fsprogs btrfs-progs mount git
+                 nftables iptables)
 # What one row of `make faults` needs besides: QOS exist only with accounting.
 FAULTS_PACKAGES=(mariadb-server slurmdbd)
 

@@ -1,4 +1,4 @@
-"""What needs no file system with limits: Lustre's answers as recorded, crossings, sinks, EFS."""
+"""What needs no file system with limits: Lustre's answers as documented, crossings, sinks, EFS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hyperpod_kit.system import quota_note
 from tests.support.aws import as_client
 from tests.support.runner import RecordingRunner
 
-# As `lfs` 2.15 prints them; recorded by others (AWS's and Lustre's documentation), not here, where no Lustre can run.
+# As `lfs` 2.15 prints them; written by hand after Lustre's documentation, recorded nowhere: no Lustre runs here.
 HEAD = "     Filesystem  kbytes   quota   limit   grace   files   quota   limit   grace\n"
 PLAIN = f"Disk quotas for prj 5001 (pid 5001):\n{HEAD} /fsx  307200  409600  512000  -  1201  0   10000  -\n"
 OVER = (

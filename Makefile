@@ -15,7 +15,7 @@
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
-WORKERS ?= 2
+WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 

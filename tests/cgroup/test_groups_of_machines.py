@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, r
 
 
 def test_what_is_frozen_in_a_group_below_is_ended_too() -> None:
-    path = f"hpk-test-{secrets.token_hex(4)}"
+    path = f"tests-{secrets.token_hex(4)}"
     [freezer] = [one for one in cgroups.hierarchies() if one.kind == "freezer"]
     below = freezer.mount / path / "slurm_node" / "step_0"
     process = subprocess.Popen(["sleep", "600"])

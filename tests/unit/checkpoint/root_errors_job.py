@@ -1,4 +1,6 @@
-"""One life of a run whose root or shared memory has no room: `root_errors_job.py WHAT`; asserts in here are the test's.
+"""Lives of a run whose root or shared memory has no room: `root_errors_job.py WHAT...`; asserts in here are the test's.
+
+Each is a process of its own, forked from one that has imported torch.
 
 Started by test_root_errors.py with real file systems of its own: ROOT and HPK_SHM_DIR are small tmpfs.
 """
@@ -136,4 +138,11 @@ def small() -> None:
 
 
 if __name__ == "__main__":
-    globals()[sys.argv[1]]()
+    for what in sys.argv[1:]:
+        life = os.fork()
+        if life == 0:
+            globals()[what]()
+            sys.exit()
+        code = os.waitstatus_to_exitcode(os.waitpid(life, 0)[1])
+        if code:
+            sys.exit(f"{what} ended with {code}")

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -243,13 +242,11 @@ def test_the_agent_of_a_dead_trainer_is_ended(shm: Path, tmp_path: Path) -> None
         "import sys, time; from hyperpod_kit.checkpoint.agent import lock\n"
         "from hyperpod_kit.system import process\n"
         "held = lock.take_over(sys.argv[1], process.Process(2**22 + 1, 1))\nprint('held', flush=True)\n"
-        "time.sleep(60)"
+        "time.sleep(600)"
     )
     agent = subprocess.Popen(
         [sys.executable, "-c", program, path], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
     )
     assert agent.stdout is not None and agent.stdout.readline() == b"held\n"
-    begin = time.monotonic()
     lock.take_over(path, process.myself()).release()
-    assert time.monotonic() - begin < 5
-    assert agent.wait(5) == -lock.STOP
+    assert agent.wait(60) == -lock.STOP

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -173,10 +172,7 @@ def test_an_agent_without_memory_ends_no_save_in_silence(root: str, state: State
     handles: list[Any] = []
     for step in range(1, 8):
         handles.append(manager.save(step, state, on_busy="wait"))
-        end = time.monotonic() + 30
-        while not handles[-1].final and time.monotonic() < end:
-            time.sleep(0.01)
-    assert all(handle.final for handle in handles), handles
+        until(lambda: handles[-1].final, what=f"end of {handles[-1]}")
     if manager._agent.pid == pid:
         kill(manager)
     assert manager.save(99, state, on_busy="wait").wait("durable", 60)

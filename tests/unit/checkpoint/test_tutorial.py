@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import warm
+
 PROGRAM = Path(__file__).parents[3] / "examples" / "tutorial" / "train.py"
 ADDED = "  # +"
 
@@ -32,9 +34,9 @@ def environment(tmp_path):
     return places(tmp_path)
 
 
-def run(argv, environment):
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+def run(program, environment):
+    done = warm.run([str(program)], environment)
+    assert done.returncode == 0, done.stdout
     return done.stdout
 
 
@@ -45,7 +47,7 @@ def last_loss(output):
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
     """What the program prints when nothing happens to it."""
-    return run([sys.executable, str(PROGRAM)], places(tmp_path_factory.mktemp("undisturbed")))
+    return run(PROGRAM, places(tmp_path_factory.mktemp("undisturbed")))
 
 
 def test_without_our_lines_it_trains_the_same(tmp_path, environment, undisturbed):
@@ -53,37 +55,29 @@ def test_without_our_lines_it_trains_the_same(tmp_path, environment, undisturbed
     bare = [line for line in lines if not line.rstrip().endswith(ADDED)]
     assert 0 < len(lines) - len(bare) <= 20
     (tmp_path / "bare.py").write_text("".join(bare))
-    plain = run([sys.executable, str(tmp_path / "bare.py")], environment)
+    plain = run(tmp_path / "bare.py", environment)
     assert last_loss(plain) == last_loss(undisturbed) != []
 
 
 def test_killed_and_started_again_it_goes_on(environment, undisturbed):
-    victim = subprocess.Popen([sys.executable, str(PROGRAM)], env=environment, stdout=subprocess.PIPE, text=True)
+    victim = warm.Program([str(PROGRAM)], environment)
     for line in victim.stdout:
         if line.startswith("step 19 "):
             victim.send_signal(signal.SIGKILL)
             break
     victim.wait(30)
     victim.stdout.close()
-    again = run([sys.executable, str(PROGRAM)], environment)
+    again = run(PROGRAM, environment)
     assert int(re.search(r"begins at step (\d+)", again).group(1)) >= 20
     assert last_loss(again) == last_loss(undisturbed) != []
 
 
 @pytest.mark.distributed
 def test_two_ranks_by_torchrun(environment):
-    out = run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--local-addr",
-            "127.0.0.1",
-            "--nproc-per-node",
-            "2",
-            str(PROGRAM),
-        ],
-        environment,
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(PROGRAM)], env=environment, capture_output=True, text=True, timeout=120
     )
+    assert done.returncode == 0, done.stderr
+    out = done.stdout
     assert "rank 0: begins at step 0" in out and "rank 1: begins at step 0" in out and last_loss(out)

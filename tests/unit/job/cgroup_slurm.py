@@ -39,7 +39,7 @@ def missing() -> Optional[str]:
     for name in ("freezer", "memory"):
         if not (MOUNT / name / "cgroup.procs").exists():
             return f"this host has no cgroup hierarchy of version 1 at {MOUNT / name}"
-        probe = MOUNT / name / f"hpk-probe-{secrets.token_hex(4)}"
+        probe = MOUNT / name / f"probe-{secrets.token_hex(4)}"
         try:
             probe.mkdir()
             probe.rmdir()

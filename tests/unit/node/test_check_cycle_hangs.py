@@ -80,9 +80,7 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
     fake.runner.on("systemctl is-active", 3)
     place = fake.root / "mnt/data"
     with silent_mount(place) as handle:
-        started = time.monotonic()
         first = ticked(fake.node)
-        assert time.monotonic() - started < 2.0 + 1.0
         assert {name: record.state for name, record in first.records.items()} == {"data": "hung", "fsx": "ok"}
         assert first.ordered == ()
 
@@ -130,9 +128,9 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(
         monkeypatch.setattr(os, "kill", lambda *_: None)  # as for a prober in D state
         assert ticked(fake.node).records["fsx"].state == "hung"
         noted = json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())
-        started = time.monotonic()
         assert ticked(fake.node).records["fsx"].state == "hung"
-        assert time.monotonic() - started < 0.5, "nobody was sent to wait"
+        after = json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())
+        assert after["pid"] == noted["pid"], "nobody was sent to wait"
         monkeypatch.undo()
         real(noted["pid"], 9)
 
@@ -149,9 +147,7 @@ def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any,
         daemon.send_signal(signal.SIGUSR1)
         pids = set()
         for _ in range(3):
-            started = time.monotonic()
             assert {name: one.state for name, one in ticked(fake.node).records.items()} == {"fsx": "hung", "home": "ok"}
-            assert time.monotonic() - started < 0.5 + 1.0
             pids.add(json.loads(Path(fake.node.paths.stuck_probe("fsx")).read_text())["pid"])
         assert len(pids) == 1
         stat = Path(f"/proc/{pids.pop()}/stat").read_text().rpartition(")")[2].split()

@@ -1,8 +1,12 @@
-"""on_create.sh killed with SIGKILL before each of its commands, and run again: what is installed is the same."""
+"""on_create.sh killed with SIGKILL before each of its commands, and run again: what is installed is the same.
+
+`make test` kills it before a third of them, drawn evenly over the whole; `make sweep` before each.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -81,9 +85,14 @@ def installed(root: Path) -> Dict[str, Tuple[int, Any]]:
 
 
 @pytest.mark.parametrize(
-    "before", ["a fresh node", pytest.param("a damaged copy beside another bundle", marks=pytest.mark.slow)]
+    "before, share",
+    [
+        ("a fresh node", 3),
+        pytest.param("a fresh node", 1, marks=pytest.mark.slow),
+        pytest.param("a damaged copy beside another bundle", 1, marks=pytest.mark.slow),
+    ],
 )
-def test_killed_before_any_command(tmp_path: Path, before: str) -> None:
+def test_killed_before_any_command(tmp_path: Path, before: str, share: int) -> None:
     bundle, staging, fresh = small_bundle(), tmp_path / "staging", tmp_path / "fresh"
     write(bundle, staging)
     (fresh / "opt").mkdir(parents=True)
@@ -107,7 +116,8 @@ def test_killed_before_any_command(tmp_path: Path, before: str) -> None:
     commands = int(count.read_text())
     assert commands > 40
     first_change = int(changing.read_text())
-    for number in range(0 if before == "a fresh node" else first_change, commands):
+    dice, begin = random.Random(7), 0 if before == "a fresh node" else first_change
+    for number in (min(first + dice.randrange(share), commands - 1) for first in range(begin, commands, share)):
         root = copy(str(number))
         assert run(root, staging, counter, HPK_TEST_KILL_AT=str(number)) == -signal.SIGKILL, number
         if number < first_change:

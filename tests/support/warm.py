@@ -88,8 +88,8 @@ class Program:
 
 
 def run(words: Sequence[str], env: Mapping[str, str], **how: Any) -> subprocess.CompletedProcess[str]:
-    """To its end; what it wrote to standard output and standard error is `stdout`."""
-    program = Program(words, env, both=True, **how)
+    """To its end; what it wrote to standard output is `stdout`."""
+    program = Program(words, env, **how)
     with program.stdout:
         said = program.stdout.read()
     return subprocess.CompletedProcess(list(words), program.wait(), said, "")

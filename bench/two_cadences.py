@@ -16,23 +16,27 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import multiprocessing
 import os
 import random
 import secrets
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-TRAINER = Path(__file__).with_name("two_cadences_trainer.py")
-REPOSITORY = TRAINER.parent.parent
+import two_cadences_trainer
+
+CONTEXT = multiprocessing.get_context("forkserver")
+# A rank is started so often that the import of torch would be all of the time.
+CONTEXT.set_forkserver_preload(["torch", "torch.distributed", "hyperpod_kit.checkpoint.manager"])
 BLKIO = Path("/sys/fs/cgroup/blkio")
 AGENT = b"hyperpod_kit.checkpoint.agent.agent_main"
 PATIENCE = 300.0
@@ -79,31 +83,28 @@ class Run:
     storage_every: int
     group: str = ""
     _number: int = 0
-    _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _processes: list[BaseProcess] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         (self.base / "shm").mkdir(parents=True)
 
     def start(self, steps: int = 10**9) -> None:
         self._number += 1
-        env = {
-            **os.environ,
-            "HPK_SHM_DIR": str(self.base / "shm"),
-            "GLOO_SOCKET_IFNAME": "lo",
-            "HPK_AGENT_LINGER": "20",
-        }
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(REPOSITORY), env.get("PYTHONPATH", ""))))
-        common = [sys.executable, str(TRAINER), str(self.base / "root"), f"--world={self.ranks}", f"--mb={self.mb}"]
+        env = {"HPK_SHM_DIR": str(self.base / "shm"), "GLOO_SOCKET_IFNAME": "lo", "HPK_AGENT_LINGER": "20"}
+        common = [str(self.base / "root"), f"--world={self.ranks}", f"--mb={self.mb}"]
         common += [f"--steps={steps}", f"--step-ms={self.step_ms}", f"--every={self.every}"]
         common += [f"--storage-every={self.storage_every}", f"--throttle={self.group}"]
         common += [f"--store={self.base / f'store-{self._number}'}"]
-        with open(self.base / "output", "ab") as out:
-            self._processes = [
-                subprocess.Popen(
-                    [*common, f"--rank={rank}", f"--told={self._told(rank)}"], env=env, stdout=out, stderr=out
-                )
-                for rank in range(self.ranks)
-            ]
+        self._processes = [
+            CONTEXT.Process(
+                target=two_cadences_trainer.start,
+                args=([*common, f"--rank={rank}", f"--told={self._told(rank)}"], env, str(self.base / "output")),
+                daemon=True,
+            )
+            for rank in range(self.ranks)
+        ]
+        for process in self._processes:
+            process.start()
 
     def _told(self, rank: int) -> Path:
         return self.base / f"told-{self._number}.{rank}"
@@ -122,7 +123,7 @@ class Run:
             newest = [self.told(what, rank)[-1:] for rank in range(self.ranks)]
             if all(newest) and all(one[0].get("step", least) >= least for one in newest):
                 return min((one[0] for one in newest), key=lambda one: one.get("step", 0))
-            if any(process.poll() not in (None, 0) for process in self._processes):
+            if any(process.exitcode not in (None, 0) for process in self._processes):
                 break
             time.sleep(0.002)
         raise RuntimeError(f"no {what!r}: {(self.base / 'output').read_text()[-2000:]}")
@@ -130,13 +131,14 @@ class Run:
     def kill(self, *, agents: bool) -> int:
         """SIGKILL to all ranks; the step that they were in."""
         for process in self._processes:
+            assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
         reached = min(self.told("begins", rank)[-1]["step"] for rank in range(self.ranks))
         if agents:
             self.kill_agents()
         for process in self._processes:
             process.kill()
-            process.wait()
+            process.join()
         return int(reached)
 
     def agents(self) -> list[int]:
@@ -159,7 +161,7 @@ class Run:
     def close(self) -> None:
         for process in self._processes:
             process.kill()
-            process.wait()
+            process.join()
         end = time.monotonic() + PATIENCE
         while self.agents() and time.monotonic() < end:
             self.kill_agents()
@@ -225,7 +227,8 @@ def main() -> int:
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--storage-every", type=int, default=250)
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=50, help="of each kind, 0: none")
+    parser.add_argument("--only", choices=("every", "two cadences"), help="one kind of run")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="figures as JSON")
     args = parser.parse_args()
@@ -235,7 +238,9 @@ def main() -> int:
         shared = Path(tempfile.mkdtemp(prefix="hpk-cadences-", dir="/dev/shm"))
         try:
             for name, storage_every in (("every", 0), ("two cadences", args.storage_every)):
-                for part in ("undisturbed", "killed"):
+                if args.only not in (None, name):
+                    continue
+                for part in ("undisturbed", "killed") if args.kills else ("undisturbed",):
                     base = Path(place) / f"{name} {part}".replace(" ", "-")
                     run = Run(base, args.ranks, args.mb, args.step_ms, args.every, storage_every, group)
                     (base / "shm").rmdir()
@@ -255,7 +260,7 @@ def main() -> int:
             shutil.rmtree(shared, ignore_errors=True)
     if args.json:
         print(json.dumps(found))
-    ours = found["two cadences, killed"]
+    ours = found.get("two cadences, killed", {"lost_most": 0, "wrong_elements": 0})
     return 1 if ours["lost_most"] >= args.every or ours["wrong_elements"] else 0
 
 

@@ -19,7 +19,17 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import Handle, Manager, Restored, State
 
 
-def main() -> None:
+def start(argv: list[str], env: dict[str, str], output: str) -> None:
+    """Be a rank, in a process that has torch already; what it prints goes to `output`."""
+    out = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.environ.update(env)
+    main(argv)
+    os._exit(0)
+
+
+def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("root")
     parser.add_argument("--rank", type=int, default=0)
@@ -32,7 +42,7 @@ def main() -> None:
     parser.add_argument("--storage-every", type=int, default=0, help="0: every save goes to storage")
     parser.add_argument("--throttle", default="", help="a control group to be in")
     parser.add_argument("--told", required=True, help="where the lines go")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.throttle:
         with open(os.path.join(args.throttle, "cgroup.procs"), "w", encoding="ascii") as group:
             group.write(str(os.getpid()))

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
+import importlib
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 from tests.unit.checkpoint.test_manager import disown  # noqa: E402
 
-BENCH = Path(__file__).resolve().parents[3] / "bench" / "two_cadences.py"
+BENCH = Path(__file__).resolve().parents[3] / "bench"
 
 
 @pytest.fixture
@@ -154,16 +153,9 @@ def test_the_agent_in_a_dead_ones_place_keeps_for_memory_what_is_for_memory(root
     assert manager.close() and committed(root) == [1]
 
 
-def bench() -> Any:
-    spec = importlib.util.spec_from_file_location("two_cadences", BENCH)
-    assert spec is not None and spec.loader is not None
-    module = sys.modules["two_cadences"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def killed(tmp_path: Path, kills: int, **how: Any) -> dict[str, Any]:
-    tool = bench()
+def killed(tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch, **how: Any) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(BENCH)
+    tool = importlib.import_module("two_cadences")
     run = tool.Run(tmp_path / "run", step_ms=5.0, every=10, storage_every=50, **how)
     try:
         found: dict[str, Any] = tool.killed(run, kills, seed=19, least=5)
@@ -172,12 +164,16 @@ def killed(tmp_path: Path, kills: int, **how: Any) -> dict[str, Any]:
     return found
 
 
-def test_a_kill_at_a_random_step_loses_less_than_the_shorter_cadence(tmp_path: Path) -> None:
-    found = killed(tmp_path, 3, ranks=1, mb=2.0)
+def test_a_kill_at_a_random_step_loses_less_than_the_shorter_cadence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = killed(tmp_path, 3, monkeypatch, ranks=1, mb=2.0)
     assert found["lost_most"] < 10 and found["wrong_elements"] == 0, found
 
 
 @pytest.mark.slow
-def test_fifty_kills_of_two_ranks_lose_less_than_the_shorter_cadence_each(tmp_path: Path) -> None:
-    found = killed(tmp_path, 50, ranks=2, mb=10.0)
+def test_fifty_kills_of_two_ranks_lose_less_than_the_shorter_cadence_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = killed(tmp_path, 50, monkeypatch, ranks=2, mb=10.0)
     assert found["lost_most"] < 10 and found["wrong_elements"] == 0, found

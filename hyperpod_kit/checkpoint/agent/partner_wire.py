@@ -19,7 +19,7 @@ import sys
 import threading
 from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.agent import greeting, partner_memory
+from hyperpod_kit.checkpoint.agent import greeting, movement, partner_memory
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState, page_of
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.agent.protocol.message import as_key
@@ -87,6 +87,7 @@ class Wire:
             pace.take(len(part))
             mac.update(part)
             self._sock.sendall(part)
+            movement.moved()  # however long a slow rate takes, it is no standstill
 
     def receive(self, parts: Iterator[memoryview], mac: Any) -> None:
         for part in parts:

@@ -82,6 +82,7 @@ class Run:
     every: int
     storage_every: int
     group: str = ""
+    wait: bool = False
     _number: int = 0
     _processes: list[BaseProcess] = field(default_factory=list)
 
@@ -94,7 +95,7 @@ class Run:
         common = [str(self.base / "root"), f"--world={self.ranks}", f"--mb={self.mb}"]
         common += [f"--steps={steps}", f"--step-ms={self.step_ms}", f"--every={self.every}"]
         common += [f"--storage-every={self.storage_every}", f"--throttle={self.group}"]
-        common += [f"--store={self.base / f'store-{self._number}'}"]
+        common += [f"--store={self.base / f'store-{self._number}'}", *(["--wait"] if self.wait else [])]
         self._processes = [
             CONTEXT.Process(
                 target=two_cadences_trainer.start,

@@ -40,6 +40,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--storage-every", type=int, default=0, help="0: every save goes to storage")
+    parser.add_argument("--wait", action="store_true", help="go on only when a save is sealed, so that none is skipped")
     parser.add_argument("--throttle", default="", help="a control group to be in")
     parser.add_argument("--told", required=True, help="where the lines go")
     args = parser.parse_args(argv)
@@ -74,6 +75,8 @@ def main(argv: list[str] | None = None) -> None:
             part.fill_(float(step))
         handle = manager.step(step, state)
         if handle is not None:
+            if args.wait:
+                handle.wait("sealed")
             handles.append(handle)
             tell(what="saved", step=step, tier=handle.tier, stall_ms=handle.stall_ms, skipped=handle.final)
     closed = manager.close()

@@ -93,7 +93,7 @@ def test_a_manager_without_a_longer_cadence_is_as_it_was(root: str) -> None:
 
 
 def test_a_trainer_that_dies_leaves_the_newest_to_its_agent(root: str) -> None:
-    manager = Manager(root)
+    manager = Manager(root, slots=3)  # the slot of what was overtaken is free a moment after that is said
     manager.restore(state_of(-1))
     for step in range(3):
         assert manager.save(step, state_of(step), tier="memory").wait(timeout=60)
@@ -156,7 +156,7 @@ def test_the_agent_in_a_dead_ones_place_keeps_for_memory_what_is_for_memory(root
 def killed(tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch, **how: Any) -> dict[str, Any]:
     monkeypatch.syspath_prepend(BENCH)
     tool = importlib.import_module("two_cadences")
-    run = tool.Run(tmp_path / "run", step_ms=5.0, every=10, storage_every=50, **how)
+    run = tool.Run(tmp_path / "run", step_ms=5.0, every=10, storage_every=50, wait=True, **how)
     try:
         found: dict[str, Any] = tool.killed(run, kills, seed=19, least=5)
     finally:

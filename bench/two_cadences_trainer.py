@@ -17,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import Handle, Manager, Restored, State
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.save_schedule import Cadences
 
 
 def start(argv: list[str], env: dict[str, str], output: str) -> None:
@@ -40,7 +42,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--storage-every", type=int, default=0, help="0: every save goes to storage")
-    parser.add_argument("--wait", action="store_true", help="go on only when a save is sealed, so that none is skipped")
+    parser.add_argument(
+        "--wait", action="store_true", help="wait for a slot and until a save is sealed: none is skipped"
+    )
     parser.add_argument("--throttle", default="", help="a control group to be in")
     parser.add_argument("--told", required=True, help="where the lines go")
     args = parser.parse_args(argv)
@@ -62,6 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     manager = Manager(
         args.root, every=args.every, storage_every=args.storage_every or None, keep=None, compare=None, max_lost=None
     )
+    cadences = Cadences(args.every, args.storage_every or None, Ranks(alone=True))
     got = manager.restore(state)
     wrong = sum(int((part != float(got.next_step - 1)).sum()) for part in weights)
     tell(what="restored", next=got.next_step, tier=got.tier if isinstance(got, Restored) else "", wrong=wrong)
@@ -73,7 +78,11 @@ def main(argv: list[str] | None = None) -> None:
         time.sleep(args.step_ms / 1000.0)
         for part in weights:
             part.fill_(float(step))
-        handle = manager.step(step, state)
+        due = cadences.due(step) if args.wait else None
+        if args.wait:
+            handle = manager.save(step, state, on_busy="wait", tier=due) if due is not None else None
+        else:
+            handle = manager.step(step, state)
         if handle is not None:
             if args.wait:
                 handle.wait("sealed")

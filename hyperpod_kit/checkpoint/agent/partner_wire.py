@@ -2,8 +2,8 @@
 
 Both sides greet as agents do (see greeting), with a key of its own. Then one request a connection, a sealed line each:
 
-    put   slot, page, extra -> `go`, the bytes, their proof -> `kept`      an owner's agent to its partner's
-    get   rank, key -> `have` with page and extra, the bytes, their proof  a rank that has lost its memory
+    put   slot, page -> `go` -> the bytes, their proof -> `kept`           an owner's agent to its partner's
+    get   key -> `have` with its page -> `go` -> the bytes, their proof    a rank that has lost its memory
 
 The bytes are the non-tensor state and then the image, each piece part of one HMAC; a copy counts only with its proof.
 """
@@ -187,6 +187,7 @@ def get(
         wire.say(op="get", key=list(key))
         page = _sane(wire.hear("have").get("page"), run_id, rank)
         slot = make(page)
+        wire.say(op="go")
         _receive(wire, secret, slot, page)
     except BaseException as err:
         if slot is not None:
@@ -274,6 +275,7 @@ class PartnerServer:
             raise CheckpointError("it is not here any more")
         try:
             wire.say(op="have", page=page.to_json())
+            wire.hear("go")  # bytes that followed a line at once would be read with it
             _send(wire, self._key, slot, page, Pace())
         finally:
             slot.close()

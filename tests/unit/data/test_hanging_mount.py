@@ -4,6 +4,7 @@ exit code that a job reads as lost storage."""
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -91,7 +92,8 @@ def test_one_that_hangs_later(tmp_path, mount):
 
 
 def test_a_destination_that_hangs_later(tmp_path, mount):
-    """In the middle of a file: the command would write to it for ever."""
+    """In the middle of a file: the command would write to it for ever. What the daemon had read already keeps a thread
+    in the kernel, and with it the process, until it is answered: the words come before."""
     place, daemon = mount
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "large.txt").write_bytes(bytes(4 << 20))
@@ -103,9 +105,12 @@ def test_a_destination_that_hangs_later(tmp_path, mount):
         until(lambda: parts.is_dir() and any(parts.iterdir()))
         daemon.send_signal(signal.SIGSTOP)
         try:
-            said = command.communicate(timeout=60)[1]
+            assert command.stderr
+            assert select.select([command.stderr], [], [], 60)[0], "not a word"
+            said = command.stderr.readline()
         finally:
             daemon.send_signal(signal.SIGCONT)
+        said += command.communicate(timeout=60)[1]
     assert command.returncode == 74 and "no answer for 1 s" in said and str(place) in said, said
     assert data("stage", tmp_path / "source", place / "copy")[0] == 0, "it goes on"
     assert (place / "copy" / "large.txt").read_bytes() == bytes(4 << 20)

@@ -11,6 +11,7 @@
 #             what its nodes still save: some minutes (root)
 # make data-proof  300 killed ranks: each sample exactly once, packed tokens and losses as undisturbed; 10 minutes
 # make bench  what the machine and the checkpoint engine can do
+# make scale  simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes
 # make ends   a step ended in each way at 20 random moments, 2 GB a node, with process tracking by cgroup  (root)
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
@@ -19,7 +20,7 @@ WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 
-.PHONY: demo docs sweep test check bench faults torture fuzz gpu-check ends data-proof clean
+.PHONY: demo docs sweep test check bench faults torture fuzz gpu-check ends scale data-proof clean
 
 demo:
 	./setup.sh system
@@ -61,6 +62,10 @@ torture:
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
+
+scale:
+	./setup.sh venv admin torch
+	PYTHONPATH=. $(PY) bench/fleets $(SCALE_ARGS)
 
 ends:
 	./setup.sh system

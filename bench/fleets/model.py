@@ -1,0 +1,166 @@
+"""What the simulated fleet trains: a 70B Llama under FSDP2 with AdamW, every tensor divided among all ranks.
+
+723 parameters in float32 with two moments each make 2,169 divided tensors; 723 scalar step counters are held by all
+ranks and written by one each. Nothing has bytes: only names, shapes, places and texts are made.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from functools import lru_cache
+from typing import Any, Dict, Iterator, List, Tuple
+
+from hyperpod_kit.checkpoint.agent import control_page
+from hyperpod_kit.checkpoint.agent.assemble import Report
+from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.repository import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
+
+HIDDEN, INNER, WORDS, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
+INCARNATION = "abc123"
+RANDOM_STATE = 5000
+"""Bytes of random generators that each rank has for itself."""
+
+Shape = Tuple[int, ...]
+
+
+@lru_cache(maxsize=None)
+def parameters() -> Dict[str, Shape]:
+    """Name -> shape."""
+    found: Dict[str, Shape] = {"model.embed_tokens.weight": (WORDS, HIDDEN)}
+    for number in range(LAYERS):
+        at = f"model.layers.{number}."
+        found.update(
+            {
+                f"{at}self_attn.q_proj.weight": (HIDDEN, HIDDEN),
+                f"{at}self_attn.k_proj.weight": (KEYS, HIDDEN),
+                f"{at}self_attn.v_proj.weight": (KEYS, HIDDEN),
+                f"{at}self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+                f"{at}mlp.gate_proj.weight": (INNER, HIDDEN),
+                f"{at}mlp.up_proj.weight": (INNER, HIDDEN),
+                f"{at}mlp.down_proj.weight": (HIDDEN, INNER),
+                f"{at}input_layernorm.weight": (HIDDEN,),
+                f"{at}post_attention_layernorm.weight": (HIDDEN,),
+            }
+        )
+    return {**found, "model.norm.weight": (HIDDEN,), "lm_head.weight": (WORDS, HIDDEN)}
+
+
+def divided() -> Iterator[Tuple[str, Shape]]:
+    """The tensors of which each rank holds rows."""
+    for name, shape in parameters().items():
+        yield f"model.{name}", shape
+        yield f"optimizer.state.{name}.exp_avg", shape
+        yield f"optimizer.state.{name}.exp_avg_sq", shape
+
+
+def rows(extent: int, world: int, rank: int) -> Tuple[int, int]:
+    """[begin, end) of a dimension of that extent on a rank, as torch.chunk cuts it."""
+    each = -(-extent // world)
+    return min(rank * each, extent), min((rank + 1) * each, extent)
+
+
+def specs(rank: int, world: int) -> List[TensorSpec]:
+    """What is in a rank's shard."""
+    found = []
+    for name, shape in divided():
+        begin, end = rows(shape[0], world, rank)
+        if end > begin:
+            found.append(TensorSpec(name, "F32", (end - begin, *shape[1:]), (begin, *(0 for _ in shape[1:])), shape))
+    steps = sorted(f"optimizer.state.{name}.step" for name in parameters())
+    return found + [TensorSpec(name, "F32", ()) for name in steps[rank::world]]
+
+
+def count() -> int:
+    """How many tensors the checkpoint has."""
+    return 4 * len(parameters())
+
+
+@lru_cache(maxsize=1)
+def _shared_tree() -> Dict[str, Any]:
+    def tensor(name: str) -> Dict[str, str]:
+        return {"$": "tensor", "name": name}
+
+    names = list(parameters())
+    group = {"lr": 1e-4, "betas": {"$": "tuple", "v": [0.9, 0.95]}, "eps": 1e-8, "weight_decay": 0.1, "params": names}
+    return {
+        "model": {name: tensor(f"model.{name}") for name in names},
+        "optimizer": {
+            "state": {
+                name: {key: tensor(f"optimizer.state.{name}.{key}") for key in ("step", "exp_avg", "exp_avg_sq")}
+                for name in names
+            },
+            "param_groups": [group],
+        },
+        "classes": {"optimizer": "torch.optim.adamw.AdamW"},
+        "extra": {"tokens": 0},
+        "save": {"parent": None, "metrics": {}},
+    }
+
+
+@lru_cache(maxsize=1)
+def _shared_text() -> str:
+    return json.dumps(_shared_tree(), separators=(",", ":"))
+
+
+def text(rank: int, seq: int) -> str:
+    """Everything that is not a tensor, of one rank at one save."""
+    state = hashlib.shake_128(b"%d %d" % (rank, seq)).digest(RANDOM_STATE)
+    own = json.dumps({"rng": {"torch": {"$": "bytes", "v": base64.b64encode(state).decode()}}}, separators=(",", ":"))
+    return own[:-1] + "," + _shared_text()[1:]
+
+
+def placed(rank: int, world: int) -> Tuple[Placed, ...]:
+    """The same with their places, in the order in which a shard is laid out."""
+    at = layout_head(rank, world)
+    found = []
+    for spec in sorted(specs(rank, world), key=_order):
+        found.append(Placed(spec, at, at + spec.nbytes))
+        at += spec.nbytes
+    return tuple(found)
+
+
+def layout_head(rank: int, world: int) -> int:
+    """Bytes of a shard's header: about 250 a tensor, in whole pages."""
+    return 750 * 1024
+
+
+def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, pieces: Tuple[Placed, ...]) -> Page:
+    """The control page of a sealed capture."""
+    data = pieces[-1].end if pieces else layout_head(rank, world)
+    size = data + digest.leaf_count(data, digest.CHUNK) * digest.LEAF_BYTES
+    return Page(
+        SlotState.SEALED,
+        CaptureOrigin(
+            rank, world, INCARNATION, "fleet", run_id, root, {"slurm_job_id": "4711", "restart": "0"}, (1, 2)
+        ),
+        1,
+        seq,
+        10 * seq,
+        ShardFacts(
+            "xxh3",
+            digest.CHUNK,
+            size,
+            digest.small(f"layout {rank} of {world}".encode()),
+            "blake2b:" + "1" * 32,
+            sum(one.spec.first for one in pieces),
+            count(),
+            len(body.encode()),
+            digest.small(body.encode()),
+            f"xxh3:{rank:032x}",
+        ),
+    )
+
+
+def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
+    """What the agent of a rank says when its shard is on storage."""
+    pieces, body = placed(rank, world), text(rank, seq)
+    made = page(rank, world, seq, run_id, root, body, pieces)
+    record = manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank)
+    return Report(made, record, body, pieces)
+
+
+def key(seq: int) -> control_page.Key:
+    return (1, seq, INCARNATION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
@@ -26,10 +27,12 @@ from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.checkpoint.tensors import own_name
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 
-FORMATS = ("dcp", "huggingface", "safetensors", "torch")
+FORMATS = ("dcp", "huggingface", "lightning", "safetensors", "torch")
 LAYOUT = "huggingface"
 """Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
 "names": our name of an adapter's tensor -> PEFT's}."""
+LIGHTNING = "lightning"
+"""Name of the object under which an adapter keeps what Lightning's checkpoints say beside weights and optimizers."""
 _OWN_MODEL = own_name(0, "model.")
 
 
@@ -52,8 +55,8 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     Every byte is verified while it is read. Without `attempt` the newest valid checkpoint is taken. `dcp` makes a
     directory and `torch` a file with the nested state (`model`, `optimizer`, ... of all ranks, of what is each rank's
     own rank 0's); `safetensors` a file with the model's tensors, a tied one under its first name; `huggingface` a
-    directory that `from_pretrained` reads, of a checkpoint that a CheckpointedTraining saved. Holds the whole state in
-    memory.
+    directory that `from_pretrained` reads, of a checkpoint that a CheckpointedTraining saved; `lightning` a file that
+    `Trainer.fit(ckpt_path=)` reads, of one that a CheckpointedFit saved. Holds the whole state in memory.
     Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
@@ -66,6 +69,15 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
         return _write(_read(store, attempt), to, target, ())
     state, found = selection.newest(store, lambda name: _read(store, name))
     return _write(state, to, target, found.rejected)
+
+
+def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[str, Any]:
+    """What Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`. Of what is
+    each rank's own rank 0's. Raises as `export` does."""
+    store = as_store(where)
+    if attempt is not None:
+        return _lightning_of(_read(store, attempt))
+    return _lightning_of(selection.newest(store, lambda name: _read(store, name))[0])
 
 
 @dataclass(frozen=True)
@@ -114,6 +126,7 @@ def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str]
     makers: dict[str, Callable[[_State, Path], None]] = {
         "dcp": _to_dcp,
         "huggingface": _to_huggingface,
+        "lightning": lambda state, path: torch.save(_lightning_of(state), path),
         "safetensors": _to_safetensors,
         "torch": lambda state, path: torch.save(state.nested, path),
     }
@@ -169,6 +182,28 @@ def _to_huggingface(state: _State, path: Path) -> None:
         return _to_safetensors(state, path / "model.safetensors")
     tensors = _model_of(state)
     save_file({theirs: tensors[ours] for ours, theirs in names.items()}, str(path / "adapter_model.safetensors"))
+
+
+def _lightning_of(state: _State) -> dict[str, Any]:
+    nested = state.nested
+    words = nested.get(f"objects.{LIGHTNING}")
+    if words is None:
+        raise UsageError(f"{state.attempt} is not of Lightning's Trainer", hint="--to torch or --to safetensors")
+    paths = itertools.chain(["optimizer"], (f"objects.optimizer{number}" for number in itertools.count(1)))
+    optimizers = [_numbered(nested[path]) for path in itertools.takewhile(nested.__contains__, paths)]
+    return {**words, "state_dict": nested["model"], "optimizer_states": optimizers}
+
+
+def _numbered(saved: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer's state with numbers in the place of names, as torch has it."""
+    names = [name for group in saved["param_groups"] for name in group["params"]]
+    number = {name: at for at, name in enumerate(names)}
+    return {
+        "state": {number.get(name, name): values for name, values in saved["state"].items()},
+        "param_groups": [
+            {**group, "params": [number[name] for name in group["params"]]} for group in saved["param_groups"]
+        ],
+    }
 
 
 def _to_safetensors(state: _State, path: Path) -> None:

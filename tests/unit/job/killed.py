@@ -24,6 +24,7 @@ def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int =
     job.root = folder / "checkpoints"
     job.environment.update(
         SLURM_NTASKS=str(ranks),
+        SLURM_NTASKS_PER_NODE=str(ranks),
         PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         OMP_NUM_THREADS="1",
         HF_HUB_OFFLINE="1",

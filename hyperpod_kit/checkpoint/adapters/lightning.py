@@ -1,0 +1,201 @@
+"""Lightning with this engine under it: `Trainer(callbacks=[CheckpointedFit(every=100)])`.
+
+Lightning keeps its loops and its words: what it would have written beside tensors (loops, schedulers, callbacks, the
+loader's place) is one of the objects of a State, and what a restore finds is handed to it as the checkpoint that it
+would have read itself.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from lightning.fabric.utilities.data import _set_sampler_epoch
+from lightning.fabric.utilities.distributed import DistributedSamplerWrapper
+from lightning.pytorch import Callback
+from lightning.pytorch.plugins.io import TorchCheckpointIO
+from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
+
+from hyperpod_kit.checkpoint.dcp import place
+from hyperpod_kit.checkpoint.export import LIGHTNING, lightning_checkpoint
+from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.results import Restored
+from hyperpod_kit.checkpoint.staging import OnBusy
+from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+
+_TENSORS = ("state_dict", "optimizer_states")
+"""Of a checkpoint of Lightning's, what is in the State itself."""
+
+
+class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked for its types
+    """Saves in `fit` after so many steps and at its end. At its beginning it restores the newest checkpoint that all
+    ranks can prove, in the middle of an epoch too, where the loader has a `state_dict`.
+
+    `every` counts steps of optimizers (`global_step`). `options` are those of Manager; `keep` is the newest three
+    unless it says otherwise. `checkpoint_root`: a directory on storage that all nodes share, or s3://bucket/prefix; by
+    default the root of `hyperpod-kit job run`, else `checkpoints` in the Trainer's `default_root_dir`. `metrics` names
+    what of the Trainer's `callback_metrics` is kept with each checkpoint, for `keep=Best(...)`.
+    `fit` returns when the newest save is durable, and raises CheckpointError when it came to nothing. Where there is a
+    checkpoint, `ckpt_path` is not looked at.
+    """
+
+    def __init__(
+        self,
+        checkpoint_root: str | os.PathLike[str] | None = None,
+        *,
+        every: int,
+        metrics: Sequence[str] = (),
+        **options: Any,
+    ) -> None:
+        self._root = checkpoint_root
+        self._every = every
+        self._options = options
+        self._metrics = tuple(metrics)
+        self._manager: Manager | None = None
+        self._state = State()
+        self._step = -1
+        self._waited = -1
+        self._newest: Handle | None = None
+        self._resumed: dict[str, Any] | None = None
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """See Callback: model and optimizers are where they belong by now."""
+        default = os.environ.get(HPK_CHECKPOINT_ROOT) or os.path.join(trainer.default_root_dir, "checkpoints")
+        self._manager = Manager(self._root or default, **self._options)
+        words = _Words(trainer)
+        first, *others = trainer.optimizers or [None]
+        more: dict[str, Any] = {f"optimizer{number}": one for number, one in enumerate(others, 1)}
+        more[LIGHTNING] = words
+        self._state = State(trainer.strategy.model, first, **more)
+        found = self._manager.restore(self._state)
+        if not isinstance(found, Restored):
+            return
+        self._step = self._waited = found.step
+        self._resumed = words.found
+        connector = trainer._checkpoint_connector
+        connector._loaded_checkpoint = {
+            **words.found,
+            "state_dict": pl_module.state_dict(),
+            "optimizer_states": [one.state_dict() for one in trainer.optimizers],
+        }
+        # What it has done by now where it reads a file; the rest it does next.
+        connector.restore_model()
+        connector.restore_datamodule()
+        connector.restore_callbacks()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """See Callback: the loaders' iterators were made since the restore, which draws numbers."""
+        loaders = trainer.fit_loop._combined_loader
+        for name in sorted({_unrepeated(loader) for loader in (loaders.flattened if loaders else ())} - {""}):
+            warnings.warn(
+                f"a run that resumes in the middle of an epoch gets the rest of it in another order: that of {name} "
+                "does not follow from a seed and the epoch; give the loader a DistributedSampler",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        if self._resumed is not None:
+            _seek(trainer.fit_loop, self._resumed, self._state)
+            self._resumed = None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:
+        """See Callback. Between the steps of accumulated gradients nothing is saved."""
+        if self._manager is None or trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        if not self._manager.reached(self._step) or self._step % self._every == 0:
+            self._save(trainer, last=self._step == trainer.max_steps)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """See Callback: the last step is saved, and waits for room."""
+        # What became of a save that did not wait may differ between ranks, and all must do the same here.
+        if self._manager is not None and trainer.global_step == self._step != self._waited:
+            self._save(trainer, last=True)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """See Callback: nothing is waited for, the agent goes on alone."""
+        if self._manager is not None:
+            self._manager.__exit__(type(exception), exception, exception.__traceback__)
+            self._manager = None
+
+    def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """See Callback. Raises CheckpointError when the newest save is not durable."""
+        manager, self._manager, self._state = self._manager, None, State()
+        if manager is not None:
+            manager.__exit__(None, None, None)
+
+    def _save(self, trainer: Any, *, last: bool) -> None:
+        assert self._manager is not None
+        on_busy: OnBusy = "wait" if last else "skip"
+        self._newest = self._manager.save(self._step, self._state, on_busy=on_busy, metrics=self._measured(trainer))
+        self._waited = self._step if last else self._waited
+
+    def _measured(self, trainer: Any) -> dict[str, float]:
+        known = trainer.callback_metrics
+        return {name: float(known[name]) for name in self._metrics if name in known}
+
+
+class ProvedCheckpointIO(TorchCheckpointIO):  # type: ignore[misc]  # see above
+    """`Trainer(plugins=[ProvedCheckpointIO()])`: `ckpt_path` may be a root of checkpoints or ROOT/ATTEMPT, for `test`,
+    `validate` and `predict`, every byte proved; files are Lightning's own business, as before."""
+
+    def load_checkpoint(self, path: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        """See CheckpointIO. Raises NoValidCheckpoint, StorageUnreadable, CheckpointError, OSError."""
+        where = place.parse(path)
+        if os.path.isfile(path) or not where.root:
+            found: dict[str, Any] = super().load_checkpoint(path, *args, **options)
+            return found
+        return lightning_checkpoint(where.root, attempt=where.attempt or None)
+
+
+def _unrepeated(loader: Any) -> str:
+    """The class of the loader's sampler, where a resumed run cannot draw the order of an epoch once more; else ""."""
+    sampler = getattr(getattr(loader, "batch_sampler", None), "sampler", None) or getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSamplerWrapper):  # what it wraps draws anew at each beginning, seen by no state
+        sampler = sampler.dataset._sampler
+        draws = not (isinstance(sampler, SequentialSampler) or hasattr(sampler, "set_epoch"))
+    else:
+        draws = isinstance(sampler, (RandomSampler, SubsetRandomSampler, WeightedRandomSampler))
+    return f"{type(sampler).__module__}.{type(sampler).__qualname__}" if draws else ""
+
+
+def _seek(loop: Any, words: dict[str, Any], state: State) -> None:
+    """Bring the loaders and the generators to where the run was. Lightning has made the iterators before it tells the
+    samplers which epoch it is, so a later epoch would go on in the order of the first; and it passes over nothing where
+    a loader has no state."""
+    loaders, fetcher, progress = loop._combined_loader, loop._data_fetcher, loop.epoch_loop.batch_progress
+    if loaders is None:  # nothing to train
+        return
+    for loader in loaders.flattened:
+        _set_sampler_epoch(loader, loop.epoch_progress.current.processed)
+    if progress.is_last_batch:  # the next epoch begins, and its iterator draws after the save
+        state.restore_rng()
+        iter(fetcher)
+        return
+    states = words["loops"]["fit_loop"]["state_dict"].get("combined_loader")
+    if states:
+        loaders._load_state_dicts(states)
+    iter(fetcher)
+    if not states:
+        for _ in range(progress.current.ready):
+            next(fetcher)
+        fetcher.fetched = 0  # Lightning counts them itself
+    state.restore_rng()
+
+
+class _Words:
+    """What Lightning says of a run beside tensors: asked for at each save, kept at a restore."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self.found: dict[str, Any] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        said = self._trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        return {name: value for name, value in said.items() if name not in _TENSORS}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.found = saved

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.results import Peeked as Peeked
     from hyperpod_kit.checkpoint.results import Restored as Restored
     from hyperpod_kit.checkpoint.state import State as State
+    from hyperpod_kit.checkpoint.weights import LoadedWeights as LoadedWeights
+    from hyperpod_kit.checkpoint.weights import load_weights as load_weights
 
 _WHERE = {
     "Manager": "manager",
@@ -31,6 +33,8 @@ _WHERE = {
     "Restored": "results",
     "Fresh": "results",
     "Peeked": "results",
+    "LoadedWeights": "weights",
+    "load_weights": "weights",
     **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy"),
 }
 

@@ -29,7 +29,7 @@ def fqns(model: torch.nn.Module) -> tuple[dict[int, str], set[str]]:
     for name, param in model.named_parameters(remove_duplicate=False):
         names.add(name)
         if id(param) not in firsts:
-            firsts[id(param)] = _plain_name(name)
+            firsts[id(param)] = plain_name(name)
     return firsts, names
 
 
@@ -53,7 +53,7 @@ def encode(
     for name, value in model.state_dict(keep_vars=True).items():
         if name in left_out:
             continue
-        plain = _plain_name(name)
+        plain = plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
         take = sent_buffer if name in sent else weight if name in parameters else buffer
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
@@ -71,16 +71,17 @@ def adopt(model: torch.nn.Module, tree: Mapping[str, Any], tensor: Callable[[str
     everything = _has_hooks(model)
     rest = {}
     for name, value in model.state_dict(keep_vars=True).items():
-        if _plain_name(name) not in tree:
+        if plain_name(name) not in tree:
             continue  # left out when it was saved
         filled = isinstance(value, torch.Tensor) and _storage(value) in storages
         if everything or not filled:
-            rest[name] = codec.decode(tree[_plain_name(name)], tensor)
+            rest[name] = codec.decode(tree[plain_name(name)], tensor)
     if rest:
         model.load_state_dict(rest, strict=False)
 
 
-def _plain_name(name: str) -> str:
+def plain_name(name: str) -> str:
+    """A name of the bare model's, without what wrappers put into it."""
     for wrapper in _WRAPPERS:
         name = name.replace(wrapper, "")
     return name

@@ -8,7 +8,7 @@ import sys
 from typing import Callable, List, Sequence
 
 from hyperpod_kit import ending
-from hyperpod_kit.checkpoint.commands import keep, look, repair
+from hyperpod_kit.checkpoint.commands import get, keep, look, repair
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.errors import DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
@@ -105,6 +105,15 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     sub.add_argument("attempt", nargs="?", help="default: the newest that was committed")
     sub.add_argument("--tensors", action="store_true", help="and where each tensor lies")
+    sub = command(
+        "get",
+        get.get,
+        "write one tensor to a .safetensors or .npy file; every byte of it is verified",
+        "/fsx/alice/run1 model.head.weight --output head.npy",
+    )
+    sub.add_argument("tensor", help="as `show --tensors` names it")
+    sub.add_argument("--attempt", help="as `ls` names it (default: the newest that can be proved)")
+    sub.add_argument("--output", required=True, metavar="FILE", help="a new file in .safetensors or .npy")
     sub = command(
         "verify",
         look.check,

@@ -1,0 +1,236 @@
+"""One tensor out of a checkpoint, without torch: its chunks are compared, its pieces put together in a file.
+
+Memory does not grow with the tensor. A piece is a box of the whole; its rows are written where they belong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import struct
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.repository import index, selection, verify
+from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.stream import Shard
+from hyperpod_kit.errors import CheckpointError, HyperpodKitError, UsageError
+
+NPY = {
+    "F64": "<f8",
+    "F32": "<f4",
+    "F16": "<f2",
+    "I64": "<i8",
+    "I32": "<i4",
+    "I16": "<i2",
+    "I8": "|i1",
+    "U64": "<u8",
+    "U32": "<u4",
+    "U16": "<u2",
+    "U8": "|u1",
+    "BOOL": "|b1",
+    "C64": "<c8",
+    "C128": "<c16",
+}
+"""Types that numpy has."""
+
+
+class Written(NamedTuple):
+    """What was written: the tensor of the checkpoint `attempt`; newer ones that were passed over, and why."""
+
+    attempt: str
+    name: str
+    dtype: str
+    shape: Tuple[int, ...]
+    nbytes: int
+    rejected: Tuple[Tuple[str, str], ...] = ()
+
+
+class NotWritten(HyperpodKitError):
+    """The file could not be written: no word on the checkpoint."""
+
+
+def get(store: Store, name: str, path: str, attempt: Optional[str] = None) -> Written:
+    """Write the tensor to `path`, a new .safetensors or .npy file: of the newest checkpoint that can be proved, or of
+    `attempt`.
+
+    `name` is that of `show --tensors`, or a tied tensor's other one. Raises UsageError for a name that is not there, a
+    type that numpy lacks or a file that is there, NotWritten, NoCheckpoint, NoValidCheckpoint, StorageUnreadable,
+    DigestUnavailable, CheckpointError, OSError.
+    """
+    kind = os.path.splitext(path)[1]
+    if kind not in (".safetensors", ".npy"):
+        raise UsageError(f"{path}: the file's name says what it is to be, expected one in .safetensors or .npy")
+    if os.path.lexists(path):
+        raise UsageError(f"{path} is there already")
+    if attempt is not None:
+        return _write(store, attempt, name, path, kind)
+    made, found = selection.newest(store, lambda each: _write(store, each, name, path, kind))
+    return made._replace(rejected=found.rejected)
+
+
+def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Written:
+    body = verify.read_manifest(store, attempt)
+    if body.index is None:
+        raise CheckpointError(f"{attempt} has no index of its tensors")
+    tensors = index.decode(verify.read_extra(store, attempt, body.index)).tensors()
+    if name not in tensors:
+        tree = json.loads(verify.read_extra(store, attempt, body.extra))
+        stored = dict(_names(tree.get("shared"))).get(name)
+        if stored not in tensors:
+            raise UsageError(
+                f"{attempt} has no tensor {name!r}", hint=f"hyperpod-kit checkpoint show {store.url} --tensors"
+            )
+        name = str(stored)
+    pieces = tensors[name]
+    spec = pieces[0].spec
+    head = (_npy if kind == ".npy" else _safetensors)(spec)
+    target = _Output(path, head)
+    try:
+        for number, held in itertools.groupby(pieces, key=lambda piece: piece.shard):
+            record = body.shards[number]
+            reader = store.open_read(f"{attempt}/{record.file}")
+            try:
+                shard = Shard(reader, record.size, record.root, name=record.file, chunk=body.chunk)
+                _copy(shard, list(held), target)
+            finally:
+                reader.close()
+        target.finish()
+    finally:
+        target.drop()
+    whole = TensorSpec(name, spec.dtype, spec.whole)
+    return Written(attempt, name, spec.dtype, spec.whole, whole.nbytes)
+
+
+def _names(tree: Any, path: str = "") -> Iterator[Tuple[str, str]]:
+    """(path in the tree, stored name) of every tensor."""
+    if isinstance(tree, list):
+        for number, item in enumerate(tree):
+            yield from _names(item, f"{path}.{number}")
+    elif isinstance(tree, dict) and tree.get("$") == "tensor":
+        yield path[1:], str(tree["name"])
+    elif isinstance(tree, dict):
+        items = tree.items() if "$" not in tree else _listed(tree)
+        for key, item in items:
+            yield from _names(item, f"{path}.{key}")
+
+
+def _listed(tree: Dict[str, Any]) -> Sequence[Tuple[Any, Any]]:
+    held = tree.get("v")
+    if tree["$"] == "tuple":
+        return list(enumerate(held or ()))
+    return [(key, item) for key, item in held or ()] if tree["$"] == "dict" else ()
+
+
+def _safetensors(spec: TensorSpec) -> bytes:
+    """The header of a file with this tensor alone."""
+    whole = TensorSpec(spec.name, spec.dtype, spec.whole)
+    dtype, shape, _ = whole.stored()
+    header: Dict[str, Any] = {spec.name: {"dtype": dtype, "shape": shape, "data_offsets": [0, whole.nbytes]}}
+    if spec.dtype not in NATIVE:
+        header["__metadata__"] = {"hpk": json.dumps({"dtypes": {spec.name: [spec.dtype, list(spec.whole)]}})}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-(8 + len(text)) % 64)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _npy(spec: TensorSpec) -> bytes:
+    """numpy's header, version 1.0. Raises UsageError."""
+    if spec.dtype not in NPY:
+        raise UsageError(f"{spec.name} is {spec.dtype}, which numpy does not have", hint="--output NAME.safetensors")
+    shape = "".join(f"{extent}, " for extent in spec.whole)
+    text = f"{{'descr': '{NPY[spec.dtype]}', 'fortran_order': False, 'shape': ({shape.rstrip()}), }}".encode()
+    text += b" " * (-(10 + len(text) + 1) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
+
+
+class _Output:
+    """A file that has its name only when it is whole."""
+
+    def __init__(self, path: str, head: bytes) -> None:
+        self._path, self._partial = path, f"{path}.partial-{os.getpid()}"
+        self.begin = len(head)
+        self._fd = -1
+        with self._ours():
+            self._fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            os.pwrite(self._fd, head, 0)
+
+    def put(self, view: memoryview, at: int) -> None:
+        """Safe for threads."""
+        with self._ours():
+            while len(view):
+                done = os.pwrite(self._fd, view, self.begin + at)
+                view, at = view[done:], at + done
+
+    def finish(self) -> None:
+        with self._ours():
+            os.fsync(self._fd)
+            os.link(self._partial, self._path)  # what came there meanwhile stays
+
+    def drop(self) -> None:
+        os.close(self._fd)
+        with contextlib.suppress(OSError):
+            os.unlink(self._partial)
+
+    @contextlib.contextmanager
+    def _ours(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as err:
+            raise NotWritten(f"{self._path} could not be written: {err.strerror or err}") from err
+
+
+def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
+    wanted = [
+        (piece.begin, piece.begin + piece.spec.nbytes, _Runs(piece.spec)) for piece in pieces if piece.spec.nbytes
+    ]
+    numbers = {number for begin, end, _ in wanted for number in range(begin // shard.chunk, -(-end // shard.chunk))}
+
+    def deliver(_: Shard, at: int, view: memoryview) -> None:
+        for begin, end, box in wanted:
+            first, last = max(begin, at), min(end, at + len(view))
+            if first < last:
+                for source, dest, size in box.runs(first - begin, last - begin):
+                    place = begin + source - at
+                    target.put(view[place : place + size], dest)
+
+    with Pump([(shard, number) for number in sorted(numbers)]) as pump:
+        pump.finish(deliver)
+
+
+class _Runs:
+    """Where the bytes of a piece lie in the whole tensor: runs of equal length."""
+
+    def __init__(self, spec: TensorSpec) -> None:
+        shape, full = spec.shape, spec.full or spec.shape
+        offsets = spec.offsets or (0,) * len(shape)
+        steps: List[int] = []
+        step = ITEM_BYTES[spec.dtype]  # bytes from one item to the next, by dimension
+        for extent in reversed(full):
+            steps.insert(0, step)
+            step *= extent
+        outer = len(shape)  # dimensions before it are walked; the last of them that is cut makes the run
+        while outer and shape[outer - 1] == full[outer - 1]:
+            outer -= 1
+        outer = max(outer - 1, 0)
+        self._length = ITEM_BYTES[spec.dtype]
+        for extent in shape[outer:]:
+            self._length *= extent
+        self._walked = shape[:outer]
+        self._steps = steps[:outer]
+        self._begin = sum(offset * each for offset, each in zip(offsets, steps))
+
+    def runs(self, first: int, last: int) -> Iterator[Tuple[int, int, int]]:
+        """(offset in the piece, offset in the whole, bytes) of the piece's bytes [first, last)."""
+        while first < last:
+            number, inside = divmod(first, self._length)
+            size = min(self._length - inside, last - first)
+            at = self._begin + inside
+            for extent, step in zip(reversed(self._walked), reversed(self._steps)):
+                number, place = divmod(number, extent)
+                at += place * step
+            yield first, at, size
+            first += size

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 # On the admin's machine
 
+HPK_CONFIG = "HPK_CONFIG"
+"""the configuration file where a command names none; default `provisioning_parameters.json` in this directory"""
 HPK_SSH_USER = "HPK_SSH_USER"
 """`--ssh-user` of every command that asks nodes"""
 HPK_SSH_KEY = "HPK_SSH_KEY"

@@ -12,7 +12,7 @@ from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable
 
 BATCH_LIMIT = 25
-"""How many nodes one BatchReplaceClusterNodes or BatchRebootClusterNodes takes."""
+"""How many nodes one BatchReplaceClusterNodes or BatchRebootClusterNodes takes; BatchDeleteClusterNodes takes more."""
 
 PAGE = 100
 """Entries in one answer of a List call; AWS gives no more."""
@@ -42,6 +42,16 @@ class SageMaker:
     def describe_cluster(self, name: str) -> dict[str, Any]:
         """DescribeCluster's answer without the transport's metadata."""
         return _plain(_ask("DescribeCluster", name, self._client.describe_cluster, ClusterName=name))
+
+    def list_clusters(self) -> list[dict[str, Any]]:
+        """ClusterSummaries of all pages."""
+        call = self._client.list_clusters
+        pages = answers.pages(
+            "ListClusters",
+            lambda place: _ask("ListClusters", self.region, call, MaxResults=PAGE, **place),
+            "NextToken",
+        )
+        return [dict(cluster) for page in pages for cluster in page.get("ClusterSummaries", [])]
 
     def list_nodes(self, name: str) -> list[dict[str, Any]]:
         """ClusterNodeSummaries of all pages."""
@@ -95,6 +105,13 @@ class SageMaker:
     def reboot_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
         """Begin to restart nodes, in batches of BATCH_LIMIT."""
         return _in_batches("BatchRebootClusterNodes", name, self._client.batch_reboot_cluster_nodes, node_ids)
+
+    def delete_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
+        """Begin to delete nodes, in batches of BATCH_LIMIT."""
+        call = self._client.batch_delete_cluster_nodes
+        done, refused = _in_batches("BatchDeleteClusterNodes", name, call, node_ids)
+        # Of the three batches this one alone names the member Code.
+        return done, [{**entry, "ErrorCode": entry.get("ErrorCode", entry.get("Code", ""))} for entry in refused]
 
 
 def _ask(operation: str, target: str, call: Callable[..., Any], **request: Any) -> Any:

@@ -37,11 +37,13 @@ SECTIONS = {
         ),
         "wait": CommandEntry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
         "describe-cluster": CommandEntry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),
+        "list-clusters": CommandEntry(f"{_C}.list_commands:list_clusters", "Every cluster of a region."),
         "list-cluster-nodes": CommandEntry(
-            f"{_C}.node_commands:list_cluster_nodes", "Every node with its address and state."
+            f"{_C}.list_commands:list_cluster_nodes", "Every node with its address and state."
         ),
         "replace-node": CommandEntry(f"{_C}.node_commands:replace_node", "Replace nodes by fresh ones."),
         "reboot-node": CommandEntry(f"{_C}.node_commands:reboot_node", "Restart nodes; what is on their disks stays."),
+        "delete-node": CommandEntry(f"{_C}.node_commands:delete_node", "Delete nodes; nothing takes their place."),
         "events": CommandEntry(f"{_C}.events_command:events", "What HyperPod did and what failed, with its reasons."),
         "connect": CommandEntry(f"{_C}.connect_command:connect", "A shell on a node, by an SSM session or ssh."),
         "delete-cluster": CommandEntry(f"{_C}.cluster_commands:delete_cluster", "Delete the cluster and its nodes."),
@@ -93,11 +95,14 @@ ELSEWHERE = {
 )
 @click.version_option(__version__, prog_name=PROGRAM)
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
-def cli(debug: bool) -> None:
+@click.option("--profile", metavar="NAME", help="Profile of the AWS configuration; default: AWS_PROFILE.")
+def cli(debug: bool, profile: Optional[str]) -> None:
     """Training clusters on Slurm and SageMaker HyperPod.
 
     Storage that stays mounted, jobs that come back, checkpoints that are never wrong.
     """
+    if profile is not None:
+        os.environ["AWS_PROFILE"] = profile
 
 
 def main(argv: Optional[Sequence[str]] = None) -> None:

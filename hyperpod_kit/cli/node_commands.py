@@ -1,4 +1,4 @@
-"""list-cluster-nodes, replace-node and reboot-node."""
+"""replace-node, reboot-node and delete-node."""
 
 from __future__ import annotations
 
@@ -10,58 +10,12 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.options import Cluster, cluster_of_nodes, cluster_options, json_option, resolve_cluster
-from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.options import Cluster, cluster_of_nodes, json_option, resolve_cluster
+from hyperpod_kit.cli.output import data, say
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
     from hyperpod_kit.cluster.nodes import ClusterNode
-
-
-@click.command("list-cluster-nodes")
-@cluster_options
-@json_option
-def list_cluster_nodes(config: Path, cluster: Optional[str], region: Optional[str], as_json: bool) -> None:
-    """Every node with its address and state.
-
-    \b
-    Examples:
-      hyperpod-kit list-cluster-nodes
-      hyperpod-kit list-cluster-nodes --cluster ml --json
-    """
-    from rich import box
-    from rich.table import Table
-
-    from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.nodes import list_nodes
-
-    chosen = resolve_cluster(config, cluster, region)
-    nodes = list_nodes(SageMaker(chosen.region), chosen.name)
-    if as_json:
-        data({"cluster": chosen.name, "nodes": [asdict(node) for node in nodes]})
-        return
-    screen = console()
-    roomy = screen.width >= 120
-    shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
-    shown += ["message"] if any(node.message for node in nodes) else []
-    shape = box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD
-    grid = Table(title=f"nodes of cluster {chosen.name}", title_justify="left", box=shape)
-    for column in shown:
-        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
-    for node in nodes:
-        style = {"Running": "green", "Failure": "bold red"}.get(node.status, "yellow")
-        cells = {
-            "group": cell(node.group),
-            "node": cell(node.instance_id),
-            "address": cell(node.address or "-"),
-            "type": cell(node.instance_type),
-            "state": cell(node.status, style),
-            "launched": cell(node.launched),
-            "message": cell(node.message or "-"),
-        }
-        grid.add_row(*(cells[column] for column in shown))
-    screen.print(grid)
-    say(f"{len(nodes)} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
 
 
 def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,6 +88,33 @@ def reboot_node(
     from hyperpod_kit.cluster.nodes import reboot
 
     verb = Verb(reboot, "restarted", "Restart {}? What runs on them ends.")
+    return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
+
+
+@click.command("delete-node")
+@chosen_nodes
+def delete_node(
+    nodes: tuple[str, ...],
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Delete nodes; none comes in their place. NODE as for replace-node.
+
+    AWS lowers the count of their groups with them. The configuration still has the old one: lower `count` there too,
+    or the next update-cluster makes new nodes.
+
+    \b
+    Examples:
+      hyperpod-kit delete-node worker-group/7 --dry-run
+      hyperpod-kit delete-node i-0123456789abcdef0 --yes
+    """
+    from hyperpod_kit.cluster.nodes import delete
+
+    verb = Verb(delete, "deleted", "Delete {}? Everything on their own disks is lost, and nothing takes their place.")
     return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
 import click
 
+from hyperpod_kit.environment import HPK_CONFIG
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,19 +19,19 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 DEFAULT_CONFIG = "provisioning_parameters.json"
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 
-config_argument = click.argument("config", default=DEFAULT_CONFIG, type=click.Path(path_type=Path))
+config_argument = click.argument("config", default=DEFAULT_CONFIG, envvar=HPK_CONFIG, type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Data on stdout, in JSON.")
 
 
 _cluster_option = click.option(
     "--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."
 )
-_region_option = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")
+region_option = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")
 
 
 def cluster_options(command: Command) -> Command:
     """CONFIG, --cluster and --region: which cluster a command is about."""
-    return config_argument(_cluster_option(_region_option(command)))
+    return config_argument(_cluster_option(region_option(command)))
 
 
 def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, after: str = "") -> Callable[..., Any]:
@@ -51,13 +53,13 @@ def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, aft
             raise click.UsageError("Missing argument 'NODE…'.", context)
         if config is not None:
             context.set_parameter_source("config", click.core.ParameterSource.COMMANDLINE)
-        return command(config=config or Path(DEFAULT_CONFIG), nodes=nodes, **others)
+        return command(config=config or Path(os.environ.get(HPK_CONFIG) or DEFAULT_CONFIG), nodes=nodes, **others)
 
     # Earlier releases had --config here; who wrote it into a script goes on with it.
     earlier = click.option("--config", "earlier", type=click.Path(path_type=Path), hidden=True)
     words = " ".join(filter(None, ("[CONFIG]", after or ("NODE…" if required else "[NODE…]"))))
     nodes = click.argument("nodes", nargs=-1, required=required, metavar=words)
-    return nodes(earlier(_cluster_option(_region_option(with_config))))
+    return nodes(earlier(_cluster_option(region_option(with_config))))
 
 
 class Cluster(NamedTuple):
@@ -73,7 +75,7 @@ def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str])
     from hyperpod_kit.config.load import load
 
     source = click.get_current_context().get_parameter_source("config")
-    written = source not in (None, click.core.ParameterSource.DEFAULT)
+    written = source is click.core.ParameterSource.COMMANDLINE
     if cluster is None and not config.exists():
         raise UsageError(
             f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file"

@@ -6,6 +6,7 @@ bucket or a ledger said is cleaned here; the styles are added to what is clean.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import contextmanager
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-PLAIN_WIDTH = 180
-"""Columns of a table that goes to a file or a pipe: enough that nothing is cut off."""
-
 CELL = 2000
 """Characters of a value in a table: AWS's longest messages fit."""
+
+PLAIN_WIDTH = 10 * CELL
+"""Columns of a table that goes to a file or a pipe: a row is a line there, whatever is in it."""
 
 
 def say(text: str) -> None:
@@ -35,7 +36,12 @@ def say(text: str) -> None:
 def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False) -> None:
     """Words on stdout (`err`: stderr), in a style of ours: what is in them is cleaned first."""
     shown = terminal.lines(text)
-    click.echo(click.style(shown, fg=fg, dim=dim or None) if fg or dim else shown, nl=nl, err=err)
+    click.echo(click.style(shown, fg=fg, dim=dim or None) if (fg or dim) and _coloured() else shown, nl=nl, err=err)
+
+
+def _coloured() -> bool:
+    """What rich asks too, and click does not: https://no-color.org, and a terminal that has none."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def document(made: str) -> None:

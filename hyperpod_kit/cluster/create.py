@@ -83,8 +83,9 @@ def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     changes = update.plan(live, request).changes
     if changes:
         first = changes[0]
+        places = "1 place" if len(changes) == 1 else f"{len(changes)} places"
         raise ClusterError(
-            f"there is a cluster {name} already, and it differs in {len(changes)} places, first "
+            f"there is a cluster {name} already, and it differs in {places}, first "
             f"{first.field} of {first.where}: {first.before} there, {first.after} wanted",
             hint="hyperpod-kit update-cluster --dry-run shows all; or choose another name",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
@@ -20,7 +21,7 @@ _HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)")
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """One node. `address`: its private IPv4 address, empty when AWS does not tell it yet."""
+    """One node. `address`: its private IPv4 address, empty when AWS does not tell it yet; `launched`: in UTC."""
 
     group: str
     instance_id: str
@@ -73,6 +74,11 @@ def reboot(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> 
     return sagemaker.reboot_nodes(cluster, _ids(nodes))
 
 
+def delete(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:
+    """Begin to delete nodes, none of which comes back; as `replace`."""
+    return sagemaker.delete_nodes(cluster, _ids(nodes))
+
+
 def _ids(nodes: Sequence[ClusterNode]) -> list[str]:
     return list(dict.fromkeys(node.instance_id for node in nodes))
 
@@ -96,8 +102,13 @@ def _node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
         status.get("Status", "unknown"),
         status.get("Message", ""),
         address,
-        str(summary.get("LaunchTime", ""))[:19],
+        moment(summary.get("LaunchTime")),
     )
+
+
+def moment(time: Optional[datetime]) -> str:
+    """`2026-01-31 12:00:00Z`; "" for none. botocore gives the times of an answer in the zone of this machine."""
+    return time.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ") if time else ""
 
 
 def _host_address(summary: dict[str, Any]) -> str:

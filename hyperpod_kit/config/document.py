@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import select
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,8 @@ from hyperpod_kit.errors import ConfigError, UsageError
 
 LARGEST = 4 << 20
 """Bytes of a configuration: ten thousand users and their comments."""
+
+PIPE_SECONDS = 10
 
 YAML = (".yaml", ".yml")
 
@@ -77,7 +82,10 @@ def read_text(path: Path, text: str) -> tuple[Any, SourceMap]:
 def _text(path: Path) -> str:
     """The file's text. No more is read than a configuration can have, whatever the file is."""
     try:
-        with path.open("rb") as file:
+        # Not waiting: a pipe that nobody writes to would never be open.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if stat.S_ISFIFO(os.fstat(file.fileno()).st_mode):
+                _await_words(path, file.fileno())
             data = file.read(LARGEST + 1)
         if len(data) > LARGEST:
             raise UsageError(f"{path} has more than {LARGEST >> 20} MiB: that is no configuration")
@@ -91,6 +99,15 @@ def _text(path: Path) -> str:
         ) from err
     except (OSError, ValueError) as err:
         raise UsageError(f"cannot read {path}: {err}") from err
+
+
+def _await_words(path: Path, pipe: int) -> None:
+    """What a shell gives for `<(…)` is a pipe too; what comes through it may take a while. Raises UsageError."""
+    asked = select.poll()
+    asked.register(pipe, select.POLLIN)
+    if not asked.poll(PIPE_SECONDS * 1000):
+        raise UsageError(f"{path} is a pipe, and nothing has come through it within {PIPE_SECONDS} s")
+    os.set_blocking(pipe, True)
 
 
 def _json(path: Path, text: str) -> tuple[Any, SourceMap]:

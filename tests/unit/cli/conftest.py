@@ -27,6 +27,7 @@ class Control:
         self.script: list[tuple[str, Mapping[str, int], str]] = []
         self.replaced: list[str] = []
         self.rebooted: list[str] = []
+        self.deleted: list[str] = []
         self.updates: list[dict[str, Any]] = []
         self.busy: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
@@ -59,7 +60,11 @@ class Control:
         return {**answer, "FailureMessage": failure} if failure else answer
 
     def list_clusters(self) -> list[dict[str, Any]]:
-        return []
+        status = self._step(take=False)[0]
+        return [
+            {"ClusterArn": ARN, "ClusterName": name, "CreationTime": 1767225600.0, "ClusterStatus": status}
+            for name in self.clusters
+        ]
 
     def list_cluster_nodes(self, name: str) -> list[dict[str, Any]]:
         request = self._find(name)
@@ -112,6 +117,17 @@ class Control:
             if node not in known
         ]
         return {"Successful": [node for node in ids if node in known], "Failed": refused}
+
+    def batch_delete_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._find(request["ClusterName"])
+        free = [node for node in request["NodeIds"] if node not in self.busy]
+        self.deleted += free
+        refused = [
+            {"NodeId": node, "Code": "NodeIdInUse", "Message": "another operation works on it"}
+            for node in request["NodeIds"]
+            if node in self.busy
+        ]
+        return {"Successful": free, "Failed": refused}
 
     def batch_reboot_cluster_nodes(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._find(request["ClusterName"])

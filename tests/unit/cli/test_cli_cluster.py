@@ -155,7 +155,7 @@ def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: H
     file.write_text(file.read_text().replace('"count": 3', '"count": 4'))
     other = hk("create-cluster")
     assert other.code == 1
-    assert "differs in 1 places, first InstanceCount of worker-group: 3 there, 4 wanted" in other.err
+    assert "differs in 1 place, first InstanceCount of worker-group: 3 there, 4 wanted" in other.err
     cloud.control.script = [("Failed", {}, "no capacity")]
     failed = hk("create-cluster")
     assert failed.code == 1 and "it is Failed: no capacity\nhint: hyperpod-kit delete-cluster" in failed.err

@@ -1,0 +1,117 @@
+"""list-clusters and list-cluster-nodes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Optional
+
+import click
+
+from hyperpod_kit.cli.options import cluster_options, json_option, region_option, resolve_cluster
+from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.errors import UsageError
+
+_STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Failed": "bold red"}
+
+
+@click.command("list-clusters")
+@region_option
+@json_option
+def list_clusters(region: Optional[str], as_json: bool) -> None:
+    """Every HyperPod cluster of the account in one region.
+
+    \b
+    Examples:
+      hyperpod-kit list-clusters
+      hyperpod-kit list-clusters --region us-west-2 --json
+    """
+    from rich.table import Table
+
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.clusters import list_all
+
+    sagemaker = SageMaker(region)
+    found = list_all(sagemaker)
+    if as_json:
+        data({"region": sagemaker.region, "clusters": [asdict(one) for one in found]})
+        return
+    grid = Table(title=f"clusters in {sagemaker.region}", title_justify="left")
+    for column in ("cluster", "status", "created", "arn"):
+        grid.add_column(column, overflow="fold")
+    for one in found:
+        grid.add_row(
+            cell(one.name), cell(one.status, _STYLES.get(one.status, "yellow")), cell(one.created), cell(one.arn)
+        )
+    if found:
+        console().print(grid)
+    say(f"{len(found)} clusters in {sagemaker.region}")
+
+
+@click.command("list-cluster-nodes")
+@cluster_options
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="Of this instance group; may be repeated.")
+@click.option(
+    "--state", "states", metavar="STATE", multiple=True, help="In this state, such as Failure; may be repeated."
+)
+@json_option
+def list_cluster_nodes(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    groups: tuple[str, ...],
+    states: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Every node with its address and state.
+
+    \b
+    Examples:
+      hyperpod-kit list-cluster-nodes
+      hyperpod-kit list-cluster-nodes --cluster ml --json
+      hyperpod-kit list-cluster-nodes --group workers --state Failure --state Pending
+    """
+    from rich import box
+    from rich.table import Table
+
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster.nodes import list_nodes
+
+    chosen = resolve_cluster(config, cluster, region)
+    every = list_nodes(SageMaker(chosen.region), chosen.name)
+    for name in sorted(set(groups) - {node.group for node in every}):
+        raise UsageError(
+            f"cluster {chosen.name} has no node in a group `{name}`: expected one of "
+            f"{', '.join(sorted({node.group for node in every})) or 'none'}"
+        )
+    wanted = {state.casefold() for state in states}
+    nodes = [
+        node
+        for node in every
+        if (not groups or node.group in groups) and (not wanted or node.status.casefold() in wanted)
+    ]
+    if as_json:
+        data({"cluster": chosen.name, "nodes": [asdict(node) for node in nodes]})
+        return
+    screen = console()
+    roomy = screen.width >= 120
+    shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
+    shown += ["message"] if any(node.message for node in nodes) else []
+    shape = box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD
+    grid = Table(title=f"nodes of cluster {chosen.name}", title_justify="left", box=shape)
+    for column in shown:
+        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
+    for node in nodes:
+        cells = {
+            "group": cell(node.group),
+            "node": cell(node.instance_id),
+            "address": cell(node.address or "-"),
+            "type": cell(node.instance_type),
+            "state": cell(node.status, _STYLES.get(node.status, "yellow")),
+            "launched": cell(node.launched),
+            "message": cell(node.message or "-"),
+        }
+        grid.add_row(*(cells[column] for column in shown))
+    screen.print(grid)
+    among = f" of {len(every)}" if groups or wanted else ""
+    say(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")

@@ -83,13 +83,15 @@ def bench(
         index = build(sources, folder).index
         paths = [index.file(number).path for number in range(index.files)]
         stored = sum(index.file(number).size for number in range(index.files))
+        count = min(limit, index.samples) // batch * batch
+        mean = index.bytes // max(1, index.samples)
         turns: list[Turn] = []
         if forget_pages(paths):
             turns.append(Turn("sequential read, cold", index.samples, stored, partial(read_all, paths), paths))
+            raw = partial(take_of, partial(raw_loader, index, batch), count)
+            turns.append(Turn("ElasticLoader, not decoded, cold", count, count * mean, raw, paths))
         turns.append(Turn("index, cold", index.samples, stored, partial(index_again, sources), paths))
         yield from measured(turns, passes, say)
-        count = min(limit, index.samples) // batch * batch
-        mean = index.bytes // max(1, index.samples)
         data = IndexedDataset(index)
         yield timed("first batch", batch, batch * mean, lambda: next(iter(ElasticLoader(data, batch, collate_fn=list))))
         plain = set(index.formats) == {"lines"} and not any(path.startswith("s3://") for path in paths)
@@ -106,7 +108,11 @@ def bench(
             place = os.path.join(folder, rival.module)
             os.mkdir(place)
             say(f"a copy for {rival.name}")
-            rival.prepare(paths, place)
+            try:
+                rival.prepare(paths, place)
+            except Exception as err:  # of its library, which may not even be whole
+                yield BenchRow(f"{rival.name}: {said_of(err)}", 0, 0, 0.0)
+                continue
             turns += [
                 Turn(
                     f"{rival.name}, {number} workers",
@@ -172,12 +178,17 @@ def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iter
             try:
                 seconds[turn.what].append(timed(turn.what, 0, 0, turn.work).seconds)
             except Exception as err:
-                failed[turn.what] = f"{type(err).__name__}: {str(err).strip().splitlines()[0][:200]}"
+                failed[turn.what] = said_of(err)
     for turn in turns:
         if turn.what in failed:
             yield BenchRow(f"{turn.what}: {failed[turn.what]}", 0, 0, 0.0)
         else:
             yield BenchRow(turn.what, turn.samples, turn.bytes, statistics.median(seconds[turn.what]))
+
+
+def said_of(err: Exception) -> str:
+    """The first line of an error."""
+    return f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:200]}"
 
 
 def loaders(
@@ -189,6 +200,11 @@ def loaders(
         yield "plain DataLoader", lambda: DataLoader(PlainLines(index, count), batch, **options)
     yield "ElasticLoader", lambda: ElasticLoader(IndexedDataset(index), batch, **options)
     yield "ElasticLoader, not decoded", lambda: ElasticLoader(IndexedDataset(index, decode=False), batch, **options)
+
+
+def raw_loader(index: SampleIndex, batch: int) -> ElasticLoader:
+    """Bytes of samples, by a data set that has nothing in memory."""
+    return ElasticLoader(IndexedDataset(index, decode=False), batch, collate_fn=list)
 
 
 def index_again(sources: list[str]) -> None:

@@ -16,6 +16,7 @@ from hyperpod_kit.data.ahead import ComingSamples
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
 from hyperpod_kit.data.bijection import mixed
 from hyperpod_kit.data.ledger import SampleLedger
+from hyperpod_kit.data.mix import data_digest
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
@@ -73,7 +74,7 @@ class ElasticLoader(DataLoader[Any]):
         self._stuck = float(options.pop("timeout", 0) or STUCK)
         if options.get("num_workers"):
             options["timeout"] = min(LOOK, self._stuck)
-        self._data = str(getattr(getattr(dataset, "index", None), "data", ""))
+        self._data = data_digest(dataset)
         self._epochs = epochs
         self._fillers = 0
         self._jumped = True

@@ -5,12 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.reading.bounded import ANSWER
+from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
+from hyperpod_kit.data.reading.ranges import RangeReader
+from hyperpod_kit.data.reading.windows import MEMORY
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.system import atomic_file
 
@@ -50,11 +55,29 @@ def _write_index(stream: BinaryIO, lengths: npt.NDArray[np.int32], kind: np.dtyp
     stream.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
 
 
-class MegatronTokens:
-    """The documents of a data set by their numbers, int64. For PackedDataset: `encode` is the identity, `lengths` are
-    the data set's own. Raises DataError for what is none, or is not whole."""
+class TokensFile(NamedTuple):
+    """The `.bin` as it was when it was opened first: one that changes while training reads it is refused."""
 
-    def __init__(self, prefix: str) -> None:
+    path: str
+    size: int
+    mtime_ns: int
+
+
+class MegatronTokens:
+    """The documents of a data set by their numbers, int64. For PackedDataset: `encode` is None, `lengths` are the data
+    set's own. Read as IndexedDataset reads: `patience`, `answer`, `elsewhere` and `memory` are explained there.
+
+    Raises DataError for what is no data set, or is not whole; in training ChangedFile and DataUnavailable."""
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        memory: int = MEMORY,
+        patience: float = PATIENCE,
+        answer: float = ANSWER,
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> None:
         self.prefix = prefix
         try:
             with open(f"{prefix}.idx", "rb") as stream:
@@ -63,19 +86,23 @@ class MegatronTokens:
                     raise DataError(f"{prefix}.idx is no index of Megatron's", hint="hyperpod-kit data tokenize")
                 version, code, count, _ = struct.unpack("<QBQQ", head[len(_MAGIC) :])
                 rest = stream.read(12 * count)
-        except FileNotFoundError:
-            raise DataError(f"there is no {prefix}.idx", hint="hyperpod-kit data tokenize") from None
+            found = os.stat(f"{prefix}.bin")
+        except FileNotFoundError as err:
+            raise DataError(f"there is no {err.filename}", hint="hyperpod-kit data tokenize") from None
         if version != 1 or code not in _CODES or len(rest) != 12 * count:
             raise DataError(f"{prefix}.idx: version {version}, type {code}, {len(rest)} bytes for {count} documents")
         self.lengths = np.frombuffer(rest, "<i4", count)
         self._pointers = np.frombuffer(rest, "<i8", count, 4 * count)
         self._kind = np.dtype(_CODES[code])
-        size = os.path.getsize(f"{prefix}.bin")
         wanted = int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize
-        if size != wanted:
-            raise DataError(f"{prefix}.bin has {size} bytes, expected {wanted}")
+        if found.st_size != wanted:
+            raise DataError(f"{prefix}.bin has {found.st_size} bytes, expected {wanted}")
+        if count and (int(self.lengths.min()) < 0 or not _fit(self._pointers, self.lengths, self._kind, wanted)):
+            raise DataError(f"{prefix}.idx: documents that do not lie in {prefix}.bin")
         self.data = hashlib.blake2b(rest, digest_size=16).hexdigest()
-        self._tokens: npt.NDArray[Any] | None = None
+        self._file = TokensFile(f"{prefix}.bin", found.st_size, found.st_mtime_ns)
+        self._reading = (memory, patience, dict(elsewhere or {}), answer)
+        self._ranges: RangeReader | None = None
 
     @property
     def index(self) -> MegatronTokens:
@@ -91,14 +118,23 @@ class MegatronTokens:
         return len(self.lengths)
 
     def __getitem__(self, number: int) -> npt.NDArray[np.int64]:
-        if self._tokens is None:
-            self._tokens = np.memmap(f"{self.prefix}.bin", self._kind, "r") if len(self) else np.zeros(0, self._kind)
-        begin = int(self._pointers[number]) // self._kind.itemsize
-        return self._tokens[begin : begin + int(self.lengths[number])].astype(np.int64)
+        return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-        """Several documents."""
-        return [self[number] for number in numbers]
+        """Several documents, in the order asked for."""
+        if self._ranges is None:
+            memory, patience, elsewhere, answer = self._reading
+            self._ranges = RangeReader(PatientFiles(patience, elsewhere, answer=answer), memory)
+        asked = np.asarray(numbers, dtype=np.int64)
+        lengths = self.lengths[asked].astype(np.int64) * self._kind.itemsize
+        found = self._ranges.several(lambda _: self._file, np.zeros_like(asked), self._pointers[asked], lengths)
+        return [np.frombuffer(data, self._kind).astype(np.int64) for data in found]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tokens": None}
+        return {**self.__dict__, "_ranges": None}
+
+
+def _fit(pointers: Numbers, lengths: npt.NDArray[np.int32], kind: np.dtype[Any], size: int) -> bool:
+    """Whether each document lies inside a file of so many bytes."""
+    ends = pointers + lengths.astype(np.int64) * kind.itemsize
+    return int(pointers.min()) >= 0 and int(ends.max()) <= size

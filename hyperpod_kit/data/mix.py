@@ -18,7 +18,8 @@ ROUND = 1000
 class MixOrder:
     """Samples of several orders by their shares. An epoch of the mix is `samples` long, and orders go on over its end.
 
-    The numbers are those of a MixDataset: each data set's begin where the ones before it end.
+    The numbers are those of a MixDataset: each data set's begin where the ones before it end. Windows, which are
+    numbered over all epochs, go on behind the last of them, in turn.
     """
 
     def __init__(self, orders: Sequence[SampleOrder], shares: Sequence[float], *, samples: int, seed: int = 0) -> None:
@@ -28,7 +29,7 @@ class MixOrder:
         self._orders = tuple(orders)
         self._seed = seed
         self.counts = _counts(shares)
-        self._firsts = np.cumsum([0, *(order.samples for order in orders)])[:-1]
+        *self._firsts, self._total = np.cumsum([0, *(order.samples for order in orders)]).tolist()
 
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
@@ -54,7 +55,8 @@ class MixOrder:
             for one in np.unique(epochs).tolist():
                 here = epochs == one
                 inside[here] = order.at(one, place[here] % order.samples)
-            found[mine] = inside + self._firsts[number]
+            later = (inside - order.samples) * len(self._orders) + number + self._total
+            found[mine] = np.where(inside < order.samples, inside + self._firsts[number], later)
         return found
 
 
@@ -81,6 +83,11 @@ class MixDataset:
         """See IndexedDataset."""
         return all(getattr(one, "decodes", False) for one in self.datasets.values())
 
+    @property
+    def digest(self) -> str:
+        """What says which data this is, of all of them; "" for those that do not say it."""
+        return " ".join(f"{name}:{data_digest(one)}" for name, one in self.datasets.items())
+
     def __len__(self) -> int:
         return int(self._firsts[-1])
 
@@ -90,7 +97,9 @@ class MixDataset:
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Several samples, in the order asked for."""
         asked = np.asarray(numbers, dtype=np.int64)
-        which = np.searchsorted(self._firsts, asked, side="right") - 1
+        later, turn = np.divmod(asked - len(self), len(self.datasets))
+        which = np.where(asked < len(self), np.searchsorted(self._firsts, asked, side="right") - 1, turn)
+        asked = np.where(asked < len(self), asked, self._firsts[which + 1] + later)
         found: list[Any] = [None] * len(asked)
         for number, dataset in enumerate(self.datasets.values()):
             mine = np.flatnonzero(which == number)
@@ -100,3 +109,10 @@ class MixDataset:
             for place, sample in zip(mine.tolist(), samples, strict=True):
                 found[place] = sample
         return found
+
+
+def data_digest(dataset: Any) -> str:
+    """What says which data a data set has: of an index its digest, "" where nothing does."""
+    if isinstance(dataset, MixDataset):
+        return dataset.digest
+    return str(getattr(getattr(dataset, "index", None), "data", ""))

@@ -6,6 +6,7 @@ made by any rank at any time, and a resume is as exact as with single samples.
 
 from __future__ import annotations
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -25,10 +26,11 @@ _DOCUMENTS_KEPT = 1024
 class WindowOrder:
     """Windows by their number since the first epoch: which documents are in them, the data set works out."""
 
-    def __init__(self, windows: int, documents: SampleOrder, window: int) -> None:
+    def __init__(self, windows: int, documents: SampleOrder, window: int, lengths: str) -> None:
         self.samples = windows
         self._documents = documents
         self._window = window
+        self._lengths = lengths
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
         """See SampleOrder: a number says its epoch too."""
@@ -37,7 +39,8 @@ class WindowOrder:
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
         documents = self._documents.described()
-        return {**documents, "documents": documents["samples"], "samples": self.samples, "window": self._window}
+        own = {"samples": self.samples, "window": self._window, "lengths": self._lengths}
+        return {**documents, "documents": documents["samples"], **own}
 
 
 class PackedDataset:
@@ -45,13 +48,14 @@ class PackedDataset:
     fill a last window are left out of it; a document may go on in the next window.
 
     `dataset`: an IndexedDataset with its `lengths` (see `lengths_of`; what has none is left out), or MegatronTokens
-    with `encode=list` and lengths of its own. Give the loader `order=packed.windows`.
+    with lengths of its own. `encode`: None where the samples are tokens already. Give the loader
+    `order=packed.windows`.
     """
 
     def __init__(
         self,
         dataset: Any,
-        encode: Encode,
+        encode: Encode | None,
         lengths: npt.NDArray[np.uint32],
         *,
         window: int,
@@ -70,7 +74,9 @@ class PackedDataset:
         self._lengths = lengths
         self._window = window
         self._order = order
-        self.windows = WindowOrder(self.tokens // window, order, window)
+        # Of other lengths, another tokenizer's for one, a window of this number has other tokens.
+        digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<u4").tobytes(), digest_size=16).hexdigest()
+        self.windows = WindowOrder(self.tokens // window, order, window, digest)
         self._epochs: OrderedDict[int, tuple[Numbers, Numbers]] = OrderedDict()
         self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
 
@@ -119,7 +125,7 @@ class PackedDataset:
     def _fetch(self, documents: Sequence[int]) -> None:
         missing = [one for one in dict.fromkeys(documents) if one not in self._encoded]
         for document, sample in zip(missing, self._dataset.__getitems__(missing), strict=True):
-            tokens = np.asarray(self._encode(sample), dtype=np.int64)
+            tokens = np.asarray(sample if self._encode is None else self._encode(sample), dtype=np.int64)
             if len(tokens) != int(self._lengths[document]):
                 raise DataError(
                     f"document {document} has {len(tokens)} tokens, and was counted with {self._lengths[document]}",

@@ -11,13 +11,11 @@ import numpy as np
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests, newlines
 from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.reading.ranges import RangeReader
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
-from hyperpod_kit.data.reading.windows import ReadWindows
 from hyperpod_kit.errors import ChangedFile
 
 LONGEST = (1 << 32) - 1
-_AHEAD = 1 << 20
-_REMEMBERED = 4096
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
@@ -54,14 +52,8 @@ def between(ends: Any) -> tuple[Any, Any]:
     return starts, ends - starts
 
 
-class LineReader:
-    """Single lines by ranges, and a hint for what lies around them."""
-
-    def __init__(self, files: SourceFiles, memory: int) -> None:
-        self._files = files
-        self.windows = ReadWindows(files, memory)
-        self._hinted: dict[tuple[str, int], None] = {}
-        self._begun = False
+class LineReader(RangeReader):
+    """Single lines by ranges."""
 
     def records(
         self, file: Callable[[int], Any], numbers: Numbers, starts: Numbers, lengths: Numbers
@@ -70,33 +62,11 @@ class LineReader:
         found = self.windows.find(file, numbers, starts, lengths)
         if all(found):
             return _without_ends(found) if self.windows.carriage_returns else found
-        missing = [n for n, data in enumerate(found) if not data]
-        places = [(file(int(numbers[n])), int(starts[n]), int(lengths[n])) for n in missing]
-        if not self._begun:
-            # Where training goes on, nothing is fetched but what the first batch is made of, side by side.
-            for place in places:
-                self._files.will_need(*place)
-        elif len(missing) > 1 and self._files.by_others:
-            self._files.prepare(places)
-        others = list(found)
-        for n, place in zip(missing, places, strict=True):
-            others[n] = self._read(*place, hint=self._begun)
-        self._begun = True
-        return _without_ends(others)
+        return _without_ends(self.completed(found, file, numbers, starts, lengths))
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
-        return _without_ends([self._read(file, start, length)])[0]
-
-    def _read(self, file: Any, start: int, length: int, *, hint: bool = True) -> bytes:
-        around = (file.path, start // _AHEAD)
-        if hint and around not in self._hinted and not file.path.startswith("s3://"):
-            # Samples of a block come soon and in another order, which no read-ahead of the kernel would guess.
-            self._files.will_need(file, around[1] * _AHEAD, _AHEAD + length)
-            self._hinted[around] = None
-            if len(self._hinted) > _REMEMBERED:
-                del self._hinted[next(iter(self._hinted))]
-        return self._files.read(file, start, length)
+        return _without_ends([self.one(file, start, length)])[0]
 
 
 def _without_ends(lines: Sequence[bytes]) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +15,12 @@ from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 
+log = logging.getLogger("hyperpod_kit.data")
+
 _MOST_FILES = 64
+_GONE_KNOWN = 1024
+_AGAIN = 16
+"""Row groups that are decoded a second time, until it is said."""
 
 
 def _opened(read: Callable[[int, int], bytes], size: int) -> Any:
@@ -53,6 +59,8 @@ class ParquetReader:
         self._opened: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
         self._kept = 0
+        self._gone: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._again = 0
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """One row: column -> value."""
@@ -80,11 +88,31 @@ class ParquetReader:
         if found is None:
             found = self._groups[key] = self._file(file)[0].read_row_group(number, use_threads=False).combine_chunks()
             self._kept += found.nbytes
+            if key in self._gone:
+                self._decoded_again(found)
             while self._kept > self._memory and len(self._groups) > 1:
-                self._kept -= self._groups.popitem(last=False)[1].nbytes
+                let_go, group = self._groups.popitem(last=False)
+                self._kept -= group.nbytes
+                self._gone[let_go] = None
+                if len(self._gone) > _GONE_KNOWN:
+                    self._gone.popitem(last=False)
         else:
             self._groups.move_to_end(key)
         return found
+
+    def _decoded_again(self, group: Any) -> None:
+        """Say it once: nothing fails, and training waits for what was thrown away."""
+        self._again += 1
+        if self._again == _AGAIN:
+            lanes = max(1, self._memory // max(1, 2 * group.nbytes))
+            log.warning(
+                "row groups of Parquet of about %.1f MiB are decoded again and again, as memory=%d holds too few of "
+                "them: give the loader order=ShuffledOrder(len(data), seed, block=%d, lanes=%d), or more memory",
+                group.nbytes / (1 << 20),
+                self._memory,
+                group.num_rows,
+                lanes,
+            )
 
 
 def reader(files: SourceFiles, memory: int) -> RecordReader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -83,6 +84,9 @@ class SourceFiles:
         data = self._ready.pop((facts.path, offset, length), None) if self._ready else None
         if data is None:
             data = self._file(facts).read(offset, length)
+        if len(data) < length and len(data) < facts.size - offset:
+            # A sample that is cut short would be a sample, too. Opened again, a file that was cut says that it changed.
+            raise OSError(errno.EIO, f"{len(data)} bytes came at {offset}, expected {length}", facts.path)
         self.bytes_read += len(data)
         return data
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import filecmp
 import json
+import os
+import pickle
 import random
 import struct
 
@@ -14,7 +16,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.megatron import MegatronTokens, write
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -90,12 +92,26 @@ def test_windows_out_of_megatrons_files(tmp_path):
     write(str(tmp_path / "c"), documents, 300)
     tokens = MegatronTokens(str(tmp_path / "c"))
     order = ShuffledOrder(len(tokens), 3, tokens.block_for())
-    packed = PackedDataset(tokens, list, tokens.lengths, window=10, order=order)
+    packed = PackedDataset(tokens, None, tokens.lengths, window=10, order=order)
     found = [
         int(one) for batch in ElasticLoader(packed, 3, order=packed.windows, last="drop") for one in batch.flatten()
     ]
     wanted = [token for n in order.at(0, np.arange(200)).tolist() for token in documents[n]]
     assert found == wanted[: len(found)] and len(wanted) - len(found) < 40
+
+
+def test_megatrons_files_are_read_as_other_files_are(tmp_path):
+    """Across the repair of a mount, and not when they have changed: a mapping of them would end the trainer."""
+    write(str(tmp_path / "c"), [[n] * 30_000 for n in range(4)], 300)
+    tokens, hasty = MegatronTokens(str(tmp_path / "c")), MegatronTokens(str(tmp_path / "c"), patience=0)
+    assert [set(one.tolist()) for one in tokens.__getitems__([3, 0])] == [{3}, {0}]
+    os.rename(tmp_path / "c.bin", tmp_path / "gone")
+    with pytest.raises(DataUnavailable, match=r"c\.bin, at 180000: .*No such file"):
+        pickle.loads(pickle.dumps(hasty))[3]
+    os.rename(tmp_path / "gone", tmp_path / "c.bin")
+    os.truncate(tmp_path / "c.bin", 60_001)
+    with pytest.raises(ChangedFile, match="expected 240000 bytes"):
+        tokens[2]
 
 
 def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
@@ -107,6 +123,15 @@ def test_what_is_no_data_set_of_megatrons_is_said(tmp_path):
     write(str(tmp_path / "c"), [[1, 2]], 10)
     (tmp_path / "c.bin").write_bytes(b"1")
     with pytest.raises(DataError, match="has 1 bytes, expected 4"):
+        MegatronTokens(str(tmp_path / "c"))
+    (tmp_path / "c.bin").unlink()
+    with pytest.raises(DataError, match=r"there is no .*c\.bin"):
+        MegatronTokens(str(tmp_path / "c"))
+    write(str(tmp_path / "c"), [[1, 2], [3]], 10)
+    index = bytearray((tmp_path / "c.idx").read_bytes())
+    struct.pack_into("<q", index, 34 + 2 * 4 + 8, 1 << 40)  # where the second document begins
+    (tmp_path / "c.idx").write_bytes(index)
+    with pytest.raises(DataError, match="do not lie in"):
         MegatronTokens(str(tmp_path / "c"))
 
 
@@ -136,6 +161,7 @@ def test_bench_says_what_this_machine_does(tmp_path, capsys):
     found = {row["what"]: row for row in json.loads(capsys.readouterr().out)}
     assert found["ElasticLoader, 1 workers"]["samples"] == found["plain DataLoader, 0 workers"]["samples"] == 128
     assert found["index, cold"]["bytes"] == 3 * 200 * 1024
+    assert found["ElasticLoader, not decoded, cold"]["samples"] == 128
     assert 0 < found["resume to the first batch"]["bytes"] < 128 * 2000
     assert run(["data", "bench", str(tmp_path / "c"), "--workers", "many"]) == 2
 
@@ -154,10 +180,15 @@ class Failing(Fast):
     def loader(self, paths, folder, batch, workers):
         raise OSError("no shared memory")
 
+class Broken(Fast):
+    name, module = "broken", "re"
+    def prepare(self, paths, folder):
+        raise ImportError
+
 class Absent(Fast):
     name, module = "absent", "hpk_no_such_module"
 
-RIVALS = (Fast, Failing, Absent)
+RIVALS = (Fast, Failing, Broken, Absent)
 """
 
 
@@ -168,7 +199,8 @@ def test_bench_beside_other_loaders(tmp_path, capsys):
     words = ["--samples", "64", "--workers", "0", "--passes", "3", "--rivals", str(tmp_path / "rivals.py")]
     assert run(["data", "bench", str(tmp_path / "c"), *words]) == 0
     said = capsys.readouterr()
-    assert "absent: not installed\n" in said.out and "failing, 0 workers: OSError: no shared memory\n" in said.out
+    assert "absent: not installed\n" in said.out and "broken: ImportError: \n" in said.out
+    assert "failing, 0 workers: OSError: no shared memory\n" in said.out
     assert "fast, 0 workers" in said.out and "fast, 0 workers: 3 of 3" in said.err
     assert run(["data", "bench", str(tmp_path / "c"), "--rivals", str(tmp_path / "none.py")]) == 2
     assert run(["data", "bench", str(tmp_path / "c"), "--passes", "0"]) == 2

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import tarfile
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
 from hyperpod_kit.data.formats import compressed
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.errors import BadRecord, DataError
@@ -194,6 +195,32 @@ def test_ten_thousand_row_groups(tmp_path):
     before = data.bytes_read
     data[5001]
     assert data.bytes_read == before < size, "one row group and the file's footer, not the file"
+
+
+def test_large_row_groups_are_decoded_once_in_blocks_of_their_size(tmp_path, caplog, monkeypatch):
+    """In the default order they are decoded again and again where few of them fit into memory: that is said, with the
+    order in which they are not."""
+    pyarrow, parquet = parquet_modules()
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for part in range(2):
+        table = pyarrow.table({"n": [part * 1000 + n for n in range(1000)], "text": ["x" * 200] * 1000})
+        parquet.write_table(table, folder / f"{part}.parquet", row_group_size=100)
+    decoded = []
+    real = parquet.ParquetFile.read_row_group
+    monkeypatch.setattr(
+        parquet.ParquetFile, "read_row_group", lambda *asked, **how: decoded.append(asked[1]) or real(*asked, **how)
+    )
+    data = indexed(folder, memory=100_000)
+    order = ShuffledOrder(len(data), 1, block=16)
+    assert len({row["n"] for batch in ElasticLoader(data, 50, order=order, collate_fn=list) for row in batch}) == 2000
+    assert len(decoded) > 200
+    assert re.findall(r"block=(\d+), lanes=(\d+)", caplog.text) == [("100", "2")], "once"
+    decoded.clear()
+    data = indexed(folder, memory=100_000)
+    order = ShuffledOrder(len(data), 1, block=100, lanes=2)
+    assert len({row["n"] for batch in ElasticLoader(data, 50, order=order, collate_fn=list) for row in batch}) == 2000
+    assert sorted(decoded) == sorted([*range(10), *range(10)])
 
 
 def test_what_is_no_parquet_is_said(tmp_path):

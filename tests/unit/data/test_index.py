@@ -113,6 +113,16 @@ def test_a_changed_file_is_refused_with_both_fingerprints(tmp_path):
     assert f"{(then.st_mtime_ns + 1000) / 1e9:.6f}" in str(caught.value)
 
 
+def test_a_file_that_is_cut_while_it_is_open_gives_no_shorter_samples(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo three four\n")
+    data = indexed(tmp_path)
+    assert data[0] == "one"
+    os.truncate(path, 8)
+    with pytest.raises(ChangedFile, match=r"expected 19 bytes.*found 8 bytes"):
+        data[1]
+
+
 def test_moved_sources_are_the_same_data(tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "a.txt").write_text("one\ntwo\n")

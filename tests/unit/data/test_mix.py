@@ -7,8 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from hyperpod_kit.data import ElasticLoader, MixDataset, MixOrder, ShuffledOrder
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, MixDataset, MixOrder, PackedDataset, ShuffledOrder
+from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.mix import ROUND
+from hyperpod_kit.errors import CheckpointError
 
 
 @pytest.mark.parametrize(
@@ -43,6 +45,42 @@ def test_in_the_loader():
     order = MixOrder([ShuffledOrder(20), ShuffledOrder(30)], [0.25, 0.75], samples=1000)
     found = Counter(one[0] for batch in ElasticLoader(data, 10, order=order, collate_fn=list) for one in batch)
     assert found == {"a": 250, "b": 750}
+
+
+def test_windows_over_several_epochs_are_each_parts_own():
+    """Windows are numbered over all epochs: none of a part is taken for one of another."""
+    parts = {}
+    for name, first in (("a", 0), ("b", 1000)):
+        documents = [np.arange(first, first + 1 + n) for n in range(20)]
+        lengths = np.array([len(one) for one in documents], np.uint32)
+        order = ShuffledOrder(20, seed=first, block=4, lanes=2)
+        parts[name] = PackedDataset(Documents(documents), None, lengths, window=7, order=order)
+    orders = [one.windows for one in parts.values()]
+    order = MixOrder(orders, [1, 3], samples=1000)
+    received = [one for batch in ElasticLoader(MixDataset(parts), 10, order=order, collate_fn=list) for one in batch]
+    for name, share in (("a", 250), ("b", 750)):
+        mine = [tuple(one.tolist()) for one in received if (one[0] >= 1000) == (name == "b")]
+        wanted = [tuple(parts[name][number].tolist()) for number in range(share)]
+        assert Counter(mine) == Counter(wanted)
+
+
+def test_a_position_in_a_mix_of_other_data_is_refused(tmp_path):
+    states = []
+    for text in ("one\ntwo\n", "ONE\nTWO\n"):
+        (tmp_path / "a.txt").write_text(text)
+        data = MixDataset({"a": IndexedDataset(build([str(tmp_path / "a.txt")], str(tmp_path / text[:3])).index)})
+        loader = ElasticLoader(data, 1, order=MixOrder([ShuffledOrder(2)], [1], samples=10))
+        states.append(loader.state_dict())
+    loader.load_state_dict(states[1])
+    with pytest.raises(CheckpointError, match="data: "):
+        loader.load_state_dict(states[0])
+
+
+class Documents(list):
+    index = None
+
+    def __getitems__(self, numbers):
+        return [self[number] for number in numbers]
 
 
 def test_shares_that_cannot_be_are_refused():

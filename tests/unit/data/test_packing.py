@@ -110,6 +110,18 @@ def test_another_window_is_another_order(packed):
         ElasticLoader(made := packed(window=8), 2, order=made.windows).load_state_dict(state)
 
 
+def test_windows_of_other_lengths_are_another_order(packed):
+    """As many windows, and other tokens in them: another tokenizer, or another filter."""
+    made = packed(window=16)
+    state = ElasticLoader(made, 2, order=made.windows).state_dict()
+    lengths = np.array(made._lengths)
+    lengths[[0, 1]] = lengths[[1, 0]]
+    assert (lengths != made._lengths).any()
+    other = PackedDataset(made._dataset, made._encode, lengths, window=16, order=made._order)
+    with pytest.raises(CheckpointError, match="lengths: "):
+        ElasticLoader(other, 2, order=other.windows).load_state_dict(state)
+
+
 def test_padding_to_a_length():
     tokens, mask = padded([5, 6, 7], 5, 9)
     assert tokens.tolist() == [5, 6, 7, 9, 9] and mask.tolist() == [1, 1, 1, 0, 0]

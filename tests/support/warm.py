@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from functools import lru_cache
@@ -59,6 +60,7 @@ class Program:
         self.stdout: TextIO = os.fdopen(reader)
         self.pid = self._number()
         self.returncode: Optional[int] = None
+        self._ended = threading.Lock()
 
     def _number(self) -> int:
         data = self._end.recv(4)
@@ -68,7 +70,7 @@ class Program:
 
     def poll(self) -> Optional[int]:
         if self.returncode is None and select.select([self._end], [], [], 0)[0]:
-            self.returncode = self._number()
+            self._end_of_it()
         return self.returncode
 
     def wait(self, timeout: float = 200.0) -> int:
@@ -76,8 +78,15 @@ class Program:
         if self.returncode is None:
             if not select.select([self._end], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired("a program", timeout)
-            self.returncode = self._number()
+            self._end_of_it()
+        assert self.returncode is not None
         return self.returncode
+
+    def _end_of_it(self) -> None:
+        """How it ended is told once, and several threads may wait for it."""
+        with self._ended:
+            if self.returncode is None:
+                self.returncode = self._number()
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -213,6 +213,7 @@ def test_large_row_groups_are_decoded_once_in_blocks_of_their_size(tmp_path, cap
     )
     data = indexed(folder, memory=100_000)
     order = ShuffledOrder(len(data), 1, block=16)
+    caplog.set_level("WARNING", "hyperpod_kit.data")
     assert len({row["n"] for batch in ElasticLoader(data, 50, order=order, collate_fn=list) for row in batch}) == 2000
     assert len(decoded) > 200
     assert re.findall(r"block=(\d+), lanes=(\d+)", caplog.text) == [("100", "2")], "once"

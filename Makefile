@@ -20,7 +20,7 @@ WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 
-.PHONY: demo docs sweep test check bench faults torture fuzz gpu-check ends scale data-proof clean
+.PHONY: demo docs docs-search sweep test check bench faults torture fuzz gpu-check ends scale data-proof clean
 
 demo:
 	./setup.sh system
@@ -40,6 +40,9 @@ check:
 docs:
 	./setup.sh venv admin torch docs
 	.ci/build-docs site
+
+docs-search: docs
+	.venv/bin/python -m docs_build.search_check site
 
 sweep:
 	./setup.sh system

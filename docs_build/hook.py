@@ -18,6 +18,8 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from docs_build import command_pages, pages  # noqa: E402
 
 COMMANDS = "reference/commands"
+RECORDS = ("changelog.md", "decisions.md", "faults.md", "benchmarks.md")
+"""What was done and measured: nobody's first answer."""
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -64,7 +66,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links to files of the repository lead to their copies."""
+    """Links to files of the repository lead to their copies; the search shows pages by task before records."""
+    page.meta.setdefault("search", {})["boost"] = _boost(page.file.src_uri)
     if page.file.abs_src_path is None:
         return markdown
     here = Path(page.file.abs_src_path)
@@ -73,6 +76,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         written = "../" * len(here.relative_to(config.docs_dir).parts) + place
         markdown = markdown.replace(f"]({written})", f"]({up}source/{place})")
     return markdown
+
+
+def _boost(place: str) -> float:
+    """Of a page's words in the search."""
+    if place.startswith("how-to/"):
+        return 4.0
+    return 0.2 if place in RECORDS or place.startswith("reference/findings") else 1.0
 
 
 def _outside(page: Path) -> list[str]:

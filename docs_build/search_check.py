@@ -1,4 +1,4 @@
-"""Questions of newcomers, asked of the built site from disk in headless Chromium: is the page that answers the first one?
+"""Questions of newcomers, asked of the built site from disk in headless Chromium: is what answers them found first?
 
     python -m docs_build.search_check DIRECTORY
 

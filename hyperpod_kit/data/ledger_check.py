@@ -82,7 +82,7 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
     if len(meant) > 1:
         raise DataError(f"{folder} is of several data sets or orders: {sorted(meant)}", hint="a directory for each run")
     (_, words, samples, last) = next(iter(meant))
-    mix = "('order', 'mix')" in words
+    mix, windows = "('order', 'mix')" in words, "('window', " in words
     course = Course(samples, Last(last))
     ordered = sorted(segments.values(), key=lambda one: one.begun_ns)
     counts: dict[int, Any] = defaultdict(lambda: np.zeros(samples, np.int32))
@@ -116,6 +116,8 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
                     here = places[:real] // samples == epoch
                     # Windows are numbered from the first epoch on; in a mix each place comes once, not each sample.
                     mine = places[:real][here] if mix else np.array(received[:real])[here]
+                    if windows and (mine // samples != epoch).any():
+                        problems.append(f"the step at {begin}: rank {rank} has windows of another epoch than {epoch}")
                     np.add.at(counts[epoch], mine % samples, 1)
     reports = tuple(
         EpochReport(

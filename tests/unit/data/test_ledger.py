@@ -8,6 +8,7 @@ import pytest
 
 from hyperpod_kit.data import ElasticLoader, SequentialOrder
 from hyperpod_kit.data.ledger_check import check
+from hyperpod_kit.data.packing import WindowOrder
 from hyperpod_kit.errors import DataError
 
 
@@ -53,6 +54,21 @@ def test_what_was_rolled_back_counts_for_nothing(tmp_path):
     list(second)
     found = check(tmp_path)
     assert found.good and (found.launches, found.rolled_back, found.steps) == (2, 2, 5)
+
+
+def test_windows_of_another_epoch_are_named(tmp_path):
+    """They are numbered over all epochs, as their tokens are others in each."""
+    one = loader(tmp_path, "a", order=WindowOrder(20, SequentialOrder(50), 8, "lengths"))
+    for _ in range(2):
+        list(one)
+    assert check(tmp_path).good
+    path, said = lines(tmp_path)
+    for line in said:
+        line["i"] = [number % 20 for number in line.get("i", ())]
+    path.write_text("".join(json.dumps(line) + "\n" for line in said))
+    found = check(tmp_path)
+    assert [(epoch.once, epoch.complete) for epoch in found.epochs] == [(20, True), (20, True)]
+    assert not found.good and len(found.problems) == 5 and "windows of another epoch than 1" in found.problems[0]
 
 
 def test_what_comes_twice_or_never_is_named(tmp_path):

@@ -35,6 +35,7 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankSealed,
     rank_report,
 )
+from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
 from hyperpod_kit.checkpoint.agent.worker import Worker
 from hyperpod_kit.checkpoint.repository import identity
@@ -97,6 +98,9 @@ class Rank0:
             self.events.put(agent_events.FromRank(rank, report))
 
     def _told(self, order: Order) -> None:
+        if order.kind in (OrderKind.FAILED, OrderKind.DROPPED) and order.key != model.key(3):
+            print(f"a save came to nothing: {order.note}", file=sys.stderr, flush=True)
+            os._exit(1)
         self.ends.add(order.kind)
 
     def until(self, done: Callable[[], bool]) -> None:
@@ -155,6 +159,7 @@ def main(world: int, root: str) -> None:
     rank0 = Rank0(world, root)
     peers = Peers(rank0)
     own = rank0.leader.heard
+    teller = ReportTeller(outright=True)
 
     def phase(name: str, words: str, first: Callable[[], None] = lambda: None) -> None:
         with meter.phase(name) as row:
@@ -167,7 +172,7 @@ def main(world: int, root: str) -> None:
     for seq, kind in ((1, "new layout"), (2, "same layout")):
         key = model.key(seq)
         report = model.report(0, world, seq, rank0.whose.run_id, root)
-        done = RankPersisted(key, report.to_json(pieces=seq == 1))
+        done = RankPersisted(key, teller.said(report))
         phase(f"captured, {kind}", f"captured {seq}", partial(own, 0, RankCaptured(key, False, None)))
         phase(f"sealed, {kind}", f"sealed {seq}", partial(own, 0, RankSealed(key)))
         phase(f"commit, {kind}", f"persisted {seq}", partial(own, 0, done))

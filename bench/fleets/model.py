@@ -9,17 +9,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import control_page
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
+from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
+from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
 
 HIDDEN, INNER, WORDS, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
 INCARNATION = "abc123"
+HEADER = 750 * 1024
+"""Bytes of a shard's header: about 250 a tensor, in whole pages."""
+
 RANDOM_STATE = 5000
 """Bytes of random generators that each rank has for itself."""
 
@@ -114,7 +119,7 @@ def text(rank: int, seq: int) -> str:
 
 def placed(rank: int, world: int) -> Tuple[Placed, ...]:
     """The same with their places, in the order in which a shard is laid out."""
-    at = layout_head(rank, world)
+    at = HEADER
     found = []
     for spec in sorted(specs(rank, world), key=_order):
         found.append(Placed(spec, at, at + spec.nbytes))
@@ -122,15 +127,12 @@ def placed(rank: int, world: int) -> Tuple[Placed, ...]:
     return tuple(found)
 
 
-def layout_head(rank: int, world: int) -> int:
-    """Bytes of a shard's header: about 250 a tensor, in whole pages."""
-    return 750 * 1024
+def key(seq: int) -> control_page.Key:
+    return (1, seq, INCARNATION)
 
 
-def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, pieces: Tuple[Placed, ...]) -> Page:
-    """The control page of a sealed capture."""
-    data = pieces[-1].end if pieces else layout_head(rank, world)
-    size = data + digest.leaf_count(data, digest.CHUNK) * digest.LEAF_BYTES
+def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, end: int, first: int) -> Page:
+    """The control page of a sealed capture whose tensors end at byte `end`; `first` of them begin in it."""
     return Page(
         SlotState.SEALED,
         CaptureOrigin(
@@ -142,12 +144,12 @@ def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, pie
         ShardFacts(
             "xxh3",
             digest.CHUNK,
-            size,
+            end + digest.leaf_count(end, digest.CHUNK) * digest.LEAF_BYTES,
             digest.small(f"layout {rank} of {world}".encode()),
             "blake2b:" + "1" * 32,
-            sum(one.spec.first for one in pieces),
+            first,
             count(),
-            len(body.encode()),
+            len(body),
             digest.small(body.encode()),
             f"xxh3:{rank:032x}",
         ),
@@ -155,12 +157,103 @@ def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, pie
 
 
 def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
-    """What the agent of a rank says when its shard is on storage."""
+    """What the agent of a rank has to say when its shard is on storage."""
     pieces, body = placed(rank, world), text(rank, seq)
-    made = page(rank, world, seq, run_id, root, body, pieces)
-    record = manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank)
-    return Report(made, record, body, pieces)
+    made = page(
+        rank,
+        world,
+        seq,
+        run_id,
+        root,
+        body,
+        pieces[-1].end if pieces else HEADER,
+        sum(one.spec.first for one in pieces),
+    )
+    return Report(
+        made, manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank), body, pieces
+    )
 
 
-def key(seq: int) -> control_page.Key:
-    return (1, seq, INCARNATION)
+class OneForAll(ReportTeller):
+    """The texts of all ranks. Each rank's own teller says a text outright once it was asked for it; this one never
+    does, or all ranks would."""
+
+    def text(self, wanted: str) -> Optional[str]:
+        found = super().text(wanted)
+        self._asked.clear()
+        return found
+
+
+class Reporters:
+    """The tellers of all ranks: what each would say, with less work for those whose shards are alike.
+
+    A rank without scalars says what `ReportTeller` says of another one of its pattern, with its own boxes, places,
+    sizes, random states and digests put in their places. `checked` compares that with what its own teller says.
+    """
+
+    def __init__(self, world: int, run_id: str, root: str) -> None:
+        self._world, self._run_id, self._root = world, run_id, root
+        self.teller = OneForAll()
+        self._patterns: Dict[Tuple[Any, ...], Tuple[List[Any], Tuple[int, ...]]] = {}
+        self._alike: Tuple[int, List[Any]] = (0, [])
+
+    def said(self, rank: int, seq: int) -> Dict[str, Any]:
+        """Of a layout at the first save only."""
+        self.teller.forget()
+        if seq > 1 and self._world > len(parameters()):
+            return self._same_layout(rank, seq)
+        if rank < len(parameters()):
+            said = self.teller.said(report(rank, self._world, seq, self._run_id, self._root))
+        else:
+            said = self._short(rank, seq)
+        if seq > 1:
+            said.pop("own", None)
+            said.pop("pattern", None)
+        return said
+
+    def checked(self, rank: int) -> bool:
+        self.teller.forget()
+        mine = self.teller.said(report(rank, self._world, 1, self._run_id, self._root))
+        page = mine["page"]
+        page["extra_root"] = ""  # of a text that is not made here
+        short = self._short(rank, 1)
+        short["page"]["extra_root"] = ""
+        return json.dumps(mine, sort_keys=True) == json.dumps(short, sort_keys=True)
+
+    def _short(self, rank: int, seq: int) -> Dict[str, Any]:
+        shapes = sorted(set(parameters().values()))
+        cut = [rows(shape[0], self._world, rank) for shape in shapes]
+        kind = tuple(
+            _order(TensorSpec("", "F32", (end - begin, *shape[1:])))[:2] if end > begin else None
+            for shape, (begin, end) in zip(shapes, cut)
+        )
+        if kind not in self._patterns:
+            self.teller.forget()
+            full = self.teller.said(report(rank, self._world, seq, self._run_id, self._root))
+            _, boxes, whole = json.loads(full["own"])
+            assert not whole
+            self._patterns[kind] = (full["pattern"], tuple(shapes.index(tuple(box[3])) for box in boxes))
+        pattern, numbers = self._patterns[kind]
+        boxes = []
+        for number in numbers:
+            (begin, end), shape = cut[number], shapes[number]
+            boxes.append(["F32", [end - begin, *shape[1:]], [begin, *(0 for _ in shape[1:])], list(shape)])
+        said = json.dumps([HEADER if boxes else 0, boxes, []], separators=(",", ":"))
+        return {**self._same_layout(rank, seq), "own": said, "pattern": pattern}
+
+    def _same_layout(self, rank: int, seq: int) -> Dict[str, Any]:
+        """All but the layout."""
+        scalars = len(range(rank, len(parameters()), self._world))
+        size = HEADER + 4 * scalars
+        for shape in parameters().values():
+            begin, end = rows(shape[0], self._world, rank)
+            size += 12 * (end - begin) * (shape[1] if len(shape) > 1 else 1)
+        if self._alike[0] != seq:
+            self._alike = (seq, self.teller.said(report(0, self._world, seq, self._run_id, self._root))["parts"])
+        body = text(rank, seq)
+        own = json.loads(body[: body.index(_shared_text()[1:]) - 1] + "}")
+        parts = [["rng", json.dumps(own["rng"], separators=(",", ":"))], *self._alike[1][1:]]
+        made = page(rank, self._world, seq, self._run_id, self._root, "", size, scalars)
+        made = replace(made, shard=replace(made.shard, extra_size=len(body), extra_root="blake2b:" + "2" * 32))
+        record = manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank)
+        return {"page": made.to_json(), "record": record.to_json(), "parts": parts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -158,7 +159,7 @@ class CandidateRun:
     def _header_of_root(self, tiers: tuple[str, ...]) -> ProvedHeader:
         attempt = self._candidate.attempt
 
-        def read() -> tuple[Manifest, bytes]:
+        def read() -> tuple[Manifest, bytes, list[Tree]]:
             # From here on the root is read: nobody deletes the candidate, where the root can be written. Not earlier,
             # because making a lease durable takes longer than reading a small state from memory.
             self._lease = self._lease or lease.take(self._store, attempt, _LEASE)
@@ -169,13 +170,15 @@ class CandidateRun:
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, attempt, body.index)
-            return body, extra
+            return body, *assemble.parts_of(extra, self._ranks.world)
 
-        body, extra = self._ranks.broadcast(self._all.prove(read if self._ranks.rank == 0 else lambda: None))
+        found = self._all.prove(read if self._ranks.rank == 0 else lambda: None)
+        body, shared = self._ranks.broadcast(found and found[:2])
+        own = self._ranks.hand_out(found and found[2])
 
         def parse() -> Tree:
             digest.algorithm(body.digest)
-            tree = assemble.tree_of(extra, self._ranks.rank)
+            tree = {**json.loads(shared), **own}
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)

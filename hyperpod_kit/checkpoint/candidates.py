@@ -141,7 +141,8 @@ def newest_first(
     A capture that is not committed counts when every rank has its shard of it, else it is `passed`. Raises
     CheckpointError when the root cannot be read, or does not have the attempt that was `told`.
     """
-    known = outside(held if told.near else ())
+    everywhere = outside(held)
+    known = everywhere if told.near else {}
     listing: Iterator[Candidate] | None = _merged(store, known, told) if ranks.rank == 0 else None
     while True:
         found: Candidate | None = None
@@ -151,12 +152,14 @@ def newest_first(
                 found = next(listing, None)
             except (OSError, CheckpointError) as err:
                 problem = verify.reason_of(err)
-        found, problem = ranks.broadcast((found, problem))
+        # Who has what is known to all, and may be long: rank 0 says whether it counts.
+        counts = found is not None and bool(found.held)
+        found, counts, problem = ranks.broadcast((replace(found, held=[]) if found else None, counts, problem))
         if problem is not None:
             raise CheckpointError(f"cannot list {store.url}: {problem}", hint=f"hyperpod-kit checkpoint ls {store.url}")
         if found is None:
             return
-        yield found
+        yield replace(found, held=everywhere.get(found.attempt, [])) if counts else found
 
 
 def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: ResumeFrom) -> Iterator[Candidate]:

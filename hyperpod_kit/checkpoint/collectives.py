@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,9 +16,11 @@ from hyperpod_kit.errors import CheckpointError
 
 _LENGTH = 8
 _SMALL = 4096
-"""A value of at most this many bytes takes one collective, a larger one two. Almost all are small, and with short
+"""A broadcast of at most this many bytes takes one collective, a larger one more. Almost all are small, and with short
 reads the time of a restore is that of its collectives."""
 _PIECE = 64 * 1024 * 1024
+_MOST = 4 * values.LARGEST
+"""Bytes of one value: what another rank says of its length is no reason to take all memory."""
 
 
 def first_problem(problems: Sequence[str | None]) -> str | None:
@@ -26,6 +29,21 @@ def first_problem(problems: Sequence[str | None]) -> str | None:
         if found is not None:
             return f"rank {rank}: {found}" if len(problems) > 1 else found
     return None
+
+
+def _headed(text: bytes, size: int) -> bytes:
+    return size.to_bytes(_LENGTH, "little") + text
+
+
+def _length(found: bytes) -> int:
+    return int.from_bytes(found[:_LENGTH], "little")
+
+
+def _bounded(size: int) -> int:
+    """Raises CheckpointError, on all ranks, for what no rank of ours says."""
+    if size > _MOST:
+        raise CheckpointError(f"a rank tells {size} bytes, expected at most {_MOST}")
+    return size
 
 
 class Ranks:
@@ -44,25 +62,55 @@ class Ranks:
         self.world: int = 1 if self.alone else dist.get_world_size(self._group)
         self.holders = Holders(self.rank)
 
-    def gather(self, value: Any) -> list[Any]:
-        """Everybody's value, by rank. Raises CheckpointError, on all ranks, when one told what is no value of ours."""
+    def meet(self, value: Any) -> list[Any]:
+        """As `gather`, in the form that ranks of every release understand: the first thing that they say to each other.
+
+        Raises CheckpointError for a rank of another release."""
         if self.alone:
             return [value]
-        text, untold = b"", None
-        try:
-            text = values.pack(value)
-        except TypeError as err:  # the others wait for us
-            untold = err
-        first = self._all(len(text).to_bytes(_LENGTH, "little") + text[:_SMALL], _LENGTH + _SMALL)
-        sizes = [int.from_bytes(found[:_LENGTH], "little") for found in first]
+        text, untold = self._packed(value)
+        first = self._all(_headed(text[:_SMALL], len(text)), _LENGTH + _SMALL)
+        sizes = [_length(found) for found in first]
         more = max(sizes) - _SMALL
-        rest = self._all(text[_SMALL:], more) if more > 0 else [b""] * self.world
+        rest = self._all(text[_SMALL:], _bounded(more)) if more > 0 else [b""] * self.world
+        return self._understood(
+            [(begin[_LENGTH:] + end)[:size] for begin, end, size in zip(first, rest, sizes, strict=True)], untold
+        )
+
+    def gather(self, value: Any) -> list[Any]:
+        """Everybody's value, by rank. Raises CheckpointError, on all ranks, when one told what is no value of ours.
+
+        Where all say the same, which is most often so, nobody is sent it: that costs the same for any number of ranks.
+        """
+        if self.alone:
+            return [value]
+        text, untold = self._packed(value)
+        longest, same = self._measured(text)
+        if same and untold is None:
+            return self._understood([text], None) * self.world
+        found = self._all(_headed(text, len(text)), _LENGTH + _bounded(longest))
+        return self._understood([one[_LENGTH : _LENGTH + _length(one)] for one in found], untold)
+
+    def _packed(self, value: Any) -> tuple[bytes, TypeError | None]:
+        try:
+            return values.pack(value), None
+        except TypeError as err:  # the others wait for us
+            return b"", err
+
+    def _understood(self, texts: Sequence[bytes], untold: TypeError | None) -> list[Any]:
         if untold is not None:
             raise CheckpointError(str(untold))
-        return [
-            values.unpack((begin[_LENGTH:] + end)[:size], f"rank {rank}")
-            for rank, (begin, end, size) in enumerate(zip(first, rest, sizes, strict=True))
-        ]
+        return [values.unpack(text, f"rank {rank}") for rank, text in enumerate(texts)]
+
+    def _measured(self, text: bytes) -> tuple[int, bool]:
+        """(the longest of everybody's texts, whether they are all the same). The greatest and the smallest of all
+        digests come from one reduction: ~x is the greater the smaller x is."""
+        digest = hashlib.blake2b(text, digest_size=16).digest()
+        halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
+        seen = torch.tensor([len(text), *halves, *(~half for half in halves)])
+        dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
+        longest, one, other, least, less = seen.tolist()
+        return longest, (one, other) == (~least, ~less)
 
     def _all(self, data: bytes, size: int) -> list[bytes]:
         """Everybody's bytes, by rank, filled up to `size`."""
@@ -72,8 +120,49 @@ class Ranks:
         return [bytes(row.numpy()) for row in out]
 
     def broadcast(self, value: Any, source: int = 0) -> Any:
-        """The value of rank `source`."""
-        return self.gather(value if self.rank == source else None)[source]
+        """The value of rank `source`. Raises CheckpointError, on all ranks, when it is no value of ours."""
+        if self.alone:
+            return value
+        text, untold = self._packed(value) if self.rank == source else (b"", None)
+        first = self._sent(_headed(text[:_SMALL], len(text)), _LENGTH + _SMALL, source)
+        size = _length(first)
+        rest = self._sent(text[_SMALL:], _bounded(size - _SMALL), source) if size > _SMALL else b""
+        if untold is not None:
+            raise CheckpointError(str(untold))
+        return values.unpack((first[_LENGTH:] + rest)[:size], f"rank {source}")
+
+    def _sent(self, data: bytes, size: int, source: int) -> bytes:
+        """`size` bytes of rank `source`, which has `data`."""
+        made = bytearray(data.ljust(size, b"\0")) if self.rank == source else bytearray(size)
+        self.send_bytes(torch.frombuffer(made, dtype=torch.uint8), source)
+        return bytes(made)
+
+    def hand_out(self, parts: Sequence[Any] | None) -> Any:
+        """Of rank 0's `parts`, one for each rank, this rank's. Raises CheckpointError as `broadcast`."""
+        if self.alone:
+            return parts[0] if parts is not None else None
+        packed = [self._packed(part) for part in parts] if self.rank == 0 and parts is not None else []
+        longest = self.broadcast(max((len(text) for text, _ in packed), default=0))
+        untold = next((err for _, err in packed if err is not None), None)
+        size = _LENGTH + _bounded(longest)
+        mine = torch.empty(size, dtype=torch.uint8)
+        rows = [
+            torch.frombuffer(bytearray(_headed(text, len(text)).ljust(size, b"\0")), dtype=torch.uint8)
+            for text, _ in packed
+        ]
+        dist.scatter(mine, rows if self.rank == 0 else None, src=self.global_rank(0), group=self._group)
+        found = bytes(mine.numpy())
+        if untold is not None:
+            raise CheckpointError(str(untold))
+        return values.unpack(found[_LENGTH : _LENGTH + _length(found)], "rank 0")
+
+    def total(self, number: int) -> int:
+        """The sum of everybody's number."""
+        if self.alone:
+            return number
+        seen = torch.tensor([number])
+        dist.all_reduce(seen, op=dist.ReduceOp.SUM, group=self._group)
+        return int(seen)
 
     def agree(self, problem: Reason | None) -> Reason | None:
         """None when no rank has a problem, else the first one, the same on all ranks."""

@@ -45,6 +45,7 @@ def load_state(
 
 def _run_id(ranks: Ranks, store: Store) -> str:
     answer: Any = None
+    ranks.meet(None)
     if ranks.rank == 0:
         try:
             found = identity.said(store).identity or identity.adopted(store)

@@ -195,16 +195,17 @@ class _Run(CandidateRun):
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
-        def read() -> tuple[load.OwnShard, int]:
+        def read() -> load.OwnShard:
             own = reading.into(pieces)
             for piece in targets.pieces:
                 if piece.replica[1] == 1 and piece.spec.name not in own.here:
                     raise CheckpointError(f"{piece.spec.name} is not in this rank's shard")
-            return own, reading.size
+            return own
 
-        own, sizes = self._all.prove_and_tell(read)
+        own = self._all.prove(read)
+        size = self._ranks.total(reading.size)
         self._all.settle(replicate.replicate(self._ranks, targets.pieces, own.here, header.algorithm))
-        return own.loaded, sum(sizes)
+        return own.loaded, size
 
     def _other(self, header: ProvedHeader, targets: StateTensors) -> tuple[Mapping[str, torch.Tensor], int]:
         """Saved by other ranks or with another division: slices of tensors, wherever they lie."""

@@ -76,7 +76,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     where = os.path.abspath(where) if is_path(where) else where
     problem = None if opened.holder(where) is None else f"this process has a Manager of {where} already"
     key = _attempt_key()
-    seen = ranks.gather(
+    seen = ranks.meet(
         (
             socket.gethostname(),
             [name for name, ok in digest.available().items() if ok],

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import catalog, index, verify
+from hyperpod_kit.checkpoint.repository import catalog, verify
+from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from tests.distributed import sharded_job, stages_job
 
 pytestmark = pytest.mark.distributed
@@ -41,7 +42,7 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
     assert os.listdir(tmp_path / "shm") == []
     newest = next(entry for entry in catalog.attempts(root) if entry.committed)
     body = verify.verify_attempt(root, newest.attempt)
-    rows = index.decode(Path(root, newest.attempt, "index.bin").read_bytes()).tensors()
+    rows = read_rows(Path(root, newest.attempt, "index.bin").read_bytes())
     assert body.tensors == sum(not name.startswith("rank.") for name in rows)
     if kind == "stages_dp":
         # Written once by the ranks that hold it, and by both of them about half.

@@ -31,6 +31,12 @@ class Gloo(Ranks):
         self.passed += [said, heard]
         return [values.unpack(said, "rank 0"), values.unpack(heard, "rank 1")]
 
+    def meet(self, value: Any) -> list[Any]:
+        return self.gather(value)
+
+    def broadcast(self, value: Any, source: int = 0) -> Any:
+        return self.gather(value)[source]
+
 
 def test_who_has_heard_all_of_gloo_does_not_have_the_token_of_a_job_s_agents(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -96,6 +96,10 @@ class Hub:
         for peer in self.peers.values():
             peer.link.heard(json.loads(json.dumps(message)))
 
+    def tell(self, rank: int, message: Dict[str, Any]) -> None:
+        if rank in self.peers:
+            self.peers[rank].link.heard(json.loads(json.dumps(message)))
+
 
 class World:
     """`world` ranks on one node. Everything that `told` says was said by an agent to its trainer."""

@@ -8,11 +8,11 @@ import threading
 from typing import Dict, FrozenSet, Iterator, List, Optional, Set, Tuple
 
 from hyperpod_kit.checkpoint.agent import places, shm_slots
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
+from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import CheckpointError
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Optional, Union
 
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, RankReport
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import TrainerMessage
+from hyperpod_kit.checkpoint.agent.shard_report import Report
 
 
 class FromTrainer(NamedTuple):

@@ -17,7 +17,6 @@ from hyperpod_kit.checkpoint.agent.agent_events import (
     WriteResult,
 )
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.control_page import Key, SlotState
 from hyperpod_kit.checkpoint.agent.local import Part
@@ -32,6 +31,7 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankReport,
     RankSealed,
     RankSkipped,
+    RankText,
 )
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     END_EVENTS,
@@ -40,8 +40,11 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     SaveLocal,
     SaveSealed,
 )
+from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
+from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.agent.worker import Workers
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.errors import CheckpointError
 
 _ENDS = {
     OrderKind.COMMITTED: CaptureOutcome.DURABLE,
@@ -67,7 +70,8 @@ class Orders:
         self._trainer, self._captures, self._storage = trainer, captures, storage
         self._workers, self._report = workers, report
         self.asked = Asked(rank, trainer, report)
-        self._told_layout = self._told_local = ""
+        self._told_local = ""
+        self._teller = ReportTeller(outright=rank == 0)
 
     def _tell(self, event: AgentEvent) -> None:
         """Tell the trainer, if it is there."""
@@ -75,7 +79,7 @@ class Orders:
 
     def report_again(self) -> None:
         """Say once more what is held and has had no end: whoever decides has forgotten it, or never knew."""
-        self._told_layout = ""
+        self._teller.forget()
         for capture in sorted(self._captures, key=lambda capture: capture.key):
             if capture.ended:
                 continue
@@ -156,6 +160,8 @@ class Orders:
             self._localized(key, capture)
         elif kind is OrderKind.UPLOAD:
             self._upload(key, capture)
+        elif kind is OrderKind.TELL:
+            self._report(RankText(key, note, self._teller.text(note)))
         elif kind is OrderKind.WHICH:
             self.asked.ask(key, note, ranks)
         elif kind is OrderKind.SEALED:
@@ -204,9 +210,12 @@ class Orders:
             self._workers.uploader.submit(WriteResult, key, self._storage.upload(capture))
 
     def _persisted(self, report: Report, key: Key) -> None:
-        news = report.page.shard.layout != self._told_layout
-        self._told_layout = report.page.shard.layout
-        self._report(RankPersisted(key, report.to_json(pieces=news)))
+        try:
+            said = self._teller.said(report)
+        except CheckpointError as err:
+            self._report(RankFailed(key, str(err)))
+        else:
+            self._report(RankPersisted(key, said))
 
     def _localized(self, key: Key, capture: Optional[Capture]) -> None:
         """Every rank has it on its node's disk."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shm_slots, upload_local
+from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shard_report, shm_slots, upload_local
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
+from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit,
@@ -92,7 +92,7 @@ class Storage:
     def _bring(self, capture: Capture, how: persist.How) -> Report:
         if capture.slot is not None and capture.shard is not None:
             record = self._write_shard(capture, capture.shard, how)
-            return assemble.report_of(capture.shard.slot, record, self._parser)
+            return shard_report.report_of(capture.shard.slot, record, self._parser)
         if self.local is None or capture.part is None:
             raise CheckpointError("it is neither in memory nor on the node's disk any more")
         upload_local.copy_shard(capture.part, self.local.store, self.store, capture.attempt, how)
@@ -158,7 +158,7 @@ class Storage:
 
         return job
 
-    def commit(self, capture: Capture, reports: Mapping[int, Report]) -> Callable[[], str]:
+    def commit(self, capture: Capture, reports: Mapping[int, ShardReport]) -> Callable[[], str]:
         """Make a checkpoint of what all ranks have written; its attempt."""
 
         def job() -> str:

@@ -3,94 +3,46 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from hyperpod_kit.checkpoint.agent import control_page, held, replicas
+from hyperpod_kit.checkpoint.agent import held, replicas
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
-from hyperpod_kit.checkpoint.agent.shm_slots import Slot
-from hyperpod_kit.checkpoint.repository import coverage, digest, index, layout, manifest, shard
+from hyperpod_kit.checkpoint.agent.shard_report import Parts, Report, ShardReport, of
+from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, manifest, shard_table
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
 
 
-@dataclass(frozen=True)
-class Report:
-    """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places."""
-
-    page: Page
-    record: manifest.FileRecord
-    extra: str
-    pieces: Tuple[Placed, ...] = ()
-
-    def to_json(self, *, pieces: bool = True) -> Dict[str, Any]:
-        """Without `pieces` for a receiver that knows them already: they follow from `page.shard.layout`."""
-        body: Dict[str, Any] = {"page": self.page.to_json(), "record": self.record.to_json(), "extra": self.extra}
-        if pieces:
-            body["pieces"] = [[*placed.spec, placed.begin, placed.end] for placed in self.pieces]
-        return body
-
-    @staticmethod
-    def from_json(body: Dict[str, Any]) -> Report:
-        """Raises KeyError, TypeError, ValueError when it is none."""
-        page = control_page.page_of(dict(body["page"]))
-        record = manifest.FileRecord(**body["record"])
-        texts = (record.file, record.root, body["extra"])
-        if not all(isinstance(text, str) for text in texts) or not manifest.is_count(record.size):
-            raise ValueError("its record is of wrong types")
-        pieces = tuple(
-            Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
-            for name, dtype, shape, offsets, full, begin, end in body.get("pieces", ())
-        )
-        return Report(page, record, body["extra"], pieces)
-
-
-def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Parser] = None) -> Report:
-    """The report about a sealed slot that was written as `record`. Raises CheckpointError when it is damaged.
-
-    `parser`: whoever reports save after save keeps one.
-    """
-    page = slot.page
-    if page is None or page.state != SlotState.SEALED:
-        raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
-    return Report(
-        page,
-        record,
-        slot.extra(page.shard.extra_size).decode(),
-        (parser or shard.Parser()).tensors(slot.image[: page.shard.size]),
-    )
-
-
-def _extra(trees: Mapping[int, Dict[str, Any]], *, stages: bool) -> bytes:
-    """Rank 0's tree is shared; each rank adds only what it has differently.
+def _extra(trees: Mapping[int, Parts], *, stages: bool) -> bytes:
+    """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
 
     `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said so: the ranks of
     one pipeline stage would each repeat its names.
     """
-    trees = {
-        rank: {key: value for key, value in tree.items() if key not in (replicas.REPLICAS, held.HELD)}
-        for rank, tree in trees.items()
-    }
-    shared = trees[0]
-    ranks = [
-        {key: value for key, value in trees[rank].items() if key not in shared or shared[key] != value}
-        for rank in sorted(trees)
+    by_rank = [
+        {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, held.HELD)} for rank in sorted(trees)
     ]
-    body: Dict[str, Any] = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": ranks}
-    if stages:
-        body.update(format=layout.EXTRA_FORMAT_OF_STAGES, like=_like(ranks))
+    shared = by_rank[0]
+    ranks = [{key: text for key, text in own.items() if shared.get(key) != text} for own in by_rank]
+    form = layout.EXTRA_FORMAT_OF_STAGES if stages else layout.EXTRA_FORMAT
+    like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
     # Not sorted: dicts come back in the order in which they were saved.
-    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    text = f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}}}\n'
+    return text.encode()
 
 
-def _like(ranks: List[Dict[str, Any]]) -> List[Dict[str, int]]:
+def _object(parts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items()) + "}"
+
+
+def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
     """Take out of each rank what an earlier one has too; that rank by key."""
     first: Dict[Tuple[str, str], int] = {}
     like: List[Dict[str, int]] = []
     for rank, own in enumerate(ranks):
         like.append({})
         for key in list(own):
-            found = first.setdefault((key, digest.small(json.dumps(own[key]).encode())), rank)
+            found = first.setdefault((key, own[key]), rank)
             if found != rank:
                 like[rank][key] = found
                 del own[key]
@@ -99,13 +51,28 @@ def _like(ranks: List[Dict[str, Any]]) -> List[Dict[str, int]]:
 
 def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
     """The tree that `rank` saved; rank 0's for a rank that the saving run did not have. Raises CheckpointError."""
-    body = json.loads(extra)
+    return _tree_in(json.loads(extra), rank)
+
+
+def _tree_in(body: Dict[str, Any], rank: int) -> Dict[str, Any]:
     if body.get("format") not in (layout.EXTRA_FORMAT, layout.EXTRA_FORMAT_OF_STAGES):
         raise CheckpointError(f"{layout.EXTRA_FILE} has format {body.get('format')!r}")
     if rank >= len(body["ranks"]):
         return dict(body["shared"])
     like = body["like"][rank] if "like" in body else {}
     return {**body["shared"], **body["ranks"][rank], **{key: body["ranks"][other][key] for key, other in like.items()}}
+
+
+def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[Dict[str, Any]]]:
+    """What the trees of all ranks have in common, as text, and what each of the `world` ranks that restore it has
+    besides: `{**json.loads(shared), **parts[rank]}` is `tree_of(extra, rank)`. Raises CheckpointError."""
+    body = json.loads(extra)
+    trees = [_tree_in(body, rank) for rank in range(min(world, len(body["ranks"])))]
+    shared = body["shared"]
+    own = [
+        {key: value for key, value in tree.items() if key not in shared or shared[key] is not value} for tree in trees
+    ]
+    return json.dumps(shared, separators=(",", ":")).encode(), own + [{} for _ in range(world - len(own))]
 
 
 def whole_of(extra: bytes) -> Dict[str, Any]:
@@ -135,30 +102,54 @@ class Columns:
     """index.bin, checked, which only changes when a rank's layout does: of the last commit it is kept."""
 
     def __init__(self) -> None:
-        self._pieces: Tuple[Tuple[Placed, ...], ...] = ()
+        self._said: List[Tuple[str, str, Optional[Tuple[Placed, ...]]]] = []
         self._bytes = b""
 
-    def of(self, reports: Mapping[int, Report]) -> bytes:
+    def of(self, reports: Mapping[int, ShardReport]) -> bytes:
         """Raises CheckpointError when a tensor is not covered exactly once."""
-        pieces = tuple(reports[rank].pieces for rank in sorted(reports))
-        if pieces != self._pieces or not self._bytes:
-            found = index.build(dict(enumerate(pieces)))
-            coverage.check(found)
-            self._pieces, self._bytes = pieces, index.encode(found)
+        found = [reports[rank] for rank in sorted(reports)]
+        said = [(one.pattern, one.own, one.pieces) for one in found]
+        if said != self._said or not self._bytes:
+            if any(one.pieces is not None for one in found):
+                # A shard has no table: the index names every piece.
+                pieces = index.build(dict(enumerate(one.placed() for one in found)))
+                coverage.check(pieces)
+                self._bytes = index.encode(pieces)
+            else:
+                coverage.check_tables(_tables(found))
+                self._bytes = compact_index.encode([(one.pattern, one.own) for one in found])
+            self._said = said
         return self._bytes
 
 
-def _count(reports: Mapping[int, Report], trees: Mapping[int, Dict[str, Any]]) -> int:
+def _tables(reports: Sequence[ShardReport]) -> List[shard_table.ShardTable]:
+    """Raises CheckpointError."""
+    try:
+        patterns = {text: shard_table.parse_pattern(text.encode()) for text in {one.pattern for one in reports}}
+        return [shard_table.parse_table(patterns[one.pattern], one.own.encode()) for one in reports]
+    except (ValueError, TypeError) as err:
+        raise CheckpointError(f"a rank's table of tensors contradicts itself: {err}") from None
+
+
+def _names(reports: Sequence[ShardReport]) -> Set[str]:
+    """Those of all tensors that lie in shards. Raises CheckpointError."""
+    found = {placed.spec.name for one in reports for placed in one.pieces or ()}
+    tables = _tables([one for one in reports if one.pieces is None])
+    for table in tables:
+        found.update(spec.name for _, spec in table.whole)
+    for pattern in {id(table.pattern): table.pattern for table in tables}.values():
+        found.update(pattern.names)
+    return found
+
+
+def _count(reports: Mapping[int, ShardReport]) -> int:
     """How many tensors the ranks hold together, each of which is in a shard. Raises CheckpointError."""
     plans: Dict[str, int] = {}
     for rank in sorted(reports):
         plans.setdefault(reports[rank].page.shard.plan, rank)
     first = reports[0].page
     if len(plans) > 1:
-        return held.check(
-            {rank: trees[rank] for rank in plans.values()},
-            (placed.spec.name for report in reports.values() for placed in report.pieces),
-        )
+        return held.check({rank: reports[rank].tree() for rank in plans.values()}, _names(list(reports.values())))
     if sum(report.page.shard.tensors for report in reports.values()) != first.shard.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
     return first.shard.plan_tensors
@@ -184,7 +175,9 @@ class Assembled(NamedTuple):
     columns: bytes
 
 
-def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: Optional[Columns] = None) -> Assembled:
+def assemble(
+    reports: Mapping[int, Union[Report, ShardReport]], versions: Dict[str, str], columns: Optional[Columns] = None
+) -> Assembled:
     """One capture that every rank has persisted. `columns`: whoever commits save after save keeps them.
 
     Raises CheckpointError when the reports do not make one whole checkpoint: a rank, a tensor or a part of one is
@@ -193,9 +186,10 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
     first = reports[0].page
     if sorted(reports) != list(range(first.origin.world)):
         raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.origin.world} are there")
+    alike = _alike(first)
     for rank, report in sorted(reports.items()):
         page = report.page
-        for (what, here), there in zip(_alike(first).items(), _alike(page).values()):
+        for (what, here), there in zip(alike.items(), _alike(page).values()):
             if here != there:
                 raise CheckpointError(
                     f"{what} is {here} on rank 0 and {there} on rank {rank}: "
@@ -203,16 +197,19 @@ def assemble(reports: Mapping[int, Report], versions: Dict[str, str], columns: O
                 )
         if (report.record.rank, report.record.size, report.record.root) != (rank, page.shard.size, page.shard.root):
             raise CheckpointError(f"rank {rank} reported a file that is not its capture")
-        if digest.small(report.extra.encode()) != page.shard.extra_root or page.state != SlotState.SEALED:
+        if page.state != SlotState.SEALED:
             raise CheckpointError(f"rank {rank}'s non-tensor state is not what it captured")
-    trees = {rank: json.loads(report.extra) for rank, report in reports.items()}
-    differ = replicas.difference({rank: replicas.of_tree(tree) for rank, tree in trees.items()})
+    found = {rank: report if isinstance(report, ShardReport) else of(report) for rank, report in reports.items()}
+    differ = replicas.difference(
+        {rank: replicas.of_tree({replicas.REPLICAS: one.value(replicas.REPLICAS)}) for rank, one in found.items()}
+    )
     if differ is not None:
         raise CheckpointError(replicas.explain(differ))
-    count = _count(reports, trees)
-    plans = [reports[rank].page.shard.plan for rank in sorted(reports)]
-    table, extra = (columns or Columns()).of(reports), _extra(trees, stages=len(set(plans)) > 1)
-    said = trees[0].get("save") or {}
+    count = _count(found)
+    plans = [found[rank].page.shard.plan for rank in sorted(found)]
+    table = (columns or Columns()).of(found)
+    extra = _extra({rank: one.parts for rank, one in found.items()}, stages=len(set(plans)) > 1)
+    said = found[0].value("save") or {}
     job = {**first.origin.job, "mesh": said["mesh"]} if said.get("mesh") else first.origin.job
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(

@@ -9,7 +9,7 @@ import secrets
 from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import __version__
-from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_commit, persist, replicas
+from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_commit, persist, replicas, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
@@ -97,7 +97,7 @@ def _save_one(
     if whole:
         attempt = page.attempt(secrets.token_hex(3))
         records = flush_shards.write_all(slots, lambda rank, shard: persist.write_shard(shard, store, attempt, how))
-        reports = {rank: assemble.report_of(slots[rank].slot, record) for rank, record in records.items()}
+        reports = {rank: shard_report.report_of(slots[rank].slot, record) for rank, record in records.items()}
         made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
         commit.commit(store, attempt, made.manifest, made.extra, made.columns)
         return attempt, f"committed {attempt}"

@@ -11,7 +11,7 @@ import hashlib
 from typing import Dict, Mapping, Optional
 
 from hyperpod_kit import __version__
-from hyperpod_kit.checkpoint.agent import assemble, flush_shards, persist, seal
+from hyperpod_kit.checkpoint.agent import assemble, flush_shards, persist, seal, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest
@@ -49,7 +49,7 @@ def hand_in(store: Store, slots: SealedSlots, how: Optional[persist.How] = None)
     left = {rank: slot for rank, slot in slots.items() if not store.exists(f"{attempt}/{layout.report_file(rank)}")}
     for rank, record in sorted(flush_shards.write_all(left, write).items()):
         failpoint("handed.before_report")
-        report = assemble.report_of(left[rank].slot, record)
+        report = shard_report.report_of(left[rank].slot, record)
         store.create(f"{attempt}/{layout.report_file(rank)}", manifest.seal_json(report.to_json()))
     failpoint("handed.before_commit")
     return _complete(store, attempt, page.origin.world)
@@ -57,12 +57,12 @@ def hand_in(store: Store, slots: SealedSlots, how: Optional[persist.How] = None)
 
 def _complete(store: Store, attempt: str, world: int) -> bool:
     """Commit when every rank has handed in. Two nodes may do this at once: they write the same, and one is first."""
-    reports: Dict[int, assemble.Report] = {}
+    reports: Dict[int, shard_report.Report] = {}
     for rank in range(world):
         name = layout.report_file(rank)
         try:
             data = store.read(f"{attempt}/{name}", layout.LARGEST_REPORT)
-            reports[rank] = assemble.Report.from_json(manifest.open_json(data, name))
+            reports[rank] = shard_report.Report.from_json(manifest.open_json(data, name))
         except FileNotFoundError:
             return False
         except (TypeError, KeyError, ValueError) as err:

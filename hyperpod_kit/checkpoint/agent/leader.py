@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-from typing import Callable, Dict, List, Optional, Set, Tuple
+from typing import Callable, Dict, List, Optional, Set
 
 from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures
@@ -16,7 +15,6 @@ from hyperpod_kit.checkpoint.agent.agent_events import (
     RetentionResult,
 )
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.attendance import Attendance
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
@@ -35,10 +33,12 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankSealed,
     RankSkipped,
     RankTensors,
+    RankText,
 )
+from hyperpod_kit.checkpoint.agent.report_texts import Heard, Texts
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.shard_report import ShardReport
 from hyperpod_kit.checkpoint.agent.worker import Post, Worker
-from hyperpod_kit.checkpoint.repository.shard import Placed
 
 
 class Leader:
@@ -57,7 +57,7 @@ class Leader:
     ) -> None:
         self.hub = hub
         self._coordinator = Coordinator(world, local=storage.local is not None)
-        self._pieces: Dict[int, Tuple[str, Tuple[Placed, ...]]] = {}
+        self._texts = Texts()
         self._captures = captures
         self._storage = storage
         self._deliver = deliver
@@ -90,7 +90,9 @@ class Leader:
         elif isinstance(report, RankSkipped):
             self._obey(coordinator.skipped(rank, report.key, report.why))
         elif isinstance(report, RankPersisted):
-            self._obey(coordinator.persisted(rank, report.key, self._whole(rank, Report.from_json(report.report))))
+            self._take(self._texts.heard(rank, report.key, report.report))
+        elif isinstance(report, RankText):
+            self._take(self._texts.told(rank, report.key, report.digest, report.text))
         elif isinstance(report, RankLocal):
             self._obey(coordinator.local(rank, report.key, report.there))
         elif isinstance(report, RankFailed):
@@ -102,13 +104,14 @@ class Leader:
 
     def lost(self, rank: int) -> None:
         """The agent of `rank` is gone."""
+        self._take(self._texts.gone(rank))
         if not self.attendance.leaves(rank):
             self._obey(self._coordinator.lost(rank))
 
     def _joined(self, rank: int) -> None:
         """An agent that was lost, or the next one of its rank, reports what it holds by itself; so do all others when
         this agent has missed something."""
-        self._pieces.pop(rank, None)
+        self._take(self._texts.gone(rank))
         if self.attendance.returns(rank):
             self._coordinator.renew(rank)
             self._pass_on(Order(OrderKind.AGAIN, None))
@@ -118,12 +121,18 @@ class Leader:
         for rank in self.attendance.give_up():
             self._obey(self._coordinator.lost(rank))
 
-    def _whole(self, rank: int, report: Report) -> Report:
-        """With the pieces, which a rank says only when they have changed."""
-        if report.pieces or report.page.shard.layout != self._pieces.get(rank, ("", ()))[0]:
-            self._pieces[rank] = (report.page.shard.layout, report.pieces)
-            return report
-        return replace(report, pieces=self._pieces[rank][1])
+    def _take(self, heard: Heard) -> None:
+        """Reports that are whole now, and what is to be asked."""
+        for rank, key, found in heard.reports:
+            self._obey(self._coordinator.persisted(rank, key, found))
+        for rank, key, why in heard.failed:
+            self._obey(self._coordinator.failed(rank, key, why))
+        for rank, key, wanted in heard.asks:
+            order = Order(OrderKind.TELL, key, wanted, (rank,))
+            if rank == 0:
+                self._deliver(order)
+            else:
+                self.hub.tell(rank, order.to_json())
 
     def on_result(self, result: LeaderResult) -> None:
         """What a job for all ranks gave."""
@@ -173,7 +182,7 @@ class Leader:
                 self.worker.submit(LookResult, capture.key, self._storage.look(capture))
             elif order.kind is OrderKind.COMMIT and capture is not None:
                 capture.jobs.add("commit")
-                reports: Dict[int, Report] = dict(self._coordinator.reports(capture.key))
+                reports: Dict[int, ShardReport] = dict(self._coordinator.reports(capture.key))
                 self.worker.submit(CommitResult, capture.key, self._storage.commit(capture, reports))
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:

@@ -18,8 +18,8 @@ import stat
 from typing import Container, List, NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent import persist, places
-from hyperpod_kit.checkpoint.agent.assemble import Report, report_of
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
+from hyperpod_kit.checkpoint.agent.shard_report import Report, report_of
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import Store

@@ -193,6 +193,13 @@ class Hub:
         for peer in peers:
             peer.channel.send(message)
 
+    def tell(self, rank: int, message: Message) -> None:
+        """One of them, if it is there."""
+        with self._lock:
+            peer = self._peers.get(rank)
+        if peer is not None:
+            peer.channel.send(message)
+
 
 class Uplink(Channel):
     """The connection to rank 0's agent."""

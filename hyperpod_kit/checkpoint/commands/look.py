@@ -174,9 +174,9 @@ def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
     body = verify.read_manifest(store, attempt)
     if body.index is None:
         raise CheckpointError(f"{attempt} has no index of its tensors")
-    from hyperpod_kit.checkpoint.repository import index
+    from hyperpod_kit.checkpoint.repository import rows
 
-    found = index.decode(verify.read_extra(store, attempt, body.index))
+    found = rows.read(verify.read_extra(store, attempt, body.index))
     return [
         {
             "name": name,
@@ -192,7 +192,7 @@ def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
                 for piece in pieces
             ],
         }
-        for name, pieces in sorted(found.tensors().items())
+        for name, pieces in sorted(found.items())
     ]
 
 

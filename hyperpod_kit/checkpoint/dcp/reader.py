@@ -29,10 +29,11 @@ from hyperpod_kit.checkpoint.agent import assemble
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, SliceRequests, TensorSlice, needs
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.reason import Reason, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, selection, verify
+from hyperpod_kit.checkpoint.repository.rows import PieceRows, Rows
 from hyperpod_kit.errors import CheckpointError
 
 BYTES = "bytes"
@@ -76,7 +77,7 @@ class Reader(StorageReader):
         self.load_id = uuid.uuid4().hex
         self._group = process_group
         self._attempt: reshard.Attempt | None = None
-        self._rows: Rows = {}
+        self._rows: Rows = PieceRows({})
         self._alias: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._stored_bytes: set[str] = set()
@@ -190,6 +191,7 @@ class Reader(StorageReader):
             return tensors, bodies
 
         try:
+            ranks.meet(None)
             found = reshard.guarded(want)
             problem = ranks.agree(reason_in(found))
             if problem is None:

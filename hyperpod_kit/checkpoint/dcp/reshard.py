@@ -13,13 +13,15 @@ from typing import NamedTuple, TypeVar
 import torch
 
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp.slices import Chunk, Rows, SliceRequests
+from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
 from hyperpod_kit.checkpoint.load import TargetFault, view_of
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
 from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.checkpoint.repository.rows import Rows
+from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
@@ -56,9 +58,9 @@ class Attempt:
             reader.close()
         self._open.clear()
 
-    def rows(self) -> dict[str, list[index.Piece]]:
+    def rows(self) -> Rows:
         """From index.bin, checked; from the headers where there is none. Raises as `shard`."""
-        return index.decode(self.index_bytes()).tensors()
+        return read_rows(self.index_bytes())
 
     def index_bytes(self) -> bytes:
         """What index.bin has, or would have. Raises as `shard`."""
@@ -93,7 +95,7 @@ def rows_of(ranks: Ranks, attempt: Attempt) -> Rows | Reason:
     if problem is not None:
         return problem
     data: bytes = ranks.broadcast(found)
-    rows = guarded(lambda: index.decode(data).tensors())
+    rows = guarded(lambda: read_rows(data))
     problem = ranks.agree(reason_in(rows))
     return rows if problem is None else problem
 

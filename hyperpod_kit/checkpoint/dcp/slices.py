@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,12 +10,10 @@ import torch
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
 from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, is_plain
 from hyperpod_kit.checkpoint.repository import index
+from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.tensors import TensorPiece
 from hyperpod_kit.errors import CheckpointError
-
-Rows = Mapping[str, Sequence[index.Piece]]
-"""Tensor -> its saved pieces: spec, number of the shard, where in that file the bytes begin."""
 
 Chunk = tuple[int, int]
 """Number of the shard, number of the chunk in it."""
@@ -47,7 +45,7 @@ class Common(NamedTuple):
 def commons(rows: Rows, wanted: TensorSlice) -> Iterator[Common]:
     """Raises CheckpointError unless every element of the slice is in the checkpoint."""
     count, total = 0, _volume(wanted.shape)
-    for row in rows.get(wanted.name, ()):
+    for row in rows.near(wanted.name, wanted.offsets, wanted.shape):
         spec = row.spec
         if len(spec.shape) != len(wanted.shape):
             raise CheckpointError(

@@ -5,9 +5,12 @@ Checked before a commit, so that a piece which a rank forgot can never be commit
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Dict, List, Sequence, Set, Tuple
 
 from hyperpod_kit.checkpoint.repository.index import Index, Piece
+from hyperpod_kit.checkpoint.repository.rows import TableRows
+from hyperpod_kit.checkpoint.repository.shard_table import ShardTable
 from hyperpod_kit.errors import CheckpointError
 
 Box = Tuple[Tuple[int, int], ...]
@@ -25,6 +28,26 @@ def check(index: Index) -> None:
         problem = _problem(pieces)
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
+
+
+def check_tables(shards: Sequence[ShardTable]) -> TableRows:
+    """The same of shards' tables; where everything lies. Tensors that are cut alike are looked at once."""
+    names: Dict[int, Set[str]] = {}
+    for number, table in enumerate(shards):
+        if id(table.pattern) not in names:
+            names[id(table.pattern)] = set(table.pattern.names)
+        divided = names[id(table.pattern)]
+        whole = [spec.name for _, spec in table.whole]
+        if len(divided) < len(table.pattern.names) or divided.intersection(whole) or len(set(whole)) < len(whole):
+            twice = [name for name, times in Counter([*table.pattern.names, *whole]).items() if times > 1]
+            raise CheckpointError(f"tensor {twice[0]} is twice in shard {number}")
+    rows = TableRows(shards)
+    alike = [next((name for name in found if name not in rows.whole), "") for found in rows.alike().values()]
+    for name in [*rows.whole, *alike]:
+        problem = _problem(rows[name]) if name else ""
+        if problem:
+            raise CheckpointError(f"tensor {name}: {problem}")
+    return rows
 
 
 def _problem(pieces: Sequence[Piece]) -> str:

@@ -7,14 +7,16 @@ import hashlib
 import json
 import os
 import struct
+import zlib
 from random import Random
 from typing import Any, Callable
 
 from hyperpod_kit.checkpoint.agent import control_page, local, lost_rows, saves_note, shm_slots
-from hyperpod_kit.checkpoint.agent.assemble import Report
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
+from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.repository import (
     catalog,
+    compact_index,
     digest,
     identity,
     index,
@@ -23,7 +25,9 @@ from hyperpod_kit.checkpoint.repository import (
     manifest,
     pins,
     rewinds,
+    rows,
     shard,
+    shard_table,
     tombstone,
     verify,
 )
@@ -237,6 +241,28 @@ def an_index() -> Parser:
     return Parser("checkpoint: index.bin", read, (CheckpointError,), make, (seed,))
 
 
+def a_compact_index() -> Parser:
+    tables = [shard_table.table_of(LAID.tensors)] * 2
+    texts = [(one.pattern.text().decode(), shard_table.own_text(one).decode()) for one in tables if one is not None]
+    seed = compact_index.encode(texts)
+    plain = zlib.decompress(seed[8:-16])
+
+    def make(rng: Random) -> bytes:
+        text = some_bytes(rng, plain, [plain], [b"99999999999999999999", b"-1", b"[]", b"null", b"[", b'"'])
+        packed = zlib.compress(text) if rng.random() < 0.9 else some_bytes(rng, seed[8:-16], [seed], [b"x"])
+        body = compact_index.MAGIC + packed
+        return body + hashlib.blake2b(body, digest_size=16).digest()
+
+    def read(data: bytes) -> None:
+        found = rows.read(data)
+        for name in found:
+            for piece in found[name]:
+                use(piece.spec.nbytes, piece.spec.whole, piece.spec.first, piece.begin)
+            found.near(name, (0, 0), (1, 1))
+
+    return Parser("checkpoint: index.bin, version 2", read, (CheckpointError,), make, (seed,))
+
+
 def a_shard() -> Parser:
     head = LAID.header(2, 5, 50)
     seed = head + bytes(LAID.size - len(head))
@@ -348,6 +374,7 @@ PARSERS = [
     sealed("checkpoint: step back", REWIND, read_rewind),
     Parser("checkpoint: names in a root", read_names, (), a_name_list, (NAMES,)),
     an_index(),
+    a_compact_index(),
     a_shard(),
     a_page(),
     a_note(),

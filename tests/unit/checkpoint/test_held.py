@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, held
+from hyperpod_kit.checkpoint.agent import assemble, held, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, page_of
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
@@ -56,7 +56,7 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
                 root=f"blake2b:{rank}",
             ),
         )
-        reports[rank] = assemble.Report(page, FileRecord(f"s{rank}", 64, f"blake2b:{rank}", rank), extra, pieces)
+        reports[rank] = shard_report.Report(page, FileRecord(f"s{rank}", 64, f"blake2b:{rank}", rank), extra, pieces)
     for name, value in changed.items():
         reports[1] = replace(reports[1], page=page_of({**reports[1].page.to_json(), name: value}))
     return reports

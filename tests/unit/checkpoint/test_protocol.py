@@ -76,6 +76,7 @@ RANKS: Tuple[Tuple[Any, str], ...] = (
     (ranks.RankPersisted(KEY, {"a": 1}), '{"op":"persisted","key":[2,5,"ab12cd"],"report":{"a":1}}'),
     (ranks.RankFailed(KEY, "x"), '{"op":"failed","key":[2,5,"ab12cd"],"why":"x"}'),
     (ranks.RankTensors(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),
+    (ranks.RankText(KEY, "d", "[]"), '{"op":"text","key":[2,5,"ab12cd"],"digest":"d","text":"[]"}'),
     (ranks.RankHurried(), '{"op":"hurried"}'),
     (ranks.RankDone(), '{"op":"done"}'),
 )
@@ -85,6 +86,7 @@ ORDERS: Tuple[Tuple[Any, str], ...] = (
         ranks.Order(ranks.OrderKind.WHICH, KEY, "all", (0, 3)),
         '{"op":"which","key":[2,5,"ab12cd"],"note":"all","ranks":[0,3]}',
     ),
+    (ranks.Order(ranks.OrderKind.TELL, KEY, "d", (3,)), '{"op":"tell","key":[2,5,"ab12cd"],"note":"d","ranks":[3]}'),
     (ranks.Order(ranks.OrderKind.COMMITTED, KEY, "seq-5"), '{"op":"committed","key":[2,5,"ab12cd"],"note":"seq-5"}'),
     (ranks.Order(ranks.OrderKind.AGAIN, None), '{"op":"again","key":[],"note":""}'),
     (ranks.Order(ranks.OrderKind.BYE, None), '{"op":"bye","key":[],"note":""}'),

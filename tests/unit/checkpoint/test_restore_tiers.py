@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore  # noqa: E402
-from hyperpod_kit.checkpoint.agent import assemble, local, places, shm_slots  # noqa: E402
+from hyperpod_kit.checkpoint.agent import local, places, shard_report, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify  # noqa: E402
@@ -49,7 +49,7 @@ class Site:
         for slot in shm_slots.attached(places.base(), shm_slots.names(places.base())):
             page = slot.page
             if page is not None and page.step == 1:
-                report = assemble.report_of(slot, record)
+                report = shard_report.report_of(slot, record)
                 place.create(f"{self.attempt}/{layout.report_file(0)}", manifest.seal_json(report.to_json()))
             slot.close()
 

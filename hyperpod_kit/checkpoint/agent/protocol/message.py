@@ -88,6 +88,7 @@ def _optional(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 _READ: Dict[str, Callable[[Any], Any]] = {
     "addresses": lambda value: tuple((str(host), int(port)) for host, port in value),
     "adopted": bool,
+    "digest": str,
     "hint": _optional(str),
     "holders": str,
     "keep": _optional(as_key),
@@ -101,6 +102,7 @@ _READ: Dict[str, Callable[[Any], Any]] = {
     "report": dict,
     "slot": _optional(int),
     "tensors": _optional(lambda value: [(str(name), str(layout), str(digest)) for name, layout, digest in value]),
+    "text": _optional(str),
     "there": bool,
     "tier": str,
     "was": CaptureOutcome,

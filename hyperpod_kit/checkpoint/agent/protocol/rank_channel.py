@@ -66,7 +66,7 @@ class RankLocal(_RankSaid):
 
 @dataclass(frozen=True)
 class RankPersisted(_RankSaid):
-    """The end of a `persist` or an `upload`: this rank's shard is on storage. `report` is an `assemble.Report`."""
+    """The end of a `persist` or an `upload`: this rank's shard is on storage. `report`: see report_texts."""
 
     TAG = "persisted"
     key: Key
@@ -92,6 +92,16 @@ class RankTensors(_RankSaid):
 
 
 @dataclass(frozen=True)
+class RankText(_RankSaid):
+    """The answer to `tell`: the text of that digest; None where it is not known any more."""
+
+    TAG = "text"
+    key: Key
+    digest: str
+    text: Optional[str]
+
+
+@dataclass(frozen=True)
 class RankHurried(_RankSaid):
     """This rank's machine or job is about to go: what is in memory alone should not stay there."""
 
@@ -114,6 +124,7 @@ RankReport = Union[
     RankPersisted,
     RankFailed,
     RankTensors,
+    RankText,
     RankHurried,
     RankDone,
 ]
@@ -137,14 +148,16 @@ class OrderKind(enum.Enum):
     OVERTAKEN = "overtaken"
     REFUSED = "refused"
     WHICH = "which"
+    TELL = "tell"
     AGAIN = "again"
     BYE = "bye"
 
 
 class Order(NamedTuple):
-    """`note`: the attempt of what is committed; the set of holders that `WHICH` is about; else why it is so.
+    """`note`: the attempt of what is committed; the set of holders that `WHICH` is about; the digest of the text
+    that `TELL` asks for; else why it is so.
 
-    `WHICH` is for `ranks`, all others for every agent. `BYE` and `AGAIN` are about no capture.
+    `WHICH` and `TELL` are for `ranks`, all others for every agent. `BYE` and `AGAIN` are about no capture.
     """
 
     kind: OrderKind

@@ -1,0 +1,163 @@
+"""What a commit needs of one rank: its page and file, its tree in parts, its tensors as a table.
+
+Texts that thousands of ranks have alike (names, patterns) are one object in memory, so that to compare them costs
+nothing; they are only parsed where somebody must know what they say.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.agent import control_page
+from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.shm_slots import Slot
+from hyperpod_kit.checkpoint.repository import digest, manifest, shard, shard_table
+from hyperpod_kit.checkpoint.repository.shard import Placed
+from hyperpod_kit.errors import CheckpointError
+
+Parts = Tuple[Tuple[str, str], ...]
+"""Key of a tree, JSON of its value."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places."""
+
+    page: Page
+    record: manifest.FileRecord
+    extra: str
+    pieces: Tuple[Placed, ...] = ()
+
+    def to_json(self) -> Dict[str, Any]:
+        """As it is handed in and as it lies on a node's disk: all of it. See report_texts for how agents tell it."""
+        return {
+            "page": self.page.to_json(),
+            "record": self.record.to_json(),
+            "extra": self.extra,
+            "pieces": pieces_to_json(self.pieces),
+        }
+
+    @staticmethod
+    def from_json(body: Dict[str, Any]) -> Report:
+        """Raises KeyError, TypeError, ValueError when it is none."""
+        page, record = control_page.page_of(dict(body["page"])), record_of(body["record"])
+        if not isinstance(body["extra"], str):
+            raise ValueError("its tree is no text")
+        return Report(page, record, body["extra"], pieces_of(body.get("pieces", ())))
+
+
+def record_of(body: Dict[str, Any]) -> manifest.FileRecord:
+    """Raises TypeError, ValueError when it is none."""
+    record = manifest.FileRecord(**body)
+    if not isinstance(record.file, str) or not isinstance(record.root, str) or not manifest.is_count(record.size):
+        raise ValueError("its record is of wrong types")
+    return record
+
+
+def pieces_to_json(pieces: Sequence[Placed]) -> List[List[Any]]:
+    return [[*placed.spec, placed.begin, placed.end] for placed in pieces]
+
+
+def pieces_of(said: Any) -> Tuple[Placed, ...]:
+    """Undo `pieces_to_json`. Raises TypeError, ValueError when it is none."""
+    return tuple(
+        Placed(shard.spec_of(name, dtype, shape, offsets, full), *shard.place_of(begin, end))
+        for name, dtype, shape, offsets, full, begin, end in said
+    )
+
+
+def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Parser] = None) -> Report:
+    """The report about a sealed slot that was written as `record`. Raises CheckpointError when it is damaged.
+
+    `parser`: whoever reports save after save keeps one.
+    """
+    page = slot.page
+    if page is None or page.state != SlotState.SEALED:
+        raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
+    return Report(
+        page,
+        record,
+        slot.extra(page.shard.extra_size).decode(),
+        (parser or shard.Parser()).tensors(slot.image[: page.shard.size]),
+    )
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """`parts`: of the tree, in its order. `pattern`, `own`: texts of the shard's table (see shard_table); `pieces`
+    stand for both where the tensors do not lie one behind the other."""
+
+    page: Page
+    record: manifest.FileRecord
+    parts: Parts
+    pattern: str
+    own: str
+    pieces: Optional[Tuple[Placed, ...]] = None
+
+    def placed(self) -> Tuple[Placed, ...]:
+        """Every tensor and its place. Raises ValueError, TypeError."""
+        if self.pieces is not None:
+            return self.pieces
+        pattern = shard_table.parse_pattern(self.pattern.encode())
+        return shard_table.placed_of(shard_table.parse_table(pattern, self.own.encode()))
+
+    def tree(self) -> Dict[str, Any]:
+        """All of it, parsed."""
+        return {key: json.loads(text) for key, text in self.parts}
+
+    def value(self, key: str) -> Any:
+        """One part, parsed; None where there is none."""
+        return next((json.loads(text) for name, text in self.parts if name == key), None)
+
+
+def of(report: Report) -> ShardReport:
+    """Of all that a rank has. Raises CheckpointError when its text is not what it captured."""
+    check(report)
+    pattern, own, pieces = texts_of(report.pieces)
+    return ShardReport(report.page, report.record, split(report.extra), pattern, own, pieces)
+
+
+def check(report: Report) -> None:
+    """Whether a report is about one sealed capture as it is. Raises CheckpointError."""
+    page = report.page
+    if digest.small(report.extra.encode()) != page.shard.extra_root or page.state != SlotState.SEALED:
+        raise CheckpointError(f"rank {page.origin.rank}'s non-tensor state is not what it captured")
+
+
+def texts_of(pieces: Tuple[Placed, ...]) -> Tuple[str, str, Optional[Tuple[Placed, ...]]]:
+    """(pattern, own, None) of a shard's tensors, ("", "", pieces) where no table says where they lie."""
+    table = shard_table.table_of(pieces)
+    if table is None:
+        return "", "", pieces
+    return table.pattern.text().decode(), shard_table.own_text(table).decode(), None
+
+
+def split(text: str) -> Parts:
+    """A tree's text, part by part. Raises ValueError when it is no JSON object."""
+    decoder = json.JSONDecoder()
+    found: List[Tuple[str, str]] = []
+    at = _after(text, 0, "{")
+    while text[at : at + 1] != "}":
+        if found:
+            at = _after(text, at, ",")
+        key, at = decoder.raw_decode(text, at)
+        begin = _after(text, at, ":")
+        _, at = decoder.raw_decode(text, begin)
+        found.append((str(key), text[begin:at]))
+        at = _blank(text, at)
+    return tuple(found)
+
+
+def _after(text: str, at: int, sign: str) -> int:
+    at = _blank(text, at)
+    if text[at : at + 1] != sign:
+        raise ValueError(f"a tree has {text[at : at + 20]!r} where {sign} belongs")
+    return _blank(text, at + 1)
+
+
+def _blank(text: str, at: int) -> int:
+    while text[at : at + 1] in (" ", "\n", "\t", "\r"):
+        at += 1
+    return at

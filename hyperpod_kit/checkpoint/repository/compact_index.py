@@ -1,0 +1,71 @@
+"""index.bin, second version: a pattern of each kind of shard once, and of each shard what is its own.
+
+    8 bytes     magic
+    zlib        JSON {"patterns": [[names, kinds], ...], "shards": [[pattern, [base, boxes, whole]], ...]}
+    16 bytes    blake2b-128 of everything before
+
+Names are those of shard_table; shards are in the order of their numbers. Its size grows with the number of tensors and
+with the number of shards, not with their product. The first version (index.py) names every piece; it is read as before,
+and still written for what this one cannot say.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import Any, Dict, List, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.shard_table import ShardPattern, ShardTable, pattern_from, table_from
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import parse
+
+MAGIC = b"HPKIDX2\n"
+_DIGEST = 16
+
+
+def encode(shards: Sequence[Tuple[str, str]]) -> bytes:
+    """The bytes of index.bin, of (text of its pattern, `own_text` of its table) of each shard."""
+    numbers: Dict[str, int] = {}
+    said = [f"[{numbers.setdefault(pattern, len(numbers))},{own}]" for pattern, own in shards]
+    text = f'{{"patterns":[{",".join(numbers)}],"shards":[{",".join(said)}]}}'.encode()
+    if len(text) > layout.LARGEST_SMALL:
+        raise CheckpointError(
+            f"{layout.INDEX_FILE} would say {len(text)} bytes, expected at most {layout.LARGEST_SMALL}"
+        )
+    body = MAGIC + zlib.compress(text, 1)
+    return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
+
+
+def decode(data: bytes) -> List[ShardTable]:
+    """Undo `encode`. Raises CheckpointError unless every byte is as it was written."""
+    body = memoryview(data)[:-_DIGEST]
+    if len(data) < len(MAGIC) + _DIGEST or bytes(body[: len(MAGIC)]) != MAGIC:
+        raise CheckpointError(f"{layout.INDEX_FILE} is not an index of this format, or torn")
+    if hashlib.blake2b(body, digest_size=_DIGEST).digest() != data[-_DIGEST:]:
+        raise CheckpointError(f"{layout.INDEX_FILE} is torn or damaged: its own digest does not match")
+    try:
+        return _tables(parse.json_object(_inflated(body[len(MAGIC) :]), layout.LARGEST_SMALL))
+    except (ValueError, TypeError, KeyError, IndexError, zlib.error) as err:
+        raise CheckpointError(f"{layout.INDEX_FILE} contradicts itself: {err}") from None
+
+
+def _inflated(data: memoryview) -> bytes:
+    """Raises ValueError where so few bytes say more than an index may have."""
+    work = zlib.decompressobj()
+    text = work.decompress(data, layout.LARGEST_SMALL)
+    if work.unconsumed_tail or not work.eof or work.unused_data:
+        raise ValueError("it ends too early, or says too much")
+    return text
+
+
+def _tables(said: Dict[str, Any]) -> List[ShardTable]:
+    if not isinstance(said["patterns"], list) or not isinstance(said["shards"], list):
+        raise ValueError("patterns and shards are lists")
+    patterns: List[ShardPattern] = [pattern_from(one) for one in said["patterns"]]
+    found = []
+    for number, own in said["shards"]:
+        if type(number) is not int or not 0 <= number < len(patterns):
+            raise ValueError(f"a shard is of pattern {str(number)[:40]}")
+        found.append(table_from(patterns[number], own))
+    return found

@@ -1,0 +1,171 @@
+"""Tensor -> where its pieces lie, and which of them may hold part of a box, without looking at all of them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.repository import compact_index, index
+from hyperpod_kit.checkpoint.repository.index import Piece
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.repository.shard_table import Box, Places, ShardPattern, ShardTable, counts_of
+
+Extents = Tuple[int, ...]
+
+
+class Rows(Mapping[str, Sequence[Piece]]):
+    """All pieces of each tensor."""
+
+    @abstractmethod
+    def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+        """The pieces of which some may hold part of that box of the tensor: all that do, and perhaps others."""
+
+
+def read(data: bytes) -> Rows:
+    """Of index.bin, of either version. Raises CheckpointError unless every byte is as it was written."""
+    if data[: len(compact_index.MAGIC)] == compact_index.MAGIC:
+        return TableRows(compact_index.decode(data))
+    return PieceRows(index.decode(data).tensors())
+
+
+class _Line:
+    """Boxes in order along the dimension in which they are cut most."""
+
+    def __init__(self, boxes: Sequence[Tuple[Extents, Extents]]) -> None:
+        dims = len(boxes[0][0]) if boxes else 0
+        same = all(len(offsets) == len(shape) == dims for offsets, shape in boxes)
+        cuts = [len({offsets[dim] for offsets, _ in boxes}) for dim in range(dims)] if same else []
+        self.dim: Optional[int] = cuts.index(max(cuts)) if cuts and max(cuts) > 1 else None
+        self.order = list(range(len(boxes)))
+        if self.dim is not None:
+            dim = self.dim
+            self.order.sort(key=lambda number: boxes[number][0][dim])
+            self._begins = [boxes[number][0][dim] for number in self.order]
+            self._widest = max(shape[dim] for _, shape in boxes)
+
+    def near(self, offsets: Extents, shape: Extents) -> List[int]:
+        """The numbers of those that may meet that box."""
+        if self.dim is None or len(offsets) <= self.dim:
+            return self.order
+        low = bisect_left(self._begins, offsets[self.dim] - self._widest + 1)
+        return self.order[low : bisect_left(self._begins, offsets[self.dim] + shape[self.dim])]
+
+
+def _box_of(spec: TensorSpec) -> Tuple[Extents, Extents]:
+    return (spec.offsets or (0,) * len(spec.shape), spec.shape)
+
+
+class PieceRows(Rows):
+    """Of an index that names every piece."""
+
+    def __init__(self, pieces: Mapping[str, Sequence[Piece]]) -> None:
+        self._pieces = pieces
+        self._lines: Dict[str, _Line] = {}
+
+    def __getitem__(self, name: str) -> Sequence[Piece]:
+        return self._pieces[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pieces)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+        pieces = self._pieces.get(name, ())
+        if name not in self._lines:
+            self._lines[name] = _Line([_box_of(piece.spec) for piece in pieces])
+        return [pieces[number] for number in self._lines[name].near(offsets, shape)]
+
+
+class TableRows(Rows):
+    """Of a table a shard: a piece is made when it is asked for."""
+
+    def __init__(self, shards: Sequence[ShardTable]) -> None:
+        self._shards = shards
+        self._patterns: List[ShardPattern] = []
+        self._number_of: Dict[int, int] = {}
+        seen: Dict[ShardPattern, int] = {}
+        for table in shards:  # equal patterns may be several objects; thousands of names are not hashed for each shard
+            if id(table.pattern) not in self._number_of:
+                number = seen.setdefault(table.pattern, len(self._patterns))
+                self._number_of[id(table.pattern)] = number
+                self._patterns += [table.pattern] if number == len(self._patterns) else []
+        self._members: List[List[int]] = [[] for _ in self._patterns]
+        for shard, table in enumerate(shards):
+            self._members[self._number_of[id(table.pattern)]].append(shard)
+        self._counts = [counts_of(pattern) for pattern in self._patterns]
+        # Name -> [(pattern, place in it)], name -> [(shard, number among its whole tensors)].
+        self._divided: Dict[str, List[Tuple[int, int]]] = {}
+        for number, pattern in enumerate(self._patterns):
+            for place, name in enumerate(pattern.names):
+                self._divided.setdefault(name, []).append((number, place))
+        self._whole: Dict[str, List[Tuple[int, int]]] = {}
+        for shard, table in enumerate(shards):
+            for place, (_, spec) in enumerate(table.whole):
+                self._whole.setdefault(spec.name, []).append((shard, place))
+        self._names = list(dict.fromkeys([*self._divided, *self._whole]))
+        self._lines: Dict[Tuple[int, int], _Line] = {}
+        self._places: Dict[int, Places] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, name: str) -> Sequence[Piece]:
+        if name not in self._divided and name not in self._whole:
+            raise KeyError(name)
+        found = [
+            self._piece(name, shard, pattern, place)
+            for pattern, place in self._divided.get(name, ())
+            for shard in self._members[pattern]
+        ]
+        return sorted(found + self._wholes(name), key=lambda piece: (piece.shard, piece.begin))
+
+    def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
+        found = []
+        for pattern, place in self._divided.get(name, ()):
+            members = self._members[pattern]
+            line = self._line(pattern, self._patterns[pattern].kinds[place])
+            found += [self._piece(name, members[one], pattern, place) for one in line.near(offsets, shape)]
+        return found + self._wholes(name)
+
+    def alike(self) -> Dict[Tuple[Tuple[int, int], ...], List[str]]:
+        """Divided tensors that are cut alike on all ranks, by (pattern, box) of each pattern that has them."""
+        found: Dict[Tuple[Tuple[int, int], ...], List[str]] = {}
+        for name, where in self._divided.items():
+            cut = tuple((pattern, self._patterns[pattern].kinds[place]) for pattern, place in where)
+            found.setdefault(cut, []).append(name)
+        return found
+
+    @property
+    def whole(self) -> Mapping[str, Sequence[Tuple[int, int]]]:
+        """Tensors that lie whole in a shard: (shard, number among its whole ones)."""
+        return self._whole
+
+    def _line(self, pattern: int, kind: int) -> _Line:
+        if (pattern, kind) not in self._lines:
+            boxes: List[Box] = [self._shards[shard].boxes[kind] for shard in self._members[pattern]]
+            self._lines[pattern, kind] = _Line([(offsets, shape) for _, shape, offsets, _ in boxes])
+        return self._lines[pattern, kind]
+
+    def _of(self, shard: int) -> Places:
+        if shard not in self._places:
+            self._places[shard] = self._shards[shard].places()
+        return self._places[shard]
+
+    def _piece(self, name: str, shard: int, pattern: int, place: int) -> Piece:
+        table = self._shards[shard]
+        spec = TensorSpec(name, *table.boxes[table.pattern.kinds[place]])
+        return Piece(spec, shard, self._of(shard).of_divided(place, self._counts[pattern][place]))
+
+    def _wholes(self, name: str) -> List[Piece]:
+        found = []
+        for shard, place in self._whole.get(name, ()):
+            table = self._shards[shard]
+            counts = self._counts[self._number_of[id(table.pattern)]]
+            found.append(Piece(table.whole[place][1], shard, self._of(shard).of_whole(place, counts)))
+        return found

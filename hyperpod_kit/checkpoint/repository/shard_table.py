@@ -1,0 +1,165 @@
+"""What is in a shard, said so that most of it is alike in all shards: a pattern, and where this shard's boxes begin.
+
+Ranks among which tensors are divided hold the same names in the same order, and many tensors are cut alike: a model of
+2,000 tensors has a handful of boxes on each rank. So a shard is a *pattern* (names, and for each the number of its
+box), the *boxes* themselves, and the whole tensors that lie between, each by its place. Where the bytes of each begin
+is not said: tensors lie in a shard without gaps (see shard.lay_out).
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from itertools import accumulate
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, spec_of
+from hyperpod_kit.untrusted import parse
+
+Box = Tuple[str, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
+"""Type, shape, offsets, shape of the whole tensor, as in TensorSpec."""
+
+
+class ShardPattern(NamedTuple):
+    """Divided tensors in the order of the file, the number of each one's box, and how many boxes there are."""
+
+    names: Tuple[str, ...]
+    kinds: Tuple[int, ...]
+    cuts: int
+
+    def text(self) -> bytes:
+        return json.dumps([list(self.names), list(self.kinds)], separators=(",", ":")).encode()
+
+
+class ShardTable(NamedTuple):
+    """All tensors of one shard. `whole`: (place among all of the shard, tensor), ascending; `base`: where the first
+    tensor begins, in bytes of the file."""
+
+    pattern: ShardPattern
+    boxes: Tuple[Box, ...]
+    whole: Tuple[Tuple[int, TensorSpec], ...]
+    base: int
+
+    def places(self) -> Places:
+        return Places(self)
+
+
+class Places:
+    """Where each tensor of a shard begins: what lies before it is counted and not walked."""
+
+    def __init__(self, table: ShardTable) -> None:
+        self._base = table.base
+        self._sizes = [TensorSpec("", *box).nbytes for box in table.boxes]
+        self._sums = [0, *accumulate(spec.nbytes for _, spec in table.whole)]
+        self._before = [place - number for number, (place, _) in enumerate(table.whole)]
+
+    def of_divided(self, number: int, counts: Sequence[int]) -> int:
+        """Of the pattern's `number`th tensor, before which `counts` of each box are (see `counts_of`)."""
+        whole = self._sums[bisect_right(self._before, number)]
+        return self._base + whole + sum(map(int.__mul__, counts, self._sizes))
+
+    def of_whole(self, number: int, counts: Sequence[Sequence[int]]) -> int:
+        """Of the shard's `number`th whole tensor; `counts` of all places of the pattern."""
+        here = counts[self._before[number]]
+        return self._base + self._sums[number] + sum(map(int.__mul__, here, self._sizes))
+
+
+def counts_of(pattern: ShardPattern) -> List[Tuple[int, ...]]:
+    """For each tensor of a pattern, and for its end: how many tensors of each box come before."""
+    counts = [0] * pattern.cuts
+    found = [tuple(counts)]
+    for kind in pattern.kinds:
+        counts[kind] += 1
+        found.append(tuple(counts))
+    return found
+
+
+def table_of(pieces: Sequence[Placed]) -> Optional[ShardTable]:
+    """The table of a shard; None where its tensors do not lie one behind the other."""
+    names: List[str] = []
+    kinds: List[int] = []
+    boxes: Dict[Box, int] = {}
+    whole: List[Tuple[int, TensorSpec]] = []
+    at = base = pieces[0].begin if pieces else 0
+    for place, (spec, begin, end) in enumerate(pieces):
+        if begin != at or end - begin != spec.nbytes:
+            return None
+        at = end
+        if spec.full:
+            names.append(spec.name)
+            kinds.append(boxes.setdefault(spec[1:], len(boxes)))
+        else:
+            whole.append((place, spec))
+    return ShardTable(ShardPattern(tuple(names), tuple(kinds), len(boxes)), tuple(boxes), tuple(whole), base)
+
+
+def placed_of(table: ShardTable) -> Tuple[Placed, ...]:
+    """Undo `table_of`."""
+    names, kinds, _ = table.pattern
+    divided = iter(TensorSpec(name, *table.boxes[kind]) for name, kind in zip(names, kinds))
+    whole = dict(table.whole)
+    found = []
+    at = table.base
+    for place in range(len(names) + len(whole)):
+        spec = whole[place] if place in whole else next(divided)
+        found.append(Placed(spec, at, at + spec.nbytes))
+        at += spec.nbytes
+    return tuple(found)
+
+
+def own_text(table: ShardTable) -> bytes:
+    """All but the pattern."""
+    whole = [[place, spec.name, spec.dtype, list(spec.shape)] for place, spec in table.whole]
+    return json.dumps([table.base, [list(box) for box in table.boxes], whole], separators=(",", ":")).encode()
+
+
+def parse_pattern(text: bytes) -> ShardPattern:
+    """Undo `ShardPattern.text`. Raises ValueError."""
+    return pattern_from(parse.document(text, len(text)))
+
+
+def pattern_from(said: Any) -> ShardPattern:
+    """The same of parsed JSON. Raises ValueError."""
+    names, kinds = _list(said, 2)
+    if not isinstance(names, list) or not isinstance(kinds, list) or len(names) != len(kinds):
+        raise ValueError("a pattern has as many boxes as names")
+    if not all(isinstance(name, str) for name in names) or len(set(names)) != len(names):
+        raise ValueError("a pattern has each name once")
+    if not all(type(kind) is int and 0 <= kind < len(kinds) for kind in kinds):
+        raise ValueError("a pattern numbers its boxes")
+    return ShardPattern(tuple(names), tuple(kinds), max(kinds, default=-1) + 1)
+
+
+def parse_table(pattern: ShardPattern, own: bytes) -> ShardTable:
+    """The table of a pattern and of what `own_text` said. Raises ValueError, TypeError."""
+    return table_from(pattern, parse.document(own, len(own)))
+
+
+def table_from(pattern: ShardPattern, said: Any) -> ShardTable:
+    """The same of parsed JSON. Raises ValueError, TypeError."""
+    base, boxes, whole = _list(said, 3)
+    made: List[Box] = []
+    for box in _list(boxes):
+        spec = spec_of("", *_list(box, 4))
+        if not spec.full:
+            raise ValueError("a box is part of no tensor")
+        made.append((spec.dtype, spec.shape, spec.offsets, spec.full))
+    if pattern.cuts > len(made):
+        raise ValueError("a shard lacks a box of its pattern")
+    rows: List[Tuple[int, TensorSpec]] = []
+    before = -1
+    for row in _list(whole):
+        place, name, dtype, shape = _list(row, 4)
+        if type(place) is not int or not before < place < len(pattern.names) + len(_list(whole)):
+            raise ValueError(f"a tensor has the place {str(place)[:40]} in its shard")
+        rows.append((place, spec_of(name, dtype, shape, (), ())))
+        before = place
+    if type(base) is not int or not 0 <= base < 1 << 62:
+        raise ValueError(f"a shard's tensors begin at {str(base)[:40]}")
+    return ShardTable(pattern, tuple(made), tuple(rows), base)
+
+
+def _list(value: Any, count: Optional[int] = None) -> List[Any]:
+    if not isinstance(value, list) or (count is not None and len(value) != count):
+        raise ValueError(f"{str(value)[:40]} is no list{f' of {count}' if count is not None else ''}")
+    return value

@@ -13,11 +13,14 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.handle import Handle as Handle
     from hyperpod_kit.checkpoint.loading import load_state as load_state
     from hyperpod_kit.checkpoint.manager import Manager as Manager
+    from hyperpod_kit.checkpoint.repository.catalog import attempts as attempts
     from hyperpod_kit.checkpoint.repository.policy import Best as Best
     from hyperpod_kit.checkpoint.repository.policy import EverySeconds as EverySeconds
     from hyperpod_kit.checkpoint.repository.policy import EverySteps as EverySteps
     from hyperpod_kit.checkpoint.repository.policy import Latest as Latest
     from hyperpod_kit.checkpoint.repository.policy import Pinned as Pinned
+    from hyperpod_kit.checkpoint.repository.selection import newest_valid as newest_valid
+    from hyperpod_kit.checkpoint.repository.selection import newest_whole as newest_whole
     from hyperpod_kit.checkpoint.results import Fresh as Fresh
     from hyperpod_kit.checkpoint.results import Peeked as Peeked
     from hyperpod_kit.checkpoint.results import Restored as Restored
@@ -35,6 +38,8 @@ _WHERE = {
     "Peeked": "results",
     "LoadedWeights": "weights",
     "load_weights": "weights",
+    "attempts": "repository.catalog",
+    **dict.fromkeys(("newest_valid", "newest_whole"), "repository.selection"),
     **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy"),
 }
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import pytest
@@ -209,3 +212,18 @@ def test_a_start_says_where_it_begins(tmp_path: Any) -> None:
     assert manifest.open_json(store.read(layout.epoch_file(epoch)), "epoch")["first_seq"] == 7
     with pytest.raises(NoCheckpoint):
         selection.newest_valid(store)
+
+
+def test_the_package_says_what_is_there_without_torch(tmp_path: Path) -> None:
+    store = PosixStore(str(tmp_path))
+    names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
+    (tmp_path / names[2] / layout.shard_file(0)).unlink()
+    (tmp_path / names[1] / layout.shard_file(0)).write_bytes(b"x")
+    program = (
+        "import sys; from hyperpod_kit.checkpoint import attempts, newest_valid, newest_whole\n"
+        "root = sys.argv[1]\n"
+        "print([entry.name.step for entry in attempts(root)], newest_whole(root).step, newest_valid(root).step)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    said = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True, text=True)
+    assert said.stdout == "[3, 2, 1] 2 1\n"

@@ -26,7 +26,10 @@ def ended(folder: Path) -> tuple[dict[str, dict[int, str]], str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("example", "needs"), [("dcp.py", "torch"), ("lightning_trainer.py", "lightning")])
+@pytest.mark.parametrize(
+    ("example", "needs"),
+    [("dcp.py", "torch"), ("lightning_trainer.py", "lightning"), ("accelerate_loop.py", "accelerate")],
+)
 def test_killed_at_random_moments_it_ends_as_it_would_have(job: Job, tmp_path: Path, example: str, needs: str) -> None:
     pytest.importorskip(needs)
     traces, _ = killed.ends_as_undisturbed(job, example, tmp_path, ended, STEPS)

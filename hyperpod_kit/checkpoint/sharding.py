@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from hyperpod_kit.checkpoint import unsavable
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.errors import StateNotSerializable
@@ -121,7 +122,7 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
             hint="run the model forward once before its first restore or save",
         )
     if type(tensor) not in _PLAIN:
-        raise StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}")
+        raise unsavable.of_subclass(path, tensor)
     if own:
         return LocalPart(tensor.detach(), (), (), (0, 1), (), None)
     some = ranks.holders.of(path)

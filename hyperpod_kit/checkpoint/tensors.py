@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import sharding
+from hyperpod_kit.checkpoint import sharding, unsavable
 from hyperpod_kit.checkpoint.agent import held
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
@@ -203,12 +203,7 @@ class Collector:
         if place is None:
             return None
         local = place.local
-        if local.dtype not in NAMES or local.layout != torch.strided or local.is_meta:
-            raise StateNotSerializable(
-                path,
-                f"{local.layout} tensor of {local.dtype} on {local.device}",
-                hint="give it memory before: model.to_empty(device=...), and initial values" if local.is_meta else None,
-            )
+        unsavable.refuse(path, local)
         if any(step == 0 and extent > 1 for step, extent in zip(local.stride(), local.shape, strict=True)):
             # It could be saved, but nothing could fill it again: its items are one in memory.
             raise StateNotSerializable(

@@ -102,7 +102,9 @@ class Channel:
         every = max(1, seconds // 4)
         with contextlib.suppress(OSError):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, every)
+            # Thousands that fell silent together would be asked together, and a queue of the kernel overflows.
+            idle = every + self._sock.fileno() % every
+            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, every)
             self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
             # Keep-alive does not run while sent data waits for its acknowledgement; this bounds that case.

@@ -45,20 +45,19 @@ class SlotPool:
         return [*self._busy.values(), *(slot.memory for slot in self._ours.values())]
 
     def attach(self) -> None:
-        """Map the slots that are there, for restoring as well as for saving; a thread faults them in meanwhile."""
+        """Map the slots that are there, for restoring as well as for saving; a thread faults in the newest capture.
+
+        The others can wait for `prepare`: while a state is restored every core and the memory's bandwidth is its own.
+        """
         self.settle()
         names = shm_slots.names(self.folder, uid=self._uid, run=self._run, rank=self._rank)
         found = list(shm_slots.attached(self.folder, names))
         self._busy = {memory.name.slot: memory for memory in found}
-        # What was captured last is likely to be needed first.
-        order = sorted(found, key=lambda memory: memory.page.seq if memory.page is not None else 0, reverse=True)
-
-        def work() -> None:
-            for memory in order:
-                if not self._ending:
-                    memory.prefault()
-
-        self._start(work)
+        pages = {memory.name: memory.page for memory in found}
+        captures = {name: page.key for name, page in pages.items() if page is not None and page.state != SlotState.FREE}
+        if captures:
+            newest = max(captures, key=lambda name: captures[name])
+            self._start(self._busy[newest.slot].prefault)
 
     def prepare(self, needed: Callable[[], tuple[ShardLayout, int]], *, pin: bool = False) -> None:
         """Make all slots in a thread, behind what `attach` has begun; the next `settle` waits for it. `needed()` gives

@@ -58,3 +58,24 @@ def test_a_slot_that_could_not_be_made_is_an_error_of_a_save(shm: Path, monkeypa
     with pytest.raises(NotEnoughSharedMemory, match="no room"):
         pool.acquire(LAYOUT, 100)
     pool.close()
+
+
+def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_later(
+    shm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulted: list[int] = []
+    monkeypatch.setattr(shm_slots.Slot, "prefault", lambda slot: faulted.append(slot.name.slot))
+    for seqs, expected in (((5, 7, 0), [1]), ((9, 7, 0), [0]), ((0, 0, 0), [])):
+        before = SlotPool("run", 0, 3)
+        before.prepare(lambda: (LAYOUT, 100))
+        before.settle()
+        for slot, seq in enumerate(seqs):
+            found = shm_slots.attach(before.folder, before._names[slot])
+            found.put(Page(epoch=1, seq=seq).to(SlotState.WRITING) if seq else Page())
+        before.close()
+        faulted.clear()
+        after = SlotPool("run", 0, 3)
+        after.attach()
+        after.settle()
+        assert faulted == expected
+        after.close()

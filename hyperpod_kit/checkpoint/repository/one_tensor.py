@@ -12,7 +12,7 @@ import os
 import struct
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository import index, selection, verify
+from hyperpod_kit.checkpoint.repository import index, rows, selection, verify
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -76,7 +76,7 @@ def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Writt
     body = verify.read_manifest(store, attempt)
     if body.index is None:
         raise CheckpointError(f"{attempt} has no index of its tensors")
-    tensors = index.decode(verify.read_extra(store, attempt, body.index)).tensors()
+    tensors = rows.read(verify.read_extra(store, attempt, body.index))
     if name not in tensors:
         tree = json.loads(verify.read_extra(store, attempt, body.extra))
         stored = dict(_names(tree.get("shared"))).get(name)

@@ -14,6 +14,7 @@ import click
 from hyperpod_kit.cli.options import cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import console, data, json_line, say
 from hyperpod_kit.cli.waiting import interval_option
+from hyperpod_kit.cluster.times import in_utc
 from hyperpod_kit.untrusted.text import shortened
 
 if TYPE_CHECKING:
@@ -136,9 +137,10 @@ def _print(found: Iterable[Event]) -> None:
 
     screen = console()
     for event in found:
-        moment = event.at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
         style = _STYLES.get(event.level, "")
-        line = Text.assemble((moment, "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST))
+        line = Text.assemble(
+            (in_utc(event.at), "dim"), "  ", (f"{event.level:5}", style), "  ", shortened(event.line(), LONGEST)
+        )
         if event.lifecycle:
             line.append(f"  (lifecycle script: {event.lifecycle})")
         screen.print(line, soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.options import Cluster, cluster_of_nodes, json_option, resolve_cluster
+from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
 from hyperpod_kit.cli.output import data, say
 
 if TYPE_CHECKING:
@@ -40,15 +40,7 @@ class Verb(NamedTuple):
 
 @click.command("replace-node")
 @chosen_nodes
-def replace_node(
-    nodes: tuple[str, ...],
-    config: Path,
-    cluster: Optional[str],
-    region: Optional[str],
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def replace_node(**given: Any) -> int:
     """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed.
 
     CONFIG ends in .json, .yaml or .yml.
@@ -63,20 +55,12 @@ def replace_node(
     from hyperpod_kit.cluster.nodes import replace
 
     verb = Verb(replace, "replaced", "Replace {}? Everything on their own disks is lost.")
-    return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
+    return _act(verb, **given)
 
 
 @click.command("reboot-node")
 @chosen_nodes
-def reboot_node(
-    nodes: tuple[str, ...],
-    config: Path,
-    cluster: Optional[str],
-    region: Optional[str],
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def reboot_node(**given: Any) -> int:
     """Restart nodes; what is on their disks stays, but for /opt/dlami/nvme. NODE as for replace-node.
 
     No lifecycle script runs at a restart: mounts and their timer come back by their units.
@@ -88,20 +72,12 @@ def reboot_node(
     from hyperpod_kit.cluster.nodes import reboot
 
     verb = Verb(reboot, "restarted", "Restart {}? What runs on them ends.")
-    return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
+    return _act(verb, **given)
 
 
 @click.command("delete-node")
 @chosen_nodes
-def delete_node(
-    nodes: tuple[str, ...],
-    config: Path,
-    cluster: Optional[str],
-    region: Optional[str],
-    yes: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
+def delete_node(**given: Any) -> int:
     """Delete nodes; none comes in their place. NODE as for replace-node.
 
     AWS lowers the count of their groups with them. The configuration still has the old one: lower `count` there too,
@@ -115,15 +91,26 @@ def delete_node(
     from hyperpod_kit.cluster.nodes import delete
 
     verb = Verb(delete, "deleted", "Delete {}? Everything on their own disks is lost, and nothing takes their place.")
-    return _act(nodes, resolve_cluster(config, cluster, region), verb, yes, dry_run, as_json)
+    return _act(verb, **given)
 
 
-def _act(names: tuple[str, ...], chosen: Cluster, verb: Verb, yes: bool, dry_run: bool, as_json: bool) -> int:
+def _act(
+    verb: Verb,
+    *,
+    nodes: tuple[str, ...],
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
 
+    chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
-    targets = resolve(list_nodes(sagemaker, chosen.name), names)
+    targets = resolve(list_nodes(sagemaker, chosen.name), nodes)
     listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))
     if dry_run:
         say(f"would be {verb.done}: {listed}")

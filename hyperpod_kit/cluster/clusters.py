@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hyperpod_kit.aws.sagemaker import SageMaker
-from hyperpod_kit.cluster.nodes import moment
+from hyperpod_kit.cluster.times import in_utc
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ def list_all(sagemaker: SageMaker) -> list[ListedCluster]:
     """By name. Raises AwsError, Unreachable."""
     found = [
         ListedCluster(
-            one["ClusterName"], one.get("ClusterStatus", ""), moment(one.get("CreationTime")), one["ClusterArn"]
+            one["ClusterName"], one.get("ClusterStatus", ""), in_utc(one.get("CreationTime")), one["ClusterArn"]
         )
         for one in sagemaker.list_clusters()
     ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any, Optional, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.sagemaker import Batched, SageMaker
+from hyperpod_kit.cluster.times import in_utc
 from hyperpod_kit.errors import AwsError, UsageError
 
 GONE = ("ShuttingDown", "NotFound")
@@ -102,13 +102,8 @@ def _node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
         status.get("Status", "unknown"),
         status.get("Message", ""),
         address,
-        moment(summary.get("LaunchTime")),
+        in_utc(summary.get("LaunchTime")),
     )
-
-
-def moment(time: Optional[datetime]) -> str:
-    """`2026-01-31 12:00:00Z`; "" for none. botocore gives the times of an answer in the zone of this machine."""
-    return time.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ") if time else ""
 
 
 def _host_address(summary: dict[str, Any]) -> str:

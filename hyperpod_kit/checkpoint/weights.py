@@ -7,7 +7,7 @@ reading: a tensor of another type is read into one of the checkpoint's type, and
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import codec, fsdp1, modules
+from hyperpod_kit.checkpoint import fsdp1, modules
 from hyperpod_kit.checkpoint.agent import assemble
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.loading import load_state
-from hyperpod_kit.checkpoint.repository import selection, verify
+from hyperpod_kit.checkpoint.repository import saved_tree, selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.state_dict import StateDict
@@ -51,7 +51,7 @@ class SavedTensor(NamedTuple):
     """A tensor of the checkpoint. Tied ones have the same `stored`; `path` leads to it in the tree."""
 
     stored: str
-    path: list[str]
+    path: list[Any]
     dtype: str
     shape: list[int]
 
@@ -145,24 +145,14 @@ def _tensors(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] 
             raise StorageUnreadable(attempt, verify.reason_of(err), hint="try again later") from err
         return verify.reason_of(err)
     found: dict[str, SavedTensor] = {}
-    for path, stored in _below(tree, inside):
-        spec = rows[stored][0].spec
-        found[".".join(path)[len(inside) + 1 :]] = SavedTensor(stored, path, spec.dtype, list(spec.whole))
+    for path, stored in saved_tree.tensors(tree):
+        name = saved_tree.spelled(path)
+        if f"{name}.".startswith(f"{inside}."):
+            spec = rows[stored][0].spec
+            found[name[len(inside) + 1 :]] = SavedTensor(stored, list(path), spec.dtype, list(spec.whole))
     if not found:
         raise CheckpointError(f"{attempt} has no tensors in {inside!r}; at its top it has {', '.join(sorted(tree))}")
     return found
-
-
-def _below(tree: codec.Json, inside: str, path: tuple[str, ...] = ()) -> Iterator[tuple[list[str], str]]:
-    """(path, stored name) of each tensor below the path that `inside` spells; keys may have dots in them."""
-    if isinstance(tree, dict) and tree.get("$") == "tensor":
-        yield list(path), tree["name"]
-        return
-    held = codec.children(tree)
-    for key, item in held.items() if isinstance(held, dict) else ():
-        here = ".".join((*path, str(key)))
-        if f"{here}.".startswith(f"{inside}.") or f"{inside}.".startswith(f"{here}."):
-            yield from _below(item, inside, (*path, str(key)))
 
 
 _Rest = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]

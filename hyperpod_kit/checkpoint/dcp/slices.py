@@ -10,6 +10,7 @@ import torch
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
 from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, is_plain
 from hyperpod_kit.checkpoint.repository import index
+from hyperpod_kit.checkpoint.repository.boxes import Runs
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.tensors import TensorPiece
@@ -62,13 +63,12 @@ def commons(rows: Rows, wanted: TensorSlice) -> Iterator[Common]:
         count += _volume(extents)
         inside = tuple(a - b for a, b in zip(low, offsets, strict=True))
         at = tuple(a - b for a, b in zip(low, wanted.offsets, strict=True))
-        start = _run(spec.shape, inside, extents)
-        item = ITEM_BYTES[spec.dtype]
-        if start is None:
-            yield Common(row, inside, at, extents, row.begin, row.begin + spec.nbytes, False)
+        runs = Runs(spec.shape, inside, extents, ITEM_BYTES[spec.dtype])
+        if runs.count == 1:
+            begin = row.begin + runs.begin
+            yield Common(row, inside, at, extents, begin, begin + runs.length, True)
         else:
-            begin = row.begin + start * item
-            yield Common(row, inside, at, extents, begin, begin + _volume(extents) * item, True)
+            yield Common(row, inside, at, extents, row.begin, row.begin + spec.nbytes, False)
     if count != total:
         raise CheckpointError(f"{wanted.name}: {count} of {total} elements are in the checkpoint")
 
@@ -78,17 +78,6 @@ def _volume(shape: Iterable[int]) -> int:
     for extent in shape:
         count *= extent
     return count
-
-
-def _run(shape: Sequence[int], inside: Sequence[int], extents: Sequence[int]) -> int | None:
-    """The first element of a slice of a piece, when the slice is one run of its elements in order."""
-    start, partial = 0, False
-    for extent, at, wanted in zip(shape, inside, extents, strict=True):
-        if partial and wanted != extent:
-            return None
-        partial = partial or wanted > 1
-        start = start * extent + at
-    return start
 
 
 def needs(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:

@@ -10,9 +10,10 @@ import itertools
 import json
 import os
 import struct
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.checkpoint.repository import index, rows, selection, verify
+from hyperpod_kit.checkpoint.repository import index, rows, saved_tree, selection, verify
+from hyperpod_kit.checkpoint.repository.boxes import Runs
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -79,7 +80,7 @@ def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Writt
     tensors = rows.read(verify.read_extra(store, attempt, body.index))
     if name not in tensors:
         tree = json.loads(verify.read_extra(store, attempt, body.extra))
-        stored = dict(_names(tree.get("shared"))).get(name)
+        stored = {saved_tree.spelled(path): held for path, held in saved_tree.tensors(tree.get("shared"))}.get(name)
         if stored not in tensors:
             raise UsageError(
                 f"{attempt} has no tensor {name!r}", hint=f"hyperpod-kit checkpoint show {store.url} --tensors"
@@ -103,26 +104,6 @@ def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Writt
         target.drop()
     whole = TensorSpec(name, spec.dtype, spec.whole)
     return Written(attempt, name, spec.dtype, spec.whole, whole.nbytes)
-
-
-def _names(tree: Any, path: str = "") -> Iterator[Tuple[str, str]]:
-    """(path in the tree, stored name) of every tensor."""
-    if isinstance(tree, list):
-        for number, item in enumerate(tree):
-            yield from _names(item, f"{path}.{number}")
-    elif isinstance(tree, dict) and tree.get("$") == "tensor":
-        yield path[1:], str(tree["name"])
-    elif isinstance(tree, dict):
-        items = tree.items() if "$" not in tree else _listed(tree)
-        for key, item in items:
-            yield from _names(item, f"{path}.{key}")
-
-
-def _listed(tree: Dict[str, Any]) -> Sequence[Tuple[Any, Any]]:
-    held = tree.get("v")
-    if tree["$"] == "tuple":
-        return list(enumerate(held or ()))
-    return [(key, item) for key, item in held or ()] if tree["$"] == "dict" else ()
 
 
 def _safetensors(spec: TensorSpec) -> bytes:
@@ -185,7 +166,7 @@ class _Output:
 
 def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
     wanted = [
-        (piece.begin, piece.begin + piece.spec.nbytes, _Runs(piece.spec)) for piece in pieces if piece.spec.nbytes
+        (piece.begin, piece.begin + piece.spec.nbytes, _in_whole(piece.spec)) for piece in pieces if piece.spec.nbytes
     ]
     numbers = {number for begin, end, _ in wanted for number in range(begin // shard.chunk, -(-end // shard.chunk))}
 
@@ -193,7 +174,7 @@ def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
         for begin, end, box in wanted:
             first, last = max(begin, at), min(end, at + len(view))
             if first < last:
-                for source, dest, size in box.runs(first - begin, last - begin):
+                for source, dest, size in box.of(first - begin, last - begin):
                     place = begin + source - at
                     target.put(view[place : place + size], dest)
 
@@ -201,36 +182,5 @@ def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
         pump.finish(deliver)
 
 
-class _Runs:
-    """Where the bytes of a piece lie in the whole tensor: runs of equal length."""
-
-    def __init__(self, spec: TensorSpec) -> None:
-        shape, full = spec.shape, spec.full or spec.shape
-        offsets = spec.offsets or (0,) * len(shape)
-        steps: List[int] = []
-        step = ITEM_BYTES[spec.dtype]  # bytes from one item to the next, by dimension
-        for extent in reversed(full):
-            steps.insert(0, step)
-            step *= extent
-        outer = len(shape)  # dimensions before it are walked; the last of them that is cut makes the run
-        while outer and shape[outer - 1] == full[outer - 1]:
-            outer -= 1
-        outer = max(outer - 1, 0)
-        self._length = ITEM_BYTES[spec.dtype]
-        for extent in shape[outer:]:
-            self._length *= extent
-        self._walked = shape[:outer]
-        self._steps = steps[:outer]
-        self._begin = sum(offset * each for offset, each in zip(offsets, steps))
-
-    def runs(self, first: int, last: int) -> Iterator[Tuple[int, int, int]]:
-        """(offset in the piece, offset in the whole, bytes) of the piece's bytes [first, last)."""
-        while first < last:
-            number, inside = divmod(first, self._length)
-            size = min(self._length - inside, last - first)
-            at = self._begin + inside
-            for extent, step in zip(reversed(self._walked), reversed(self._steps)):
-                number, place = divmod(number, extent)
-                at += place * step
-            yield first, at, size
-            first += size
+def _in_whole(spec: TensorSpec) -> Runs:
+    return Runs(spec.whole, spec.offsets or (0,) * len(spec.shape), spec.shape, ITEM_BYTES[spec.dtype])

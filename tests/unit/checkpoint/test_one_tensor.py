@@ -17,8 +17,7 @@ from safetensors.torch import load_file  # noqa: E402
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.repository.one_tensor import _Runs  # noqa: E402
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
+from hyperpod_kit.checkpoint.repository.boxes import Runs  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
 
@@ -105,7 +104,9 @@ def test_runs_of_a_box_are_those_of_the_elements() -> None:
         first = chance.randint(0, len(piece))
         last = chance.randint(first, len(piece))
         made = bytearray(whole.tobytes())
-        for source, at, size in _Runs(TensorSpec("x", "I16", shape, offsets, full)).runs(first, last):
+        runs = Runs(full, offsets, shape, 2)
+        assert len(list(runs.of(0, len(piece)))) == runs.count
+        for source, at, size in runs.of(first, last):
             assert made[at : at + size] == piece[source : source + size]
             made[at : at + size] = b"\xff" * size
         assert made.count(b"\xff") == last - first

@@ -51,6 +51,7 @@ OTHER_MEANINGS = {
     ("rehearsal/efs/protocol.py", "efs"): "botocore's name of a service",
     ("rehearsal/sagemaker/server.py", "efs"): "an attribute of the endpoint's handler",
     ("aws/efs.py", "efs"): "botocore's name of a service",
+    ("infra/template.py", "efs"): "aws's word for a service",
     ("aws/s3files.py", "s3files"): "the same",
     ("storage/bench/run.py", "lustre"): "a type of file system",
     ("storage/bench/run.py", "mountpoint-s3"): "a row of the planner",

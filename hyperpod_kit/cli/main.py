@@ -23,6 +23,9 @@ SECTIONS = {
         "config": CommandEntry(f"{_C}.config_group:config", "Show the effective configuration, or its JSON Schema."),
         "validate": CommandEntry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
         "policy": CommandEntry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
+        "infra": CommandEntry(
+            f"{_C}.infra_commands:infra", "A template of network, storage and roles for CloudFormation or Terraform."
+        ),
         "describe-package": CommandEntry(
             f"{_C}.package_command:describe_package", "Print the configuration entry for a client .deb."
         ),

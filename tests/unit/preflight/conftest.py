@@ -17,8 +17,8 @@ from tests.unit.preflight.world import World, build
 
 
 @contextmanager
-def account(directory: Path) -> Iterator[World]:
-    """The account, as long as it is needed; nothing of it reaches other tests."""
+def account(directory: Path, *, made: bool = True) -> Iterator[World]:
+    """The account, as long as it is needed; nothing of it reaches other tests. `made`: or else an empty one."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_ENDPOINT_URL", "AWS_PROFILE"):
             patch.delenv(name, raising=False)
@@ -28,7 +28,7 @@ def account(directory: Path) -> Iterator[World]:
         iam_simulation.install(patch)
         moto_more.install(patch)
         with mock_aws():
-            yield build(directory)
+            yield build(directory) if made else World({})
 
 
 @pytest.fixture

@@ -1,0 +1,138 @@
+"""infra template: what the configuration stands on, for CloudFormation or Terraform, and how the account compares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Optional
+
+import click
+
+from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.output import cell, console, data, document, say, watch
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.config.settings import Settings
+    from hyperpod_kit.infra.part import TemplatePart
+
+STYLES = {"ok": "green", "missing": "red", "differs": "yellow", "unknown": "yellow"}
+
+
+@click.group()
+def infra() -> None:
+    """What a cluster stands on: network, security groups, file systems, buckets, roles."""
+
+
+@infra.command()
+@config_argument
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["cloudformation", "terraform"]),
+    default="cloudformation",
+    show_default=True,
+    help="Whose template.",
+)
+@click.option(
+    "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there, not to stdout."
+)
+@click.option("--check", "checked", is_flag=True, help="Print no template: compare the account with it. Reads only.")
+@json_option
+def template(config: Path, form: str, output: Optional[Path], checked: bool, as_json: bool) -> int:
+    """Print a template of everything that `validate --aws` asks for.
+
+    A VPC with private subnets, a NAT gateway and an endpoint of S3; security groups with the ports of the mounts; EFS
+    with mount targets, access points and a policy; FSx; buckets; the nodes' roles. Ids in the configuration are places
+    for what will be made: the outputs say which value belongs where. Prints only: asks nobody, makes nothing.
+
+    --check looks by the ids that the configuration has now. Exit code 1 when something is missing or differs, 3 when
+    AWS did not answer.
+
+    \b
+    Examples:
+      hyperpod-kit infra template --output infra.yaml
+      hyperpod-kit infra template --format terraform --output main.tf.json
+      hyperpod-kit infra template --check
+      hyperpod-kit infra template cluster.yaml --check --json
+    """
+    from hyperpod_kit.config.load import load
+    from hyperpod_kit.infra.template import left_out, parts
+
+    settings = load(config)
+    found = parts(settings)
+    if checked:
+        return _check(settings, found, as_json)
+    text = _text(settings, found, form, as_json)
+    if output is None:
+        document(text)
+    else:
+        try:
+            output.write_text(text, encoding="utf-8")
+        except OSError as err:
+            raise UsageError(f"cannot write {output}: {err.strerror}") from err
+        say(f"wrote {output}: {sum(len(part.resources) for part in found)} resources")
+    for sentence in left_out(settings):
+        say(sentence)
+    say(_next(settings, found, form, output))
+    return 0
+
+
+def _text(settings: Settings, found: list[TemplatePart], form: str, as_json: bool) -> str:
+    from hyperpod_kit.infra.template import as_yaml, cloudformation
+    from hyperpod_kit.infra.terraform import terraform
+
+    if form == "terraform":
+        return json.dumps(terraform(settings.cluster.region, found), indent=2) + "\n"
+    made = cloudformation(settings, found)
+    if as_json:
+        return json.dumps(made, indent=2) + "\n"
+    return as_yaml(made)
+
+
+def _next(settings: Settings, found: list[TemplatePart], form: str, output: Optional[Path]) -> str:
+    """The command that makes it, with what it must be told."""
+    if form == "terraform":
+        zones = [f"-var {name.lower()}=ZONE" for part in found for name in part.parameters if name.startswith("Zone")]
+        return f"next, beside the file: terraform init && terraform apply {' '.join(zones)}"
+    zones = [f"{name}=ZONE" for part in found for name in part.parameters if name.startswith("Zone")]
+    return (
+        f"next: aws cloudformation deploy --region {settings.cluster.region} --stack-name {settings.cluster.name} "
+        f"--template-file {output or 'FILE'} --capabilities CAPABILITY_NAMED_IAM --parameter-overrides "
+        f"{' '.join(zones)}"
+    )
+
+
+def _check(settings: Settings, found: list[TemplatePart], as_json: bool) -> int:
+    from hyperpod_kit.infra.compare import DIFFERS, MISSING, UNKNOWN, compare
+    from hyperpod_kit.preflight.gather import gather
+
+    with watch():
+        facts = gather(settings)
+    rows, others = compare(settings, found, facts)
+    if as_json:
+        data(
+            {
+                "cluster": settings.cluster.name,
+                "account": facts.caller.account,
+                "parts": [row.to_dict() for row in rows],
+                "other_findings": others,
+            }
+        )
+    else:
+        from rich.table import Table
+
+        grid = Table()
+        for column in ("part", "state", "what"):
+            grid.add_column(column)
+        for row in rows:
+            for index, line in enumerate(row.details or ("",)):
+                head = (row.title, row.state) if index == 0 else ("", "")
+                grid.add_row(cell(head[0]), cell(head[1], STYLES.get(head[1], "")), cell(line))
+        console().print(grid)
+        if others:
+            say(f"{others} more findings are about none of these: hyperpod-kit validate --aws")
+    states = {row.state for row in rows}
+    if states & {MISSING, DIFFERS}:
+        return 1
+    return 3 if UNKNOWN in states else 0

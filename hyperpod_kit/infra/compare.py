@@ -1,0 +1,74 @@
+"""What of a template there is in the account, by the ids that the configuration has now: pure, from facts to rows.
+
+The facts and the verdicts are the preflight's, so `infra template --check` and `validate --aws` cannot disagree; what a
+template does better than it must (the way to S3 that costs nothing) is a note.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterable, Iterator, Sequence
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.infra.part import TemplatePart
+from hyperpod_kit.preflight.check import preflight
+from hyperpod_kit.preflight.facts import AccountFacts, known
+
+OK, MISSING, DIFFERS, UNKNOWN = "ok", "missing", "differs", "unknown"
+
+ABSENT = ("HPK-V101", "HPK-V202", "HPK-V301", "HPK-V302", "HPK-V401", "HPK-V406", "HPK-V501")
+"""Findings that say that something is not there at all."""
+UNASKED = ("HPK-V001", "HPK-V002")
+
+
+@dataclass(frozen=True)
+class PartState:
+    """One part of the template. `state`: ok, missing, differs or unknown; `details`: code and sentence each."""
+
+    title: str
+    state: str
+    details: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {"part": self.title, "state": self.state, "details": list(self.details)}
+
+
+def compare(settings: Settings, parts: Sequence[TemplatePart], facts: AccountFacts) -> tuple[list[PartState], int]:
+    """A row for each part, and how many findings of the preflight are about none of them."""
+    findings = preflight(settings, facts)
+    rows, used = [], 0
+    for part in parts:
+        own = [finding for finding in findings if _about(part, finding)]
+        used += len(own)
+        details = [f"{finding.code}: {finding.message}" for finding in own]
+        rows.append(PartState(part.title, _state(own), (*details, *_notes(part, facts))))
+    return rows, len(findings) - used
+
+
+def _about(part: TemplatePart, finding: Finding) -> bool:
+    """What a role may not is about the role, wherever the configuration asks for it."""
+    if finding.code.startswith("HPK-V2"):
+        return any(one["Type"] == "AWS::IAM::Role" for one in part.resources.values())
+    return any(finding.path == path or finding.path.startswith((f"{path}.", f"{path}[")) for path in part.paths)
+
+
+def _state(findings: Iterable[Finding]) -> str:
+    codes = {finding.code for finding in findings}
+    if codes & set(ABSENT):
+        return MISSING
+    if codes - set(UNASKED):
+        return DIFFERS
+    return UNKNOWN if codes else OK
+
+
+def _notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
+    """What the template has and no check asks for."""
+    network = facts.network
+    endpoints = known(network.endpoints) if network is not None else None
+    subnets = known(network.subnets) if network is not None else None
+    if "S3Endpoint" in part.resources and endpoints is not None and subnets:
+        vpcs = {subnet.vpc_id for subnet in subnets}
+        for vpc in sorted(vpcs - {one.vpc_id for one in endpoints if one.service == "s3"}):
+            yield f"{vpc} has no endpoint of S3: every byte to and from S3 passes the NAT gateway, by the byte"

@@ -1,0 +1,118 @@
+"""EFS: a file system for each that the configuration names, mount targets, access points and the policy."""
+
+from __future__ import annotations
+
+from typing import Any, Iterator, Optional, Sequence
+
+from hyperpod_kit.aws.policies import MOUNT, OURS, ROOT, VERSION, WRITE
+from hyperpod_kit.config.homes import NO_ACCESS_POINT
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.infra.groups import STORAGE
+from hyperpod_kit.infra.network import subnet_ids
+from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, ref, resource, tags, word
+from hyperpod_kit.infra.roles import logical_ids
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.preflight.queries.shared import FileSystemQuery
+
+
+def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart:
+    """One file system with a mount target in each subnet and an access point for each mount that asks for one.
+
+    Access points of homes are not here: `users apply` makes these, and puts into the policy who may use them.
+    """
+    name = f"Efs{number}"
+    system: dict[str, Any] = {
+        "Encrypted": True,
+        "PerformanceMode": "generalPurpose",
+        "ThroughputMode": "elastic",
+        "FileSystemTags": tags(f"{settings.cluster.name} {name}"),
+    }
+    policy = _policy(settings, want.mounts)
+    if policy is not None:
+        system["FileSystemPolicy"] = policy
+    resources: dict[str, Any] = {name: resource("AWS::EFS::FileSystem", system, **KEPT)}
+    for index, _ in enumerate(subnet_ids(settings), 1):
+        resources[f"{name}Target{index}"] = resource(
+            "AWS::EFS::MountTarget",
+            {"FileSystemId": ref(name), "SubnetId": ref(f"Subnet{index}"), "SecurityGroups": [ref(STORAGE)]},
+        )
+    ids: dict[str, Any] = {}
+    for mount, at in settings.written_mounts:
+        if mount not in want.mounts or mount.owner is not None:
+            continue
+        ids[f"{at}.file_system_id"] = ref(name)
+        if mount.access_point_id not in (None, NO_ACCESS_POINT):
+            point = f"{name}{word(mount.name)}"
+            resources[point] = resource("AWS::EFS::AccessPoint", _point(settings, name, mount))
+            ids[f"{at}.access_point_id"] = ref(point)
+    if any(mount.owner is not None for mount in want.mounts):
+        ids["hyperpod_kit.homes.file_system_id"] = ref(name)
+    paths = tuple(dict.fromkeys(place.rpartition(".")[0] for place in ids))
+    return TemplatePart(f"EFS {want.id}", paths, resources, {}, ids)
+
+
+def replaced(settings: Settings, want: FileSystemQuery, number: int) -> Iterator[tuple[str, str]]:
+    """Ids of the configuration and the resources that take their place in other resources' text."""
+    yield want.id, f"Efs{number}"
+    for mount in want.mounts:
+        if mount.owner is None and mount.access_point_id not in (None, NO_ACCESS_POINT):
+            yield str(mount.access_point_id), f"Efs{number}{word(mount.name)}"
+
+
+def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
+    """Everything that goes through it is one user's: the one that the last part of the mount's path names, or the
+    configuration's only one. Without such a user the directory is root's, and clients act as who they are."""
+    last = mount.path.rpartition("/")[2]
+    named = [user for user in settings.users if user.name == last] or list(settings.users)
+    user = named[0] if len(named) == 1 else None
+    uid, gid = (user.uid, user.gid) if user is not None else (0, 0)
+    made: dict[str, Any] = {
+        "FileSystemId": ref(system),
+        "RootDirectory": {
+            "Path": f"/{mount.name}",
+            "CreationInfo": {
+                "OwnerUid": str(uid),
+                "OwnerGid": str(gid),
+                "Permissions": "0755" if user is None else "0700",
+            },
+        },
+        "AccessPointTags": tags(f"{settings.cluster.name} {mount.name}"),
+    }
+    if user is not None:
+        made["PosixUser"] = {"Uid": str(uid), "Gid": str(gid)}
+    return made
+
+
+def _policy(settings: Settings, mounts: Sequence[Any]) -> Optional[dict[str, Any]]:
+    """The nodes' roles may mount and write, nobody else; with TLS, and through access points where all mounts do.
+
+    None where a mount shows no identity: any policy would shut it out, or let everybody in.
+    """
+    if not all(mount.iam for mount in mounts):
+        return None
+    homes = any(mount.owner is not None for mount in mounts)
+    denied = {"NeedsTls": {"Bool": {"aws:SecureTransport": "false"}}}
+    if all(mount.access_point_id is not None for mount in mounts):
+        denied["NeedsAccessPoint"] = {"Null": {"elasticfilesystem:AccessPointArn": "true"}}
+    statements: list[dict[str, Any]] = [
+        {
+            "Sid": f"{OURS}{name}",
+            "Effect": "Deny",
+            "Principal": {"AWS": "*"},
+            "Action": [MOUNT, WRITE, ROOT],
+            "Condition": condition,
+        }
+        for name, condition in denied.items()
+    ]
+    if not homes:
+        statements.insert(0, _allowed(settings))
+    return {"Version": VERSION, "Statement": statements}
+
+
+def _allowed(settings: Settings) -> dict[str, Any]:
+    return {
+        "Sid": "Nodes",
+        "Effect": "Allow",
+        "Principal": {"AWS": [attribute("Arn", name) for name in logical_ids(settings).values()]},
+        "Action": [MOUNT, WRITE],
+    }

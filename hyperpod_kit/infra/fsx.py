@@ -1,0 +1,116 @@
+"""FSx: a file system for each DNS name that the configuration has, in the first subnet."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Sequence
+
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.infra.groups import STORAGE
+from hyperpod_kit.infra.network import BLOCK
+from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, ref, resource, tags, word
+from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
+from hyperpod_kit.preflight.queries.fsx import FsxQuery, identify, places
+
+OPTIONS = ["rw", "crossmnt", "root_squash"]
+"""Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
+
+
+def part(settings: Settings, want: FsxQuery, number: int) -> TemplatePart:
+    """One file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it must be."""
+    name = f"Fsx{number}"
+    its = [
+        (kind, mount, dns, of)
+        for kind, mount, dns, of in places(settings)
+        if identify(mount.dns_name, settings.cluster.region) == (want.region, want.id)
+    ]
+    made = _TYPES[its[0][0].name](name, [mount for _, mount, _, _ in its])
+    common = {
+        "FileSystemType": its[0][0].name,
+        "SubnetIds": [ref("Subnet1")],
+        "SecurityGroupIds": [ref(STORAGE)],
+        "StorageCapacity": ref(f"{name}Capacity"),
+        "Tags": tags(f"{settings.cluster.name} {name}"),
+    }
+    resources = {name: resource("AWS::FSx::FileSystem", {**common, **made.properties}, **KEPT), **made.volumes}
+    ids: dict[str, Any] = {}
+    for _, _, dns, of in its:
+        ids[dns] = attribute("DNSName", name)
+        if made.mount_name:
+            ids[of] = attribute("LustreMountName", name)
+    paths = tuple(dict.fromkeys(place for place in ids))
+    return TemplatePart(f"FSx {want.id}", paths, resources, made.parameters, ids)
+
+
+class _Made:
+    """What one type of file system adds. `mount_name`: whether FSx gives it one."""
+
+    def __init__(self, properties: dict[str, Any], parameters: dict[str, Any], mount_name: bool) -> None:
+        self.properties = properties
+        self.parameters = parameters
+        self.mount_name = mount_name
+        self.volumes: dict[str, Any] = {}
+
+
+def _lustre(name: str, mounts: Sequence[Any]) -> _Made:
+    configuration: dict[str, Any] = {
+        "DeploymentType": "PERSISTENT_2",
+        "PerUnitStorageThroughput": ref(f"{name}Throughput"),
+        "DataCompressionType": "LZ4",
+        "MetadataConfiguration": {"Mode": "AUTOMATIC"},
+    }
+    if any(mount.efa for mount in mounts):
+        configuration["EfaEnabled"] = True
+    parameters = {
+        f"{name}Capacity": _number("GiB: 1200, 2400 or a multiple of 2400 (with EFA 4800 and more).", 1200),
+        f"{name}Throughput": _number("MB/s for each TiB.", 250, (125, 250, 500, 1000)),
+    }
+    return _Made({"FileSystemTypeVersion": "2.15", "LustreConfiguration": configuration}, parameters, True)
+
+
+def _openzfs(name: str, mounts: Sequence[Any]) -> _Made:
+    exports = [{"ClientConfigurations": [{"Clients": str(BLOCK), "Options": OPTIONS}]}]
+    configuration = {
+        "DeploymentType": "SINGLE_AZ_HA_2",
+        "ThroughputCapacity": ref(f"{name}Throughput"),
+        "RootVolumeConfiguration": {"NfsExports": exports},
+    }
+    parameters = {
+        f"{name}Capacity": _number("GiB: 64 to 524288.", 64),
+        f"{name}Throughput": _number("MB/s altogether.", 160, (160, 320, 640, 1280, 2560, 3840, 5120, 7680, 10240)),
+    }
+    made = _Made({"OpenZFSConfiguration": configuration}, parameters, False)
+    for export in sorted({mount.export for mount in mounts} - {ROOT_VOLUME}):
+        made.volumes |= _volumes(name, export, exports)
+    return made
+
+
+def _volumes(name: str, export: str, exports: list[Any]) -> dict[str, Any]:
+    """The volume of an export, and those above it."""
+    found: dict[str, Any] = {}
+    parent: Any = attribute("RootVolumeId", name)
+    path = ROOT_VOLUME
+    for part_of in export[len(ROOT_VOLUME) :].strip("/").split("/"):
+        path = f"{path}/{part_of}"
+        logical = f"{name}{word(path)}"
+        found[logical] = resource(
+            "AWS::FSx::Volume",
+            {
+                "Name": part_of,
+                "VolumeType": "OPENZFS",
+                "OpenZFSConfiguration": {"ParentVolumeId": parent, "NfsExports": exports},
+            },
+            **KEPT,
+        )
+        parent = ref(logical)
+    return found
+
+
+def _number(description: str, default: int, allowed: Sequence[int] = ()) -> dict[str, Any]:
+    given: dict[str, Any] = {"Type": "Number", "Description": description, "Default": default}
+    if allowed:
+        given["AllowedValues"] = list(allowed)
+    return given
+
+
+_TYPES: dict[str, Callable[[str, Sequence[Any]], _Made]] = {"LUSTRE": _lustre, "OPENZFS": _openzfs}
+"""Type as FSx writes it -> what it adds."""

@@ -1,0 +1,86 @@
+"""Security groups: one of the nodes, one of the file systems, and what passes between them and nothing else.
+
+The ports are those that the preflight asks for, from the same tables.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any, Iterator, Sequence
+
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.infra.part import TemplatePart, ref, resource, tags
+from hyperpod_kit.preflight.checks.shared import NFS
+from hyperpod_kit.preflight.mounts.registry import INQUIRIES
+from hyperpod_kit.preflight.placement import placements
+
+NODES, STORAGE = "NodesGroup", "StorageGroup"
+
+
+def groups(settings: Settings) -> TemplatePart:
+    """Both groups. Nodes reach each other by everything, which an EFA needs, and whatever is outside."""
+    inward, both_ways = _ports(settings)
+    resources: dict[str, Any] = {
+        NODES: _group(settings.cluster.name, "nodes"),
+        "NodesFromNodes": _rule("Ingress", NODES, NODES),
+        "NodesToNodes": _rule("Egress", NODES, NODES),
+    }
+    if inward:
+        resources[STORAGE] = _group(settings.cluster.name, "file systems")
+    for low, high in _ranges(inward):
+        resources[f"StorageFromNodes{low}"] = _rule("Ingress", STORAGE, NODES, (low, high))
+    for low, high in _ranges(both_ways):
+        # Lustre's servers connect to each other and back to their clients.
+        resources[f"StorageFromStorage{low}"] = _rule("Ingress", STORAGE, STORAGE, (low, high))
+        resources[f"NodesFromStorage{low}"] = _rule("Ingress", NODES, STORAGE, (low, high))
+    return TemplatePart(
+        "security groups",
+        tuple(placement.groups_path for placement in placements(settings)),
+        resources,
+        {},
+        {f"{placement.groups_path}[0]": ref(NODES) for placement in placements(settings)},
+    )
+
+
+def _ports(settings: Settings) -> tuple[set[int], set[int]]:
+    """What nodes connect to on file systems, and what file systems connect to on nodes too."""
+    inward: set[int] = set()
+    both_ways: set[int] = set()
+    for mount in settings.mounts:
+        its = INQUIRIES[mount.kind]
+        if its.shared is not None:
+            inward.add(NFS)
+        if its.fsx is not None:
+            inward.update(its.fsx.ports)
+            both_ways.update(its.fsx.ports if its.fsx.both_ways else ())
+    if settings.homes is not None:
+        inward.add(NFS)
+    return inward, both_ways
+
+
+def _ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
+    """Neighbouring ports as one range each."""
+    for _, run in groupby(enumerate(sorted(ports)), lambda pair: pair[1] - pair[0]):
+        found = [port for _, port in run]
+        yield found[0], found[-1]
+
+
+def _group(cluster: str, of: str) -> Any:
+    """Everything may go out; without the rule EC2 adds it, and Terraform does not."""
+    return resource(
+        "AWS::EC2::SecurityGroup",
+        {
+            "GroupDescription": f"{of} of {cluster}",
+            "VpcId": ref("Vpc"),
+            "SecurityGroupEgress": [{"IpProtocol": "-1", "CidrIp": "0.0.0.0/0"}],
+            "Tags": tags(f"{cluster} {of}"),
+        },
+    )
+
+
+def _rule(direction: str, group: str, peer: str, ports: Sequence[int] = ()) -> Any:
+    peers = "SourceSecurityGroupId" if direction == "Ingress" else "DestinationSecurityGroupId"
+    about: dict[str, Any] = {"IpProtocol": "-1"}
+    if ports:
+        about = {"IpProtocol": "tcp", "FromPort": ports[0], "ToPort": ports[1]}
+    return resource(f"AWS::EC2::SecurityGroup{direction}", {"GroupId": ref(group), **about, peers: ref(peer)})

@@ -1,0 +1,131 @@
+"""The network: one VPC, a private subnet for each that the configuration names, a way out, and S3 without a detour.
+
+Nodes have no public address: a NAT gateway in a public subnet leads out, a gateway endpoint leads to S3, which costs
+nothing. Names resolve, because file systems are mounted by name.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Network
+from typing import Any
+
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.infra.part import TemplatePart, attribute, ref, resource, tags
+from hyperpod_kit.preflight.placement import placements
+
+BLOCK = IPv4Network("10.0.0.0/16")
+"""Addresses of the VPC; AWS gives no VPC more."""
+
+PREFIXES = (18, 19, 20)
+"""Sizes of a node's subnet, the largest first: 16,379 addresses, 8,187, 4,091."""
+
+
+def subnet_ids(settings: Settings) -> list[str]:
+    """Every subnet that the configuration names, once."""
+    named = [name for placement in placements(settings) for name in placement.vpc.subnet_ids]
+    return list(dict.fromkeys(named))
+
+
+def blocks(count: int) -> tuple[list[IPv4Network], IPv4Network]:
+    """Networks for so many private subnets, and one for the public one. Raises UsageError when they do not fit."""
+    for prefix in PREFIXES:
+        found = list(BLOCK.subnets(new_prefix=prefix))
+        if count < len(found):
+            return found[:count], next(found[-1].subnets(new_prefix=24))
+    raise UsageError(
+        f"the configuration names {count} subnets; a template has at most {2 ** (PREFIXES[-1] - BLOCK.prefixlen) - 1}",
+        hint="one subnet a zone is enough: all nodes of a job should be in one zone",
+    )
+
+
+def network(settings: Settings) -> TemplatePart:
+    """The VPC with everything in it but security groups. Raises UsageError."""
+    name = settings.cluster.name
+    names = subnet_ids(settings)
+    private, public = blocks(len(names))
+    resources: dict[str, Any] = {
+        "Vpc": resource(
+            "AWS::EC2::VPC",
+            {"CidrBlock": str(BLOCK), "EnableDnsSupport": True, "EnableDnsHostnames": True, "Tags": tags(name)},
+        ),
+        "InternetGateway": resource("AWS::EC2::InternetGateway", {"Tags": tags(name)}),
+        "InternetGatewayAttachment": resource(
+            "AWS::EC2::VPCGatewayAttachment", {"VpcId": ref("Vpc"), "InternetGatewayId": ref("InternetGateway")}
+        ),
+        "PublicSubnet": _subnet(f"{name} public", public, "Zone1"),
+        "NatAddress": resource("AWS::EC2::EIP", {"Domain": "vpc"}, DependsOn="InternetGatewayAttachment"),
+        "Nat": resource(
+            "AWS::EC2::NatGateway",
+            {
+                "AllocationId": attribute("AllocationId", "NatAddress"),
+                "SubnetId": ref("PublicSubnet"),
+                "Tags": tags(name),
+            },
+        ),
+        "PublicRoutes": _table(f"{name} public"),
+        "PublicDefaultRoute": resource(
+            "AWS::EC2::Route",
+            {
+                "RouteTableId": ref("PublicRoutes"),
+                "DestinationCidrBlock": "0.0.0.0/0",
+                "GatewayId": ref("InternetGateway"),
+            },
+            DependsOn="InternetGatewayAttachment",
+        ),
+        "PublicSubnetRoutes": _association("PublicSubnet", "PublicRoutes"),
+        "Routes": _table(f"{name} nodes"),
+        "DefaultRoute": resource(
+            "AWS::EC2::Route",
+            {"RouteTableId": ref("Routes"), "DestinationCidrBlock": "0.0.0.0/0", "NatGatewayId": ref("Nat")},
+        ),
+        "S3Endpoint": resource(
+            "AWS::EC2::VPCEndpoint",
+            {
+                "VpcId": ref("Vpc"),
+                "ServiceName": {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"},
+                "VpcEndpointType": "Gateway",
+                "RouteTableIds": [ref("Routes")],
+            },
+        ),
+    }
+    for index, block in enumerate(private, 1):
+        resources[f"Subnet{index}"] = _subnet(f"{name} nodes {index}", block, f"Zone{index}")
+        resources[f"Subnet{index}Routes"] = _association(f"Subnet{index}", "Routes")
+    return TemplatePart(
+        "network",
+        tuple(placement.subnets_path for placement in placements(settings)),
+        resources,
+        {
+            f"Zone{index}": {
+                "Type": "AWS::EC2::AvailabilityZone::Name",
+                "Description": f"Where the capacity is: the zone of what the configuration calls {subnet}.",
+            }
+            for index, subnet in enumerate(names, 1)
+        },
+        _ids(settings, names),
+    )
+
+
+def _ids(settings: Settings, names: list[str]) -> dict[str, Any]:
+    """Place of each subnet in the configuration -> the subnet that is made."""
+    return {
+        f"{placement.subnets_path}[{index}]": ref(f"Subnet{names.index(subnet) + 1}")
+        for placement in placements(settings)
+        for index, subnet in enumerate(placement.vpc.subnet_ids)
+    }
+
+
+def _subnet(name: str, block: IPv4Network, zone: str) -> Any:
+    return resource(
+        "AWS::EC2::Subnet",
+        {"VpcId": ref("Vpc"), "CidrBlock": str(block), "AvailabilityZone": ref(zone), "Tags": tags(name)},
+    )
+
+
+def _table(name: str) -> Any:
+    return resource("AWS::EC2::RouteTable", {"VpcId": ref("Vpc"), "Tags": tags(name)})
+
+
+def _association(subnet: str, table: str) -> Any:
+    return resource("AWS::EC2::SubnetRouteTableAssociation", {"SubnetId": ref(subnet), "RouteTableId": ref(table)})

@@ -1,0 +1,54 @@
+"""What a template is made of, in CloudFormation's words. That form is written by hand; terraform.py translates it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Mapping
+
+Resource = Mapping[str, Any]
+"""`Type`, `Properties` and, where they differ from the usual, `DependsOn` and `DeletionPolicy`."""
+
+
+@dataclass(frozen=True)
+class TemplatePart:
+    """Resources that stand or fall together.
+
+    title: for a person; paths: the places in the configuration that ask for it; resources: by logical id; parameters:
+    what who applies the template must or may say; ids: place in the configuration -> the value that belongs there once
+    it is made.
+    """
+
+    title: str
+    paths: tuple[str, ...]
+    resources: Mapping[str, Resource]
+    parameters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    ids: Mapping[str, Any] = field(default_factory=dict)
+
+
+def resource(kind: str, properties: Mapping[str, Any], **more: Any) -> Resource:
+    """One resource. `more`: DependsOn, DeletionPolicy, UpdateReplacePolicy."""
+    return {"Type": kind, **more, "Properties": dict(properties)}
+
+
+def ref(name: str) -> dict[str, str]:
+    """The id of another resource, or a parameter."""
+    return {"Ref": name}
+
+
+def attribute(name: str, of: str) -> dict[str, list[str]]:
+    """Another attribute of a resource."""
+    return {"Fn::GetAtt": [of, name]}
+
+
+def tags(name: str) -> list[dict[str, str]]:
+    """The name that the console shows."""
+    return [{"Key": "Name", "Value": name}]
+
+
+KEPT = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+"""For what holds data: it outlives the stack."""
+
+
+def word(name: str) -> str:
+    """A name of the configuration as part of a logical id, which takes letters and digits only."""
+    return "".join(part[:1].upper() + part[1:] for part in "".join(c if c.isalnum() else " " for c in name).split())

@@ -1,0 +1,107 @@
+"""The same in Terraform's JSON syntax (`main.tf.json`): each resource translated from the one form of template.py.
+
+Names of arguments are mostly CloudFormation's in snake case; what differs stands in a table, and where one resource
+becomes several there is a function. Attributes that other resources ask for are in ATTRIBUTES.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Mapping
+
+from hyperpod_kit.infra.part import Resource, TemplatePart
+from hyperpod_kit.infra.terraform_types import ATTRIBUTES, TYPES
+
+PSEUDO = {
+    "AWS::AccountId": "data.aws_caller_identity.current.account_id",
+    "AWS::Partition": "data.aws_partition.current.partition",
+}
+_REFERENCE = re.compile(r"\$\{([A-Za-z0-9:.]+)\}")
+
+
+def terraform(region: str, found: list[TemplatePart]) -> dict[str, Any]:
+    """The configuration as JSON values, for `region`."""
+    resources = {name: value for part in found for name, value in part.resources.items()}
+    parameters = {name: value for part in found for name, value in part.parameters.items()}
+    words = _Expressions(region, resources, set(parameters))
+    made: dict[str, dict[str, Any]] = {}
+    for name, given in resources.items():
+        kind = given["Type"]
+        for tf in TYPES[kind](_label(name), words.values(given["Properties"], policies=True)):
+            arguments = dict(tf.arguments)
+            if given.get("DeletionPolicy") == "Retain" and tf.first:
+                arguments["lifecycle"] = {"prevent_destroy": True}
+            if "DependsOn" in given:
+                arguments["depends_on"] = [words.address(given["DependsOn"])]
+            made.setdefault(tf.kind, {})[tf.label] = arguments
+    ids = {place: value for part in found for place, value in part.ids.items()}
+    return {
+        "terraform": {
+            "required_version": ">= 1.5",
+            "required_providers": {"aws": {"source": "hashicorp/aws", "version": ">= 6.0"}},
+        },
+        "provider": {"aws": {"region": region}},
+        "data": {"aws_caller_identity": {"current": {}}, "aws_partition": {"current": {}}},
+        "variable": {_label(name): _variable(value) for name, value in parameters.items()},
+        "resource": made,
+        "output": {
+            f"value_{number}": {"description": place, "value": words.values(value)}
+            for number, (place, value) in enumerate(ids.items(), 1)
+        },
+    }
+
+
+class _Expressions:
+    """Turns CloudFormation's references into Terraform's expressions."""
+
+    def __init__(self, region: str, resources: Mapping[str, Resource], parameters: set[str]) -> None:
+        self._region = region
+        self._resources = resources
+        self._parameters = parameters
+
+    def address(self, name: str) -> str:
+        """`aws_vpc.vpc`."""
+        of = self._resources[name]
+        return f"{TYPES[of['Type']](_label(name), of['Properties'])[0].kind}.{_label(name)}"
+
+    def values(self, value: Any, *, policies: bool = False) -> Any:
+        """The value with every reference as `${...}`; `policies`: policy documents become their text."""
+        if isinstance(value, Mapping):
+            if set(value) == {"Ref"}:
+                return f"${{{self._of(value['Ref'], 'Ref')}}}"
+            if set(value) == {"Fn::GetAtt"}:
+                name, attribute = value["Fn::GetAtt"]
+                return f"${{{self._of(name, attribute)}}}"
+            if set(value) == {"Fn::Sub"}:
+                return _REFERENCE.sub(lambda found: self._within(found[1]), value["Fn::Sub"])
+            if policies and "Statement" in value and "Version" in value:
+                return json.dumps(self.values(value))
+            return {key: self.values(item, policies=policies) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self.values(item, policies=policies) for item in value]
+        return value.replace("${", "$${") if isinstance(value, str) else value
+
+    def _within(self, name: str) -> str:
+        """A reference within a text."""
+        return self._region if name == "AWS::Region" else f"${{{self._of(name, 'Ref')}}}"
+
+    def _of(self, name: str, attribute: str) -> str:
+        if name in PSEUDO:
+            return PSEUDO[name]
+        if name in self._parameters:
+            return f"var.{_label(name)}"
+        return f"{self.address(name)}.{ATTRIBUTES.get((self._resources[name]['Type'], attribute), 'id')}"
+
+
+def _variable(parameter: Mapping[str, Any]) -> dict[str, Any]:
+    number = parameter["Type"] == "Number"
+    made: dict[str, Any] = {"type": "number" if number else "string", "description": parameter["Description"]}
+    if "Default" in parameter:
+        made["default"] = parameter["Default"]
+    return made
+
+
+def _label(name: str) -> str:
+    """`NodesFromStorage988` -> `nodes_from_storage988`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

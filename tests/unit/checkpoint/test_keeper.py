@@ -110,6 +110,7 @@ def test_it_dies_while_the_manager_closes(root: str, state: State, shm: Path) ->
     real = manager._agent.wait_end
 
     def wait_end(timeout: float) -> bool:
+        manager._agent.wait_end = real  # type: ignore[method-assign]
         kill(manager)
         return real(timeout)
 

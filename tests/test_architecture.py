@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, Set
@@ -159,6 +160,7 @@ def layer(name: str) -> str:
     return inner if inner in MAY_IMPORT else parts[0]
 
 
+@functools.lru_cache(maxsize=None)
 def imports(path: Path) -> List[str]:
     """Every module or name that a file imports, at its top or in a function, or by the names of the kinds of mounts."""
     found = []

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from tests.distributed import sharded_job, stages_job
+from tests.support.rows import slow
 
 pytestmark = pytest.mark.distributed
 
@@ -19,16 +20,18 @@ pytestmark = pytest.mark.distributed
 @pytest.mark.parametrize(
     ("kind", "world", "tier", "own"),
     [
-        ("stages", 2, "storage", []),
-        ("stages", 3, "storage", []),
         ("stages", 2, "memory", []),
         ("stages_dp", 4, "storage", []),
-        ("stages_dp", 4, "memory", []),
         ("submesh", 2, "storage", []),
-        ("submesh", 4, "storage", []),
         ("submesh_same", 4, "storage", ["model.w"]),
-        ("experts", 2, "storage", ["model.experts.*"]),
         ("experts", 2, "memory", ["model.experts.*"]),
+        *slow(
+            ("stages", 2, "storage", []),
+            ("stages", 3, "storage", []),
+            ("stages_dp", 4, "memory", []),
+            ("submesh", 4, "storage", []),
+            ("experts", 2, "storage", ["model.experts.*"]),
+        ),
     ],
 )
 def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, tier: str, own: list[str]) -> None:
@@ -50,7 +53,7 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
         assert {piece.shard for name in rows if "stage0" in name for piece in rows[name]} == {0, 1}
 
 
-@pytest.mark.parametrize(("after"), [1, 3])
+@pytest.mark.parametrize("after", [3, *slow(1)])
 def test_a_tensor_of_each_rank_alone_goes_to_other_ranks_as_everything_of_theirs_does(
     tmp_path: Path, after: int
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.distributed import sharded_job, tier_job
+from tests.support.rows import slow
 
 pytestmark = pytest.mark.distributed
 
@@ -42,8 +43,10 @@ def test_memory_and_disk_complete_what_never_reached_storage(tmp_path: Path) -> 
     ("before", "after", "why"),
     [
         (("fsdp2", 3), ("fsdp2", 2), "captured by 3 ranks: this run has 2"),
-        (("fsdp2", 2), ("fsdp2", 3), "captured by 2 ranks: this run has 3"),
-        (("fsdp2", 2), ("ddp", 2), "another division among the ranks"),
+        *slow(
+            (("fsdp2", 2), ("fsdp2", 3), "captured by 2 ranks: this run has 3"),
+            (("fsdp2", 2), ("ddp", 2), "another division among the ranks"),
+        ),
     ],
 )
 def test_what_only_other_ranks_could_complete_is_passed_over_visibly(

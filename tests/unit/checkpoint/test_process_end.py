@@ -11,6 +11,7 @@ from typing import List
 
 import pytest
 
+from tests.support.rows import slow
 from tests.support.wait import until
 
 torch = pytest.importorskip("torch")
@@ -50,7 +51,9 @@ if how == "exception":
 """
 
 
-@pytest.mark.parametrize("how, code, times", [("making slots", 0, 3), ("overlap", 0, 1), ("exception", 1, 1)])
+@pytest.mark.parametrize(
+    "how, code, times", [("making slots", 0, 1), ("exception", 1, 1), *slow(("making slots", 0, 3), ("overlap", 0, 1))]
+)
 def test_an_end_without_close_is_the_programs_own_end(
     how: str, code: int, times: int, shm: Path, tmp_path: Path
 ) -> None:

@@ -9,26 +9,27 @@ import sys
 
 import pytest
 
+from tests.support.rows import slow
 from tests.support.wait import until
 from tests.unit.data.killed_ranks import corpus, torture
 
 
-@pytest.mark.parametrize("last", ["pad", "repeat"])
+@pytest.mark.parametrize("last", ["pad", *slow("repeat")])
 def test_each_sample_once_under_kills(tmp_path, last):
-    samples = 1200
-    found = torture(corpus(tmp_path / "corpus", samples), tmp_path, kills=8, epochs=2, seed=3, last=last)
+    samples = 900
+    found = torture(corpus(tmp_path / "corpus", samples), tmp_path, kills=6, epochs=2, seed=3, last=last)
     assert found.report.problems == () and found.report.good
-    assert found.kills >= 5 and found.report.rolled_back > 0
+    assert found.kills >= 4 and found.report.rolled_back > 0
     assert [(one.once, one.complete) for one in found.report.epochs[:2]] == [(samples, True)] * 2
 
 
 def test_the_samples_come_in_the_order_of_an_undisturbed_run(tmp_path):
-    made = corpus(tmp_path / "corpus", 1000)
+    made = corpus(tmp_path / "corpus", 700)
     for name in ("calm", "killed"):
         (tmp_path / name).mkdir()
     calm = torture(made, tmp_path / "calm", kills=0, epochs=2, seed=1)
-    killed = torture(made, tmp_path / "killed", kills=6, epochs=2, seed=2)
-    assert calm.consumed == killed.consumed and killed.kills > 3
+    killed = torture(made, tmp_path / "killed", kills=4, epochs=2, seed=2)
+    assert calm.consumed == killed.consumed and killed.kills > 2
 
 
 PROGRAM = """

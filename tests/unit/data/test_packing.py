@@ -65,13 +65,13 @@ def test_any_lengths_and_any_window(tmp_path_factory, sizes, window):
 
 
 def test_tokens_under_kills_are_those_of_a_calm_run(packed, tmp_path):
-    made = packed(count=1500, window=8)
+    made = packed(count=900, window=8)
     for name in ("calm", "killed"):
         (tmp_path / name).mkdir()
     calm = torture(made, tmp_path / "calm", kills=0, epochs=2, seed=1, order=made.windows)
-    killed = torture(made, tmp_path / "killed", kills=6, epochs=2, seed=2, order=made.windows)
+    killed = torture(made, tmp_path / "killed", kills=4, epochs=2, seed=2, order=made.windows)
 
-    assert killed.report.good and killed.kills > 3 and tokens(calm) == tokens(killed)
+    assert killed.report.good and killed.kills > 2 and tokens(calm) == tokens(killed)
     assert [(one.once, one.complete) for one in killed.report.epochs] == [(len(made), True)] * 2
     first = [token for at in sorted(calm.consumed) for window in calm.consumed[at] for token in window.tolist()]
     assert first[: len(made) * 8] == stream(made, 0)

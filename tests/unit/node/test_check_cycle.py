@@ -63,7 +63,7 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
     fake.runner.on("systemctl is-active", 3)
     mark = Path(fake.node.paths.degraded_mark("home"))
     at = []
-    for number in range(100):
+    for number in range(50):
         done = ticked(fake.node)
         if done.ordered:
             at.append(number)

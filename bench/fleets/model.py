@@ -16,8 +16,9 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState
 from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
-from hyperpod_kit.checkpoint.agent.shard_report import Report
+from hyperpod_kit.checkpoint.agent.shard_report import InShard, Report
 from hyperpod_kit.checkpoint.repository import digest, layout, manifest
+from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec, _order
 
 HIDDEN, INNER, WORDS, KEYS, LAYERS = 8192, 28672, 128256, 1024, 80
@@ -100,7 +101,6 @@ def _shared_tree() -> Dict[str, Any]:
             "param_groups": [group],
         },
         "classes": {"optimizer": "torch.optim.adamw.AdamW"},
-        "extra": {"tokens": 0},
         "save": {"parent": None, "metrics": {}},
     }
 
@@ -110,11 +110,24 @@ def _shared_text() -> str:
     return json.dumps(_shared_tree(), separators=(",", ":"))
 
 
+def own_text(rank: int, seq: int) -> str:
+    """What lies in the rank's shard of it."""
+    state = hashlib.shake_128(b"%d %d" % (rank, seq)).digest(RANDOM_STATE)
+    random = {"torch": {"$": "bytes", "v": base64.b64encode(state).decode()}}
+    return json.dumps({"extra": {"tokens": seq}, "rng": random}, separators=(",", ":"))
+
+
 def text(rank: int, seq: int) -> str:
     """Everything that is not a tensor, of one rank at one save."""
-    state = hashlib.shake_128(b"%d %d" % (rank, seq)).digest(RANDOM_STATE)
-    own = json.dumps({"rng": {"torch": {"$": "bytes", "v": base64.b64encode(state).decode()}}}, separators=(",", ":"))
-    return own[:-1] + "," + _shared_text()[1:]
+    return _shared_text()[:-1] + "," + own_text(rank, seq)[1:]
+
+
+def in_shard(rank: int, seq: int, end: int) -> Optional[InShard]:
+    """Where a rank's own part is, behind tensors that end at byte `end`. Rank 0 tells all of its own."""
+    if not rank:
+        return None
+    own = own_text(rank, seq).encode()
+    return InShard(OwnTree(end, len(own), digest.small(own)), ("extra", "rng"))
 
 
 def placed(rank: int, world: int) -> Tuple[Placed, ...]:
@@ -159,6 +172,7 @@ def page(rank: int, world: int, seq: int, run_id: str, root: str, body: str, end
 def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
     """What the agent of a rank has to say when its shard is on storage."""
     pieces, body = placed(rank, world), text(rank, seq)
+    end = pieces[-1].end if pieces else HEADER
     made = page(
         rank,
         world,
@@ -166,11 +180,15 @@ def report(rank: int, world: int, seq: int, run_id: str, root: str) -> Report:
         run_id,
         root,
         body,
-        pieces[-1].end if pieces else HEADER,
+        end,
         sum(one.spec.first for one in pieces),
     )
     return Report(
-        made, manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank), body, pieces
+        made,
+        manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank),
+        body,
+        pieces,
+        in_shard(rank, seq, end),
     )
 
 
@@ -249,11 +267,16 @@ class Reporters:
             begin, end = rows(shape[0], self._world, rank)
             size += 12 * (end - begin) * (shape[1] if len(shape) > 1 else 1)
         if self._alike[0] != seq:
-            self._alike = (seq, self.teller.said(report(0, self._world, seq, self._run_id, self._root))["parts"])
+            self._alike = (seq, self.teller.said(report(1, self._world, seq, self._run_id, self._root))["parts"])
         body = text(rank, seq)
-        own = json.loads(body[: body.index(_shared_text()[1:]) - 1] + "}")
-        parts = [["rng", json.dumps(own["rng"], separators=(",", ":"))], *self._alike[1][1:]]
+        own = in_shard(rank, seq, size)
+        assert own is not None, "rank 0 is not short"
         made = page(rank, self._world, seq, self._run_id, self._root, "", size, scalars)
         made = replace(made, shard=replace(made.shard, extra_size=len(body), extra_root="blake2b:" + "2" * 32))
         record = manifest.FileRecord(layout.shard_file(rank), made.shard.size, made.shard.root, rank)
-        return {"page": made.to_json(), "record": record.to_json(), "parts": parts}
+        return {
+            "page": made.to_json(),
+            "record": record.to_json(),
+            "parts": self._alike[1],
+            "tree": list(own.place),
+        }

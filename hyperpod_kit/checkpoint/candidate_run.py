@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from hyperpod_kit.checkpoint import local_tiers
-from hyperpod_kit.checkpoint.agent import assemble, replicas, shm_slots
+from hyperpod_kit.checkpoint.agent import replicas, shm_slots, trees
 from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidates import MEMORY, STORAGE, TIERS, Candidate, HeldShard
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected, mark
-from hyperpod_kit.checkpoint.repository import digest, lease, verify
+from hyperpod_kit.checkpoint.repository import digest, lease, own_tree, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.environment import HPK_RESUME_FROM
@@ -159,7 +159,7 @@ class CandidateRun:
     def _header_of_root(self, tiers: tuple[str, ...]) -> ProvedHeader:
         attempt = self._candidate.attempt
 
-        def read() -> tuple[Manifest, bytes, list[Tree]]:
+        def read() -> tuple[Manifest, bytes, list[tuple[Tree, list[Any] | None]]]:
             # From here on the root is read: nobody deletes the candidate, where the root can be written. Not earlier,
             # because making a lease durable takes longer than reading a small state from memory.
             self._lease = self._lease or lease.take(self._store, attempt, _LEASE)
@@ -170,15 +170,18 @@ class CandidateRun:
             if body.index is not None:
                 # Not needed for the same topology; but a checkpoint that is damaged anywhere is not handed on.
                 verify.read_extra(self._store, attempt, body.index)
-            return body, *assemble.parts_of(extra, self._ranks.world)
+            shared, own = trees.parts_of(extra, self._ranks.world)
+            return body, shared, [(one.parts, None if one.place is None else list(one.place)) for one in own]
 
         found = self._all.prove(read if self._ranks.rank == 0 else lambda: None)
         body, shared = self._ranks.broadcast(found and found[:2])
-        own = self._ranks.hand_out(found and found[2])
+        own, place = self._ranks.hand_out(found and found[2])
 
         def parse() -> Tree:
             digest.algorithm(body.digest)
             tree = {**json.loads(shared), **own}
+            if place is not None:
+                tree.update(own_tree.read(self._store, attempt, self._ranks.rank, own_tree.place_of(place)))
             if self._ranks.rank >= body.world:
                 # Two ranks with one stream of random numbers would be worse than a new stream.
                 tree.pop("rng", None)

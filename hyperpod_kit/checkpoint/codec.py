@@ -15,7 +15,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -201,6 +201,17 @@ def _numpy_number(kind: str, data: bytes) -> Any:
             f"the checkpoint holds a numpy number ({kind}), and numpy is not installed here", hint="pip install numpy"
         ) from None
     return numpy.frombuffer(data, dtype=kind)[0]
+
+
+def texts_of(tree: Mapping[str, Json], own: Collection[str]) -> tuple[bytes, bytes]:
+    """The text of an encoded tree, and that of its parts `own`, which are last in it; b"" where there are none."""
+    mine = {key: value for key, value in tree.items() if key in own}
+    rest = {key: value for key, value in tree.items() if key not in own}
+    text = text_of(rest)
+    if not mine:
+        return text, b""
+    last = text_of(mine)
+    return (text[:-1] + b"," + last[1:] if rest else last), last
 
 
 def text_of(body: Json) -> bytes:

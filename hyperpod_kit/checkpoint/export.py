@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.agent import assemble
+from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests
@@ -92,7 +92,7 @@ class _State:
 def _read(store: Store, attempt: str) -> _State:
     """All of a checkpoint that is not another rank's own, verified."""
     body = verify.read_manifest(store, attempt)
-    tree = assemble.whole_of(verify.read_extra(store, attempt, body.extra))
+    tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
     with reshard.opened(store, attempt, body) as opened:
         requests = SliceRequests(opened.rows())
         names = set(codec.tensor_names(tree)) or set(opened.rows())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hyperpod_kit.checkpoint import replica_assignment
 from hyperpod_kit.checkpoint.agent.control_page import ShardFacts
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository import digest, own_tree
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout, lay_out
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
 
@@ -12,7 +12,10 @@ from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
 class SavePlan:
     """One rank's part of every save of such tensors. Depends on their specs and layouts only."""
 
-    def __init__(self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str) -> None:
+    def __init__(
+        self, tensors: StateTensors, *, rank: int, world: int, run_id: str, algorithm: str, own: int = 0
+    ) -> None:
+        """`own`: bytes of the rank's own tree, which is to lie in the shard."""
         owners = replica_assignment.owner(tensors.pieces)
         self._numbers = tuple(
             n for n, piece in enumerate(tensors.pieces) if owners[piece.spec.name] == piece.replica[0]
@@ -24,12 +27,19 @@ class SavePlan:
         self._first = sum(piece.spec.first and not piece.own for piece in pieces)
         self._algorithm = algorithm
         self.layout: ShardLayout = lay_out(
-            [piece.spec for piece in pieces], rank=rank, world=world, run=run_id, plan=tensors.plan, algorithm=algorithm
+            [piece.spec for piece in pieces],
+            rank=rank,
+            world=world,
+            run=run_id,
+            plan=tensors.plan,
+            algorithm=algorithm,
+            tree=own_tree.room_for(own),
         )
 
-    def fits(self, tensors: StateTensors) -> bool:
-        return tensors.outline is self._outline or (
-            tensors.outline == self._outline and tensors.plan == self.fingerprint
+    def fits(self, tensors: StateTensors, own: int = 0) -> bool:
+        begin, end = self.layout.tree
+        return own <= end - begin and (
+            tensors.outline is self._outline or (tensors.outline == self._outline and tensors.plan == self.fingerprint)
         )
 
     def pieces_of(self, tensors: StateTensors) -> list[TensorPiece]:

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.fence import Fence
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.plan import SavePlan
+from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.checkpoint.saves import Saves
 from hyperpod_kit.checkpoint.slot_copy import SlotCopy
 from hyperpod_kit.checkpoint.slots import SlotPool
@@ -58,9 +59,18 @@ class Staging:
     def prepare(self, tensors: StateTensors) -> None:
         """Make and fault in the slots while training goes on; the first save finds them."""
         self._pool.prepare(
-            lambda: (self._plan_of(tensors).layout, len(codec.text_of(tensors.tree))),
+            lambda: self._needed(tensors),
             pin=any(device.is_on(piece.tensor) for piece in tensors.pieces),
         )
+
+    def _needed(self, tensors: StateTensors) -> tuple[ShardLayout, int]:
+        extra, own = self._texts(tensors)
+        return self._plan_of(tensors, own).layout, len(extra)
+
+    def _texts(self, tensors: StateTensors) -> tuple[bytes, bytes]:
+        """What is not a tensor, and which part of it lies in the shard: none of rank 0's, which
+        extra.json has."""
+        return codec.texts_of(tensors.tree, tensors.own if self._origin.rank else ())
 
     def stage(
         self,
@@ -86,8 +96,8 @@ class Staging:
     def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> SlotCopy | None:
         """Tensors, plan, slot, copy."""
         self._pool.planned()
-        plan = self._plan_of(tensors)
-        extra = codec.text_of(tensors.tree)
+        extra, own = self._texts(tensors)
+        plan = self._plan_of(tensors, own)
         compared = self._comparing.begin(handle.seq, plan.fingerprint, tensors.pieces, last=on_busy == "wait")
         room = len(extra) + (compared.room if compared is not None else 0)
         slot = self._pool.acquire(plan.layout, room) or self._make_room(plan, handle, room, on_busy)
@@ -97,22 +107,23 @@ class Staging:
             self._saves.skip(handle)
             return None
         origin = self._origin if handle.tier == "storage" else self._for_memory
-        slot.begin(Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra)
+        slot.begin(Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, own)
         try:
             return self._copy(tensors, plan, slot, handle, compared)
         except BaseException:
             slot.give_back()
             raise
 
-    def _plan_of(self, tensors: StateTensors) -> SavePlan:
+    def _plan_of(self, tensors: StateTensors, own: bytes) -> SavePlan:
         plan = self._plan
-        if plan is None or not plan.fits(tensors):
+        if plan is None or not plan.fits(tensors, len(own)):
             plan = self._plan = SavePlan(
                 tensors,
                 rank=self._origin.rank,
                 world=self._origin.world,
                 run_id=self._origin.run_id,
                 algorithm=self._algorithm,
+                own=len(own),
             )
         return plan
 

@@ -50,12 +50,15 @@ class StagingSlot:
     def number(self) -> int:
         return self.memory.name.slot
 
-    def begin(self, page: Page, extra: bytes) -> None:
-        """FREE -> WRITING, with the header and the non-tensor state in place. Raises CheckpointError."""
+    def begin(self, page: Page, extra: bytes, own: bytes = b"") -> None:
+        """FREE -> WRITING, with the header and the non-tensor state in place, of which `own` lies in the
+        shard. Raises CheckpointError."""
         failpoint("capture.begin")
         self.memory.put(page.to(SlotState.WRITING))
         head = self.layout.header(page.epoch, page.seq, page.step)
         self.memory.image[: len(head)] = head
+        begin, end = self.layout.tree
+        self.memory.image[begin:end] = own.ljust(end - begin)
         self.memory.put_extra(extra)
         self._extra = extra
         failpoint("capture.header")

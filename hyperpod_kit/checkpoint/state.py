@@ -121,14 +121,16 @@ class State:
             use = TensorUse.VALUE if sharded else TensorUse.OWN
             return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
 
+        own = ["extra", "rng"]
         for name, thing in self.objects.items():
             if not _is_shared(thing):
+                own.append(f"objects.{name}")
                 tree[f"objects.{name}"] = codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
         tree["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine)
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
-        return collector.finish(tree)
+        return collector.finish(tree, own)
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
     def _shared(self, collector: Collector) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,6 +92,7 @@ class StateTensors:
     shared: int
     outline: Outline
     absent: tuple[str, ...] = ()  # sharded tensors of which no part lies here
+    own: tuple[str, ...] = ()  # the keys of the tree whose values are each rank's own
 
 
 class SeenTensor(NamedTuple):
@@ -229,8 +230,8 @@ class Collector:
         )
         return piece
 
-    def finish(self, tree: dict[str, Any]) -> StateTensors:
-        """Everything that was taken."""
+    def finish(self, tree: dict[str, Any], own: Sequence[str] = ()) -> StateTensors:
+        """Everything that was taken. `own`: the keys of the tree whose values are each rank's own."""
         pieces = tuple(self._pieces.values())
         outline = tuple((piece.spec, piece.layout) for piece in pieces)
         absent = tuple(self._absent)
@@ -242,7 +243,7 @@ class Collector:
         if self._ranks.holders.known:
             tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in pieces if not piece.own]
             tree[held.HELD] += map(list, absent)
-        return StateTensors(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent))
+        return StateTensors(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(own))
 
 
 def _is_as_seen(tensor: torch.Tensor, seen: SeenTensor) -> bool:

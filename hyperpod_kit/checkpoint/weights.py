@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import fsdp1, modules
-from hyperpod_kit.checkpoint.agent import assemble
+from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.dtypes import TYPES
@@ -137,7 +137,7 @@ def _tensors(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] 
     CheckpointError when there is nothing below."""
     try:
         body = verify.read_manifest(store, attempt)
-        tree = assemble.whole_of(verify.read_extra(store, attempt, body.extra))
+        tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
         with reshard.opened(store, attempt, body) as opened:
             rows = opened.rows()
     except (CheckpointError, OSError) as err:

@@ -2,100 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
-from hyperpod_kit.checkpoint.agent import held, replicas
+from hyperpod_kit.checkpoint.agent import held, replicas, trees
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
-from hyperpod_kit.checkpoint.agent.shard_report import Parts, Report, ShardReport, of
+from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport, of
 from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, manifest, shard_table
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
-
-
-def _extra(trees: Mapping[int, Parts], *, stages: bool) -> bytes:
-    """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
-
-    `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said so: the ranks of
-    one pipeline stage would each repeat its names.
-    """
-    by_rank = [
-        {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, held.HELD)} for rank in sorted(trees)
-    ]
-    shared = by_rank[0]
-    ranks = [{key: text for key, text in own.items() if shared.get(key) != text} for own in by_rank]
-    form = layout.EXTRA_FORMAT_OF_STAGES if stages else layout.EXTRA_FORMAT
-    like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
-    # Not sorted: dicts come back in the order in which they were saved.
-    text = f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}}}\n'
-    return text.encode()
-
-
-def _object(parts: Mapping[str, str]) -> str:
-    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items()) + "}"
-
-
-def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
-    """Take out of each rank what an earlier one has too; that rank by key."""
-    first: Dict[Tuple[str, str], int] = {}
-    like: List[Dict[str, int]] = []
-    for rank, own in enumerate(ranks):
-        like.append({})
-        for key in list(own):
-            found = first.setdefault((key, own[key]), rank)
-            if found != rank:
-                like[rank][key] = found
-                del own[key]
-    return like
-
-
-def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
-    """The tree that `rank` saved; rank 0's for a rank that the saving run did not have. Raises CheckpointError."""
-    return _tree_in(json.loads(extra), rank)
-
-
-def _tree_in(body: Dict[str, Any], rank: int) -> Dict[str, Any]:
-    if body.get("format") not in (layout.EXTRA_FORMAT, layout.EXTRA_FORMAT_OF_STAGES):
-        raise CheckpointError(f"{layout.EXTRA_FILE} has format {body.get('format')!r}")
-    if rank >= len(body["ranks"]):
-        return dict(body["shared"])
-    like = body["like"][rank] if "like" in body else {}
-    return {**body["shared"], **body["ranks"][rank], **{key: body["ranks"][other][key] for key, other in like.items()}}
-
-
-def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[Dict[str, Any]]]:
-    """What the trees of all ranks have in common, as text, and what each of the `world` ranks that restore it has
-    besides: `{**json.loads(shared), **parts[rank]}` is `tree_of(extra, rank)`. Raises CheckpointError."""
-    body = json.loads(extra)
-    trees = [_tree_in(body, rank) for rank in range(min(world, len(body["ranks"])))]
-    shared = body["shared"]
-    own = [
-        {key: value for key, value in tree.items() if key not in shared or shared[key] is not value} for tree in trees
-    ]
-    return json.dumps(shared, separators=(",", ":")).encode(), own + [{} for _ in range(world - len(own))]
-
-
-def whole_of(extra: bytes) -> Dict[str, Any]:
-    """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
-    whole = tree_of(extra, 0)
-    body = json.loads(extra)
-    for rank in range(1, len(body["ranks"]) if "like" in body else 1):
-        for key, value in tree_of(extra, rank).items():
-            if key in ("model", "optimizer") or next(held.shared_names(value), None) is not None:
-                whole[key] = _merged(whole[key], value) if key in whole else value
-    return whole
-
-
-def _merged(one: Any, other: Any) -> Any:
-    """What either has; of a value that both have, `one`'s."""
-    if isinstance(one, dict) and isinstance(other, dict) and "$" not in one:
-        return {**one, **{key: _merged(one[key], value) if key in one else value for key, value in other.items()}}
-    if isinstance(one, list) and isinstance(other, list):
-        if all(isinstance(item, str) for item in one + other):  # the names of a group's parameters
-            return list(dict.fromkeys(one + other))
-        if len(one) == len(other):
-            return [_merged(*pair) for pair in zip(one, other)]
-    return one
 
 
 class Columns:
@@ -149,7 +63,7 @@ def _count(reports: Mapping[int, ShardReport]) -> int:
         plans.setdefault(reports[rank].page.shard.plan, rank)
     first = reports[0].page
     if len(plans) > 1:
-        return held.check({rank: reports[rank].tree() for rank in plans.values()}, _names(list(reports.values())))
+        return held.check({rank: reports[rank].told() for rank in plans.values()}, _names(list(reports.values())))
     if sum(report.page.shard.tensors for report in reports.values()) != first.shard.plan_tensors:
         raise CheckpointError("some tensors are in no shard")
     return first.shard.plan_tensors
@@ -208,7 +122,11 @@ def assemble(
     count = _count(found)
     plans = [found[rank].page.shard.plan for rank in sorted(found)]
     table = (columns or Columns()).of(found)
-    extra = _extra({rank: one.parts for rank, one in found.items()}, stages=len(set(plans)) > 1)
+    extra = trees.encode(
+        {rank: one.parts for rank, one in found.items()},
+        {rank: one.tree for rank, one in found.items()},
+        stages=len(set(plans)) > 1,
+    )
     said = found[0].value("save") or {}
     job = {**first.origin.job, "mesh": said["mesh"]} if said.get("mesh") else first.origin.job
     shards = tuple(reports[rank].record for rank in sorted(reports))

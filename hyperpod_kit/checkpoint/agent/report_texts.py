@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple
 from hyperpod_kit.checkpoint.agent import control_page, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
-from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.repository import digest, own_tree
 
 _LONG = 1024
 """Bytes from which on a text is said by its digest."""
@@ -53,8 +53,10 @@ class ReportTeller:
         Raises CheckpointError when the report's text is not what was captured.
         """
         shard_report.check(report)
-        parts = [self._part(key, text) for key, text in shard_report.split(report.extra)]
+        parts = [self._part(key, text) for key, text in shard_report.told_parts(report)]
         body: Dict[str, Any] = {"page": report.page.to_json(), "record": report.record.to_json(), "parts": parts}
+        if report.own is not None:
+            body["tree"] = list(report.own.place)
         if report.page.shard.layout != self._layout:
             self._layout = report.page.shard.layout
             pattern, own, pieces = shard_report.texts_of(report.pieces)
@@ -196,7 +198,8 @@ class Texts:
         else:
             return None
         parts = tuple((str(part[0]), self._text(part, key)) for part in said["parts"])
-        return ShardReport(page, record, parts, pattern, own, pieces)
+        tree = own_tree.place_of(said["tree"]) if "tree" in said else None
+        return ShardReport(page, record, parts, pattern, own, pieces, tree)
 
     def _text(self, part: List[Any], key: Key) -> str:
         if part[1] is None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent import control_page
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
-from hyperpod_kit.checkpoint.repository import digest, manifest, shard, shard_table
+from hyperpod_kit.checkpoint.repository import digest, manifest, own_tree, shard, shard_table
+from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
 
@@ -21,14 +22,36 @@ Parts = Tuple[Tuple[str, str], ...]
 """Key of a tree, JSON of its value."""
 
 
+class InShard(NamedTuple):
+    """The part of a rank's tree that lies in its shard: where, and its keys."""
+
+    place: OwnTree
+    keys: Tuple[str, ...]
+
+    def to_json(self) -> List[Any]:
+        return [list(self.place), list(self.keys)]
+
+
+def in_shard_of(said: Any) -> Optional[InShard]:
+    """Undo `InShard.to_json`; None for None. Raises ValueError, TypeError when it is none."""
+    if said is None:
+        return None
+    place, keys = said
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise ValueError("a rank's own tree has keys that are no texts")
+    return InShard(own_tree.place_of(place), tuple(keys))
+
+
 @dataclass(frozen=True)
 class Report:
-    """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places."""
+    """What one rank's agent says about its persisted shard; `pieces` are the tensors in it and their places, `extra` is
+    all of its tree, `own` what of that lies in the shard."""
 
     page: Page
     record: manifest.FileRecord
     extra: str
     pieces: Tuple[Placed, ...] = ()
+    own: Optional[InShard] = None
 
     def to_json(self) -> Dict[str, Any]:
         """As it is handed in and as it lies on a node's disk: all of it. See report_texts for how agents tell it."""
@@ -37,6 +60,7 @@ class Report:
             "record": self.record.to_json(),
             "extra": self.extra,
             "pieces": pieces_to_json(self.pieces),
+            **({"tree": self.own.to_json()} if self.own is not None else {}),
         }
 
     @staticmethod
@@ -45,7 +69,7 @@ class Report:
         page, record = control_page.page_of(dict(body["page"])), record_of(body["record"])
         if not isinstance(body["extra"], str):
             raise ValueError("its tree is no text")
-        return Report(page, record, body["extra"], pieces_of(body.get("pieces", ())))
+        return Report(page, record, body["extra"], pieces_of(body.get("pieces", ())), in_shard_of(body.get("tree")))
 
 
 def record_of(body: Dict[str, Any]) -> manifest.FileRecord:
@@ -76,18 +100,30 @@ def report_of(slot: Slot, record: manifest.FileRecord, parser: Optional[shard.Pa
     page = slot.page
     if page is None or page.state != SlotState.SEALED:
         raise CheckpointError(f"{slot.name.file('ctl')} is damaged, or not sealed any more")
-    return Report(
-        page,
-        record,
-        slot.extra(page.shard.extra_size).decode(),
-        (parser or shard.Parser()).tensors(slot.image[: page.shard.size]),
-    )
+    extra = slot.extra(page.shard.extra_size).decode()
+    image = slot.image[: page.shard.size]
+    parsed = (parser or shard.Parser()).parse(image)
+    return Report(page, record, extra, parsed.tensors, _in_shard(image, parsed.tree, extra) if parsed.tree else None)
+
+
+def _in_shard(image: memoryview, room: Tuple[int, int], extra: str) -> Optional[InShard]:
+    """Raises CheckpointError when it is not a part of the tree."""
+    place = own_tree.in_image(image, *room)
+    if not place.size:
+        return None
+    try:
+        parts = split(bytes(image[place.begin : place.begin + place.size]).decode())
+        if not all(f"{json.dumps(key)}:{text}" in extra for key, text in parts):
+            raise ValueError("it is no part of the capture's tree")
+    except ValueError as err:
+        raise CheckpointError(f"the own tree in the shard: {err}") from None
+    return InShard(place, tuple(key for key, _ in parts))
 
 
 @dataclass(frozen=True)
 class ShardReport:
     """`parts`: of the tree, in its order. `pattern`, `own`: texts of the shard's table (see shard_table); `pieces`
-    stand for both where the tensors do not lie one behind the other."""
+    stand for both where the tensors do not lie one behind the other. `tree`: where the other parts of the tree are."""
 
     page: Page
     record: manifest.FileRecord
@@ -95,6 +131,7 @@ class ShardReport:
     pattern: str
     own: str
     pieces: Optional[Tuple[Placed, ...]] = None
+    tree: Optional[OwnTree] = None
 
     def placed(self) -> Tuple[Placed, ...]:
         """Every tensor and its place. Raises ValueError, TypeError."""
@@ -103,8 +140,8 @@ class ShardReport:
         pattern = shard_table.parse_pattern(self.pattern.encode())
         return shard_table.placed_of(shard_table.parse_table(pattern, self.own.encode()))
 
-    def tree(self) -> Dict[str, Any]:
-        """All of it, parsed."""
+    def told(self) -> Dict[str, Any]:
+        """All parts, parsed."""
         return {key: json.loads(text) for key, text in self.parts}
 
     def value(self, key: str) -> Any:
@@ -116,7 +153,14 @@ def of(report: Report) -> ShardReport:
     """Of all that a rank has. Raises CheckpointError when its text is not what it captured."""
     check(report)
     pattern, own, pieces = texts_of(report.pieces)
-    return ShardReport(report.page, report.record, split(report.extra), pattern, own, pieces)
+    place = report.own.place if report.own is not None else None
+    return ShardReport(report.page, report.record, told_parts(report), pattern, own, pieces, place)
+
+
+def told_parts(report: Report) -> Parts:
+    """What of a rank's tree is told: all but what lies in its shard."""
+    keys = report.own.keys if report.own is not None else ()
+    return tuple((key, text) for key, text in split(report.extra) if key not in keys)
 
 
 def check(report: Report) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from hyperpod_kit.checkpoint import codec
-from hyperpod_kit.checkpoint.agent import assemble
+from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp import reshard
@@ -105,7 +105,8 @@ class Reader(StorageReader):
         self._attempt = self._open()
         self._rows = self._attempt.rows()
         extra = verify.read_extra(self._store, self._attempt.name, self._attempt.manifest.extra)
-        tree = assemble.tree_of(extra, dist.get_rank() if dist.is_initialized() else 0)
+        rank = dist.get_rank() if dist.is_initialized() else 0
+        tree = trees.read(self._store, self._attempt.name, extra, rank)
         paths = self._name(tree)
         found: dict[str, Any] = {}
         for name, stored in self._alias.items():

@@ -26,6 +26,8 @@ RUN_FORMAT = "hpk-run/1"
 EXTRA_FORMAT = "hpk-extra/1"
 EXTRA_FORMAT_OF_STAGES = "hpk-extra/2"
 """Where not all ranks hold the same names; everything else is written as before."""
+EXTRA_FORMAT_OF_SHARDS = "hpk-extra/3"
+"""Where ranks' own trees lie in their shards."""
 
 RUN_FILE = "RUN.json"
 MANIFEST_FILE = "MANIFEST.json"

@@ -4,6 +4,7 @@
     header         JSON, padded with spaces so that the data begins at a multiple of 4096
     tensors        without gaps: first those whose size is a multiple of 4096, then of 64, then by item size,
                    so every tensor is aligned to its items and every large one to a page
+    own tree       `__hpk__.tree.RRRRR`, U8, where the rank has one: see own_tree
     leaves         `__hpk__.digests.RRRRR`, U8: one leaf per chunk of everything before it
 
 The layout depends on names, types and shapes only: it is computed once, and a save patches three fixed-width numbers.
@@ -26,6 +27,7 @@ from hyperpod_kit.untrusted.parse import json_object
 
 ALIGN = 4096
 RESERVED = "__hpk__."
+_TREES = f"{RESERVED}tree."
 # What every reader of safetensors knows; everything else is stored as bytes (U8).
 NATIVE = frozenset(
     {"F64", "F32", "F16", "BF16", "F8_E4M3", "F8_E5M2", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"}
@@ -118,6 +120,8 @@ class ShardLayout(NamedTuple):
     tensors: Tuple[Placed, ...]
     data_end: int
     size: int
+    tree: Tuple[int, int]
+    """The room of the rank's own tree, [begin, end) of the file; empty where it has none."""
     fingerprint: str
     """Two layouts with the same fingerprint hold the same tensors at the same places."""
 
@@ -132,6 +136,10 @@ class ShardLayout(NamedTuple):
 
 def digests_name(rank: int) -> str:
     return f"{RESERVED}digests.{rank:05d}"
+
+
+def tree_name(rank: int) -> str:
+    return f"{_TREES}{rank:05d}"
 
 
 def _order(spec: TensorSpec) -> Tuple[int, int, str]:
@@ -151,8 +159,10 @@ def lay_out(
     plan: str,
     algorithm: str = digest.DEFAULT,
     chunk: int = digest.CHUNK,
+    tree: int = 0,
 ) -> ShardLayout:
-    """Lay out one rank's file. `run` is the run's id, `plan` the fingerprint that all ranks share.
+    """Lay out one rank's file. `run` is the run's id, `plan` the fingerprint that all ranks share; `tree`: bytes of
+    room for the rank's own tree.
 
     Raises CheckpointError when a name is taken twice or reserved.
     """
@@ -165,6 +175,7 @@ def lay_out(
     for spec in ordered:
         places.append((spec, at, at + spec.nbytes))
         at += spec.nbytes
+    tree_at, at = at, at + tree
     ours = {
         "format": layout.FORMAT,
         "run": run,
@@ -178,6 +189,8 @@ def lay_out(
         "dtypes": {spec.name: [spec.dtype, list(spec.shape)] for spec in ordered if spec.dtype not in NATIVE},
     }
     sharding = {spec.name: {"saved_offsets": spec.stored()[2]} for spec in ordered}
+    if tree:
+        sharding[tree_name(rank)] = {"saved_offsets": [0]}
     sharding[digests_name(rank)] = {"saved_offsets": [0]}
     count = digest.leaf_count(ALIGN + at, chunk)
     while True:  # the number of leaves depends on the header's length and the other way round
@@ -192,6 +205,8 @@ def lay_out(
         for spec, begin, end in places:
             dtype, shape, _ = spec.stored()
             header[spec.name] = {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+        if tree:
+            header[tree_name(rank)] = {"dtype": "U8", "shape": [tree], "data_offsets": [tree_at, at]}
         tail = count * digest.LEAF_BYTES
         header[digests_name(rank)] = {"dtype": "U8", "shape": [tail], "data_offsets": [at, at + tail]}
         text = json.dumps(header, separators=(",", ":")).encode()
@@ -213,15 +228,18 @@ def lay_out(
         tuple(Placed(s, base + b, base + e) for s, b, e in places),
         base + at,
         base + at + tail,
+        (base + tree_at, base + at),
         digest.small(head),
     )
 
 
 class Parsed(NamedTuple):
-    """A shard's header: its tensors (without the digests) and our metadata."""
+    """A shard's header: its tensors (without those of ours), our metadata, and where the rank's own tree has its room,
+    [begin, end) of the file."""
 
     tensors: Tuple[Placed, ...]
     meta: Dict[str, Any]
+    tree: Optional[Tuple[int, int]] = None
 
 
 def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
@@ -239,7 +257,13 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
         meta = json_object(metadata["hpk"], base)
         boxes = json_object(metadata["DCP_SHARDING_INFO"], base)
         found = []
+        tree = None
         for name, entry in header.items():
+            if name.startswith(_TREES):
+                begin, end = place_of(*entry["data_offsets"])
+                if end > size - base or tree is not None:
+                    raise ValueError(f"{name} lies at {begin}..{end}")
+                tree = base + begin, base + end
             if name.startswith(RESERVED):
                 continue
             begin, end = entry["data_offsets"]
@@ -250,23 +274,23 @@ def parse(view: memoryview, size: Optional[int] = None) -> Parsed:
             if end > size - base or end - begin != spec.nbytes:
                 raise ValueError(f"{name} lies at {begin}..{end}")
             found.append(Placed(spec, base + begin, base + end))
-        return Parsed(tuple(found), meta)
+        return Parsed(tuple(found), meta, tree)
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, struct.error) as err:
         raise CheckpointError(f"not a shard: {err}") from None
 
 
 class Parser:
-    """The tensors of one rank's shards, save after save: a header that differs from the last one in the save's own
-    numbers only is not parsed again."""
+    """The headers of one rank's shards, save after save: one that differs from the last one in the save's own numbers
+    only is not parsed again."""
 
     def __init__(self) -> None:
-        self._last: Tuple[int, bytes, Tuple[Placed, ...]] = (0, b"", ())
+        self._last: Tuple[int, bytes, Parsed] = (0, b"", Parsed((), {}))
 
-    def tensors(self, view: memoryview) -> Tuple[Placed, ...]:
-        """Of a whole shard. Raises CheckpointError when it is none."""
+    def parse(self, view: memoryview) -> Parsed:
+        """Of a whole shard; its numbers may be those of the last one. Raises CheckpointError when it is none."""
         head = _OWN_NUMBERS.sub(rb"\1", bytes(view[: head_size(view)]))
         if self._last[:2] != (len(view), head):
-            self._last = (len(view), head, parse(view).tensors)
+            self._last = (len(view), head, parse(view))
         return self._last[2]
 
 

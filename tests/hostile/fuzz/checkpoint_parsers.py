@@ -281,7 +281,7 @@ def a_shard() -> Parser:
         found = shard.parse(memoryview(data))
         for placed in found.tensors:
             use(placed.spec.nbytes, placed.spec.whole, placed.spec.first, placed.spec.stored())
-        shard.Parser().tensors(memoryview(data))
+        shard.Parser().parse(memoryview(data))
 
     return Parser("checkpoint: shard header", read, (CheckpointError,), make, (seed,))
 

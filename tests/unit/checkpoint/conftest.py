@@ -12,7 +12,7 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import control_page, flush, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
-from hyperpod_kit.checkpoint.repository import digest, identity
+from hyperpod_kit.checkpoint.repository import digest, identity, own_tree
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from tests.unit.checkpoint.agent_run import Start
 
@@ -58,12 +58,19 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
     ) -> shm_slots.Slot:
         mine = identity.open_root(elsewhere) if elsewhere else own
         specs = [TensorSpec(f"w{n}.r{rank}", "F32", (items,)) for n in range(2)]
+        extra = json.dumps({"extra": {"seq": seq}, "rng": rank}, separators=(",", ":")).encode()
         layout = lay_out(
-            specs, rank=rank, world=world, run=mine.run_id, plan="blake2b:p", algorithm=algorithm, chunk=chunk
+            specs,
+            rank=rank,
+            world=world,
+            run=mine.run_id,
+            plan="blake2b:p",
+            algorithm=algorithm,
+            chunk=chunk,
+            tree=own_tree.room_for(len(extra)) if rank else 0,
         )
         name = shm_slots.SlotName(os.getuid(), shm_slots.run_hash(mine.run_id), rank, slot)
         made = shm_slots.create(str(shm), name, layout.size)
-        extra = json.dumps({"extra": {"seq": seq}, "rng": rank}).encode()
         page = control_page.Page(
             origin=control_page.CaptureOrigin(
                 rank=rank,
@@ -94,6 +101,8 @@ def capture(shm: Path, tmp_path: Path) -> Capture:
         head = layout.header(epoch, seq, step)
         made.image[: len(head)] = head
         made.image[len(head) : layout.data_end] = random.Random(seq).randbytes(layout.data_end - len(head))
+        begin, end = layout.tree
+        made.image[begin:end] = extra.ljust(end - begin) if rank else b""
         made.put_extra(extra)
         if state == SlotState.CAPTURED:
             made.move(SlotState.CAPTURED)

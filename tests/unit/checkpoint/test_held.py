@@ -10,7 +10,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import assemble, held, shard_report
+from hyperpod_kit.checkpoint.agent import assemble, held, shard_report, trees
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, ShardFacts, SlotState, page_of
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.digest import small
@@ -63,19 +63,19 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
 
 
 def test_stages_make_one_checkpoint_that_has_the_names_of_all() -> None:
-    trees = [_tree("a", "both"), _tree("both", "b"), _tree("both", "b")]
-    made = assemble.assemble(_reports(*trees, plans="xyy", writes={0: ["a"], 1: ["b"], 2: ["both"]}), {})
+    saved = [_tree("a", "both"), _tree("both", "b"), _tree("both", "b")]
+    made = assemble.assemble(_reports(*saved, plans="xyy", writes={0: ["a"], 1: ["b"], 2: ["both"]}), {})
     assert made.manifest.tensors == 3 and made.manifest.plan == held.plan_of(["x", "y", "y"]) != "x"
     body = json.loads(made.extra)
     assert body["format"] == layout.EXTRA_FORMAT_OF_STAGES and body["ranks"][2] == {}  # as rank 1 has it
-    for rank, tree in enumerate(trees):
-        assert assemble.tree_of(made.extra, rank) == {"model": tree["model"]}
-    assert assemble.tree_of(made.extra, 3) == {"model": trees[0]["model"]}
+    for rank, tree in enumerate(saved):
+        assert trees.tree_of(made.extra, rank) == {"model": tree["model"]}
+    assert trees.tree_of(made.extra, 3) == {"model": saved[0]["model"]}
 
 
 def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
     groups = [{"lr": 1.0, "params": ["a"]}], [{"lr": 1.0, "params": ["b"]}]
-    trees = [
+    saved = [
         {
             **_tree(name),
             "optimizer": {"state": {name: 1}, "param_groups": group},
@@ -84,20 +84,20 @@ def test_the_whole_of_stages_is_what_all_of_them_hold() -> None:
         }
         for name, group in zip("ab", groups)
     ]
-    whole = assemble.whole_of(assemble.assemble(_reports(*trees, plans="xy"), {}).extra)
+    whole = trees.whole_of(assemble.assemble(_reports(*saved, plans="xy"), {}).extra)
     assert sorted(whole["model"]) == ["a", "b"] and whole["extra"] == whole["objects.loader"] == {"a": 1}
     assert whole["optimizer"] == {"state": {"a": 1, "b": 1}, "param_groups": [{"lr": 1.0, "params": ["a", "b"]}]}
 
 
 def test_ranks_with_the_same_names_are_written_as_ever() -> None:
-    trees = [{**_tree("a", "b", listed=False), "replicas": {"all": "same"}, "rng": rank} for rank in range(2)]
-    made = assemble.assemble(_reports(*trees, writes={0: ["a"], 1: ["b"]}), {})
+    saved = [{**_tree("a", "b", listed=False), "replicas": {"all": "same"}, "rng": rank} for rank in range(2)]
+    made = assemble.assemble(_reports(*saved, writes={0: ["a"], 1: ["b"]}), {})
     assert made.manifest.plan == "p" and json.loads(made.extra)["format"] == layout.EXTRA_FORMAT
-    assert assemble.tree_of(made.extra, 1) == {"model": trees[1]["model"], "rng": 1}
+    assert trees.tree_of(made.extra, 1) == {"model": saved[1]["model"], "rng": 1}
 
 
 @pytest.mark.parametrize(
-    ("trees", "how", "words"),
+    ("saved", "how", "words"),
     [
         (
             [_tree("a", "both"), _tree("both", "b")],
@@ -117,9 +117,9 @@ def test_ranks_with_the_same_names_are_written_as_ever() -> None:
         ),
     ],
 )
-def test_what_is_no_checkpoint_says_why(trees: List[Dict[str, Any]], how: Dict[str, Any], words: str) -> None:
+def test_what_is_no_checkpoint_says_why(saved: List[Dict[str, Any]], how: Dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError) as found:
-        assemble.assemble(_reports(*trees, plans="xyz", **how), {})
+        assemble.assemble(_reports(*saved, plans="xyz", **how), {})
     assert words in str(found.value)
 
 

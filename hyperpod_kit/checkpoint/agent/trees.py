@@ -1,0 +1,149 @@
+"""extra.json: what the ranks have in common of their trees, what each has besides, and where its own part lies.
+
+Rank 0's tree is the one that is shared. What is each rank's own (random generators, `extra`, a loader) lies in its
+shard; here is only where (see repository/own_tree). Until release 0.3 it stood here too, and is still read so.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from hyperpod_kit.checkpoint.agent import held, replicas
+from hyperpod_kit.checkpoint.agent.shard_report import Parts
+from hyperpod_kit.checkpoint.repository import layout, own_tree
+from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+
+def encode(trees: Mapping[int, Parts], own: Mapping[int, Optional[OwnTree]], *, stages: bool) -> bytes:
+    """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
+
+    `own`: where the rest of a rank's tree lies, None where its parts are all there are. `stages`: not all ranks hold
+    the same names. Then what a rank has as an earlier one has it is said so: the ranks of one pipeline stage would each
+    repeat its names.
+    """
+    by_rank = [
+        {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, held.HELD)} for rank in sorted(trees)
+    ]
+    shared = by_rank[0]
+    ranks = [{key: text for key, text in parts.items() if shared.get(key) != text} for parts in by_rank]
+    places = [own.get(rank) for rank in sorted(trees)]
+    form = layout.EXTRA_FORMAT_OF_STAGES if stages else layout.EXTRA_FORMAT
+    if any(place is not None for place in places):
+        form = layout.EXTRA_FORMAT_OF_SHARDS
+        in_shards = f',"own":{json.dumps(places, separators=(",", ":"))}'
+    else:
+        in_shards = ""
+    like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
+    # Not sorted: dicts come back in the order in which they were saved.
+    text = (
+        f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards}}}\n'
+    )
+    return text.encode()
+
+
+def _object(parts: Mapping[str, str]) -> str:
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items()) + "}"
+
+
+def _like(ranks: List[Dict[str, str]]) -> List[Dict[str, int]]:
+    """Take out of each rank what an earlier one has too; that rank by key."""
+    first: Dict[Tuple[str, str], int] = {}
+    like: List[Dict[str, int]] = []
+    for rank, own in enumerate(ranks):
+        like.append({})
+        for key in list(own):
+            found = first.setdefault((key, own[key]), rank)
+            if found != rank:
+                like[rank][key] = found
+                del own[key]
+    return like
+
+
+def tree_of(extra: bytes, rank: int) -> Dict[str, Any]:
+    """The tree that `rank` saved, less what lies in its shard; rank 0's for a rank that the saving run did not have.
+    Raises CheckpointError."""
+    return _tree_in(_body(extra), rank)
+
+
+def read(store: Store, attempt: str, extra: bytes, rank: int) -> Dict[str, Any]:
+    """All of it, verified. Raises DigestMismatch, CheckpointError, OSError."""
+    body = _body(extra)
+    place = _places(body)[rank] if rank < len(body["ranks"]) else None
+    return {**_tree_in(body, rank), **(own_tree.read(store, attempt, rank, place) if place is not None else {})}
+
+
+def _body(extra: bytes) -> Dict[str, Any]:
+    body = dict(json.loads(extra))
+    known = (layout.EXTRA_FORMAT, layout.EXTRA_FORMAT_OF_STAGES, layout.EXTRA_FORMAT_OF_SHARDS)
+    if body.get("format") not in known:
+        raise CheckpointError(f"{layout.EXTRA_FILE} has format {body.get('format')!r}")
+    return body
+
+
+def _places(body: Mapping[str, Any]) -> List[Optional[OwnTree]]:
+    """Where each rank's own tree lies; None where its parts are all there are. Raises CheckpointError."""
+    said = body.get("own", [None] * len(body["ranks"]))
+    try:
+        places = [None if one is None else own_tree.place_of(one) for one in said]
+    except (ValueError, TypeError) as err:
+        raise CheckpointError(f"{layout.EXTRA_FILE}: {err}") from None
+    if len(places) != len(body["ranks"]):
+        raise CheckpointError(
+            f"{layout.EXTRA_FILE} has {len(places)} places of own trees for {len(body['ranks'])} ranks"
+        )
+    return places
+
+
+def _tree_in(body: Mapping[str, Any], rank: int) -> Dict[str, Any]:
+    if rank >= len(body["ranks"]):
+        return dict(body["shared"])
+    like = body["like"][rank] if "like" in body else {}
+    return {**body["shared"], **body["ranks"][rank], **{key: body["ranks"][other][key] for key, other in like.items()}}
+
+
+class RankParts(NamedTuple):
+    """What one rank has besides what is shared, and where the rest is."""
+
+    parts: Dict[str, Any]
+    place: Optional[OwnTree]
+
+
+def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
+    """What the trees of all ranks have in common, as text, and what each of the `world` ranks that restore it has
+    besides: `{**json.loads(shared), **one.parts}` and what lies at `one.place` are its tree. Raises CheckpointError."""
+    body = _body(extra)
+    saved = min(world, len(body["ranks"]))
+    shared, places = body["shared"], _places(body)
+    own = []
+    for rank in range(saved):
+        tree = _tree_in(body, rank)
+        parts = {key: value for key, value in tree.items() if key not in shared or shared[key] is not value}
+        own.append(RankParts(parts, places[rank]))
+    own += [RankParts({}, None) for _ in range(world - saved)]
+    return json.dumps(shared, separators=(",", ":")).encode(), own
+
+
+def whole_of(extra: bytes) -> Dict[str, Any]:
+    """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
+    body = _body(extra)
+    whole = _tree_in(body, 0)
+    for rank in range(1, len(body["ranks"]) if "like" in body else 1):
+        for key, value in _tree_in(body, rank).items():
+            if key in ("model", "optimizer") or next(held.shared_names(value), None) is not None:
+                whole[key] = _merged(whole[key], value) if key in whole else value
+    return whole
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """What either has; of a value that both have, `one`'s."""
+    if isinstance(one, dict) and isinstance(other, dict) and "$" not in one:
+        return {**one, **{key: _merged(one[key], value) if key in one else value for key, value in other.items()}}
+    if isinstance(one, list) and isinstance(other, list):
+        if all(isinstance(item, str) for item in one + other):  # the names of a group's parameters
+            return list(dict.fromkeys(one + other))
+        if len(one) == len(other):
+            return [_merged(*pair) for pair in zip(one, other)]
+    return one

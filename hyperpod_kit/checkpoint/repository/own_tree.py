@@ -1,0 +1,81 @@
+"""A rank's own part of what is not a tensor: random generators, its `extra`, a loader. It lies in the rank's shard.
+
+A shard has room for it behind its tensors, as the U8 tensor `__hpk__.tree.RRRRR`: JSON, filled up with spaces, so
+that thousands of them need not go through one process and one file. extra.json says of each where it begins, its size
+and its digest (`blake2b`, as of all small objects): whoever needs one reads its bytes alone. The shard's leaves cover
+them too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, NamedTuple
+
+from hyperpod_kit.checkpoint.repository import digest, layout
+from hyperpod_kit.checkpoint.repository.manifest import is_count
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError, DigestMismatch
+from hyperpod_kit.untrusted import parse
+
+_PAGE = 4096
+_ROOT = re.compile(digest.SMALL + ":[0-9a-f]{1,128}")
+
+
+class OwnTree(NamedTuple):
+    """The first byte of the text in the file, its size in bytes without what fills it up, and its digest."""
+
+    begin: int
+    size: int
+    root: str
+
+
+def room_for(size: int) -> int:
+    """Bytes that a shard keeps for a text of `size` bytes: half as much again, so that one that grows a little from
+    save to save does not make another layout of it each time."""
+    return -(-(size + size // 2) // _PAGE) * _PAGE
+
+
+def in_image(image: memoryview, begin: int, end: int) -> OwnTree:
+    """Of a shard in memory that has the text at [begin, end)."""
+    text = bytes(image[begin:end]).rstrip(b" ")
+    return OwnTree(begin, len(text), digest.small(text))
+
+
+def keys_of(text: bytes) -> List[str]:
+    """The parts that a text has. Raises ValueError when it is none."""
+    return list(parse.json_object(text, len(text)))
+
+
+def place_of(said: Any) -> OwnTree:
+    """As JSON has it. Raises ValueError, TypeError."""
+    begin, size, root = said
+    if not is_count(begin) or not is_count(size) or size > layout.LARGEST_SMALL or not isinstance(root, str):
+        raise ValueError(f"a rank's own tree lies at {str(said)[:120]}")
+    if _ROOT.fullmatch(root) is None:
+        raise ValueError(f"a rank's own tree has the digest {root[:80]!r}")
+    return OwnTree(begin, size, root)
+
+
+def read(store: Store, attempt: str, rank: int, place: OwnTree) -> Dict[str, Any]:
+    """The own tree of `rank`, verified. Raises DigestMismatch, CheckpointError, OSError."""
+    name = layout.shard_file(rank)
+    data = bytearray(place.size)
+    reader = store.open_read(f"{attempt}/{name}")
+    try:
+        if place.begin + place.size > reader.size:
+            raise CheckpointError(f"{name} ends before its own tree: it has {reader.size} bytes")
+        view, done = memoryview(data), 0
+        while done < place.size:
+            count = reader.read_into(view[done:], place.begin + done)
+            if not count:
+                raise CheckpointError(f"{name} is short: its own tree ends at byte {place.begin + done}")
+            done += count
+    finally:
+        reader.close()
+    found = digest.small(bytes(data))
+    if found != place.root:
+        raise DigestMismatch(f"{name}, its own tree", place.root, found)
+    try:
+        return parse.json_object(bytes(data), place.size)
+    except ValueError as err:
+        raise CheckpointError(f"{name}, its own tree: {err}") from None

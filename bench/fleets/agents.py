@@ -14,6 +14,7 @@ import queue
 import subprocess
 import sys
 import tempfile
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Dict, Set
@@ -103,13 +104,12 @@ class Rank0:
             os._exit(1)
         self.ends.add(order.kind)
 
-    def until(self, done: Callable[[], bool]) -> None:
-        """Take up what comes until then."""
-        while not done():
-            try:
-                event = self.events.get(timeout=0.05)
-            except queue.Empty:
-                continue
+    def until_answered(self) -> Dict[str, int]:
+        """Take up what comes until the peers have answered; their answer."""
+        while True:
+            event = self.events.get()
+            if isinstance(event, dict):
+                return event
             if isinstance(event, agent_events.FromRank):
                 self.leader.heard(event.rank, event.report)
             elif isinstance(event, agent_events.RankGone):
@@ -129,27 +129,25 @@ class Peers:
             stdout=subprocess.PIPE,
             text=True,
         )
+        threading.Thread(target=self._listen, args=(rank0.events,), daemon=True).start()
+
+    def _listen(self, events: queue.SimpleQueue[Any]) -> None:
         assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
-        self.answer: Dict[str, int] = {}
+        for line in self._process.stdout:
+            events.put(json.loads(line))
+        if self._process.wait() != 0:
+            print("the peers have ended", file=sys.stderr, flush=True)
+            os._exit(1)
 
     def do(self, words: str) -> None:
         assert self._process.stdin is not None
-        self.answer = {}
         self._process.stdin.write(words + "\n")
         self._process.stdin.flush()
 
-    def done(self) -> bool:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if line:
-            self.answer = json.loads(line)
-        elif self._process.poll() is not None:
-            raise SystemExit("the peers have ended")
-        return bool(self.answer)
-
     def close(self) -> None:
-        self._process.communicate(timeout=60)
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(60)
 
 
 def main(world: int, root: str) -> None:
@@ -165,8 +163,8 @@ def main(world: int, root: str) -> None:
         with meter.phase(name) as row:
             peers.do(words)
             first()
-            rank0.until(peers.done)
-            row["bytes_in"], row["bytes_out"] = peers.answer["sent"], peers.answer["received"]
+            answer = rank0.until_answered()
+            row["bytes_in"], row["bytes_out"] = answer["sent"], answer["received"]
 
     phase("start", "join")
     for seq, kind in ((1, "new layout"), (2, "same layout")):

@@ -23,12 +23,12 @@ def nonce() -> str:
 
 def proof(key: bytes, *parts: Union[str, int]) -> str:
     """What only somebody with the key can say about these parts, in hexadecimal."""
-    return hmac.new(key, _bytes(parts), "sha256").hexdigest()
+    return hmac.digest(key, _bytes(parts), "sha256").hex()
 
 
 def derived(key: bytes, *parts: Union[str, int]) -> bytes:
     """A key of its own for what the parts say, of no use for anything else."""
-    return hmac.new(key, b"key" + _bytes(parts), "sha256").digest()
+    return hmac.digest(key, b"key" + _bytes(parts), "sha256")
 
 
 def same(said: object, expected: str) -> bool:
@@ -53,7 +53,7 @@ class Seal:
 
     def _next(self, body: bytes) -> bytes:
         self._count += 1
-        return hmac.new(self._key, b"%d:" % self._count + body, "sha256").hexdigest().encode()
+        return hmac.digest(self._key, b"%d:" % self._count + body, "sha256").hex().encode()
 
     def sealed(self, body: bytes) -> bytes:
         """The next message to say, as a line without its end."""

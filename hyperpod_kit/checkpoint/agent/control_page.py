@@ -166,8 +166,10 @@ class Page:
 
 
 _EMPTY = Page().to_json()
+_KINDS = [(name, type(value)) for name, value in _EMPTY.items()]
+_STATES = {state.value: state for state in SlotState}
 _ORIGIN = [one.name for one in fields(CaptureOrigin)]
-_SHARD = [one.name for one in fields(ShardFacts) if one.name != "root"]
+_SHARD = ["shard_root" if one.name == "root" else one.name for one in fields(ShardFacts)]
 
 
 def read(view: memoryview) -> Optional[Tuple[int, Page]]:
@@ -201,22 +203,23 @@ def page_of(body: Dict[str, Any]) -> Page:
     if not body.keys() <= _EMPTY.keys():
         raise ValueError(f"a page has no {min(body.keys() - _EMPTY.keys())[:80]!r}")
     found = {**_EMPTY, **body, "owner": (owner[0], owner[1])}
-    for name, value in found.items():
-        kind = type(_EMPTY[name])
+    for name, kind in _KINDS:
+        value = found[name]
         good = _is_count(value) if kind is int else isinstance(value, kind)
-        if kind is str and good:
+        if kind is str and good and not value.isascii():
             value.encode()  # half of a surrogate pair is no text
         if not good:
             raise ValueError(f"{name} is {str(value)[:80]!r}")
-    if found["state"] not in [state.value for state in SlotState]:
+    state = _STATES.get(found["state"])
+    if state is None:
         raise ValueError(f"state is {found['state'][:80]!r}")
     return Page(
-        SlotState(found["state"]),
-        CaptureOrigin(**{name: found[name] for name in _ORIGIN}),
+        state,
+        CaptureOrigin(*map(found.__getitem__, _ORIGIN)),
         found["epoch"],
         found["seq"],
         found["step"],
-        ShardFacts(**{name: found[name] for name in _SHARD}, root=found["shard_root"]),
+        ShardFacts(*map(found.__getitem__, _SHARD)),
         found["durable"],
     )
 

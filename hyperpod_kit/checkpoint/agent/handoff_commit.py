@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import Dict, Mapping, Optional
+from typing import Mapping, Optional
 
 from hyperpod_kit import __version__
-from hyperpod_kit.checkpoint.agent import assemble, flush_shards, persist, seal, shard_report
+from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_reports, persist, seal, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import identity, layout, manifest
@@ -49,24 +49,16 @@ def hand_in(store: Store, slots: SealedSlots, how: Optional[persist.How] = None)
     left = {rank: slot for rank, slot in slots.items() if not store.exists(f"{attempt}/{layout.report_file(rank)}")}
     for rank, record in sorted(flush_shards.write_all(left, write).items()):
         failpoint("handed.before_report")
-        report = shard_report.report_of(left[rank].slot, record)
-        store.create(f"{attempt}/{layout.report_file(rank)}", manifest.seal_json(report.to_json()))
+        handoff_reports.put(store, attempt, rank, shard_report.report_of(left[rank].slot, record))
     failpoint("handed.before_commit")
     return _complete(store, attempt, page.origin.world)
 
 
 def _complete(store: Store, attempt: str, world: int) -> bool:
     """Commit when every rank has handed in. Two nodes may do this at once: they write the same, and one is first."""
-    reports: Dict[int, shard_report.Report] = {}
-    for rank in range(world):
-        name = layout.report_file(rank)
-        try:
-            data = store.read(f"{attempt}/{name}", layout.LARGEST_REPORT)
-            reports[rank] = shard_report.Report.from_json(manifest.open_json(data, name))
-        except FileNotFoundError:
-            return False
-        except (TypeError, KeyError, ValueError) as err:
-            raise CheckpointError(f"{name} lacks a field: {err}") from None
+    reports = handoff_reports.read(store, attempt, world)
+    if reports is None:
+        return False
     made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
     for name, data in ((layout.EXTRA_FILE, made.extra), (layout.INDEX_FILE, made.columns)):
         with contextlib.suppress(FileExistsError):

@@ -101,6 +101,13 @@ class Heard(NamedTuple):
     failed: Tuple[Tuple[int, Key, str], ...] = ()
 
 
+class _Waiting(NamedTuple):
+    """A report, and the digests of the texts that it names."""
+
+    said: Dict[str, Any]
+    named: Tuple[str, ...]
+
+
 class Texts:
     """Rank 0's side: which texts are known, and whose reports wait for others."""
 
@@ -108,7 +115,7 @@ class Texts:
         self._known: Dict[str, str] = {}
         self._used: Dict[str, Key] = {}
         self._keys: List[Key] = []
-        self._waiting: Dict[Tuple[int, Key], Dict[str, Any]] = {}
+        self._waiting: Dict[Tuple[int, Key], _Waiting] = {}
         self._asked: Dict[str, int] = {}
         self._layouts: Dict[int, Tuple[str, Dict[str, Any]]] = {}
 
@@ -117,11 +124,14 @@ class Texts:
         said = self._with_layout(rank, said)
         parts = _parts(said)
         self._turn(key)
-        self._waiting[rank, key] = said
+        named = []
         for part in parts:
             name, text = part[0], part[1]
-            if text is not None and _is_alike(name, text):
+            if text is None:
+                named.append(str(part[2]))
+            elif _is_alike(name, text):
                 self._know(digest.small(text.encode()), text, key)
+        self._waiting[rank, key] = _Waiting(said, tuple(named))
         return self._settled([(rank, key)])
 
     def told(self, rank: int, key: Key, wanted: str, text: Optional[str]) -> Heard:
@@ -169,8 +179,8 @@ class Texts:
 
     def _missing(self, one: Tuple[int, Key], *, every: bool = False) -> List[str]:
         """The digests of a report whose texts are not known; with `every` all of its digests."""
-        wanted = [str(part[2]) for part in _parts(self._waiting[one]) if part[1] is None]
-        return wanted if every else [one for one in wanted if one not in self._known]
+        named = self._waiting[one].named
+        return list(named) if every else [wanted for wanted in named if wanted not in self._known]
 
     def _settled(self, waiting: Iterable[Tuple[int, Key]]) -> Heard:
         reports, asks, failed = [], [], []
@@ -181,7 +191,7 @@ class Texts:
                     self._asked[wanted] = rank
                     asks.append(Ask(rank, key, wanted))
             if not missing:
-                made = self._made(rank, key, self._waiting.pop((rank, key)))
+                made = self._made(rank, key, self._waiting.pop((rank, key)).said)
                 if made is None:
                     failed.append((rank, key, "it did not say which tensors it has"))
                 else:
@@ -208,6 +218,11 @@ class Texts:
         text = str(part[1])
         # One object for what all have alike.
         return self._known.get(digest.small(text.encode()), text) if _is_alike(str(part[0]), text) else text
+
+
+def named(said: Dict[str, Any]) -> List[str]:
+    """The digests of the texts that a report names. Raises as `Texts.heard`."""
+    return [str(part[2]) for part in _parts(said) if part[1] is None]
 
 
 def _parts(said: Dict[str, Any]) -> List[List[Any]]:

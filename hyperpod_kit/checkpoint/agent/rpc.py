@@ -17,7 +17,7 @@ from typing import Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import descriptors
 from hyperpod_kit.checkpoint.agent import greeting
-from hyperpod_kit.checkpoint.agent.channel import Channel, Message
+from hyperpod_kit.checkpoint.agent.channel import Channel, Message, line_of
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
 from hyperpod_kit.untrusted.strangers import Guest, Strangers
@@ -117,9 +117,10 @@ class Hub:
             for sock in self._strangers.files():
                 poll.register(sock, select.POLLIN)
             due = self._strangers.due
-            poll.poll(None if due is None else max(1.0, due * 1000.0))
-            for guest in self._strangers.arrived():
-                self._meet(guest)
+            found = poll.poll(None if due is None else max(1.0, due * 1000.0))
+            if due is not None or any(descriptor != self._ready.fileno() for descriptor, _ in found):
+                for guest in self._strangers.arrived():
+                    self._meet(guest)
             if self._strangers.exhausted:
                 self._say(f"agents of other ranks wait: {self._strangers.exhausted}")
             for descriptor, _ in self._ready.poll(0):
@@ -161,6 +162,8 @@ class Hub:
                 peer.heard = time.monotonic()
                 if message.get("op") != greeting.PONG:
                     self._on_peer(peer.rank, message)
+                if not peer.channel.waiting:
+                    return  # what else comes makes the socket readable
         except EOFError as err:
             if str(err):
                 self._say(f"the connection of rank {peer.rank} is ended: {err}")
@@ -190,8 +193,9 @@ class Hub:
     def broadcast(self, message: Message) -> None:
         with self._lock:
             peers = list(self._peers.values())
+        line = line_of(message)
         for peer in peers:
-            peer.channel.send(message)
+            peer.channel.send_line(line)
 
     def tell(self, rank: int, message: Message) -> None:
         """One of them, if it is there."""

@@ -91,7 +91,7 @@ LARGEST_SMALL = 1 << 30
 
 _FILES = re.compile(
     r"MANIFEST\.json|extra\.json|index\.bin|shard-[0-9]{5,}\.safetensors|report-[0-9]{5,}\.json|"
-    r"\.hpk-probe-[0-9a-f]+"
+    r"text-[0-9a-f]{1,128}\.json|\.hpk-probe-[0-9a-f]+"
 )
 
 
@@ -107,6 +107,11 @@ def shard_file(rank: int) -> str:
 def report_file(rank: int) -> str:
     """Only in an attempt to which several nodes handed in: what the manifest is made of."""
     return f"report-{rank:05d}.json"
+
+
+def text_file(digest: str) -> str:
+    """Beside the reports: a text that several of them name by its digest."""
+    return f"text-{digest.partition(':')[2]}.json"
 
 
 def tombstone_file(attempt: str) -> str:

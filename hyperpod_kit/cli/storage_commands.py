@@ -6,6 +6,7 @@ import click
 
 from hyperpod_kit.cli.storage_bench_command import bench
 from hyperpod_kit.cli.storage_plan_command import plan
+from hyperpod_kit.cli.storage_preload_command import preload
 from hyperpod_kit.cli.storage_quota_commands import quota
 from hyperpod_kit.cli.storage_tier_command import tier
 from hyperpod_kit.cli.storage_usage_command import usage
@@ -21,3 +22,4 @@ storage.add_command(bench)
 storage.add_command(usage)
 storage.add_command(quota)
 storage.add_command(tier)
+storage.add_command(preload)

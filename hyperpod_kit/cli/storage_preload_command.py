@@ -1,0 +1,194 @@
+"""storage preload."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Iterator, Optional
+
+import click
+
+from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.preload.run import Preloaded
+
+EVERY = 15.0
+"""Seconds between two lines of progress in a job's log."""
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("places", nargs=-1, metavar="PATH…")
+@click.option(
+    "--files-from", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Paths, one a line."
+)
+@click.option("--workers", type=click.IntRange(1, 256), default=16, show_default=True, help="Files read at a time.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="MIB", help="MiB read a second at most.")
+@click.option(
+    "--patience", type=click.FloatRange(1), default=3600, show_default=True, help="Seconds without a restored file."
+)
+@click.option("--submit", is_flag=True, help="Not here: as a Slurm job of its own.")
+@click.option("--partition", metavar="NAME", help="Where that job runs: of nodes without GPUs.")
+@click.option("--sbatch", "more", multiple=True, metavar="WORD", help="Further word for its sbatch; may be repeated.")
+@click.option("--then", metavar="SBATCH-LINE", help="The job behind it, as after `sbatch`; --submit follows.")
+@click.option("--dry-run", is_flag=True, help="Say what would come, or what would be submitted.")
+@json_option
+def preload(
+    places: tuple[str, ...],
+    files_from: Optional[Path],
+    workers: int,
+    rate: Optional[float],
+    patience: float,
+    submit: bool,
+    partition: Optional[str],
+    more: tuple[str, ...],
+    then: Optional[str],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Bring files to where they are read fast, before GPUs wait for them.
+
+    On Lustre with a bucket behind it what is released is restored, and asked about until it is here. Elsewhere every
+    byte is read once, so that what caches has it: Mountpoint with a cache, S3 Files. To copy a bucket to another file
+    system: data stage. Killed and called again, it goes on: what is on Lustre already is not asked for.
+
+    With --then the preload is a Slurm job on CPU nodes, and the job behind it starts when all files are here; where
+    they are not, Slurm cancels it.
+
+    Exit code 1 when a file is not here at the end; each is named.
+
+    \b
+    Examples:
+      hyperpod-kit storage preload /fsx/corpus
+      hyperpod-kit storage preload /fsx/corpus --dry-run
+      hyperpod-kit storage preload /fsx/corpus --partition cpu --then "--auto-resume=1 train.sbatch"
+      hyperpod-kit storage preload --files-from shards.txt --rate 500
+    """
+    from hyperpod_kit.run import LocalRunner
+
+    if not places and files_from is None:
+        raise UsageError("which files?", hint="name a directory, or --files-from FILE")
+    if not (submit or then) and (partition or more):
+        raise UsageError("--partition and --sbatch are of a job", hint="--submit, or --then SBATCH-LINE")
+    if submit or then:
+        return _submit(_words(places, files_from, workers, rate, patience), partition, more, then, dry_run, as_json)
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.storage.preload import files, run
+
+    wanted = files.listed(places, files_from)
+    ways = run.plan(wanted)
+    if dry_run:
+        counts = {way: len(of) for way, of in ways.items() if of}
+        if as_json:
+            data(
+                {
+                    "files": len(wanted.files),
+                    "size": wanted.size,
+                    "ways": counts,
+                    "unread": wanted.unread,
+                    "dry_run": True,
+                }
+            )
+        else:
+            out(
+                f"{len(wanted.files):,} files, {size(wanted.size)}: "
+                + ", ".join(f"{n:,} {way}" for way, n in counts.items())
+            )
+        return 1 if wanted.unread else 0
+    with _progress() as told:
+        bytes_a_second = rate * 2**20 if rate else None
+        done = run.run(wanted, ways, LocalRunner(), told, workers=workers, rate=bytes_a_second, patience=patience)
+    if as_json:
+        data(done.to_json())
+    else:
+        _show(done)
+    return 0 if done.whole else 1
+
+
+def _words(
+    places: tuple[str, ...], files_from: Optional[Path], workers: int, rate: Optional[float], patience: float
+) -> list[str]:
+    """The same command for the job: whole paths, and the program that runs here."""
+    program = shutil.which("hyperpod-kit", path=str(Path(sys.executable).parent))
+    start = [program] if program else [sys.executable, "-m", "hyperpod_kit.cli.main"]
+    words = [*start, "storage", "preload", *(str(Path(place).absolute()) for place in places)]
+    if files_from is not None:
+        words += ["--files-from", str(files_from.absolute())]
+    words += ["--workers", str(workers), "--patience", str(patience)]
+    return [*words, *(["--rate", str(rate)] if rate else [])]
+
+
+def _submit(
+    words: list[str],
+    partition: Optional[str],
+    more: tuple[str, ...],
+    then: Optional[str],
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    import shlex
+
+    from hyperpod_kit.cli.output import data, out, say
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.preload import jobs
+
+    first = jobs.preload_argv(words, partition, more)
+    try:
+        behind = shlex.split(then) if then else []
+    except ValueError as err:
+        raise UsageError(f"--then {then!r}: {err}") from err
+    if dry_run:
+        second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind] if behind else None
+        if as_json:
+            data({"dry_run": True, "preload": first, "job": second})
+        else:
+            out(shlex.join(first))
+            if second:
+                out(shlex.join(second))
+        return 0
+    done = jobs.send(LocalRunner(), first, behind)
+    if as_json:
+        data(done.to_json())
+    else:
+        out(f"preload {done.preload}" + (f", job {done.job} behind it" if done.job else ""))
+        say(f"next: tail -f slurm-{done.preload}.out")
+    return 0
+
+
+def _show(done: Preloaded) -> None:
+    from hyperpod_kit.cli.output import out, say
+    from hyperpod_kit.cli.storage_usage_show import size
+
+    for way, count in done.ways.items():
+        out(f"{count:,} files {way}")
+    for path, why in list(done.failed.items())[:20]:
+        say(f"{path}: {why}")
+    if len(done.failed) > 20:
+        say(f"and {len(done.failed) - 20:,} more; --json lists them")
+    for sentence in done.unread[:20]:
+        say(f"{sentence}: what is in it was not brought")
+    here = done.files - len(done.failed)
+    out(f"{here:,} of {done.files:,} files are here, {size(done.size)} altogether")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """told(line): on a terminal the last line with a spinner, in a job's log a line now and then."""
+    from hyperpod_kit.cli.output import watch
+
+    last = 0.0
+    with watch() as show:
+
+        def told(line: str) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if sys.stderr.isatty() or now - last >= EVERY:
+                last = now
+                show(line)
+
+        yield told

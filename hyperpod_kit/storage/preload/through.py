@@ -1,0 +1,82 @@
+"""Read every byte once: what caches what it reads (Mountpoint with --cache, S3 Files, a Lustre import) has it then."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
+from typing import Callable, Iterator, Optional, Sequence
+
+from hyperpod_kit.storage.preload.files import WantedFile
+
+BLOCK = 4 << 20
+
+
+class PreloadPace:
+    """At most so many bytes a second, over all threads; None: no limit."""
+
+    def __init__(self, rate: Optional[float], clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        self._rate = rate
+        self._clock = clock
+        self._sleep = sleep
+        self._lock = Lock()
+        self._free = clock()
+
+    def spend(self, count: int) -> None:
+        """Wait until these bytes may have been read."""
+        if not self._rate:
+            return
+        with self._lock:
+            self._free = max(self._free, self._clock()) + count / self._rate
+            wait = self._free - self._clock()
+        if wait > 0:
+            self._sleep(wait)
+
+
+def read_all(
+    files: Sequence[WantedFile],
+    told: Callable[[int], None],
+    *,
+    workers: int = 16,
+    rate: Optional[float] = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, str]:
+    """Read them; path -> why it is not whole. `told(bytes so far)`; `rate`: bytes a second. Other threads go on."""
+    pace, lock = PreloadPace(rate, clock, sleep), Lock()
+    failed: dict[str, str] = {}
+    so_far = 0
+
+    def one(wanted: WantedFile) -> None:
+        nonlocal so_far
+        try:
+            for count in _blocks(wanted):
+                pace.spend(count)
+                with lock:
+                    so_far += count
+                    told(so_far)
+        except OSError as err:
+            with lock:
+                failed[wanted.path] = err.strerror or str(err)
+
+    # The largest first: a large one that begins last would be waited for alone.
+    with ThreadPoolExecutor(workers, thread_name_prefix="preload") as pool:
+        list(pool.map(one, sorted(files, key=lambda wanted: -wanted.size)))
+    return failed
+
+
+def _blocks(wanted: WantedFile) -> Iterator[int]:
+    """Sizes of the blocks of one file. Raises OSError, also when it ends before its size."""
+    descriptor = os.open(wanted.path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        buffer, at = bytearray(min(BLOCK, max(wanted.size, 1))), 0
+        while at < wanted.size:
+            count = os.preadv(descriptor, [buffer], at)
+            if not count:
+                raise OSError(errno.EIO, f"it ends at {at:,} of {wanted.size:,} bytes")
+            at += count
+            yield count
+    finally:
+        os.close(descriptor)

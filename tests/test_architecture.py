@@ -85,7 +85,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
     "rehearsal": {"aws", "bundle", "config", "environment", "errors", "model", "run", "system", "untrusted"},
-    "storage": {"aws", "checkpoint.repository", "errors", "job", "run", "system", "untrusted"},
+    "storage": {"aws", "checkpoint.repository", "errors", "job", "run", "slurm", "system", "untrusted"},
     "cli": {
         "aws",
         "bundle",

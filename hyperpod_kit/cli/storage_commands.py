@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from hyperpod_kit.cli.storage_audit_commands import audit
 from hyperpod_kit.cli.storage_bench_command import bench
 from hyperpod_kit.cli.storage_plan_command import plan
 from hyperpod_kit.cli.storage_preload_command import preload
@@ -23,3 +24,4 @@ storage.add_command(usage)
 storage.add_command(quota)
 storage.add_command(tier)
 storage.add_command(preload)
+storage.add_command(audit)

@@ -56,6 +56,12 @@ def actions_command(args: argparse.Namespace) -> int:
     return actions.actions_command(args)
 
 
+def audit_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node.file_audit import watched
+
+    return watched.run(args.place, args.log)
+
+
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
@@ -140,6 +146,14 @@ def build_parser() -> argparse.ArgumentParser:
         )
     )
     sub.add_argument("--since", default="1d", metavar="WHEN", help="45s, 30m, 2h, 3d ago (default: 1d), or @SECONDS")
+    sub = add(
+        "audit",
+        audit_command,
+        "who does what to which file of a mount, until it is ended; off unless it is started",
+        "audit /fsx --log /var/lib/hyperpod-kit/audit.jsonl",
+    )
+    sub.add_argument("place", metavar="MOUNT")
+    sub.add_argument("--log", required=True, metavar="FILE", help="lines are added to it; on another file system")
     add("gate", mounts.gate_command, "may a job start here? (Prolog)")
     add("ask", ask_command, "ask other nodes for their mounts: what validate-mounts --via controller runs here")
     return parser

@@ -1,0 +1,233 @@
+"""storage audit: import, jobs, query, verify, retain."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Iterator, Optional
+
+import click
+
+from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.audit.ledger import AuditLedger
+    from hyperpod_kit.storage.audit.query import AuditAnswer
+
+KINDS = ("node", "cloudtrail", "s3-access-log", "changelog")
+_ledger = click.option(
+    "--ledger",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("audit.sqlite"),
+    show_default=True,
+    metavar="FILE",
+    help="Where all of it is kept.",
+)
+
+
+@click.group()
+def audit() -> None:
+    """Who did what to which file, from which job."""
+
+
+@audit.command(name="import")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("places", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE|DIRECTORY…")
+@_ledger
+@json_option
+def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) -> int:
+    """Add logs to the ledger: each record once, however often it is imported.
+
+    node: what `hyperpod-kit node audit` wrote. cloudtrail: data events of S3, as CloudTrail delivers them.
+    s3-access-log: S3's server access logs. changelog: what `lfs changelog` prints. Plain or gzip.
+
+    \b
+    Examples:
+      hyperpod-kit storage audit import node node-logs/
+      hyperpod-kit storage audit import cloudtrail AWSLogs/111122223333/CloudTrail/
+      hyperpod-kit storage audit import s3-access-log access-logs/ --json
+    """
+    from hyperpod_kit.cli.output import bar, data, out
+    from hyperpod_kit.storage.audit import sources
+
+    found = sources.files(places)
+    records = gaps = again = 0
+    with _open(ledger, create=True) as kept, bar("files", len(found)) as advance:
+        for path in found:
+            added = kept.add(sources.read(kind, path))
+            records, gaps, again = records + added.records, gaps + added.gaps, again + added.again
+            advance(1)
+    if as_json:
+        data({"files": len(found), "records": records, "gaps": gaps, "again": again})
+    else:
+        out(f"{len(found):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already")
+    return 0
+
+
+@audit.command()
+@click.option("--from", "given", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="sacct's words.")
+@click.option("--since", default="30d", show_default=True, metavar="TIME", help="How far back sacct is asked: 7d.")
+@_ledger
+@json_option
+def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
+    """Add Slurm's accounting: which job of whom ran where and when.
+
+    \b
+    Examples:
+      hyperpod-kit storage audit jobs --since 7d
+      hyperpod-kit storage audit jobs --from sacct.txt
+    """
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.audit import accounting
+    from hyperpod_kit.storage.plan import facts
+
+    if given is not None:
+        try:
+            text = given.read_text(encoding="utf-8", errors="replace")
+        except OSError as err:
+            raise UsageError(f"cannot read {given}: {err.strerror}") from err
+    else:
+        start = f"now-{int(facts.seconds(since))}seconds"
+        argv = [*accounting.COMMAND, "-S", start]
+        text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
+    with _open(ledger, create=True) as kept:
+        count = kept.add_jobs(accounting.jobs(text.splitlines()))
+    if as_json:
+        data({"jobs": count})
+    else:
+        out(f"{count:,} jobs and nodes")
+    return 0
+
+
+@audit.command()
+@click.option("--path", default="", metavar="PATH", help="This file, or everything below this directory.")
+@click.option("--user", default="", metavar="NAME|UID", help="What this user did.")
+@click.option("--job", default="", metavar="ID", help="What this job did.")
+@click.option("--op", "operation", default="", metavar="WORD", help="read, write, create, delete, rename or list.")
+@click.option("--since", metavar="TIME", help="Not older than that: 2h, 3d.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Rows at most.")
+@_ledger
+@json_option
+def query(
+    path: str, user: str, job: str, operation: str, since: Optional[str], limit: int, ledger: Path, as_json: bool
+) -> int:
+    """Ask who did what. Gaps of that time are said: no row is no proof that nothing happened.
+
+    \b
+    Examples:
+      hyperpod-kit storage audit query --path /fsx/corpus --op delete --since 3d
+      hyperpod-kit storage audit query --user alice --json
+      hyperpod-kit storage audit query --job 4711
+    """
+    import time
+
+    from hyperpod_kit.storage.audit.query import AuditQuestion, ask
+    from hyperpod_kit.storage.plan import facts
+
+    earliest = time.time() - facts.seconds(since) if since else 0.0
+    with _open(ledger) as kept:
+        found = ask(kept, AuditQuestion(path, user, job, operation, earliest, limit=limit))
+    _show(found, as_json)
+    return 0
+
+
+@audit.command()
+@_ledger
+@json_option
+def verify(ledger: Path, as_json: bool) -> int:
+    """Prove that no row was changed or taken out. Exit code 1 when one was.
+
+    Keep the last digest elsewhere: who may write the whole file may write a whole new chain.
+
+    \b
+    Examples:
+      hyperpod-kit storage audit verify
+      hyperpod-kit storage audit verify --json
+    """
+    from hyperpod_kit.cli.output import data, out, say
+
+    with _open(ledger) as kept:
+        found = kept.verify()
+    if as_json:
+        data({**found._asdict(), "ok": found.broken is None})
+    elif found.broken is None:
+        out(
+            f"{found.rows:,} rows hold; {found.removed:,} older ones were removed by `retain`; last digest {found.last}"
+        )
+    else:
+        say(f"row {found.broken} does not follow from the one before it: rows were changed or taken out there")
+    return 0 if found.broken is None else 1
+
+
+@audit.command()
+@click.option("--older-than", required=True, metavar="TIME", help="What is older goes: 90d.")
+@click.option("--dry-run", is_flag=True, help="Say how many.")
+@_ledger
+@json_option
+def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
+    """Remove old records. What stays can still be verified.
+
+    \b
+    Examples:
+      hyperpod-kit storage audit retain --older-than 90d --dry-run
+      hyperpod-kit storage audit retain --older-than 365d
+    """
+    import time
+
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.storage.plan import facts
+
+    with _open(ledger) as kept:
+        count = kept.retain(time.time() - facts.seconds(older_than), dry_run=dry_run)
+    if as_json:
+        data({"removed": count, "dry_run": dry_run})
+    else:
+        out(f"{count:,} records {'would go' if dry_run else 'were removed'}")
+    return 0
+
+
+@contextmanager
+def _open(path: Path, create: bool = False) -> Iterator[AuditLedger]:
+    import sqlite3
+
+    from hyperpod_kit.storage.audit.ledger import AuditLedger
+
+    try:
+        kept = AuditLedger(path, create=create)
+        try:
+            yield kept
+        finally:
+            kept.close()
+    except sqlite3.Error as err:
+        raise UsageError(f"{path}: {err}") from err
+
+
+def _show(found: AuditAnswer, as_json: bool) -> None:
+    import time
+
+    from rich.table import Table
+
+    from hyperpod_kit.cli.output import cell, console, data, say
+
+    if as_json:
+        data({"rows": found.rows, "gaps": [vars(one) for one in found.gaps], "more": found.more})
+        return
+    grid = Table()
+    for column in ("when", "who", "job", "what", "path", "from", "note"):
+        grid.add_column(column)
+    for row in found.rows:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
+        who = row["user"] or (str(row["uid"]) if row["uid"] >= 0 else "unknown")
+        job = f"{row['job']} ({row['by']})" if row["job"] else ""
+        path = f"{row['path']} -> {row['new_path']}" if row["new_path"] else row["path"]
+        what = f"{row['op']} ({row['result']})" if row["result"] else row["op"]
+        grid.add_row(*map(cell, (when, who, job, what, path, row["host"], row["note"])))
+    console().print(grid)
+    for one in found.gaps[:20]:
+        say(f"gap: {one.host + ': ' if one.host else ''}{one.why}")
+    if len(found.gaps) > 20:
+        say(f"and {len(found.gaps) - 20:,} more gaps; --json lists them")
+    if found.more:
+        say("there are more rows: --limit")

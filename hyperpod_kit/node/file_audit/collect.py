@@ -1,0 +1,126 @@
+"""From the kernel's events to lines of a log: one record each, in a chain; what could not be seen is a record too.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from typing import Any, Callable, Dict, Optional
+
+from hyperpod_kit.node.file_audit import fanotify
+from hyperpod_kit.node.file_audit.fanotify import Asking, FileEvent, Telling
+from hyperpod_kit.node.file_audit.identity import SeenProcesses
+from hyperpod_kit.system import hash_chain
+
+TICK = 0.5
+"""Seconds between two signs of life."""
+
+_OPERATIONS = (
+    (fanotify.CLOSE_WRITE, "write"),
+    (fanotify.CLOSE_READ, "read"),
+    (fanotify.CREATE, "create"),
+    (fanotify.DELETE, "delete"),
+    (fanotify.RENAME, "rename"),
+)
+
+
+class AuditLog:
+    """Lines at the end of a file; its chain goes on where an earlier one ended. Raises OSError."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._host = socket.gethostname()
+        self._chain, self._number = _end(path)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def write(self, body: Dict[str, Any]) -> None:
+        """One record, at once in the kernel's hands: what is there survives our own death."""
+        self._number += 1
+        whole = {"time": round(self._clock(), 6), "host": self._host, "number": self._number, **body}
+        text, self._chain = hash_chain.line(self._chain, whole)
+        os.write(self._descriptor, f"{text}\n".encode("utf-8", "surrogateescape"))
+
+    def gap(self, why: str) -> None:
+        """Something may have happened that is not in the log."""
+        self.write({"op": "gap", "why": why})
+
+
+def collect(place: str, log: AuditLog, alive: Callable[[], None], stop: Callable[[], bool]) -> None:
+    """Until `stop()`. `alive()` is called twice a second, and after each handful of events. Raises OSError."""
+    identities = SeenProcesses()
+    asking = Asking(place)
+    telling: Optional[Telling] = None
+    try:
+        telling = Telling(place)
+    except OSError as err:
+        log.gap(f"creating, removing and renaming is not seen here: {err}")
+    log.write({"op": "began", "path": place})
+    groups = [one.descriptor for one in (asking, telling) if one is not None]
+    while not stop():
+        alive()
+        select.select(groups, [], [], TICK)
+        for event in asking.events():
+            program = event.path if event.mask & fanotify.EXEC_PERM else ""
+            identity = identities.look(event.pid, program) if event.pid != os.getpid() else None
+            # Answered first: nobody waits for the disk of the log.
+            asking.answer(event)
+            _asked(log, event, identity, identities)
+        for event in telling.events() if telling is not None else ():
+            _told(log, event, identities)
+    log.write({"op": "ended", "path": place})
+
+
+def _asked(log: AuditLog, event: FileEvent, identity: Any, identities: SeenProcesses) -> None:
+    if event.mask & fanotify.OVERFLOW:
+        log.gap("the kernel's queue was full")
+    elif event.mask & (fanotify.CLOSE_WRITE | fanotify.CLOSE_READ) and event.pid != os.getpid():
+        _record(log, event, identity or identities.of(event.pid))
+
+
+def _told(log: AuditLog, event: FileEvent, identities: SeenProcesses) -> None:
+    if event.mask & fanotify.OVERFLOW:
+        log.gap("the kernel's queue was full")
+    elif event.pid != os.getpid():
+        _record(log, event, identities.of(event.pid))
+
+
+def _record(log: AuditLog, event: FileEvent, identity: Any) -> None:
+    """One record for each operation: the kernel may put several of one file into one event."""
+    for bit, operation in _OPERATIONS:
+        if not event.mask & bit:
+            continue
+        body: Dict[str, Any] = {"op": operation, "path": _text(event.path), "pid": event.pid}
+        if event.new_path:
+            body["new_path"] = _text(event.new_path)
+        if event.mask & fanotify.ON_DIRECTORY:
+            body["directory"] = True
+        if identity is None:
+            body["why"] = "the process was gone before it was asked for"
+        else:
+            body.update({key: value for key, value in identity._asdict().items() if value != ""})
+        log.write(body)
+
+
+def _text(path: str) -> str:
+    """Bytes that are no UTF-8 stay readable as \\x escapes."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
+def _end(path: str) -> tuple[str, int]:
+    """Digest and number of the last line; of a file that ends within a line the rest is a broken link, and is seen."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()[-1:]
+    except FileNotFoundError:
+        return hash_chain.START, 0
+    import json
+
+    try:
+        last = json.loads(lines[0])
+        return str(last[hash_chain.KEY]), int(last["number"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return hash_chain.START, 0

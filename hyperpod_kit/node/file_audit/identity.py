@@ -1,0 +1,78 @@
+"""Who a process is: user, command, Slurm job; read while it stands still, and remembered for what it does later.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections import OrderedDict
+from typing import Dict, NamedTuple, Optional
+
+MOST = 65536
+"""Processes that are remembered; the oldest are forgotten."""
+_LOADER = re.compile(r"ld-linux|ld\.so|ld-musl|ld[0-9.-]+\.so")
+_JOB = re.compile(r"/(?:job_|job)(\d+)(?:/|$)", re.M)
+_JOB_VARIABLE = re.compile(rb"(?:^|\0)SLURM_JOB_ID=(\d{1,12})(?:\0|$)")
+
+
+class Identity(NamedTuple):
+    """`job`: "" for none; `job_by`: `cgroup`, which a user cannot leave, or `environment`, which he can write; `seen`:
+    `earlier` where the process was gone, and this is what it was at its last open or exec."""
+
+    uid: int
+    user: str
+    command: str
+    job: str
+    job_by: str
+    seen: str = ""
+
+
+class SeenProcesses:
+    """Users are read at once: while a process stands still, nothing may be opened that is audited itself."""
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = proc
+        self._users: Dict[int, str] = {one.pw_uid: one.pw_name for one in pwd.getpwall()}
+        self._seen: OrderedDict[int, Identity] = OrderedDict()
+
+    def look(self, pid: int, program: str = "") -> Optional[Identity]:
+        """As it is now, and remembered; None when it is gone. `program`: what it is about to become."""
+        try:
+            with open(f"{self._proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
+                status = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
+            uid = int(status["Uid"].split()[3])  # of file accesses
+        except (OSError, KeyError, ValueError, IndexError):
+            return None
+        job, by = self._job(pid)
+        command = os.path.basename(program) or status.get("Name", "").strip()
+        if _LOADER.match(command):
+            # Opened for the program that was named just before.
+            command = self._seen[pid].command if pid in self._seen else command
+        found = Identity(uid, self._users.get(uid, ""), command, job, by)
+        self._seen[pid] = found
+        self._seen.move_to_end(pid)
+        if len(self._seen) > MOST:
+            self._seen.popitem(last=False)
+        return found
+
+    def of(self, pid: int) -> Optional[Identity]:
+        """Of a process that has done something: as it is, else as it was last seen; None when nobody knows."""
+        now = self.look(pid)
+        if now is not None or pid not in self._seen:
+            return now
+        return self._seen[pid]._replace(seen="earlier")
+
+    def _job(self, pid: int) -> tuple[str, str]:
+        try:
+            with open(f"{self._proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as file:
+                found = _JOB.search(file.read())
+            if found:
+                return found[1], "cgroup"
+            with open(f"{self._proc}/{pid}/environ", "rb") as raw:
+                named = _JOB_VARIABLE.search(raw.read(1 << 20))
+            return (named[1].decode(), "environment") if named else ("", "")
+        except OSError:
+            return "", ""

@@ -1,0 +1,43 @@
+"""Slurm's accounting: which job of which user ran on which node when.
+
+`sacct -a -n -P -X -o JobID,UID,User,NodeList,Start,End` with SLURM_TIME_FORMAT=%s. A record without a job gets the one
+job that its user had on that node then; with several it gets none, and says how many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, Iterator
+
+from hyperpod_kit.slurm.hostlist import expand
+
+COMMAND = ("sacct", "-a", "-n", "-P", "-X", "-o", "JobID,UID,User,NodeList,Start,End")
+FOREVER = 4e9
+"""End of a job that still runs."""
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """One job on one node."""
+
+    job: str
+    uid: int
+    user: str
+    host: str
+    start: float
+    end: float
+
+
+def jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
+    """One for each node of each line; lines of what never ran are passed over."""
+    for line in lines:
+        words = line.rstrip("\n").split("|")
+        if len(words) != 6 or not words[1].isdigit() or not words[4].isdigit():
+            continue
+        end = float(words[5]) if words[5].isdigit() else FOREVER
+        try:
+            hosts = expand(words[3])
+        except ValueError:
+            continue
+        for host in hosts:
+            yield SlurmJob(words[0], int(words[1]), words[2], host, float(words[4]), end)

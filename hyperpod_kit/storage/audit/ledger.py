@@ -1,0 +1,184 @@
+"""All records in one SQLite file, in a chain: no row is changed or taken out unseen, and what a log could not say is a
+row too.
+
+Whoever may write the file can write a new chain: `verify` prints the last digest, and a copy of it that lies elsewhere
+proves the rest. Rows that retention takes leave their last digest behind.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Iterable, Iterator, NamedTuple, Optional
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.storage.audit.accounting import SlurmJob
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, sound
+from hyperpod_kit.system import hash_chain
+
+FORMAT = "hpk-audit/1"
+_FIELDS = tuple(AuditRecord.__dataclass_fields__)
+_TABLES = f"""
+create table about (name text primary key, value text) without rowid;
+create table records (seq integer primary key autoincrement, {", ".join(_FIELDS)}, chain text, unique (source, id));
+create index by_path on records (path);
+create index by_time on records (time);
+create table gaps (since real, until real, source text, id text, why text, host text, primary key (source, id));
+create table jobs (
+  job text, uid integer, user text, host text, start real, "end" real, primary key (job, host)
+) without rowid;
+create index jobs_of on jobs (uid, host);
+"""
+
+
+class Added(NamedTuple):
+    """What an import added; `again`: entries that were there already."""
+
+    records: int
+    gaps: int
+    again: int
+
+
+class ChainVerdict(NamedTuple):
+    """`broken`: seq of the first row that does not follow, None for none; `last`: digest of the last row."""
+
+    rows: int
+    broken: Optional[int]
+    last: str
+    removed: int
+
+
+class AuditLedger:
+    """`create`: make it where there is none. Raises UsageError for a file that is not ours, sqlite3.Error."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        if not create and not path.exists():
+            raise UsageError(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
+        self._base = sqlite3.connect(path, isolation_level=None, timeout=60.0)
+        try:
+            with self._whole():
+                tables = [row[0] for row in self._base.execute("select name from sqlite_master where type = 'table'")]
+                if not tables:
+                    for statement in _TABLES.split(";\n"):
+                        self._base.execute(statement)
+                    self._base.execute("insert into about values ('format', ?)", (FORMAT,))
+                elif "about" not in tables or self._about("format") != FORMAT:
+                    raise UsageError(f"{path} is no ledger of audits ({FORMAT})")
+        except sqlite3.DatabaseError as err:
+            raise UsageError(f"{path}: {err}: no ledger of audits ({FORMAT})") from err
+
+    def close(self) -> None:
+        self._base.close()
+
+    def add(self, entries: Iterable[Entry]) -> Added:
+        """All of them or none. What is there already (source and id) is passed over."""
+        records = gaps = again = 0
+        with self._whole():
+            chain = self._last()
+            for one in map(sound, entries):
+                if isinstance(one, AuditGap):
+                    done = self._base.execute("insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", _gap(one))
+                    gaps, again = gaps + done.rowcount, again + 1 - done.rowcount
+                    continue
+                body = one.to_dict()
+                if self._base.execute(
+                    "select 1 from records where source = ? and id = ?", (one.source, one.id)
+                ).fetchone():
+                    again += 1
+                    continue
+                chain = hash_chain.link(chain, body)
+                marks = ", ".join("?" * (len(_FIELDS) + 1))
+                self._base.execute(
+                    f"insert into records ({', '.join(_FIELDS)}, chain) values ({marks})", (*body.values(), chain)
+                )
+                records += 1
+        return Added(records, gaps, again)
+
+    def add_jobs(self, jobs: Iterable[SlurmJob]) -> int:
+        """Remember them; a job that has ended since replaces itself. How many."""
+        with self._whole():
+            rows = [(one.job, one.uid, one.user, one.host, one.start, one.end) for one in jobs]
+            self._base.executemany("insert or replace into jobs values (?, ?, ?, ?, ?, ?)", rows)
+        return len(rows)
+
+    def rows(self, where: str, values: Iterable[Any], limit: int) -> Iterator[dict[str, Any]]:
+        """Records in the order of their time. `where`: SQL of ours, never of a user."""
+        found = self._base.execute(
+            f"select seq, {', '.join(_FIELDS)} from records where {where} order by time, seq limit ?", (*values, limit)
+        )
+        for row in found:
+            yield dict(zip(("seq", *_FIELDS), row))
+
+    def gaps(self, since: float, until: float) -> list[AuditGap]:
+        """Those that touch the time."""
+        found = self._base.execute(
+            "select * from gaps where until >= ? and since <= ? or until = 0 order by since", (since, until)
+        )
+        return [AuditGap(*row) for row in found]
+
+    def jobs_of(self, uid: int, host: str, when: float) -> list[tuple[str, str]]:
+        """(job, user) that this user had on this node then."""
+        found = self._base.execute(
+            'select job, user from jobs where uid = ? and host = ? and start <= ? and "end" >= ?',
+            (uid, host, when, when),
+        )
+        return [(str(job), str(user)) for job, user in found]
+
+    def verify(self) -> ChainVerdict:
+        """Every row against the one before it."""
+        chain, count, before = self._about("kept from chain") or hash_chain.START, 0, None
+        for row in self._base.execute(f"select seq, chain, {', '.join(_FIELDS)} from records order by seq"):
+            # Numbers have no holes but those that retention made before the first row.
+            holds = hash_chain.link(chain, dict(zip(_FIELDS, row[2:]))) == row[1]
+            if not holds or (before is not None and row[0] != before + 1):
+                return ChainVerdict(count, int(row[0]), chain, self._removed())
+            before, chain, count = row[0], row[1], count + 1
+        return ChainVerdict(count, None, chain, self._removed())
+
+    def retain(self, earliest: float, *, dry_run: bool = False) -> int:
+        """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; how many."""
+        with self._whole():
+            stays = self._base.execute("select min(seq) from records where time >= ?", (earliest,)).fetchone()[0]
+            bound = (
+                stays
+                if stays is not None
+                else (self._base.execute("select max(seq) from records").fetchone()[0] or 0) + 1
+            )
+            count = int(self._base.execute("select count(*) from records where seq < ?", (bound,)).fetchone()[0])
+            if dry_run or not count:
+                return count
+            chain = self._base.execute(
+                "select chain from records where seq < ? order by seq desc limit 1", (bound,)
+            ).fetchone()[0]
+            self._base.execute("delete from records where seq < ?", (bound,))
+            self._base.execute("delete from gaps where until < ? and until > 0", (earliest,))
+            self._base.execute('delete from jobs where "end" < ?', (earliest,))
+            for name, value in (("kept from chain", chain), ("removed", str(self._removed() + count))):
+                self._base.execute("insert or replace into about values (?, ?)", (name, value))
+        return count
+
+    def _last(self) -> str:
+        row = self._base.execute("select chain from records order by seq desc limit 1").fetchone()
+        return str(row[0]) if row else self._about("kept from chain") or hash_chain.START
+
+    def _removed(self) -> int:
+        return int(self._about("removed") or 0)
+
+    def _about(self, name: str) -> Optional[str]:
+        row = self._base.execute("select value from about where name = ?", (name,)).fetchone()
+        return str(row[0]) if row else None
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        self._base.execute("begin immediate")
+        try:
+            yield
+        except BaseException:
+            self._base.execute("rollback")
+            raise
+        self._base.execute("commit")
+
+
+def _gap(one: AuditGap) -> tuple[Any, ...]:
+    return one.since, one.until, one.source, one.id, one.why, one.host

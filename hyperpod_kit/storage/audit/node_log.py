@@ -1,0 +1,63 @@
+"""What `hyperpod-kit node audit` wrote on a node: whether its chain holds is looked at while it is read."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Iterator
+
+from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry
+from hyperpod_kit.system import hash_chain
+
+SOURCE = "node"
+
+
+def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
+    """A broken link is a gap: lines are missing there, or one was changed."""
+    last, expected = 0.0, None
+    for number, body, holds in hash_chain.read(line for line in lines if line.strip()):
+        host, count = str(body.get("host", "")), body.get("number")
+        if not holds:
+            why = f"{name}, line {number}, does not follow from the line before it: changed, cut or lost"
+            yield AuditGap(last, _time(body, last), SOURCE, f"{name}:{number}:chain", why, host)
+        elif expected is not None and count != expected:
+            yield AuditGap(
+                last, _time(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
+            )
+        expected = count + 1 if isinstance(count, int) else None
+        last = _time(body, last)
+        if body:
+            yield from _entry(body, f"{host}:{count}:{last}")
+
+
+def _entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
+    operation, when, host = str(body.get("op", "")), float(body.get("time", 0.0)), str(body.get("host", ""))
+    if operation == "gap":
+        yield AuditGap(when, when, SOURCE, id, str(body.get("why", "")), host)
+        return
+    note = str(body.get("why", ""))
+    if body.get("seen") == "earlier":
+        note = "the process was gone: this is who it was at its last open or exec"
+    try:
+        yield AuditRecord(
+            when,
+            SOURCE,
+            id,
+            operation,
+            str(body.get("path", "")),
+            str(body.get("new_path", "")),
+            host,
+            int(body.get("uid", -1)),
+            str(body.get("user", "")),
+            int(body.get("pid", 0)),
+            str(body.get("command", "")),
+            str(body.get("job", "")),
+            str(body.get("job_by", "")),
+            "",
+            note,
+        )
+    except (TypeError, ValueError):
+        yield AuditGap(when, when, SOURCE, id, f"a line of {host} has no numbers where numbers belong", host)
+
+
+def _time(body: dict[str, Any], last: float) -> float:
+    found = body.get("time", last)
+    return float(found) if isinstance(found, (int, float)) else last

@@ -1,0 +1,83 @@
+"""One thing that was done to one file, as far as a log says it; and what a log cannot say."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Iterable, Iterator, Protocol, Union
+
+
+@dataclass(frozen=True)
+class AuditRecord:
+    """`time`: Unix seconds; source: which log; id: unique in that source, so that a second import adds nothing.
+
+    op: read, write, create, delete, rename, list or the log's own word; path: what the log calls it; user: of Linux, or
+    who AWS says it was; uid: -1 where nobody knows; job: Slurm's number; by: what says so (cgroup, environment, log,
+    accounting); result: "" for success; note: what is not sure.
+    """
+
+    time: float
+    source: str
+    id: str
+    op: str
+    path: str
+    new_path: str = ""
+    host: str = ""
+    uid: int = -1
+    user: str = ""
+    pid: int = 0
+    command: str = ""
+    job: str = ""
+    by: str = ""
+    result: str = ""
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class AuditGap:
+    """Between these times something may have happened that no record has. `until`: the same as `since` for a moment."""
+
+    since: float
+    until: float
+    source: str
+    id: str
+    why: str
+    host: str = ""
+
+
+Entry = Union[AuditRecord, AuditGap]
+
+
+class Importer(Protocol):
+    """From lines of a log to entries. Lines that are none of that log are gaps: they may have said something."""
+
+    def __call__(self, lines: Iterable[str], name: str) -> Iterator[Entry]: ...
+
+
+def sound(entry: Entry) -> Entry:
+    """The entry as SQLite keeps it and gives it back: half a surrogate pair is written as an escape; what has no time,
+    or a number that no kernel gives, is a gap."""
+    if isinstance(entry, AuditGap):
+        times = (entry.since, entry.until) if math.isfinite(entry.since + entry.until) else (0.0, 0.0)
+        return replace(entry, since=times[0], until=times[1], **_texts(entry))
+    if not math.isfinite(entry.time) or not (-1 <= entry.uid < 1 << 32) or not (0 <= entry.pid < 1 << 31):
+        why = "a record has no possible time, user or process"
+        return sound(AuditGap(0.0, 0.0, entry.source, entry.id, why, entry.host))
+    return replace(entry, **_texts(entry))
+
+
+def _texts(entry: Entry) -> dict[str, Any]:
+    return {
+        name: value.encode("utf-8", "backslashreplace").decode()
+        for name, value in vars(entry).items()
+        if isinstance(value, str)
+    }
+
+
+def unreadable(source: str, name: str, number: int, text: str, time: float) -> AuditGap:
+    """A line that says nothing. `time`: of the last line before it."""
+    return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", f"{name}, line {number}, cannot be read", "")

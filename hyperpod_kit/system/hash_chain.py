@@ -1,0 +1,40 @@
+"""Lines that hold each other: each has the digest of the one before it, so that none is changed or taken out unseen.
+
+Who may write the whole file may write a whole new chain: compare the last digest with one that is kept elsewhere.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
+
+START = "0" * 64
+KEY = "chain"
+
+
+def link(previous: str, body: Mapping[str, Any]) -> str:
+    """Digest of a body behind `previous`."""
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(f"{previous}{text}".encode()).hexdigest()
+
+
+def line(previous: str, body: Mapping[str, Any]) -> Tuple[str, str]:
+    """The line to write, without its end, and its digest."""
+    digest = link(previous, body)
+    return json.dumps({**body, KEY: digest}, separators=(",", ":"), ensure_ascii=True), digest
+
+
+def read(lines: Iterable[str], previous: str = START) -> Iterator[Tuple[int, Dict[str, Any], bool]]:
+    """(number of the line from 1, its body, whether it follows from the one before it). A line that is no object is
+    `({}, False)`; what follows is measured against the digest that each line has itself."""
+    for number, text in enumerate(lines, 1):
+        try:
+            body = json.loads(text)
+            digest = body.pop(KEY)
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            yield number, {}, False
+            continue
+        yield number, body, digest == link(previous, body)
+        previous = str(digest)

@@ -1,0 +1,214 @@
+"""`node audit` on a real file system with this kernel's fanotify: who did what, or a gap that is said."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.node.file_audit import fanotify, watched
+from hyperpod_kit.storage.audit import node_log
+from hyperpod_kit.storage.audit.record import AuditGap
+from hyperpod_kit.system.process import identify
+from tests.support.wait import until
+
+ALICE, BOB = 2001, 2002
+
+
+def unable() -> str:
+    """Why this machine cannot, or "": root and CONFIG_FANOTIFY_ACCESS_PERMISSIONS."""
+    if os.geteuid() != 0:
+        return "fanotify's questions need root"
+    try:
+        os.close(fanotify._init(fanotify._CONTENT | fanotify._CLOEXEC))
+        return ""
+    except OSError as err:
+        return (
+            f"this kernel's fanotify: {err.strerror}" if err.errno != errno.EPERM else "fanotify is not permitted here"
+        )
+
+
+pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(bool(unable()), reason=unable())]
+
+
+class Watched:
+    """A tmpfs of its own that is watched."""
+
+    def __init__(self, base: Path) -> None:
+        self.place = base / "fs"
+        self.log = base / "audit.jsonl"
+        self.place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(self.place)], check=True)
+        words = [sys.executable, "-m", "hyperpod_kit.node", "audit", str(self.place), "--log", str(self.log)]
+        self.process = subprocess.Popen(words)
+        until(lambda: self.ops("began"), what="beginning of the watch")
+
+    def lines(self) -> List[Dict[str, Any]]:
+        text = self.log.read_text() if self.log.exists() else ""
+        return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+    def ops(self, *which: str) -> List[Dict[str, Any]]:
+        return [line for line in self.lines() if line["op"] in which]
+
+    def collector(self) -> int:
+        found = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(found[0]) if found else 0
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        subprocess.run(["umount", "-l", str(self.place)], check=True)
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    """Not below pytest's own directory, into which other users must not look."""
+    made = Path(tempfile.mkdtemp(prefix="hpk-audit-"))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made)
+
+
+@contextmanager
+def watching(base: Path) -> Iterator[Watched]:
+    made = Watched(base)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def short_lived(place: Path, number: int, uid: int) -> None:
+    """A process that lives as long as its four operations take: no exec, so that it is a thousandth of a second."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgid(uid)
+            os.setuid(uid)
+            name, moved = f"{place}/{uid}-{number}", f"{place}/{uid}-{number} moved"
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT, 0o600))
+            os.rename(name, moved)
+            os.unlink(moved)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def who_did_what(base: Path, count: int) -> None:
+    """`count` processes of two users: for each operation the right user and path."""
+    with watching(base) as it:
+        for number in range(count):
+            short_lived(it.place, number, ALICE if number % 2 else BOB)
+        last = f"{it.place}/{ALICE if (count - 1) % 2 else BOB}-{count - 1} moved"
+        until(lambda: any(line.get("path") == last for line in it.ops("delete")), 120, what="last operation in the log")
+        it.process.send_signal(signal.SIGTERM)
+        assert it.process.wait(30) == 0
+        found = {(line["op"], line["path"]): line for line in it.lines() if "path" in line}
+        for number in range(count):
+            uid = ALICE if number % 2 else BOB
+            name = f"{it.place}/{uid}-{number}"
+            # Of a write the name is read when it is reported: renamed meanwhile, or removed.
+            written = [found.get(("write", f"{name}{end}")) for end in ("", " moved", " (deleted)", " moved (deleted)")]
+            done = [
+                found["create", name],
+                found["rename", name],
+                found["delete", f"{name} moved"],
+                *filter(None, written),
+            ]
+            assert len(done) == 4 and [line.get("uid") for line in done] == [uid] * 4, done
+            assert found["rename", name]["new_path"] == f"{name} moved"
+        records = list(node_log.entries(it.log.read_text().splitlines(), "log"))
+        assert not [one for one in records if isinstance(one, AuditGap)]
+
+
+def test_who_was_gone_before_anybody_could_ask_is_said_to_be_unknown(base: Path) -> None:
+    """A child without exec and without an open, gone at once: there is nothing to ask. Its operation is there."""
+    with watching(base) as it:
+        for number in range(20):
+            (it.place / str(number)).touch()
+        os.kill(it.collector(), signal.SIGSTOP)  # at work elsewhere, for less than its limit
+        for number in range(20):
+            child = os.fork()
+            if child == 0:
+                os.setuid(ALICE)
+                with contextlib.suppress(OSError):
+                    os.unlink(it.place / str(number))  # refused: sticky directory
+                os.mkdir(f"{it.place}/d{number}")
+                os._exit(0)
+            os.waitpid(child, 0)
+        os.kill(it.collector(), signal.SIGCONT)
+        until(lambda: len([line for line in it.ops("create") if line.get("directory")]) == 20, what="20 directories")
+        made = [line for line in it.ops("create") if line.get("directory")]
+        assert all(line.get("uid", ALICE) == ALICE for line in made)
+        assert all("was gone" in line["why"] for line in made if "uid" not in line)
+        assert [line for line in made if "uid" not in line], "the processes had ended"
+
+
+def test_short_lived_processes_of_two_users(base: Path) -> None:
+    who_did_what(base, 60)
+
+
+@pytest.mark.slow
+def test_a_thousand_of_them(base: Path) -> None:
+    who_did_what(base, 1000)
+
+
+def test_a_collector_that_stands_still_holds_nobody_for_long_and_the_gap_is_said(base: Path) -> None:
+    with watching(base) as it:
+        (it.place / "a").write_text("1")
+        first = it.collector()
+        os.kill(first, signal.SIGSTOP)
+        # Without the watch this open would wait for ever.
+        assert (it.place / "a").read_text() == "1"
+        until(lambda: it.ops("gap") and len(it.ops("began")) == 2, what="second collector")
+        assert "silent" in it.ops("gap")[0]["why"] and it.collector() != first
+        (it.place / "b").write_text("2")
+        until(lambda: any(line["path"].endswith("/b") for line in it.ops("write")), what="what the second one saw")
+        gaps = [one for one in node_log.entries(it.log.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
+        assert len(gaps) == 1, "the chain goes on over the gap"
+
+
+def test_when_the_watch_is_killed_nobody_waits(base: Path) -> None:
+    with watching(base) as it:
+        child = it.collector()
+        it.process.kill()
+        it.process.wait()
+        until(lambda: identify(child) is None, what="end of the collector with its watch")
+        (it.place / "free").write_text("1")
+
+
+def test_what_would_wait_for_itself_is_refused(base: Path) -> None:
+    with pytest.raises(NodeError, match="no mount of its own"):
+        watched.run(str(base), str(base / "log"))
+    with pytest.raises(NodeError, match="would wait for itself"):
+        watched.run("/dev/shm", "/dev/shm/log")
+
+
+def test_the_program_is_named_not_its_loader(base: Path) -> None:
+    with watching(base) as it:
+        began = time.time()
+        script = f"mkdir {it.place}/d; true"  # a job's shell, which starts it
+        subprocess.run(["sh", "-c", script], check=True, env={**os.environ, "SLURM_JOB_ID": "4711"})
+        found = until(lambda: [line for line in it.ops("create") if line["path"].endswith("/d")], what="the directory")[
+            0
+        ]
+        assert found["command"] == "mkdir" and found["directory"] is True
+        assert (found["job"], found["job_by"]) == ("4711", "environment") and found["time"] >= began - 1

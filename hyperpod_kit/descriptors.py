@@ -20,11 +20,16 @@ def soft() -> int:
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+def hard() -> int:
+    """How many it may allow itself; resource.RLIM_INFINITY is -1."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
 def raise_limit() -> None:
     """Allow this process as many as the hard limit does."""
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    most = hard()
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def under(limit: int, argv: Sequence[str]) -> List[str]:

@@ -244,6 +244,26 @@ def inside_of_containers(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
+RANKS = 8
+"""On a node, as most have GPUs."""
+
+_BESIDE = 64
+"""Descriptors of an agent that are not its peers'."""
+
+
+def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    needed = facts.nodes * RANKS + _BESIDE
+    if 0 < facts.descriptors < needed:
+        yield DoctorFinding(
+            "S019",
+            "warning",
+            f"a process may open {facts.descriptors} descriptors here (hard limit): the agent of rank 0 needs one for "
+            f"each other rank, {needed} for {RANKS} ranks on each of {facts.nodes} nodes, or such a job does not start",
+            hint=f"LimitNOFILE={max(65536, needed)} in slurmd's unit on each node; there: prlimit --nofile -p "
+            "$(pgrep -o slurmd)",
+        )
+
+
 RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     option_unknown,
     no_mount_gate,
@@ -260,4 +280,5 @@ RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     hyperpod_needs,
     not_printed,
     inside_of_containers,
+    few_descriptors,
 )

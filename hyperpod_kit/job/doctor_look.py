@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Tuple
 
+from hyperpod_kit import descriptors
 from hyperpod_kit.errors import RunError, Unreachable
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, hyperpod, versions
@@ -30,7 +31,8 @@ class SlurmFacts:
 
     option: whether sbatch knows --auto-resume, None when that could not be asked; hooks: setting -> what is wrong;
     untold: settings that this Slurm prints in no form known here; task_prologs: programs;
-    containers: whether srun knows --container-image (pyxis).
+    containers: whether srun knows --container-image (pyxis); nodes: how many there are, 0 when slurmctld did not say;
+    descriptors: how many a process may open here at most.
     """
 
     version: Version
@@ -41,6 +43,8 @@ class SlurmFacts:
     untold: Tuple[str, ...] = ()
     task_prologs: Tuple[str, ...] = ()
     containers: bool = False
+    nodes: int = 0
+    descriptors: int = 0
 
 
 def look(runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.MARK) -> SlurmFacts:
@@ -70,7 +74,16 @@ def look(runner: Runner, *, hooks: str = HOOKS, mark: str = hyperpod.MARK) -> Sl
         tuple(untold),
         tuple(hook_entries(config, "taskprolog", number) or ()),
         control.has_option(runner, "srun", "--container-image") is True,
+        _nodes(runner),
+        descriptors.hard(),
     )
+
+
+def _nodes(runner: Runner) -> int:
+    try:
+        return len(control.all_nodes(runner))
+    except (RunError, ValueError):
+        return 0
 
 
 def unanswered(err: RunError) -> Unreachable:

@@ -8,6 +8,7 @@ from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended, exits
+from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
 from hyperpod_kit.job.lifeline import BYE, Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Observation
@@ -63,6 +64,7 @@ def supervise(
     warned_until: Optional[float] = None
     trouble = _Trouble("")
     root = AwayWatch(rules.storage.answers)
+    doubt = Doubt(watch.count if watch else 0, ask_slurmctld(runner))
     unasked = False
     launch = lines.launch
     while step.poll() is None:
@@ -79,7 +81,9 @@ def supervise(
         told = retry.listen() if retry is not None else 0
         for _ in range(told):
             lines.started_again()
-        lost = tuple(watch.lost()) if watch else ()
+        lost = doubt.lost(watch.probe(), watch.suspects) if watch and not watch.due else ()
+        for sentence in doubt.news():
+            report("doubt", sentence)
         if watch and watch.unasked and not unasked:
             unasked = True
             report(
@@ -88,7 +92,8 @@ def supervise(
                 "that says nothing about them, and meanwhile only Slurm itself notices their loss",
                 nodes=list(watch.unasked),
             )
-        cut = tuple(lines.cut())  # also where nothing follows from it: who has connected must be heard
+        # Also where nothing follows from it: who has connected must be heard.
+        cut = tuple(name for name in lines.cut() if name not in doubt.doubted)
         for sentence in lines.news():
             report("lifeline", sentence)
         found = _trouble(lost, stall.stalled(), cut, tuple(root.lost(lines.without_storage)), options.stall)

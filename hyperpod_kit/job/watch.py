@@ -67,6 +67,11 @@ class NodeWatch:
         )
 
     @property
+    def count(self) -> int:
+        """How many nodes there are."""
+        return len(self._addresses)
+
+    @property
     def due(self) -> float:
         """Seconds until the next probe."""
         return max(0.0, self._next - self._clock())

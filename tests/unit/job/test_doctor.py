@@ -34,13 +34,27 @@ GOOD = doctor_look.SlurmFacts(
 def changed(**settings: Any) -> doctor_look.SlurmFacts:
     facts = {
         key: settings.pop(key)
-        for key in ("version", "option", "hyperpod", "hooks", "untold", "task_prologs", "containers")
+        for key in (
+            "version",
+            "option",
+            "hyperpod",
+            "hooks",
+            "untold",
+            "task_prologs",
+            "containers",
+            "nodes",
+            "descriptors",
+        )
         if key in settings
     }
     return dataclasses.replace(GOOD, config={**GOOD.config, **settings}, **facts)
 
 
 def test_a_good_configuration_has_no_findings() -> None:
+    assert (
+        doctor.examine(changed(nodes=120, descriptors=1024)) == doctor.examine(changed(nodes=0, descriptors=64)) == []
+    )
+    assert doctor.examine(changed(nodes=9999, descriptors=-1)) == []  # no limit
     assert doctor.examine(GOOD) == []
     assert (
         doctor.examine(
@@ -85,6 +99,7 @@ CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
         "SchedulerParameters=nohold_on_prolog_fail,permit_job_expansion",
     ),
     ("S015", changed(untold=("prolog",)), ""),
+    ("S019", changed(nodes=125, descriptors=1024), ""),
     (
         "S018",
         changed(

@@ -1,0 +1,86 @@
+"""Many nodes that fall silent at once: more likely than their deaths is one cause on this side, so slurmctld is asked.
+
+A batch host whose network is gone finds every node silent, and would end a step that trains. What slurmctld counts as
+lost is lost. As long as it does not answer, the fault is here, and to end the step could not be ordered anyway. Where
+it answers and has heard all of them, they get more time: it notices by itself only after minutes (SlurmdTimeout).
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, FrozenSet, Iterable, List, Optional, Sequence, Set, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+
+FEW = 3
+"""So many may be lost at once without a question: a rack's share of a small job."""
+
+PATIENCE = 60.0
+"""Seconds for which nodes that slurmctld has heard may stay silent here."""
+
+_AGAIN = 5.0
+"""Seconds between two questions."""
+
+Ask = Callable[[Sequence[str]], Optional[Set[str]]]
+"""Which of these nodes slurmctld counts as lost; None when it does not answer."""
+
+
+def ask_slurmctld(runner: Runner) -> Ask:
+    """`Ask` of the running Slurm."""
+
+    def ask(names: Sequence[str]) -> Optional[Set[str]]:
+        try:
+            found = control.nodes(runner, names)
+        except (RunError, ValueError):
+            return None
+        return {name for name in names if name not in found or found[name].down}
+
+    return ask
+
+
+class Doubt:
+    """Judges what a watch over `nodes` nodes takes for lost. `doubted`: nodes that are silent and not given up."""
+
+    def __init__(self, nodes: int, ask: Ask, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most = max(FEW, nodes // 4)
+        self._ask = ask
+        self._clock = clock
+        self._heard_since: Optional[float] = None
+        self._asked: Optional[float] = None
+        self._told = False
+        self._news: List[str] = []
+        self.doubted: FrozenSet[str] = frozenset()
+
+    def lost(self, suspected: Sequence[str], silent: Sequence[str]) -> Tuple[str, ...]:
+        """Of `suspected`, which the watch takes for lost after a look, those that are lost for sure. `silent`: all that
+        did not answer that look."""
+        if len(silent) <= self._most:
+            self._heard_since, self._asked, self._told, self.doubted = None, None, False, frozenset()
+            return tuple(suspected)
+        self.doubted = frozenset(silent)
+        now = self._clock()
+        if not suspected or (self._asked is not None and now - self._asked < _AGAIN):
+            return ()
+        self._asked = now
+        confirmed = self._ask(suspected)
+        if confirmed is None:
+            self._heard_since = None
+            self._tell(silent, "slurmctld does not answer either: that is this node's network, and nothing is ended")
+            return ()
+        self._heard_since = now if self._heard_since is None else self._heard_since
+        if confirmed or now - self._heard_since >= PATIENCE:
+            return tuple(sorted(confirmed)) or tuple(suspected)
+        self._tell(silent, f"slurmctld counts none of them as lost: they get {PATIENCE:g} s")
+        return ()
+
+    def _tell(self, silent: Sequence[str], found: str) -> None:
+        if not self._told:
+            self._told = True
+            self._news.append(f"{len(silent)} nodes, such as {min(silent)}, are silent at once; {found}")
+
+    def news(self) -> Iterable[str]:
+        """What is to be said, each time once."""
+        said, self._news = self._news, []
+        return said

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     "--junit", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write JUnit XML to FILE too."
 )
 @click.option(
+    "--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write a page to FILE too."
+)
+@click.option(
     "--watch",
     type=click.FloatRange(1),
     metavar="SECONDS",
@@ -55,6 +58,7 @@ def validate_mounts(
     max_age: Optional[float],
     each: bool,
     junit: Optional[Path],
+    page: Optional[Path],
     watch: Optional[float],
     as_json: bool,
 ) -> int:
@@ -74,6 +78,7 @@ def validate_mounts(
       hyperpod-kit validate-mounts --via controller  # one login; it asks the others, busy ones too
       hyperpod-kit validate-mounts --via pull  # no login: what the nodes have sent
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
+      hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
     """
     from hyperpod_kit.cli.survey_show import Display, show_each
     from hyperpod_kit.remote.survey import repeated, take_survey
@@ -81,7 +86,7 @@ def validate_mounts(
 
     live = open_cluster(resolve_cluster(config, cluster, region))
     max_age = max_age or live.max_age()
-    shown = Display(live.name, as_json, each, junit)
+    shown = Display(live.name, as_json, each, junit, page)
     with opened(via, live, ssh, max_age, controller, say) as transport:
         once = functools.partial(
             take_survey, live, transport, max_age, lambda count: bar(f"asking {count} nodes {transport.words}", count)

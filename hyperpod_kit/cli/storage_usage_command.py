@@ -29,6 +29,7 @@ BY = ("user", "group", "directory", "run")
 @click.option("--workers", type=click.IntRange(1, 64), help="Processes that look; default: one a core, at most 8.")
 @click.option("--state", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of the walk so far.")
 @click.option("--fresh", is_flag=True, help="Begin anew where an earlier walk was killed.")
+@click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A page too.")
 @json_option
 def usage(
     places: tuple[str, ...],
@@ -40,6 +41,7 @@ def usage(
     workers: Optional[int],
     state: Optional[Path],
     fresh: bool,
+    page: Optional[Path],
     as_json: bool,
 ) -> int:
     """Who fills what: by user, group, directory and run.
@@ -59,6 +61,7 @@ def usage(
       hyperpod-kit storage usage /fsx/checkpoints --by run --keep 5 --json
       hyperpod-kit storage usage /efs --access-points fs-0123456789abcdef0
       hyperpod-kit storage usage s3://my-bucket/checkpoints
+      hyperpod-kit storage usage /fsx --html usage.html  # a picture of it, in one file
     """
     from hyperpod_kit.cli import storage_usage_show as show
 
@@ -68,6 +71,10 @@ def usage(
         raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
     found = [_one(place, depth, access_points, keep, workers or 0, state, fresh) for place in places]
     show.reports(found, by or BY, top, as_json)
+    if page is not None:
+        from hyperpod_kit.cli import html_page, usage_page
+
+        html_page.write(page, usage_page.page(found, top))
     return 1 if any(one.unread_count for one in found) else 0
 
 

@@ -15,12 +15,14 @@ from hyperpod_kit.remote.survey import NoSurvey, Survey
 
 @dataclass(frozen=True)
 class Display:
-    """How a look is shown. `each`: a row for each node, however many; `junit`: a file for JUnit XML, None for none."""
+    """How a look is shown. `each`: a row for each node, however many; `junit`, `page`: a file for JUnit XML, one for
+    a page to look at, None for none."""
 
     cluster: str
     as_json: bool
     each: bool
     junit: Optional[Path]
+    page: Optional[Path] = None
 
     def show(self, look: Survey) -> None:
         """The whole look: table or JSON on stdout, what is wrong on stderr, the file where one is asked for."""
@@ -38,9 +40,13 @@ class Display:
         say(groups.summary(look.reports))
 
     def write(self, look: Survey) -> None:
-        """The file, where one is asked for. Raises UsageError."""
+        """The files that are asked for. Raises UsageError."""
         if self.junit is not None:
             junit.write(self.junit, self.cluster, look.reports, look.at, look.seconds)
+        if self.page is not None:
+            from hyperpod_kit.cli import html_page, survey_page
+
+            html_page.write(self.page, survey_page.page(self.cluster, look))
 
 
 def show_each(shown: Display, looks: Iterator[Survey | NoSurvey]) -> None:

@@ -1,0 +1,44 @@
+"""The frame of a page that needs nothing else: no script, no font, no picture from anywhere."""
+
+from __future__ import annotations
+
+import html
+from pathlib import Path
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted.text import clean
+
+STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; margin: 1rem 0; }
+th, td { text-align: left; padding: .3rem .6rem; border-bottom: 1px solid #8884; vertical-align: top; }
+td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; }
+.key span { display: inline-block; margin-right: 1rem; } .key i { display: inline-block; width: .8em; height: .8em; }
+"""
+
+
+def text(value: object, most: int = 500) -> str:
+    """Words of others as they may stand in a page: no control characters, no tags."""
+    return html.escape(clean(value, most))
+
+
+def page(title: str, body: str) -> str:
+    """The whole document. `body`: of our own making, with `text` around whatever is not."""
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>{text(title)}</title>
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
+<body><h1>{text(title)}</h1>
+{body}
+</body></html>
+"""
+
+
+def write(path: Path, document: str) -> None:
+    """Put it there. Raises UsageError."""
+    try:
+        path.write_text(document, encoding="utf-8", errors="replace")
+    except OSError as err:
+        raise UsageError(f"cannot write {path}: {err.strerror}") from err

@@ -9,6 +9,7 @@ from hyperpod_kit.config.decode_clients import decode_packages
 from hyperpod_kit.config.decode_cluster import decode_cluster
 from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.decode_scripts import decode_scripts
+from hyperpod_kit.config.decode_steps import decode_steps
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
 from hyperpod_kit.config.schema_recorder import KeyRead
@@ -69,6 +70,7 @@ def decode(
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)
     scripts = decode_scripts(kit)
+    steps = decode_steps(kit)
     secrets = tuple(_secret(section) for section in kit.children("secrets"))
     kit.close()
     settings = Settings(
@@ -85,6 +87,7 @@ def decode(
         slurm_state,
         metadata_users,
         scripts,
+        steps,
         tuple(reads),
     )
     return settings, findings

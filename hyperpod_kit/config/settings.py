@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, TypeVar
 
@@ -13,10 +13,11 @@ from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
+from hyperpod_kit.model.optional_steps import OptionalSteps
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.scripts import OwnScript
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.model.slurm_state import chosen
+from hyperpod_kit.model.slurm_state import chosen, why_not_everywhere
 from hyperpod_kit.model.states import LifecycleMode
 
 K = TypeVar("K")
@@ -91,6 +92,7 @@ class Settings:
     slurm_state: Optional[str] = None
     metadata_users: Optional[tuple[str, ...]] = None
     scripts: tuple[ListedScript, ...] = ()
+    steps: OptionalSteps = field(default_factory=OptionalSteps)
     reads: tuple[KeyRead, ...] = field(default=(), compare=False, repr=False)
     directory: Path = field(default=Path("."), compare=False)
 
@@ -130,6 +132,15 @@ class Settings:
         """Name of the mount on which slurmctld keeps its state; "" for the controller's own disk."""
         return chosen(self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode)
 
+    @property
+    def decided_steps(self) -> OptionalSteps:
+        """The optional steps, with the mount of host keys named where the configuration leaves the choice to us."""
+        ssh = self.steps.ssh_between_nodes
+        if ssh is None or ssh.mount:
+            return self.steps
+        fitting = [mount.name for mount in self.mounts if not why_not_everywhere(mount, self.cluster)]
+        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=fitting[0] if fitting else ""))
+
     def node_config(self) -> NodeConfig:
         """What goes to the nodes."""
         return NodeConfig(
@@ -145,4 +156,5 @@ class Settings:
             slurm_state=self.slurm_state_mount,
             metadata_users=self.metadata_users,
             scripts=tuple(listed.script for listed in self.scripts),
+            steps=self.decided_steps,
         )

@@ -26,6 +26,7 @@ from hyperpod_kit.config.rules import (
     scripts,
     secrets,
     slurm_state,
+    steps,
     users,
 )
 from hyperpod_kit.config.settings import Settings
@@ -72,6 +73,12 @@ RULES: tuple[Rule, ...] = (
     scripts.placed,
     scripts.on_nodes,
     scripts.in_time,
+    steps.in_this_mode,  # optional steps
+    steps.accounts,
+    steps.qos,
+    steps.database,
+    steps.numbers,
+    steps.host_keys,
     health.health,  # HPK-H
 )
 

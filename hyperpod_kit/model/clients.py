@@ -1,4 +1,4 @@
-"""The packages of mount clients, pinned: what the configuration lists and what a node may install.
+"""The packages of mount clients and of optional steps, pinned: what the configuration lists, what a node installs.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -13,8 +13,16 @@ CLIENTS: Dict[str, str] = {
     "mount-s3": "mount-s3",
     "nfs": "nfs-common",
     "lustre": "lustre-client-modules-",
+    "mariadb": "mariadb-server",
+    "slurmdbd": "slurmdbd",
+    "logrotate": "logrotate",
+    "docker": "docker.io",
+    "docker-ce": "docker-ce",
+    "podman": "podman",
+    "node-exporter": "prometheus-node-exporter",
 }
-"""Client -> its own package; Lustre's has the release of the kernel behind it that it is built for."""
+"""Client -> its own package; Lustre's has the release of the kernel behind it that it is built for. What is no client
+of a mount belongs to one of the optional steps."""
 
 ARCHITECTURES: Dict[str, str] = {"x86_64": "amd64", "arm64": "arm64", "all": "all"}
 """Architecture as AWS writes it -> as dpkg does."""

@@ -13,6 +13,7 @@ from hyperpod_kit.model.clients import Package, package_from_dict
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
+from hyperpod_kit.model.optional_steps import OptionalSteps, steps_from_dict
 from hyperpod_kit.model.scripts import OwnScript, script_from_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
 from hyperpod_kit.model.states import MountState
@@ -69,6 +70,7 @@ class NodeConfig:
     slurm_state: str = ""
     metadata_users: Optional[Tuple[str, ...]] = None
     scripts: Tuple[OwnScript, ...] = ()
+    steps: OptionalSteps = field(default_factory=OptionalSteps)
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -89,6 +91,7 @@ class NodeConfig:
             "secrets": [secret.to_dict() for secret in self.secrets],
             "slurm_state": self.slurm_state,
             "scripts": [script.to_dict() for script in self.scripts],
+            "steps": self.steps.to_dict(),
             "metadata_users": None if self.metadata_users is None else list(self.metadata_users),
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
@@ -113,6 +116,7 @@ class NodeConfig:
             metadata_users=None if data["metadata_users"] is None else tuple(data["metadata_users"]),
             # Bundles of earlier releases know none.
             scripts=tuple(script_from_dict(raw) for raw in data.get("scripts", ())),
+            steps=steps_from_dict(data.get("steps", {})),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Optional, Sequence
 
+from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import LifecycleMode, Role
 
@@ -24,6 +25,18 @@ def why_unfit(mount: Mount, controller_group: str) -> str:
     if not mount.carried_by(Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
     return "" if mount.required else "it is not required, and slurmctld could not start without it"
+
+
+def why_not_everywhere(mount: Mount, cluster: ClusterSpec) -> str:
+    """Why nodes cannot tell each other anything on this mount; "" when they can."""
+    if not mount.traits.keeps_slurm_state:
+        return f"a {mount.kind} mount has no renames to build on, or is one node's own"
+    if mount.one_users():
+        return "behind an access point every file is one user's"
+    without = [group.name for group in cluster.groups if not mount.carried_by(group.role, group.name)]
+    if without:
+        return f"{', '.join(without)} does not mount it"
+    return "" if mount.required else "it is not required, and a node would be without it"
 
 
 def chosen(mounts: Sequence[Mount], asked: Optional[str], controller_group: str, lifecycle_mode: str) -> str:

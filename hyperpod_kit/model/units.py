@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import List, Sequence, Tuple
 
 from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.optional_steps import OptionalSteps
 from hyperpod_kit.model.states import Role
 
 PREFIX = "hyperpod-kit-"
@@ -22,6 +23,8 @@ SWEEP_TIMER = f"{PREFIX}sweep.timer"
 SLURM_STATE_UNIT = f"{PREFIX}slurm-state.service"
 MEMORY_UNIT = f"{PREFIX}memory.service"
 MEMORY_TIMER = f"{PREFIX}memory.timer"
+UPKEEP_UNIT = f"{PREFIX}upkeep.service"
+UPKEEP_TIMER = f"{PREFIX}upkeep.timer"
 FLUSH_UNIT = f"{PREFIX}flush@.service"
 
 NODE_UNITS = (
@@ -36,6 +39,8 @@ NODE_UNITS = (
     ("memory.service.j2", MEMORY_UNIT),
     ("memory.timer.j2", MEMORY_TIMER),
     ("flush@.service.j2", FLUSH_UNIT),
+    ("upkeep.service.j2", UPKEEP_UNIT),
+    ("upkeep.timer.j2", UPKEEP_TIMER),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 
@@ -85,9 +90,12 @@ def flush_unit(job: str, restart: int, uid: int) -> str:
     return f"{PREFIX}flush@{job}.{restart}.{uid}.service"
 
 
-def units_of(mounts: Sequence[Mount], role: str) -> List[str]:
-    """Every unit of ours that a node with these mounts has; any other of that prefix is left from before."""
+def units_of(mounts: Sequence[Mount], role: str, steps: OptionalSteps) -> List[str]:
+    """Every unit of ours that a node with these mounts and optional steps has; any other of that prefix is left from
+    before."""
     elsewhere = {unit for unit, only in ONLY.items() if role != only}
+    if not steps.kept_up_on(role):
+        elsewhere |= {UPKEEP_UNIT, UPKEEP_TIMER}
     return [
         *(unit for mount in mounts for _, unit in units_for(mount)),
         *(unit for _, unit in NODE_UNITS if unit not in elsewhere),

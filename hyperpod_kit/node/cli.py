@@ -62,6 +62,12 @@ def audit_command(args: argparse.Namespace) -> int:
     return watched.run(args.place, args.log)
 
 
+def upkeep_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node.optional import upkeep
+
+    return upkeep.upkeep_command()
+
+
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
@@ -135,6 +141,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("drain", mounts.drain_command, "tell Slurm whether the mounts serve: what the timer orders")
     add("slurm-state", creation.slurm_state_command, "keep Slurm's shared state this machine's alone: a unit's")
     add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
+    add("upkeep", upkeep_command, "keep up what optional steps want done again and again: what a timer runs")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     sub = as_json(
         add(

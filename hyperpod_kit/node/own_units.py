@@ -14,6 +14,7 @@ from hyperpod_kit.model.units import (
     ONLY,
     SECRETS_UNIT,
     SWEEP_TIMER,
+    UPKEEP_TIMER,
     carrier_unit,
     units_of,
 )
@@ -26,7 +27,9 @@ from hyperpod_kit.node.step import Step, StepOutcome
 
 def timers(node: Node) -> List[str]:
     """What runs again and again."""
-    return [HEALTH_TIMER, *(unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role)]
+    of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
+    upkeep = [UPKEEP_TIMER] if node.config.steps.kept_up_on(node.facts.role) else []
+    return [HEALTH_TIMER, *of_the_role, *upkeep]
 
 
 def at_boot(node: Node) -> List[str]:
@@ -38,14 +41,18 @@ def at_boot(node: Node) -> List[str]:
     ]
 
 
+def _units(node: Node) -> List[str]:
+    return units_of(node.mounts, node.facts.role, node.config.steps)
+
+
 def _install(node: Node) -> StepOutcome:
     remove_stale.carry(node)
     bring_up.note_running(node, node.mounts)
-    return StepOutcome(systemd.install(node, units_of(node.mounts, node.facts.role), at_boot(node)))
+    return StepOutcome(systemd.install(node, _units(node), at_boot(node)))
 
 
 def _to_install(node: Node) -> str:
-    units = units_of(node.mounts, node.facts.role)
+    units = _units(node)
     installing = systemd.outdated(node, units)
     # A unit that is not there yet cannot be asked about.
     enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]

@@ -63,6 +63,25 @@ class NodePaths:
         """A note that a daemon has yet to read a file that was changed."""
         return self.real(f"/var/lib/hyperpod-kit/owed/{what}")
 
+    @property
+    def accounting_copy(self) -> str:
+        """The last copy of Slurm's accounting, on this machine's own disk."""
+        return self.real("/var/lib/hyperpod-kit/accounting/slurm_acct_db.sql.gz")
+
+    @property
+    def accounting_copied(self) -> str:
+        """Looks like this once the copy is where it outlives the machine: a file whose time says since when."""
+        return self.real("/var/lib/hyperpod-kit/accounting/copied")
+
+    @property
+    def known_hosts(self) -> str:
+        """The host keys of this cluster's nodes, as the last look found them."""
+        return self.real("/var/lib/hyperpod-kit/ssh/known_hosts")
+
+    @property
+    def slurmdbd_conf(self) -> str:
+        return self.real("/opt/slurm/etc/slurmdbd.conf")
+
     def script_directory(self, name: str) -> str:
         """Where a script of the configuration runs: a copy of its files."""
         return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/files")
@@ -74,6 +93,14 @@ class NodePaths:
     def script_log(self, name: str) -> str:
         """What it said the last time; beside the only file that HyperPod ships."""
         return self.real(f"/var/log/provision/script-{name}.log")
+
+    def optional_mark(self, name: str) -> str:
+        """There since an optional step has begun here, until it is taken back."""
+        return self.real(f"/var/lib/hyperpod-kit/steps/{name}/on")
+
+    def optional_stamp(self, name: str) -> str:
+        """With what an optional step has last run to its end."""
+        return self.real(f"/var/lib/hyperpod-kit/steps/{name}/done")
 
     @property
     def package_cache(self) -> str:

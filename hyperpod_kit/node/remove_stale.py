@@ -61,7 +61,7 @@ def unwanted_mounts(node: Node) -> List[Mount]:
 
 def unwanted_units(node: Node) -> List[str]:
     """Installed units of ours, and halves of their files, that no mount of this node has."""
-    wanted = set(units_of(node.mounts, node.facts.role))
+    wanted = set(units_of(node.mounts, node.facts.role, node.config.steps))
     directory = node.paths.unit("")
     found = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
     return [

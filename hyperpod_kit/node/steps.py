@@ -22,6 +22,14 @@ from hyperpod_kit.node import (
 )
 from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
+from hyperpod_kit.node.optional import (
+    accounting,
+    log_rotation,
+    login_message,
+    node_exporter,
+    registry,
+    ssh_between_nodes,
+)
 from hyperpod_kit.node.secrets import keep as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
 from hyperpod_kit.node.step import Planned
@@ -40,13 +48,23 @@ STEPS: Tuple[Planned, ...] = (
     bring_up.STEP,
     homes.STEP,
     own_units.TIMERS_STEP,
+    # Those that hyperpod_kit.steps asks for, here and below.
+    log_rotation.STEP,
+    login_message.STEP,
+    node_exporter.STEP,
+    ssh_between_nodes.STEP,
     scripts.AFTER_MOUNTS_STEPS,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,
     logind.STEP,
     plugin.STEP,
+    # slurmdbd before slurmctld is pointed at it; what it is to know before a job can come.
+    accounting.DATABASE_STEP,
     controller.HOOKS_STEP,
+    accounting.STEP,
     controller.STEP,
     worker.STEP,
+    # Those that it asks for no more.
+    registry.OFF_STEP,
     scripts.AFTER_SLURM_STEPS,
 )

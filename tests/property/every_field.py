@@ -118,6 +118,11 @@ DOCUMENT: dict[str, Any] = {
                 "owner": "slurm",
                 "roles": ["controller"],
             },
+            {
+                "name": "sql",
+                "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:sql-a1b2c3",
+                "roles": ["controller"],
+            },
         ],
         "scripts": [
             {
@@ -130,6 +135,21 @@ DOCUMENT: dict[str, Any] = {
                 "groups": ["worker-group"],
             },
         ],
+        "steps": {
+            "accounting": {
+                "database": {"host": "db.example.com", "secret": "sql", "user": "slurm", "name": "slurm_acct_db"},
+                "accounts": [{"name": "research", "users": ["trainer"], "parent": "root", "qos": ["normal", "high"]}],
+                "qos": [
+                    {"name": "high", "priority": 100, "preempts": ["normal"], "limits": {"max_wall": "1-00:00:00"}}
+                ],
+                "enforce": ["associations", "limits", "qos"],
+                "preempt_mode": "requeue",
+            },
+            "log_rotation": {"size": "50M", "keep": 4},
+            "login_message": {"text": "Ask the team in #cluster."},
+            "ssh_between_nodes": {"mount": "fsx"},
+            "node_exporter": {"listen": ":9100"},
+        },
         "clients": [
             {
                 "client": "mount-s3",

@@ -22,6 +22,10 @@ INSTALL_SECONDS = 300.0
 """Longest that one run of apt may take; Lustre's modules are registered for every kernel (depmod)."""
 
 # NEEDRESTART_SUSPEND: Ubuntu 24.04 restarts services after every installation, slurmd among them.
+UPDATE_SECONDS = 120.0
+SOURCES = ("-o", "Acquire::http::Timeout=15", "-o", "Acquire::https::Timeout=15", "-o", "Acquire::Retries=1")
+"""A node without a way out must not wait for a way out for minutes at each of its sources."""
+
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1", "LC_ALL": "C"}
 
 OPTIONS = (
@@ -117,6 +121,21 @@ def install(
         )
 
     when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
+
+
+def install_from_sources(node: Node, name: str, *, seconds: float = LOCK_SECONDS) -> None:
+    """Install a package and what it needs from the package sources that this system has; nothing is removed for it.
+
+    Raises NodeError when there is no way to them, the package is not there, or the lock is not free in time.
+    """
+
+    def run() -> None:
+        node.runner.run(["apt-get", *SOURCES, "update"], timeout=UPDATE_SECONDS, env=ENVIRONMENT)
+        node.runner.run(
+            ["apt-get", *OPTIONS, *SOURCES, "--no-remove", "install", name], timeout=INSTALL_SECONDS, env=ENVIRONMENT
+        )
+
+    when_free(node, run, f"install {name}", seconds=seconds)
 
 
 def hold(node: Node, names: Sequence[str], *, seconds: float) -> None:

@@ -8,7 +8,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-from typing import List, Tuple
+from typing import List, Sequence, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
 from hyperpod_kit.model.clients import ARCHITECTURES, Package
@@ -84,7 +84,7 @@ def _see_to(node: Node, want: RequiredClient) -> List[str]:
     if isinstance(decision, Keep):
         return []
     own = decision.packages[0]
-    _install(node, want, decision)
+    install_packages(node, decision.packages, held_too=bool(want.module))
     again = _decide(node, want)
     if not isinstance(again, Keep):
         raise NodeError(
@@ -104,14 +104,15 @@ def _hold(node: Node, notes: List[str]) -> List[str]:
     return [f"held {', '.join(held)}"] if held else []
 
 
-def _install(node: Node, want: RequiredClient, decision: Install) -> None:
-    """Get the files, check that they are what they are listed as, and install them."""
-    own = decision.packages[0]
-    needed = [package for package in decision.packages if package is own or _lacks(node, package)]
+def install_packages(node: Node, packages: Sequence[Package], *, held_too: bool = False) -> None:
+    """Get the files of a program's own package, the first, and of what it needs and is not there; check that they are
+    what they are listed as, and install them. Raises NodeError, BundleIntegrityError."""
+    own = packages[0]
+    needed = [package for package in packages if package is own or _lacks(node, package)]
     files = [obtain(node, package) for package in needed]
     for package, path in zip(needed, files):
         _check(node, package, path)
-    apt.install(node, files, [package.name for package in needed], held_too=bool(want.module))
+    apt.install(node, files, [package.name for package in needed], held_too=held_too)
     for package in needed:
         drop(node, package)
 

@@ -17,7 +17,7 @@ from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm import state
+from hyperpod_kit.node.slurm import accounting_lines, state
 from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
@@ -68,7 +68,8 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
         hooks = without_setting(hooks, "PrologFlags")
     where = state.place(node)
     location = where.state if where else kept_location(conf)
-    text, notes = merge_hooks(conf, hooks, {"StateSaveLocation": location} if location else {})
+    own = {"StateSaveLocation": location} if location else {}
+    text, notes = merge_hooks(conf, hooks, {**own, **accounting_lines.ours(node, conf)})
     if location and not where:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
@@ -145,14 +146,14 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     where = moving(node)
     if where:
         before = settings(slurm_conf(node))
-        if systemd.is_active(node, UNITS[1]):
-            pending_work.note(node, RESTART)
-            node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
+        stop_slurmctld(node)
         done = state.prepare(node, where, slurm_user(slurm_conf(node)), before.get("statesavelocation", ""))
         if done:
             audit.record("moved", f"Slurm's state to {where.state}", done, asked_by="node apply")
             notes.append(done)
     differing = [path for path, text in files.items() if read_text(path) != text]
+    if accounting_lines.restart_needed(slurm_conf(node), files[node.paths.slurm_conf]):
+        stop_slurmctld(node)
     if differing:
         pending_work.note(node, RECONFIGURE)
         for path in differing:
@@ -169,6 +170,13 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     pending_work.settle(node, RECONFIGURE)
     pending_work.settle(node, RESTART)
     return True, notes
+
+
+def stop_slurmctld(node: Node) -> None:
+    """Stop it where it runs, and owe its start: jobs go on without it."""
+    if systemd.is_active(node, UNITS[1]):
+        pending_work.note(node, RESTART)
+        node.runner.run(["systemctl", "stop", UNITS[1]], timeout=120)
 
 
 def start_slurmctld(node: Node) -> bool:

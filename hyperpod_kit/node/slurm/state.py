@@ -10,6 +10,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
@@ -51,8 +52,22 @@ def place(node: Node) -> Optional[StateLocation]:
     if node.facts.role != Role.CONTROLLER or not node.config.slurm_state:
         return None
     mount = node.mount(node.config.slurm_state)
+    return StateLocation(mount, base_on(node, mount))
+
+
+def base_on(node: Node, mount: Mount) -> str:
+    """This cluster's own directory on a mount that its nodes share, as a node names it."""
     name = f"{node.config.cluster_name}-{node.facts.cluster}" if node.facts.cluster else node.config.cluster_name
-    return StateLocation(mount, f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}")
+    return f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}"
+
+
+def make_base(mount: str, base: str) -> None:
+    """Make that directory, or find it root's alone. To be called in a child. Raises NodeError."""
+    found = os.stat(mount)
+    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
+        raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(found.st_mode):o})")
+    for path in (os.path.dirname(base), base):
+        make_directory(path, 0o755)
 
 
 def prepare(node: Node, where: StateLocation, user: str, before: str) -> str:
@@ -71,13 +86,9 @@ def prepare(node: Node, where: StateLocation, user: str, before: str) -> str:
 
 
 def _prepare(mount: str, base: str, user: str, before: str) -> str:
-    found = os.stat(mount)
-    if found.st_mode & 0o022 and not found.st_mode & stat.S_ISVTX:
-        raise NodeError(f"{mount} lets everybody rename what lies in it (mode {stat.S_IMODE(found.st_mode):o})")
+    make_base(mount, base)
     entry = pwd.getpwnam(user)
-    for path in (os.path.dirname(base), base):
-        _directory(path, 0o755)
-    _directory(f"{base}/lease", 0o700)
+    make_directory(f"{base}/lease", 0o700)
     state = f"{base}/slurmctld"
     if _is_there(state):
         _check(state, entry.pw_uid)
@@ -98,11 +109,13 @@ def _prepare(mount: str, base: str, user: str, before: str) -> str:
     return f"Slurm's state is kept in {state} now{f', as it was in {before}' if copied else ''}"
 
 
-def _directory(path: str, mode: int) -> None:
+def make_directory(path: str, mode: int) -> None:
     """A directory of root's, made or found so."""
     if not _is_there(path):
-        os.mkdir(path, mode)
-        os.chmod(path, mode)
+        # Another node may make it at the same moment.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, mode)
+            os.chmod(path, mode)
     _check(path, 0)
 
 

@@ -57,6 +57,18 @@ NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False
 S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
 WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
+STEPS = "hyperpod_kit.steps"
+ACCOUNTS = f"{STEPS}.accounting"
+
+
+def step(**steps: Any) -> Change:
+    return kit(steps=steps)
+
+
+def accounting(*accounts: Any, **fields: Any) -> Change:
+    return step(accounting={**fields, **({"accounts": list(accounts)} if accounts else {})})
+
+
 STATE = "hyperpod_kit.slurm.state"
 NO_FSX = both(lambda values: values.pop("fsx_dns_name"), lambda values: values.pop("fsx_mountname"))
 INIT = cluster(lifecycle_mode="on_init_complete")
@@ -300,6 +312,55 @@ CASES: list[tuple[str, str, Change]] = [
         "hyperpod_kit.scripts",
         kit(scripts=[{**SCRIPT, "timeout": 700}, {**SCRIPT, "name": "b", "timeout": 700}]),
     ),
+    ("HPK-O012", f"{ACCOUNTS}.database.host", accounting(database={"host": "db:3306", "secret": "db"})),
+    ("HPK-O013", f"{ACCOUNTS}.database.user", accounting(database={"host": "db", "secret": "db", "user": "a;b"})),
+    ("HPK-O014", f"{ACCOUNTS}.accounts[0].name", accounting({"name": "R&D"})),
+    ("HPK-O014", f"{ACCOUNTS}.qos[0].name", accounting(qos=[{"name": "Night shift"}])),
+    ("HPK-O015", f"{ACCOUNTS}.accounts[0].users[0]", accounting({"name": "a", "users": ["Ann"]})),
+    ("HPK-O016", f"{STEPS}.log_rotation.size", step(log_rotation={"size": "50 MB"})),
+    ("HPK-O017", f"{STEPS}.node_exporter.listen", step(node_exporter={"listen": "9100"})),
+    ("HPK-O018", f"{STEPS}.login_message", both(cluster(lifecycle_mode="ami_only"), step(login_message={}))),
+    (
+        "HPK-O019",
+        ACCOUNTS,
+        both(
+            cluster(
+                lifecycle_mode="on_init_complete", accounting_database={"endpoint": "db", "secret_arn": SECRET["arn"]}
+            ),
+            accounting(),
+        ),
+    ),
+    ("HPK-O020", f"{ACCOUNTS}.accounts[1].name", accounting({"name": "a"}, {"name": "a"})),
+    ("HPK-O020", f"{ACCOUNTS}.accounts[0].name", accounting({"name": "root"})),
+    (
+        "HPK-O020",
+        f"{ACCOUNTS}.accounts[0].parent",
+        accounting({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}),
+    ),
+    ("HPK-O020", f"{ACCOUNTS}.qos[1].name", accounting(qos=[{"name": "a"}, {"name": "a"}])),
+    ("HPK-O021", f"{ACCOUNTS}.accounts[0].users[0]", accounting({"name": "a", "users": ["ann"]})),
+    ("HPK-O022", f"{ACCOUNTS}.accounts[0].fairshare", accounting({"name": "a", "fairshare": -1})),
+    ("HPK-O022", f"{STEPS}.log_rotation.keep", step(log_rotation={"keep": 0})),
+    ("HPK-O022", f"{STEPS}.node_exporter.listen", step(node_exporter={"listen": ":91000"})),
+    ("HPK-O023", f"{ACCOUNTS}.accounts[0].parent", accounting({"name": "a", "parent": "b"})),
+    ("HPK-O023", f"{ACCOUNTS}.accounts[0].qos[0]", accounting({"name": "a", "qos": ["fast"]})),
+    ("HPK-O023", f"{ACCOUNTS}.qos[0].preempts[0]", accounting(qos=[{"name": "a", "preempts": ["a"]}])),
+    ("HPK-O023", f"{ACCOUNTS}.qos[0].limits.max_wal", accounting(qos=[{"name": "a", "limits": {"max_wal": "1"}}])),
+    ("HPK-O023", f"{ACCOUNTS}.enforce[0]", accounting(enforce=["all"])),
+    ("HPK-O023", f"{ACCOUNTS}.preempt_mode", accounting(preempt_mode="suspend")),
+    (
+        "HPK-O024",
+        f"{ACCOUNTS}.qos[0].limits.max_wall",
+        accounting(enforce=["limits"], qos=[{"name": "a", "limits": {"max_wall": "one day"}}]),
+    ),
+    ("HPK-O025", f"{ACCOUNTS}.qos", accounting(qos=[{"name": "a", "limits": {"max_wall": "60"}}])),
+    (
+        "HPK-O026",
+        ACCOUNTS,
+        both(accounting(), lambda values: values["hyperpod_kit"].update(slurm={"state": "own-disk"})),
+    ),
+    ("HPK-O027", f"{ACCOUNTS}.database.secret", accounting(database={"host": "db", "secret": "db"})),
+    ("HPK-O028", f"{STEPS}.ssh_between_nodes.mount", step(ssh_between_nodes={"mount": "data"})),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),
     ("HPK-A003", "hyperpod_kit.secrets[0].arn", kit(secrets=[{**SECRET, "arn": "arn:aws:s3:::bucket"}])),

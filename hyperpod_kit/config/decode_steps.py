@@ -1,0 +1,100 @@
+"""The optional steps: hyperpod_kit.steps, where a key that is written turns its step on."""
+
+from __future__ import annotations
+
+from typing import Callable, Optional, TypeVar
+
+from hyperpod_kit.config.section import Section
+from hyperpod_kit.model.optional_steps import (
+    Account,
+    Accounting,
+    AccountingQos,
+    ContainerEngine,
+    LoginMessage,
+    LogRotation,
+    NodeExporter,
+    OptionalSteps,
+    OutsideDatabase,
+    SshBetweenNodes,
+)
+
+T = TypeVar("T")
+
+
+def decode_steps(kit: Section) -> OptionalSteps:
+    """Those that are on."""
+    section = kit.child("steps", required=False)
+    steps = OptionalSteps(
+        accounting=_written(section, "accounting", _accounting),
+        log_rotation=_written(section, "log_rotation", _log_rotation),
+        login_message=_written(section, "login_message", lambda inner: LoginMessage(inner.text("text", ""))),
+        ssh_between_nodes=_written(
+            section, "ssh_between_nodes", lambda inner: SshBetweenNodes(inner.text("mount", ""))
+        ),
+        docker=_written(section, "docker", _docker),
+        podman=_written(section, "podman", lambda inner: ContainerEngine(inner.text("directory", ""))),
+        node_exporter=_written(section, "node_exporter", lambda inner: NodeExporter(inner.text("listen", ":9100"))),
+    )
+    section.close()
+    return steps
+
+
+def _written(section: Section, key: str, decode: Callable[[Section], T]) -> Optional[T]:
+    inner = section.child(key, required=False)
+    if not section.has(key):
+        return None  # with its defaults asked for, the configuration written in full would turn it on
+    made = decode(inner)
+    inner.close()
+    return made
+
+
+def _log_rotation(section: Section) -> LogRotation:
+    default = LogRotation()
+    return LogRotation(section.text("size", default.size), section.integer("keep", default.keep))
+
+
+def _docker(section: Section) -> ContainerEngine:
+    return ContainerEngine(section.text("directory", ""), section.texts("users", ()))
+
+
+def _accounting(section: Section) -> Accounting:
+    database = _written(section, "database", _database)
+    accounts = tuple(_account(inner) for inner in section.children("accounts"))
+    qos = tuple(_qos(inner) for inner in section.children("qos"))
+    return Accounting(
+        database, accounts, qos, section.texts("enforce", ()), section.text("preempt_mode", Accounting.preempt_mode)
+    )
+
+
+def _database(section: Section) -> OutsideDatabase:
+    default = OutsideDatabase
+    return OutsideDatabase(
+        section.text("host"),
+        section.text("secret"),
+        section.text("user", default.user),
+        section.text("name", default.name),
+        section.integer("port", default.port),
+    )
+
+
+def _account(section: Section) -> Account:
+    account = Account(
+        section.text("name"),
+        section.texts("users", ()),
+        section.text("parent", Account.parent),
+        section.integer("fairshare", Account.fairshare),
+        section.texts("qos", ()),
+    )
+    section.close()
+    return account
+
+
+def _qos(section: Section) -> AccountingQos:
+    qos = AccountingQos(
+        section.text("name"),
+        section.integer("priority", 0),
+        section.texts("preempts", ()),
+        dict(section.texts_by_key("limits")),
+    )
+    section.close()
+    return qos

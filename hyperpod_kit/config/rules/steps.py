@@ -1,0 +1,195 @@
+"""Optional steps: what they name exists, and what they promise can be kept."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterator
+
+from hyperpod_kit.config.findings import INFO, WARNING, Finding
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, PREEMPT_MODES
+from hyperpod_kit.model.slurm_state import why_not_everywhere
+from hyperpod_kit.model.states import LifecycleMode, Role
+
+AT = "hyperpod_kit.steps"
+ACCOUNTING = f"{AT}.accounting"
+BUILT_IN_QOS = "normal"
+LOGIN_USER = "ubuntu"
+_RESOURCE = r"[a-z][a-z0-9/:_.]*=[0-9]{1,9}[KMGT]?"
+LIMIT = re.compile(rf"-1|[0-9]{{1,9}}|([0-9]+-)?[0-9]{{1,3}}(:[0-9]{{2}}){{1,2}}|{_RESOURCE}(,{_RESOURCE})*")
+"""A number, a time as Slurm writes it, or resources: 8, 1-00:00:00, cpu=64,gres/gpu=8."""
+
+
+def in_this_mode(settings: Settings) -> Iterator[Finding]:
+    """Some script of ours runs that could do it, and nobody else sets accounting up."""
+    cluster = settings.cluster
+    if settings.steps.names and cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
+        yield Finding(
+            "HPK-O018",
+            f"{AT}.{settings.steps.names[0]}",
+            "in ami_only mode no script of ours runs on a node, so no step does",
+            "Use on_create or on_init_complete, or remove hyperpod_kit.steps",
+        )
+    if settings.steps.accounting is not None and cluster.accounting_database is not None:
+        yield Finding(
+            "HPK-O019",
+            ACCOUNTING,
+            "HyperPod sets accounting up by itself with hyperpod_kit.cluster.accounting_database",
+            "Keep one of the two",
+        )
+
+
+def accounts(settings: Settings) -> Iterator[Finding]:
+    """Every account, and everybody and every QOS that it names, exists."""
+    asked = settings.steps.accounting
+    if asked is None:
+        return
+    names = [one.name for one in asked.accounts]
+    known_qos = {BUILT_IN_QOS, *(one.name for one in asked.qos)}
+    users = {LOGIN_USER, "root", *(user.name for user in settings.users)}
+    parents = {one.name: one.parent for one in asked.accounts}
+    for index, one in enumerate(asked.accounts):
+        at = f"{ACCOUNTING}.accounts[{index}]"
+        if one.name in names[:index] or one.name == "root":
+            yield Finding("HPK-O020", f"{at}.name", f"there is an account `{one.name}` already", "Rename one of them")
+        if one.parent != "root" and one.parent not in names:
+            yield _unknown(f"{at}.parent", "account", one.parent, ["root", *names])
+        elif _in_a_circle(one.name, parents):
+            yield Finding("HPK-O020", f"{at}.parent", f"`{one.name}` is below itself", "Let one of them belong to root")
+        for number, name in enumerate(one.qos):
+            if name not in known_qos:
+                yield _unknown(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
+        for number, name in enumerate(one.users):
+            if name not in users:
+                yield Finding(
+                    "HPK-O021",
+                    f"{at}.users[{number}]",
+                    f"`{name}` is no user of this configuration",
+                    "That is right for a user of a directory; otherwise correct the name",
+                    INFO,
+                )
+        if not 0 <= one.fairshare <= 2**31 - 1:
+            yield Finding("HPK-O022", f"{at}.fairshare", f"{one.fairshare}", "Use 0 to 2147483647")
+
+
+def qos(settings: Settings) -> Iterator[Finding]:
+    """Every QOS has its name once, and what it names exists."""
+    asked = settings.steps.accounting
+    if asked is None:
+        return
+    names = [one.name for one in asked.qos]
+    for index, one in enumerate(asked.qos):
+        at = f"{ACCOUNTING}.qos[{index}]"
+        if one.name in names[:index]:
+            yield Finding("HPK-O020", f"{at}.name", f"there is a QOS `{one.name}` already", "Rename one of them")
+        for number, name in enumerate(one.preempts):
+            if name not in (BUILT_IN_QOS, *names) or name == one.name:
+                yield _unknown(
+                    f"{at}.preempts[{number}]",
+                    "other QOS",
+                    name,
+                    [BUILT_IN_QOS, *(two for two in names if two != one.name)],
+                )
+        for key, value in one.limits.items():
+            if key not in LIMITS:
+                yield _unknown(f"{at}.limits.{key}", "limit", key, list(LIMITS))
+            elif not LIMIT.fullmatch(value):
+                yield Finding(
+                    "HPK-O024",
+                    f"{at}.limits.{key}",
+                    f"`{value}` is no limit as Slurm writes it",
+                    "Write a number, a time like 1-00:00:00, or resources like cpu=64,gres/gpu=8",
+                )
+        if not 0 <= one.priority <= 2**31 - 1:
+            yield Finding("HPK-O022", f"{at}.priority", f"{one.priority}", "Use 0 to 2147483647")
+    for index, name in enumerate(asked.enforce):
+        if name not in ENFORCED:
+            yield _unknown(f"{ACCOUNTING}.enforce[{index}]", "word of AccountingStorageEnforce", name, list(ENFORCED))
+    if asked.preempt_mode not in PREEMPT_MODES:
+        yield _unknown(f"{ACCOUNTING}.preempt_mode", "mode", asked.preempt_mode, list(PREEMPT_MODES))
+    if any(one.limits for one in asked.qos) and not {"limits", "safe"} & set(asked.enforce):
+        yield Finding(
+            "HPK-O025",
+            f"{ACCOUNTING}.qos",
+            "the limits of a QOS hold nobody back: `enforce` does not name limits",
+            'Add "enforce": ["associations", "limits", "qos"]',
+            WARNING,
+        )
+
+
+def database(settings: Settings) -> Iterator[Finding]:
+    """The password comes from a secret of the controller's; what lies on its disk goes with it."""
+    asked = settings.steps.accounting
+    if asked is None:
+        return
+    if asked.database is None:
+        if not settings.slurm_state_mount and settings.cluster.lifecycle_mode != LifecycleMode.AMI_ONLY:
+            yield Finding(
+                "HPK-O026",
+                ACCOUNTING,
+                "the database lies on the controller's own disk, and there is no mount for its copies: who ran what is "
+                "forgotten when that machine is replaced",
+                "Mount FSx or EFS on the controller and require it, or name an outside `database`",
+                WARNING,
+            )
+        return
+    secret = next((one for one in settings.secrets if one.name == asked.database.secret), None)
+    if secret is None or Role.CONTROLLER not in secret.roles or secret.owner != "root":
+        why = (
+            "there is no secret of that name"
+            if secret is None
+            else "the controller does not fetch it"
+            if Role.CONTROLLER not in secret.roles
+            else f"it is {secret.owner}'s, and the step that reads it is root's"
+        )
+        yield Finding(
+            "HPK-O027",
+            f"{ACCOUNTING}.database.secret",
+            f"`{asked.database.secret}`: {why}",
+            'Add it to hyperpod_kit.secrets with "roles": ["controller"] and no owner',
+        )
+    if not 1 <= asked.database.port <= 65535:
+        yield Finding("HPK-O022", f"{ACCOUNTING}.database.port", f"{asked.database.port}", "Use 1 to 65535")
+
+
+def numbers(settings: Settings) -> Iterator[Finding]:
+    """Numbers that there are."""
+    steps = settings.steps
+    if steps.log_rotation is not None and not 1 <= steps.log_rotation.keep <= 1000:
+        yield Finding("HPK-O022", f"{AT}.log_rotation.keep", f"{steps.log_rotation.keep}", "Use 1 to 1000")
+    port = steps.node_exporter.listen.rpartition(":")[2] if steps.node_exporter is not None else ""
+    if steps.node_exporter is not None and re.fullmatch(r"[0-9]{1,6}", port) and int(port) > 65535:
+        yield Finding("HPK-O022", f"{AT}.node_exporter.listen", steps.node_exporter.listen, "Use a port up to 65535")
+
+
+def host_keys(settings: Settings) -> Iterator[Finding]:
+    """There is a mount on which every node finds the others' host keys."""
+    asked = settings.decided_steps.ssh_between_nodes
+    if asked is None:
+        return
+    mount = next((mount for mount in settings.mounts if mount.name == asked.mount), None)
+    if mount is None and not asked.mount:
+        why = "no mount is on every node"
+    else:
+        why = why_not_everywhere(mount, settings.cluster) if mount else f"there is no mount `{asked.mount}`"
+    if why:
+        yield Finding(
+            "HPK-O028",
+            f"{AT}.ssh_between_nodes" + (".mount" if asked.mount else ""),
+            f"nodes cannot find each other's host keys: {why}",
+            "Name a required Lustre, OpenZFS or EFS mount that every group has, or remove the key",
+        )
+
+
+def _unknown(at: str, what: str, name: str, known: list[str]) -> Finding:
+    return Finding("HPK-O023", at, f"there is no {what} `{name}`", f"Use {', '.join(known)}")
+
+
+def _in_a_circle(name: str, parents: dict[str, str]) -> bool:
+    seen, at = {name}, parents.get(name, "root")
+    while at in parents:
+        if at in seen:
+            return True
+        seen.add(at)
+        at = parents[at]
+    return False

@@ -1,0 +1,170 @@
+"""The steps that a node has only when the configuration asks for them: what each is told. None: it is off.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+from hyperpod_kit.model.states import Role
+
+LIMITS: Dict[str, str] = {
+    "grp_jobs": "GrpJobs",
+    "grp_submit_jobs": "GrpSubmitJobs",
+    "grp_tres": "GrpTRES",
+    "max_jobs_per_user": "MaxJobsPerUser",
+    "max_submit_jobs_per_user": "MaxSubmitJobsPerUser",
+    "max_tres_per_job": "MaxTRESPerJob",
+    "max_tres_per_user": "MaxTRESPerUser",
+    "max_wall": "MaxWall",
+}
+"""Limit of a QOS as the configuration has it -> as sacctmgr has it."""
+
+ENFORCED = ("associations", "limits", "qos", "safe", "nojobs", "nosteps")
+"""What AccountingStorageEnforce may name; wckeys are nothing that we set up."""
+
+PREEMPT_MODES = ("requeue", "cancel")
+
+
+@dataclass(frozen=True)
+class OutsideDatabase:
+    """A database of somebody else's. `secret`: of hyperpod_kit.secrets, the password or RDS's own JSON with one."""
+
+    host: str
+    secret: str
+    user: str = "slurm"
+    name: str = "slurm_acct_db"
+    port: int = 3306
+
+
+@dataclass(frozen=True)
+class AccountingQos:
+    """A quality of service. `preempts`: the QOS whose jobs make room for its own; `limits`: by keys of LIMITS."""
+
+    name: str
+    priority: int = 0
+    preempts: Tuple[str, ...] = ()
+    limits: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account of Slurm's. `qos`: what its users may ask for, the first is what they get; all of them when empty."""
+
+    name: str
+    users: Tuple[str, ...] = ()
+    parent: str = "root"
+    fairshare: int = 1
+    qos: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Accounting:
+    """slurmdbd on the controller. `database`: None for a MariaDB beside it; `enforce`: of ENFORCED."""
+
+    database: Optional[OutsideDatabase] = None
+    accounts: Tuple[Account, ...] = ()
+    qos: Tuple[AccountingQos, ...] = ()
+    enforce: Tuple[str, ...] = ()
+    preempt_mode: str = "requeue"
+
+    @property
+    def preempts(self) -> bool:
+        """Whether jobs of one QOS make room for those of another."""
+        return any(one.preempts for one in self.qos)
+
+
+@dataclass(frozen=True)
+class LogRotation:
+    """A log is put aside when it has `size` (of logrotate: 50M), and `keep` of them stay."""
+
+    size: str = "50M"
+    keep: int = 4
+
+
+@dataclass(frozen=True)
+class LoginMessage:
+    """What whoever logs in reads first: where he is, whether its mounts serve, and `text`."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class SshBetweenNodes:
+    """Users go from node to node without a password. `mount`: where nodes find each other's host keys."""
+
+    mount: str = ""
+
+
+@dataclass(frozen=True)
+class ContainerEngine:
+    """Docker or podman. `directory`: where images and containers lie, "" for the engine's own place; `users`: who may
+    give orders to Docker's daemon, which makes each of them root."""
+
+    directory: str = ""
+    users: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class NodeExporter:
+    """Prometheus' exporter of the node. `listen`: address and port, of all addresses without one."""
+
+    listen: str = ":9100"
+
+
+@dataclass(frozen=True)
+class OptionalSteps:
+    """What is on."""
+
+    accounting: Optional[Accounting] = None
+    log_rotation: Optional[LogRotation] = None
+    login_message: Optional[LoginMessage] = None
+    ssh_between_nodes: Optional[SshBetweenNodes] = None
+    docker: Optional[ContainerEngine] = None
+    podman: Optional[ContainerEngine] = None
+    node_exporter: Optional[NodeExporter] = None
+
+    @property
+    def names(self) -> Tuple[str, ...]:
+        """Keys of those that are on, in their order."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name) is not None)
+
+    def kept_up_on(self, role: str) -> Tuple[str, ...]:
+        """Keys of those that want something done again and again on nodes of that role."""
+        wanting = ["log_rotation", "ssh_between_nodes"]
+        if role == Role.CONTROLLER:
+            wanting += ["node_exporter", "accounting"]
+        return tuple(name for name in wanting if name in self.names)
+
+    def to_dict(self) -> Dict[str, Any]:
+        """Only what is on: a bundle without any is what it always was."""
+        return {name: asdict(getattr(self, name)) for name in self.names}
+
+
+def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
+    """Inverse of `OptionalSteps.to_dict`. Raises TypeError for unknown or missing fields."""
+    made: Dict[str, Any] = {name: _MADE[name](**_tuples(raw[name])) for name in raw if name != "accounting"}
+    if "accounting" in raw:
+        inner = dict(raw["accounting"])
+        database = inner["database"]
+        inner["database"] = None if database is None else OutsideDatabase(**database)
+        inner["accounts"] = tuple(Account(**_tuples(one)) for one in inner["accounts"])
+        inner["qos"] = tuple(AccountingQos(**_tuples(one)) for one in inner["qos"])
+        made["accounting"] = Accounting(**_tuples(inner))
+    return OptionalSteps(**made)
+
+
+def _tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+
+
+_MADE: Dict[str, Any] = {
+    "log_rotation": LogRotation,
+    "login_message": LoginMessage,
+    "ssh_between_nodes": SshBetweenNodes,
+    "docker": ContainerEngine,
+    "podman": ContainerEngine,
+    "node_exporter": NodeExporter,
+}

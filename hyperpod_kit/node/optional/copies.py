@@ -1,0 +1,99 @@
+"""Copies of Slurm's accounting where they outlive the controller: beside slurmctld's state, on the mount that has it.
+
+    <mount>/.hyperpod-kit/<cluster>/accounting/slurm_acct_db.sql.gz     root's, 0600
+
+What MariaDB has on its own disk goes with the machine. The next controller begins with the last copy, which is at most
+EVERY seconds older than the end of the one before.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from typing import Optional
+
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import write_if_different
+from hyperpod_kit.node.slurm import state
+
+EVERY = 600.0
+DUMP = (
+    "set -o pipefail; umask 077; "
+    'mariadb-dump --single-transaction --quick "$1" | gzip -1 >"$2.partial" && mv "$2.partial" "$2"'
+)
+DUMPS_WITHIN, SECONDS = 900.0, 300.0
+NAME = "slurm_acct_db"
+
+
+def place(node: Node) -> str:
+    """Where the copy is kept, as a node names it; "" where there is no place that outlives this machine."""
+    where = state.place(node)
+    return f"{where.base}/accounting/{NAME}.sql.gz" if where else ""
+
+
+def is_due(node: Node) -> bool:
+    """Whether the last copy is old, and this machine is the one whose accounting counts."""
+    asked = node.config.steps.accounting
+    if asked is None or asked.database is not None or not place(node):
+        return False
+    try:
+        age = node.clock.wall() - os.stat(node.paths.accounting_copied).st_mtime
+    except FileNotFoundError:
+        age = EVERY
+    # With its state on shared storage, slurmctld runs on the machine that has the lease, and on no other.
+    return not 0 <= age < EVERY and systemd.is_active(node, "slurmctld.service")
+
+
+def make(node: Node) -> str:
+    """Copy the database to where it outlives this machine; what was done, in words. Raises NodeError, RunError."""
+    where = state.place(node)
+    if where is None:
+        return ""
+    local, target = node.paths.accounting_copy, node.paths.real(place(node))
+    os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
+    node.runner.run(["bash", "-c", DUMP, "bash", NAME, local], timeout=DUMPS_WITHIN)
+
+    def work() -> str:
+        state.make_base(node.paths.real(where.mount.path), node.paths.real(where.base))
+        state.make_directory(os.path.dirname(target), 0o700)
+        _copy(local, target)
+        return target
+
+    in_child(f"a copy of Slurm's accounting to {place(node)}", work, SECONDS)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(node.paths.accounting_copied)
+    write_if_different(node.paths.accounting_copied, "")
+    return f"copied Slurm's accounting to {place(node)}"
+
+
+def fetch(node: Node) -> Optional[str]:
+    """The last copy, on this machine's own disk; None when there is none. Raises NodeError."""
+    where = state.place(node)
+    if where is None:
+        return None
+    local, source = node.paths.accounting_copy, node.paths.real(place(node))
+    os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
+
+    def work() -> bool:
+        if not os.path.exists(source):
+            return False
+        _copy(source, local)
+        return True
+
+    return local if in_child(f"the copy of Slurm's accounting at {place(node)}", work, SECONDS) else None
+
+
+def _copy(source: str, target: str) -> None:
+    """Whole or not at all."""
+    partial = f"{target}.partial"
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(source, "rb") as reading, open(handle, "wb") as writing:
+        shutil.copyfileobj(reading, writing, 1 << 20)
+        writing.flush()
+        os.fsync(writing.fileno())
+    os.replace(partial, target)

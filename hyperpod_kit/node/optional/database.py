@@ -1,0 +1,113 @@
+"""MariaDB on the controller for slurmdbd, and where its contents come from on a machine that has none yet.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import List
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import copies
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
+
+MARIADB = Software(("/usr/sbin/mariadbd", "/usr/sbin/mysqld"), ("mariadb",))
+UNIT = "mariadb.service"
+NAME = "slurm_acct_db"
+RESTORING = "accounting-restore"
+"""Noted from before the first line of a copy is read until after the last one."""
+
+CONF_PATH = "/etc/mysql/mariadb.conf.d/90-hyperpod-kit.cnf"
+CONF = """\
+# Written by hyperpod-kit: what Slurm's accounting page asks of MariaDB. slurmdbd comes through the socket.
+[mariadbd]
+skip-networking
+innodb_buffer_pool_size=512M
+innodb_log_file_size=64M
+innodb_lock_wait_timeout=900
+max_allowed_packet=16M
+"""
+LOAD = 'set -o pipefail; gzip --decompress --stdout "$1" | mariadb "$2"'
+LOADS_WITHIN = 600.0
+
+
+def pending(node: Node) -> str:
+    """What `settle` would do, in words."""
+    words = [
+        f"write {CONF_PATH}" if read_text(node.paths.real(CONF_PATH)) != CONF else "",
+        f"enable and start {UNIT}" if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)) else "",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def settle(node: Node) -> str:
+    """A database that SlurmUser may work with, filled from the last copy where it is new; what was done, in words.
+
+    Raises NodeError.
+    """
+    conf = node.paths.real(CONF_PATH)
+    done = []
+    if read_text(conf) != CONF:
+        # As slurmdbd: stopped before, so that whoever is killed in between leaves something to start.
+        if systemd.is_active(node, UNIT):
+            node.runner.run(["systemctl", "stop", UNIT], timeout=120)
+        write_if_different(conf, CONF)
+    systemd.enable(node, UNIT)
+    try:
+        if systemd.start(node, UNIT, timeout=180):
+            done.append("started MariaDB")
+    except RunError as err:
+        raise NodeError(
+            f"MariaDB does not start: {systemd.last_words(node, UNIT) or err.message}", hint="journalctl -u mariadb"
+        ) from err
+    user = slurm_user(slurm_conf(node))
+    if pending_work.is_noted(node, RESTORING):
+        _sql(node, f"DROP DATABASE IF EXISTS `{NAME}`")
+    if not _sql(node, f"SHOW TABLES FROM `{NAME}`", check=False):
+        done += _fill(node)
+    _sql(
+        node,
+        f"CREATE USER IF NOT EXISTS '{user}'@'localhost' IDENTIFIED VIA unix_socket; "
+        f"GRANT ALL ON `{NAME}`.* TO '{user}'@'localhost'",
+    )
+    return "; ".join(done)
+
+
+def remove(node: Node) -> None:
+    """Let MariaDB rest, at boot too; what is in it stays."""
+    if read_text(node.paths.real(CONF_PATH)) is None:
+        return  # somebody else's
+    node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=180, check=False)
+    os.unlink(node.paths.real(CONF_PATH))
+
+
+def _fill(node: Node) -> List[str]:
+    pending_work.note(node, RESTORING)
+    _sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
+    copy = copies.fetch(node)
+    if copy:
+        argv = ["bash", "-c", LOAD, "bash", copy, NAME]
+        try:
+            node.runner.run(argv, timeout=LOADS_WITHIN)
+        except RunError as err:
+            raise NodeError(
+                f"the copy of Slurm's accounting at {copies.place(node)} cannot be read back: {err.stderr.strip()}",
+                hint="move it away to begin with an empty database",
+            ) from err
+    pending_work.settle(node, RESTORING)
+    return ["made its database from the last copy" if copy else "made its database, empty"]
+
+
+def _sql(node: Node, words: str, *, check: bool = True) -> str:
+    """What root hears from MariaDB, by the socket."""
+    try:
+        return node.runner.run(
+            ["mariadb", "--batch", "--skip-column-names", "--execute", words], timeout=60, check=check
+        ).stdout.strip()
+    except RunError as err:
+        raise NodeError(f"MariaDB: {err.stderr.strip() or err.message}", hint="journalctl -u mariadb") from err

@@ -1,0 +1,166 @@
+"""The host keys of a cluster's nodes, on a mount that all of them have:
+
+    <mount>/.hyperpod-kit/<cluster>/ssh/hosts/<node>    each node's own, which it writes at its creation
+    <mount>/.hyperpod-kit/<cluster>/ssh/all             all of them, which the controller writes
+
+A node reads the one file when it has changed, so that no directory is read by every node. What it takes from there is
+looked at line by line; all of it is root's.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from typing import Any, Dict, List, Sequence
+
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.node.bounded import in_child
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, read_text, write_if_different, write_json
+from hyperpod_kit.node.slurm import state
+from hyperpod_kit.node.slurm.hooks import with_block
+from hyperpod_kit.system import atomic_file
+
+KNOWN, EQUIVALENT = "/etc/ssh/ssh_known_hosts2", "/etc/ssh/shosts.equiv"
+"""sshd reads these two alone, and ssh the first of them."""
+LINE = re.compile(r"([A-Za-z0-9._:,-]{1,600}) ((?:ssh|ecdsa)-[a-z0-9-]{2,40}) ([A-Za-z0-9+/=]{20,4000})")
+LARGEST, MOST = 16 << 20, 20_000
+"""Bytes of the file of all, lines that are taken of it."""
+SECONDS = 60.0
+NOTE = "ssh-between-nodes"
+
+
+def own_lines(node: Node) -> List[str]:
+    """`name,name,address type key` of each host key of this node."""
+    names = [node.facts.node, node.facts.address]
+    with contextlib.suppress(OSError):
+        # As ssh signs: with the name that the node's address has, where it has one.
+        names.append(socket.gethostbyaddr(node.facts.address)[0])
+    who = ",".join(dict.fromkeys(name.lower() for name in names if re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", name)))
+    folder = node.paths.real("/etc/ssh")
+    keys = sorted(name for name in os.listdir(folder) if re.fullmatch(r"ssh_host_[a-z0-9]+_key\.pub", name))
+    lines = []
+    for name in keys:
+        words = (read_text(f"{folder}/{name}") or "").split()
+        line = f"{who} {' '.join(words[:2])}"
+        if LINE.fullmatch(line):
+            lines.append(line)
+    return lines
+
+
+def is_published(node: Node) -> bool:
+    """Whether this node's keys, as they are now, have been put where the others find them."""
+    return read_text(node.paths.optional_stamp(NOTE)) == "\n".join(own_lines(node))
+
+
+def publish(node: Node, mount: Mount) -> bool:
+    """Put this node's host keys where the others find them; True when they were not there. Raises NodeError."""
+    lines = own_lines(node)
+    text = "\n".join(lines) + "\n"
+    place = _place(node, mount)
+
+    def work() -> bool:
+        state.make_base(node.paths.real(mount.path), os.path.dirname(place))
+        state.make_directory(place, 0o755)
+        state.make_directory(f"{place}/hosts", 0o755)
+        return _write(f"{place}/hosts/{node.facts.node}", text)
+
+    changed = bool(in_child(f"this node's host keys on {mount.path}", work, SECONDS))
+    stamped = write_if_different(node.paths.optional_stamp(NOTE), "\n".join(lines))
+    return changed or stamped
+
+
+def gather(node: Node, mount: Mount) -> bool:
+    """The controller's part: all keys into one file, when any has come; True when it did. Raises NodeError."""
+    place = _place(node, mount)
+
+    def work() -> bool:
+        hosts = f"{place}/hosts"
+        try:
+            if os.stat(f"{place}/all").st_mtime_ns > os.stat(hosts).st_mtime_ns:
+                return False
+        except FileNotFoundError:
+            pass
+        texts = [read_text(f"{hosts}/{name}") or "" for name in sorted(os.listdir(hosts)) if "." not in name]
+        # Written even when it is the same: its time says up to when the directory was read.
+        atomic_file.replace(f"{place}/all", "".join(texts).encode("utf-8", "replace"), 0o644)
+        return True
+
+    return bool(in_child(f"the host keys on {mount.path}", work, SECONDS))
+
+
+def refresh(node: Node, mount: Mount) -> bool:
+    """What this node knows of the others; True when that is something else now. Raises NodeError."""
+    place = _place(node, mount)
+    last: Any = _note(node)
+
+    def work() -> List[Any]:
+        try:
+            found = os.stat(f"{place}/all")
+            with open(f"{place}/all", encoding="utf-8", errors="replace") as stream:
+                seen = [found.st_mtime_ns, found.st_size]
+                return [seen, None if seen == last else stream.read(LARGEST)]
+        except FileNotFoundError:
+            return [[0, 0], ""]
+
+    seen, text = in_child(f"the host keys on {mount.path}", work, SECONDS)
+    if text is None and os.path.exists(node.paths.real(KNOWN)):
+        return False
+    changed = _keep(node, checked(text or ""))
+    write_json(_note_path(node), seen)
+    return changed
+
+
+def checked(text: str) -> List[str]:
+    """The lines that are names with a key, each once; whatever else stands there is left out."""
+    lines = (line for line in text.splitlines()[:MOST] if LINE.fullmatch(line))
+    return list(dict.fromkeys(lines))
+
+
+def count(node: Node) -> int:
+    """Hosts that this node takes a user's word from."""
+    text = read_text(node.paths.real(EQUIVALENT)) or ""
+    return sum(1 for line in text.splitlines() if line and not line.startswith("#"))
+
+
+def forget(node: Node) -> None:
+    """Begin anew the next time."""
+    for path in (node.paths.optional_stamp(NOTE), _note_path(node)):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+
+def _keep(node: Node, lines: Sequence[str]) -> bool:
+    own = own_lines(node)
+    known = [*own, *(line for line in lines if line not in own)]
+    names: Dict[str, None] = {}
+    for line in known:
+        names.update(dict.fromkeys(line.split(" ")[0].split(",")))
+    changed = False
+    for path, said in ((KNOWN, known), (EQUIVALENT, list(names))):
+        real = node.paths.real(path)
+        changed = write_if_different(real, with_block(read_text(real) or "", said)) or changed
+    return changed
+
+
+def _place(node: Node, mount: Mount) -> str:
+    return f"{node.paths.real(state.base_on(node, mount))}/ssh"
+
+
+def _note_path(node: Node) -> str:
+    return node.paths.real("/var/lib/hyperpod-kit/steps/ssh-between-nodes/seen.json")
+
+
+def _note(node: Node) -> Any:
+    return read_json(_note_path(node))
+
+
+def _write(path: str, text: str) -> bool:
+    if read_text(path) == text:
+        return False
+    atomic_file.replace(path, text.encode(), 0o644)
+    return True

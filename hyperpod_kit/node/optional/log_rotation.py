@@ -1,0 +1,94 @@
+"""Logs that do not fill the disk: Slurm's, and those of this toolkit and its scripts.
+
+logrotate does it, from a file and with a state of our own, each time that upkeep.py looks: by the size of a log and
+not by the day, as a log that grows has filled a disk before the day is over. What the system's own logrotate does with
+other files is left alone.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.optional_steps import LogRotation
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.step import StepOutcome
+
+LOGROTATE = Software(("/usr/sbin/logrotate",), ("logrotate",))
+CONF = "/etc/hyperpod-kit/logrotate.conf"
+STATE = "/var/lib/hyperpod-kit/logrotate.state"
+
+TEXT = """\
+# Written by hyperpod-kit from the bundle's configuration: change that, not this file.
+su root root
+missingok
+notifempty
+nomail
+compress
+size {size}
+rotate {keep}
+
+# Whoever writes these keeps them open, and CloudWatch's agent reads on in the same file.
+/var/log/provision/*.log {{
+    copytruncate
+}}
+
+/var/log/slurm/*.log /var/log/slurmctld.log /var/log/slurmd.log /var/log/slurmdbd.log {{
+    create
+    delaycompress
+    sharedscripts
+    postrotate
+        for daemon in slurmctld slurmd slurmdbd; do
+            systemctl kill --kill-who=main --signal=USR2 "$daemon.service" 2>/dev/null || true
+        done
+    endscript
+}}
+"""
+
+
+def _text(asked: LogRotation) -> str:
+    return TEXT.format(size=asked.size, keep=asked.keep)
+
+
+def _asked(node: Node) -> LogRotation:
+    asked = node.config.steps.log_rotation
+    assert asked is not None, "the step is on"
+    return asked
+
+
+def _run(node: Node) -> StepOutcome:
+    installed = software.ensure(node, LOGROTATE)
+    changed = write_if_different(node.paths.real(CONF), _text(_asked(node)))
+    return StepOutcome(changed or bool(installed), installed)
+
+
+def _pending(node: Node) -> str:
+    differs = read_text(node.paths.real(CONF)) != _text(_asked(node))
+    words = [software.pending(node, LOGROTATE), f"write {CONF}" if differs else ""]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    for path in (CONF, STATE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.real(path))
+    return "logs grow as they did"
+
+
+def rotate(node: Node) -> None:
+    """Put aside what has its size. Raises NodeError."""
+    try:
+        node.runner.run([LOGROTATE.programs[0], "--state", node.paths.real(STATE), node.paths.real(CONF)], timeout=300)
+    except RunError as err:
+        said = err.stderr.strip().splitlines()
+        raise NodeError(f"logrotate: {said[-1] if said else err.message}", hint=f"logrotate --debug {CONF}") from err
+
+
+STEP = OptionalStep("log_rotation", _run, _pending, _undo)

@@ -1,0 +1,71 @@
+"""What whoever logs in reads first: which node of which cluster this is, and whether its mounts serve.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.model.optional_steps import LoginMessage
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.step import StepOutcome
+
+PROGRAM = "/etc/update-motd.d/60-hyperpod-kit"
+WORDS = "/var/lib/hyperpod-kit/steps/login-message/words"
+
+# pam_motd runs it at every login, so it reads two directories of this machine and no mount.
+TEXT = f"""\
+#!/bin/sh
+# Written by hyperpod-kit from the bundle's configuration: change that, not this file.
+cat {WORDS}
+degraded=$(ls /run/hyperpod-kit/degraded 2>/dev/null | tr '\\n' ' ')
+if [ -n "$degraded" ]; then
+    echo "  mounts      NOT SERVING: ${{degraded}}(hyperpod-kit node mounts)"
+else
+    echo "  mounts      ok"
+fi
+echo
+"""
+
+
+def _words(node: Node, asked: LoginMessage) -> str:
+    facts = node.facts
+    lines = [
+        "",
+        f"  cluster     {node.config.cluster_name}, {facts.region}",
+        f"  this node   {facts.role}, {facts.group}, {facts.instance_id}, {facts.address}",
+        f"  controller  {facts.controller_address or 'unknown'}",
+        *(f"  {line}" for line in asked.text.splitlines()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _asked(node: Node) -> LoginMessage:
+    asked = node.config.steps.login_message
+    assert asked is not None, "the step is on"
+    return asked
+
+
+def _run(node: Node) -> StepOutcome:
+    said = write_if_different(node.paths.real(WORDS), _words(node, _asked(node)))
+    return StepOutcome(write_if_different(node.paths.real(PROGRAM), TEXT, 0o755) or said)
+
+
+def _pending(node: Node) -> str:
+    wanted = {PROGRAM: TEXT, WORDS: _words(node, _asked(node))}
+    differing = [path for path, text in wanted.items() if read_text(node.paths.real(path)) != text]
+    return f"write {', '.join(differing)}" if differing else ""
+
+
+def _undo(node: Node) -> str:
+    for path in (PROGRAM, WORDS):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.real(path))
+    return ""
+
+
+STEP = OptionalStep("login_message", _run, _pending, _undo)

@@ -1,0 +1,122 @@
+"""Prometheus' exporter of the node, told where this toolkit leaves its metrics; the controller adds Slurm's to them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import Counter
+from typing import List
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.optional_steps import NodeExporter
+from hyperpod_kit.model.states import Role
+from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different, write_volatile
+from hyperpod_kit.node.optional import software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.step import StepOutcome
+
+EXPORTER = Software(("/usr/bin/prometheus-node-exporter",), ("node-exporter",))
+UNIT = "prometheus-node-exporter.service"
+RESTART = "node-exporter-restart"
+DROP_IN = """\
+# Written by hyperpod-kit from the bundle's configuration: change that, not this file.
+[Service]
+ExecStart=
+ExecStart={program} --web.listen-address={listen} --collector.textfile.directory={directory}
+"""
+SLURM_METRICS = "hyperpod_kit_slurm.prom"
+
+
+def _asked(node: Node) -> NodeExporter:
+    asked = node.config.steps.node_exporter
+    assert asked is not None, "the step is on"
+    return asked
+
+
+def directory(node: Node) -> str:
+    """Where metrics are left as text, as the exporter is told."""
+    return node.config.health.textfile_directory or "/var/lib/node_exporter/textfile_collector"
+
+
+def _text(node: Node) -> str:
+    return DROP_IN.format(program=EXPORTER.programs[0], listen=_asked(node).listen, directory=directory(node))
+
+
+def _drop_in(node: Node) -> str:
+    return node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf")
+
+
+def _run(node: Node) -> StepOutcome:
+    done = [software.ensure(node, EXPORTER)]
+    os.makedirs(node.paths.real(directory(node)), exist_ok=True)
+    if read_text(_drop_in(node)) != _text(node):
+        pending_work.note(node, RESTART)
+        write_if_different(_drop_in(node), _text(node))
+        done.append(f"told it of {directory(node)}")
+    if pending_work.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT]):
+        systemd.reload(node)
+    systemd.enable(node, UNIT)
+    try:
+        if pending_work.is_noted(node, RESTART):
+            node.runner.run(["systemctl", "restart", UNIT], timeout=60)
+        elif systemd.start(node, UNIT, timeout=60):
+            done.append("started it")
+    except RunError as err:
+        raise NodeError(f"the exporter does not start: {systemd.last_words(node, UNIT) or err.message}") from err
+    pending_work.settle(node, RESTART)
+    said = "; ".join(word for word in done if word)
+    return StepOutcome(bool(said), said)
+
+
+def _pending(node: Node) -> str:
+    runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
+    words = [
+        software.pending(node, EXPORTER),
+        f"write {_drop_in(node)}" if read_text(_drop_in(node)) != _text(node) else "",
+        "" if runs else f"enable and start {UNIT}",
+        f"restart {UNIT}" if runs and pending_work.is_noted(node, RESTART) else "",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
+    for path in (_drop_in(node), node.paths.real(f"{directory(node)}/{SLURM_METRICS}")):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    systemd.reload(node)
+    return "the exporter rests"
+
+
+def write_slurm_metrics(node: Node) -> None:
+    """How many nodes and jobs are in each state; nothing on other nodes than the controller. Raises RunError."""
+    if node.facts.role != Role.CONTROLLER:
+        return
+    bin_ = os.path.dirname(node.paths.scontrol)
+    nodes = _counted(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
+    jobs = _counted(node, [f"{bin_}/squeue", "--noheader", "--format", "%i %T"], unique=False)
+    lines: List[str] = []
+    for name, what, found in (("nodes", "Nodes", nodes), ("jobs", "Jobs", jobs)):
+        lines += [
+            f"# HELP hyperpod_kit_slurm_{name} {what} in each state, as Slurm says.",
+            f"# TYPE hyperpod_kit_slurm_{name} gauge",
+        ]
+        lines += [f'hyperpod_kit_slurm_{name}{{state="{state}"}} {found[state]}' for state in sorted(found)]
+    write_volatile(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
+
+
+def _counted(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
+    """State -> how many; a node that is in several partitions is one."""
+    lines = node.runner.run(argv, timeout=30).stdout.splitlines()
+    pairs = [line.split() for line in (dict.fromkeys(lines) if unique else lines)]
+    # `idle*` does not answer, `mixed-` is planned: Slurm's marks behind the word are no states of their own.
+    return Counter(pair[1].lower().rstrip("*~#!%$@^-+") for pair in pairs if len(pair) == 2)
+
+
+STEP = OptionalStep("node_exporter", _run, _pending, _undo)

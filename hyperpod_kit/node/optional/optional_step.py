@@ -1,0 +1,78 @@
+"""One optional step: what it does where it is on, and how it is taken back where it was on before.
+
+Whoever turns a step on leaves a mark first, so that a step that is off costs one look at a directory, and one that was
+killed in the middle is taken back as well.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from typing import Callable, List, Tuple
+
+from hyperpod_kit.model.node_config import NodeConfig
+from hyperpod_kit.model.states import ROLES
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import write_if_different
+from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+
+
+@dataclass(frozen=True)
+class OptionalStep:
+    """`key`: of hyperpod_kit.steps; `stage`: of a key with several steps, which of them.
+
+    run, pending: as a step's; undo: takes back what `run` does on a node on which it may have run, in words, ""
+    for nothing; required: whether a failure fails the node.
+    """
+
+    key: str
+    run: Callable[[Node], StepOutcome]
+    pending: Callable[[Node], str]
+    undo: Callable[[Node], str]
+    stage: str = ""
+    required: bool = False
+    after_success: bool = False
+    roles: Tuple[str, ...] = ROLES
+    modes: Tuple[str, ...] = SCRIPTED
+
+    @property
+    def name(self) -> str:
+        """Of the step: `accounting` or `accounting-database`."""
+        return "-".join(part for part in (self.key.replace("_", "-"), self.stage) if part)
+
+    def on(self, config: NodeConfig, role: str, group: str) -> Tuple[Step, ...]:
+        """Nothing where the configuration does not ask for it."""
+        if self.key not in config.steps.names:
+            return ()
+        return (Step(self.name, self._run, self.pending, required=self.required, after_success=self.after_success),)
+
+    def _run(self, node: Node) -> StepOutcome:
+        write_if_different(node.paths.optional_mark(self.name), "")
+        return self.run(node)
+
+    def was_on(self, node: Node) -> bool:
+        """Whether it has run here, to its end or not, and was not taken back."""
+        return os.path.exists(node.paths.optional_mark(self.name))
+
+    def is_off(self, node: Node) -> bool:
+        """Whether this node is not to have it."""
+        return self.key not in node.config.steps.names or node.facts.role not in self.roles
+
+
+def leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[OptionalStep]:
+    """Those that were on here and are not any more, last first: what was built on another goes before it."""
+    return [step for step in reversed(steps) if step.is_off(node) and step.was_on(node)]
+
+
+def take_back(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
+    """Undo the leftovers; what was done, in words. Raises what an `undo` raises: its mark stays, and it comes again."""
+    done = []
+    for step in leftovers(node, steps):
+        said = step.undo(node)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.optional_mark(step.name))
+        done.append(f"{step.name} off: {said}" if said else f"{step.name} off")
+    return done

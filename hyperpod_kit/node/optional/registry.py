@@ -1,0 +1,36 @@
+"""All optional steps, and the step that takes back those that the configuration has no more.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Tuple
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.optional import accounting, log_rotation, login_message, node_exporter, ssh_between_nodes
+from hyperpod_kit.node.optional.optional_step import OptionalStep, leftovers, take_back
+from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+
+ALL: Tuple[OptionalStep, ...] = (
+    log_rotation.STEP,
+    login_message.STEP,
+    node_exporter.STEP,
+    ssh_between_nodes.STEP,
+    accounting.DATABASE_STEP,
+    accounting.STEP,
+)
+
+
+def _run(node: Node) -> StepOutcome:
+    done = take_back(node, ALL)
+    return StepOutcome(bool(done), "; ".join(done))
+
+
+def _pending(node: Node) -> str:
+    names = [step.name for step in leftovers(node, ALL)]
+    return f"take back {', '.join(names)}" if names else ""
+
+
+# After Slurm has been told: slurmdbd rests once slurmctld asks it no more.
+OFF_STEP = Step("switched-off", _run, _pending, required=False, modes=SCRIPTED)

@@ -1,0 +1,184 @@
+"""slurmdbd on the controller: its file, with the password where only it can read it, and its unit.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from typing import Dict, Optional
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.optional_steps import Accounting
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.slurm.accounting_lines import PORT
+from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
+from hyperpod_kit.node.timing import wait_for
+from hyperpod_kit.node.users import entry
+from hyperpod_kit.system import atomic_file
+
+SLURMDBD = Software(("/opt/slurm/sbin/slurmdbd", "/usr/sbin/slurmdbd"), ("slurmdbd",))
+UNIT = "slurmdbd.service"
+STARTS_WITHIN = 120.0
+"""Seconds until it answers; it makes its tables when it starts for the first time."""
+
+CONF = """\
+# Written by hyperpod-kit from the bundle's configuration: change that, not this file.
+AuthType=auth/munge
+DbdHost={host}
+DbdAddr={address}
+DbdPort={port}
+SlurmUser={user}
+PidFile=/run/slurmdbd.pid
+DebugLevel=info
+StorageType=accounting_storage/mysql
+"""
+
+OWN_UNIT = """\
+# Written by hyperpod-kit: this system has Slurm's program and no unit for it.
+[Unit]
+Description=Slurm accounting daemon
+After=network-online.target munge.service
+Wants=network-online.target
+ConditionPathExists={conf}
+
+[Service]
+Type=simple
+ExecStart={program} -D -s
+ExecReload=/bin/kill -HUP $MAINPID
+LimitNOFILE=65536
+TasksMax=infinity
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+DROP_IN = """\
+# Written by hyperpod-kit.
+[Unit]
+After=mariadb.service
+StartLimitIntervalSec=0
+
+[Service]
+# Its database may come later than it does, at boot and after a failure.
+Restart=on-failure
+RestartSec=5
+"""
+
+
+def wanted(node: Node, asked: Accounting) -> str:
+    """Text of slurmdbd.conf. Raises NodeError when the secret is not there."""
+    user = slurm_user(slurm_conf(node))
+    lines = CONF.format(host=node.facts.node, address=node.facts.address, port=PORT, user=user)
+    database = asked.database
+    if database is None:
+        # Through MariaDB's socket, which knows the user by the kernel's word: there is no password.
+        return f"{lines}StorageHost=localhost\nStorageUser={user}\nStorageLoc=slurm_acct_db\n"
+    return (
+        f"{lines}StorageHost={database.host}\nStoragePort={database.port}\nStorageUser={database.user}\n"
+        f"StorageLoc={database.name}\nStoragePass={_password(node, database.secret)}\n"
+    )
+
+
+def pending(node: Node, asked: Accounting) -> str:
+    """What `settle` would do, in words."""
+    try:
+        differs = read_text(node.paths.slurmdbd_conf) != wanted(node, asked)
+    except NodeError:  # without its secret, or slurm.conf, yet
+        differs = True
+    words = [
+        f"write {node.paths.slurmdbd_conf}" if differs else "",
+        f"enable and start {UNIT}"
+        if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT))
+        else "restart slurmdbd"
+        if differs
+        else "",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def settle(node: Node, asked: Accounting, program: str) -> bool:
+    """Write its file and have it run by that; True when anything changed. Raises NodeError when it does not answer."""
+    text, path = wanted(node, asked), node.paths.slurmdbd_conf
+    units = _units(node, program)
+    changed = [unit for unit, said in units.items() if write_if_different(node.paths.unit(unit), said)]
+    if changed or systemd.must_reload(node, [UNIT]):
+        systemd.reload(node)
+    running = systemd.is_active(node, UNIT)
+    if read_text(path) != text:
+        # Stopped before and not restarted after: who is killed in between finds it resting, and starts it.
+        if running:
+            node.runner.run(["systemctl", "stop", UNIT], timeout=120)
+            running = False
+        found = entry(node, "passwd", slurm_user(slurm_conf(node)))
+        if found is None:
+            raise NodeError("SlurmUser of slurm.conf does not exist on this node")
+        atomic_file.replace(path, text.encode(), 0o600, owner=(int(found[2]), int(found[3])))
+    systemd.enable(node, UNIT)
+    try:
+        systemd.start(node, UNIT, timeout=90)
+    except RunError as err:
+        raise NodeError(f"slurmdbd does not start: {systemd.last_words(node, UNIT) or err.message}") from err
+    _await_answer(node)
+    return not running or bool(changed)
+
+
+def remove(node: Node) -> None:
+    """Stop it, at boot too, and take away what is ours; its database stays."""
+    with contextlib.suppress(RunError):
+        node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=120)
+    for path in (node.paths.slurmdbd_conf, node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf"), node.paths.unit(UNIT)):
+        if "hyperpod-kit" in (read_text(path) or ""):
+            os.unlink(path)
+    systemd.reload(node)
+
+
+def _units(node: Node, program: str) -> Dict[str, str]:
+    units = {f"{UNIT}.d/hyperpod-kit.conf": DROP_IN}
+    there = node.runner.run(["systemctl", "cat", UNIT], timeout=20, check=False).returncode == 0
+    if not there or "Written by hyperpod-kit" in (read_text(node.paths.unit(UNIT)) or ""):
+        units[UNIT] = OWN_UNIT.format(conf=node.paths.slurmdbd_conf, program=program)
+    return units
+
+
+def _password(node: Node, secret: str) -> str:
+    """The password itself, or what RDS keeps: {"username": …, "password": …}. Its value is in no message."""
+    text = read_text(node.paths.secret(secret))
+    if text is None:
+        raise NodeError(
+            f"the secret {secret} is not on this node", hint="on the node: systemctl start hyperpod-kit-secrets.service"
+        )
+    password: object = text.strip("\n")
+    with contextlib.suppress(ValueError):
+        said = json.loads(text)
+        password = said.get("password") if isinstance(said, dict) else password
+    if not isinstance(password, str) or not password or not password.isprintable() or "#" in password:
+        raise NodeError(
+            f"the secret {secret} holds no password that slurmdbd.conf can say",
+            hint='keep it as text or as {"password": "…"}, without # and line ends',
+        )
+    return password
+
+
+def _await_answer(node: Node) -> None:
+    import socket
+
+    def answers() -> Optional[bool]:
+        if not systemd.is_active(node, UNIT):
+            return None
+        try:
+            with socket.create_connection((node.facts.address, PORT), timeout=5):
+                return True
+        except OSError:
+            return None
+
+    if wait_for(answers, seconds=STARTS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
+        raise NodeError(
+            f"slurmdbd does not answer after {STARTS_WITHIN:g} s: {systemd.last_words(node, UNIT)}",
+            hint="journalctl -u slurmdbd",
+        )

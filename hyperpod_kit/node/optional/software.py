@@ -1,0 +1,84 @@
+"""The programs that an optional step stands on: there already, out of the packages that the configuration lists, or,
+where it lists none, from the package sources of the node itself.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Optional, Tuple
+
+from hyperpod_kit.errors import HyperpodKitError, NodeError
+from hyperpod_kit.model.clients import CLIENTS, Package
+from hyperpod_kit.node.clients import apt
+from hyperpod_kit.node.clients.decide import Machine, fits
+from hyperpod_kit.node.clients.install import install_packages
+from hyperpod_kit.node.context import Node
+
+
+@dataclass(frozen=True)
+class Software:
+    """`programs`: absolute paths, one of which is there where it is installed; `clients`: whose packages bring it, the
+    first of which the node's own sources are asked for."""
+
+    programs: Tuple[str, ...]
+    clients: Tuple[str, ...]
+
+
+def found(node: Node, software: Software) -> Optional[str]:
+    """The program, None when it is not there."""
+    return next((path for path in software.programs if os.access(node.paths.real(path), os.X_OK)), None)
+
+
+def pending(node: Node, software: Software) -> str:
+    """What `ensure` would do, in words."""
+    if _is_whole(node, software):
+        return ""
+    listed = _listed(node, software)
+    names = ", ".join(package.name for package in listed)
+    return f"install {names or CLIENTS[software.clients[0]] + ' from the package sources of the node'}"
+
+
+def ensure(node: Node, software: Software) -> str:
+    """Install it unless it is there; what was done, "" for nothing. Raises NodeError, BundleIntegrityError."""
+    if _is_whole(node, software):
+        return ""
+    listed = _listed(node, software)
+    if listed:
+        install_packages(node, listed)
+        done = f"installed {listed[0].name} {listed[0].version}"
+    else:
+        name = CLIENTS[software.clients[0]]
+        try:
+            apt.install_from_sources(node, name)
+        except HyperpodKitError as err:
+            raise NodeError(
+                f"{software.programs[0]} is not there, and {err.message}",
+                hint=f"list {name} and what it needs under hyperpod_kit.clients, or use an image that has it",
+            ) from err
+        done = f"installed {name} from the package sources of the node"
+    if found(node, software) is None:
+        raise NodeError(f"{done}, and still {software.programs[0]} is not there")
+    return done
+
+
+def _is_whole(node: Node, software: Software) -> bool:
+    """Whether the program is there, and no package of it was left half installed by a crash."""
+    if found(node, software) is None:
+        return False
+    if not node.config.packages:
+        return True
+    there = [apt.installed(node, package.name) for package in _listed(node, software)]
+    return all(one is None or one.whole for one in there)
+
+
+def _listed(node: Node, software: Software) -> Tuple[Package, ...]:
+    """The packages of the configuration that bring it to this machine, its own first; () without its own."""
+    machine = Machine(apt.architecture(node), os.uname().release) if node.config.packages else Machine("", "")
+    for client in software.clients:
+        fitting = [package for package in node.config.packages if fits(package, client, machine)]
+        if any(package.is_own for package in fitting):
+            return tuple(sorted(fitting, key=lambda package: not package.is_own))
+    return ()

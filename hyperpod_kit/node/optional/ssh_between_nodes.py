@@ -1,0 +1,94 @@
+"""Users go from node to node by ssh without a password, and no key of a user lies anywhere: nodes vouch for their users
+(hostbased authentication of OpenSSH), and know each other by their host keys (host_keys.py).
+
+Root is left out: sshd takes no node's word for it.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Dict
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import host_keys
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.slurm.hooks import without_block
+from hyperpod_kit.node.step import StepOutcome
+
+CLIENT = "/etc/ssh/ssh_config.d/50-hyperpod-kit.conf"
+SERVER = "/etc/ssh/sshd_config.d/50-hyperpod-kit.conf"
+MARK = "# Written by hyperpod-kit: ssh between the nodes of the cluster.\n"
+TEXTS: Dict[str, str] = {
+    CLIENT: MARK + "HostbasedAuthentication yes\nEnableSSHKeysign yes\n",
+    # A name is worth as much as the key that it comes with; no user can add to the names or the keys.
+    SERVER: MARK
+    + "HostbasedAuthentication yes\nHostbasedUsesNameFromPacketOnly yes\nIgnoreRhosts yes\nIgnoreUserKnownHosts yes\n",
+}
+RELOAD = "sshd-reload"
+UNITS = ("ssh.service", "sshd.service")
+
+
+def mount_of(node: Node) -> Mount:
+    """Where the nodes find each other's host keys. Raises NodeError where the configuration has no such mount."""
+    asked = node.config.steps.ssh_between_nodes
+    if asked is None or not asked.mount:
+        raise NodeError(
+            "no mount on which the nodes could find each other's host keys",
+            hint="name one that every node has: hyperpod_kit.steps.ssh_between_nodes.mount",
+        )
+    return node.mount(asked.mount)
+
+
+def _run(node: Node) -> StepOutcome:
+    mount = mount_of(node)
+    changed = host_keys.publish(node, mount)
+    changed = host_keys.refresh(node, mount) or changed
+    for path, text in TEXTS.items():
+        if read_text(node.paths.real(path)) != text:
+            pending_work.note(node, RELOAD)
+            changed = write_if_different(node.paths.real(path), text) or changed
+    _reload(node)
+    return StepOutcome(changed, f"{host_keys.count(node)} hosts are known" if changed else "")
+
+
+def _pending(node: Node) -> str:
+    differing = [path for path, text in TEXTS.items() if read_text(node.paths.real(path)) != text]
+    words = [
+        f"write {', '.join(differing)}" if differing else "",
+        "reload sshd" if pending_work.is_noted(node, RELOAD) else "",
+        "" if host_keys.is_published(node) else f"put this node's host keys on {mount_of(node).path}",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    pending_work.note(node, RELOAD)
+    for path in TEXTS:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.real(path))
+    for path in (host_keys.KNOWN, host_keys.EQUIVALENT):
+        text = read_text(node.paths.real(path))
+        if text is not None and without_block(text) != text:
+            write_if_different(node.paths.real(path), without_block(text))
+    host_keys.forget(node)
+    _reload(node)
+    return "passwords or keys again"
+
+
+def _reload(node: Node) -> None:
+    if not pending_work.is_noted(node, RELOAD):
+        return
+    unit = next((unit for unit in UNITS if systemd.is_active(node, unit)), None)
+    if unit is not None:
+        node.runner.run(["systemctl", "reload", unit], timeout=60)
+    pending_work.settle(node, RELOAD)
+
+
+STEP = OptionalStep("ssh_between_nodes", _run, _pending, _undo, after_success=True)

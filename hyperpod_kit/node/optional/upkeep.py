@@ -1,0 +1,62 @@
+"""What optional steps want done again and again: the timer's run, once a minute, on nodes that have such a step.
+
+Each part is done whatever became of the others, and what fails is said and tried again by the next run.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Callable, Dict, List
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.model.states import Role
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.optional import copies, host_keys, log_rotation, node_exporter, ssh_between_nodes
+
+
+def keep_up(node: Node) -> List[str]:
+    """Do all of it, unless another run is at it; what failed, in words."""
+    failed = []
+    with held(node, "upkeep", seconds=0.0) as mine:
+        if not mine:
+            return []
+        for name in node.config.steps.kept_up_on(node.facts.role):
+            try:
+                PARTS[name](node)
+            except (HyperpodKitError, OSError) as err:
+                failed.append(f"{name}: {getattr(err, 'message', err)}")
+    return failed
+
+
+def upkeep_command() -> int:
+    """Exit code 0, or 1 when something could not be done."""
+    from hyperpod_kit.node.context import open_node
+
+    failed = keep_up(open_node())
+    for line in failed:
+        print(f"error: {line}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _host_keys(node: Node) -> None:
+    mount = ssh_between_nodes.mount_of(node)
+    if node.facts.role == Role.CONTROLLER:
+        host_keys.gather(node, mount)
+    host_keys.refresh(node, mount)
+
+
+def _accounting(node: Node) -> None:
+    if copies.is_due(node):
+        copies.make(node)
+
+
+PARTS: Dict[str, Callable[[Node], None]] = {
+    "log_rotation": log_rotation.rotate,
+    "ssh_between_nodes": _host_keys,
+    "node_exporter": node_exporter.write_slurm_metrics,
+    "accounting": _accounting,
+}
+"""Key of an optional step -> what is to be done for it."""

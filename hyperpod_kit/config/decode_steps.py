@@ -6,15 +6,14 @@ from typing import Callable, Optional, TypeVar
 
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.model.optional_steps import (
-    Account,
     Accounting,
     AccountingQos,
-    ContainerEngine,
     LoginMessage,
     LogRotation,
     NodeExporter,
     OptionalSteps,
     OutsideDatabase,
+    SlurmAccount,
     SshBetweenNodes,
 )
 
@@ -31,8 +30,6 @@ def decode_steps(kit: Section) -> OptionalSteps:
         ssh_between_nodes=_written(
             section, "ssh_between_nodes", lambda inner: SshBetweenNodes(inner.text("mount", ""))
         ),
-        docker=_written(section, "docker", _docker),
-        podman=_written(section, "podman", lambda inner: ContainerEngine(inner.text("directory", ""))),
         node_exporter=_written(section, "node_exporter", lambda inner: NodeExporter(inner.text("listen", ":9100"))),
     )
     section.close()
@@ -51,10 +48,6 @@ def _written(section: Section, key: str, decode: Callable[[Section], T]) -> Opti
 def _log_rotation(section: Section) -> LogRotation:
     default = LogRotation()
     return LogRotation(section.text("size", default.size), section.integer("keep", default.keep))
-
-
-def _docker(section: Section) -> ContainerEngine:
-    return ContainerEngine(section.text("directory", ""), section.texts("users", ()))
 
 
 def _accounting(section: Section) -> Accounting:
@@ -77,12 +70,12 @@ def _database(section: Section) -> OutsideDatabase:
     )
 
 
-def _account(section: Section) -> Account:
-    account = Account(
+def _account(section: Section) -> SlurmAccount:
+    account = SlurmAccount(
         section.text("name"),
         section.texts("users", ()),
-        section.text("parent", Account.parent),
-        section.integer("fairshare", Account.fairshare),
+        section.text("parent", SlurmAccount.parent),
+        section.integer("fairshare", SlurmAccount.fairshare),
         section.texts("qos", ()),
     )
     section.close()

@@ -16,9 +16,6 @@ CLIENTS: Dict[str, str] = {
     "mariadb": "mariadb-server",
     "slurmdbd": "slurmdbd",
     "logrotate": "logrotate",
-    "docker": "docker.io",
-    "docker-ce": "docker-ce",
-    "podman": "podman",
     "node-exporter": "prometheus-node-exporter",
 }
 """Client -> its own package; Lustre's has the release of the kernel behind it that it is built for. What is no client

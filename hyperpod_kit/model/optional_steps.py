@@ -50,7 +50,7 @@ class AccountingQos:
 
 
 @dataclass(frozen=True)
-class Account:
+class SlurmAccount:
     """An account of Slurm's. `qos`: what its users may ask for, the first is what they get; all of them when empty."""
 
     name: str
@@ -65,7 +65,7 @@ class Accounting:
     """slurmdbd on the controller. `database`: None for a MariaDB beside it; `enforce`: of ENFORCED."""
 
     database: Optional[OutsideDatabase] = None
-    accounts: Tuple[Account, ...] = ()
+    accounts: Tuple[SlurmAccount, ...] = ()
     qos: Tuple[AccountingQos, ...] = ()
     enforce: Tuple[str, ...] = ()
     preempt_mode: str = "requeue"
@@ -99,15 +99,6 @@ class SshBetweenNodes:
 
 
 @dataclass(frozen=True)
-class ContainerEngine:
-    """Docker or podman. `directory`: where images and containers lie, "" for the engine's own place; `users`: who may
-    give orders to Docker's daemon, which makes each of them root."""
-
-    directory: str = ""
-    users: Tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
 class NodeExporter:
     """Prometheus' exporter of the node. `listen`: address and port, of all addresses without one."""
 
@@ -122,8 +113,6 @@ class OptionalSteps:
     log_rotation: Optional[LogRotation] = None
     login_message: Optional[LoginMessage] = None
     ssh_between_nodes: Optional[SshBetweenNodes] = None
-    docker: Optional[ContainerEngine] = None
-    podman: Optional[ContainerEngine] = None
     node_exporter: Optional[NodeExporter] = None
 
     @property
@@ -150,7 +139,7 @@ def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
         inner = dict(raw["accounting"])
         database = inner["database"]
         inner["database"] = None if database is None else OutsideDatabase(**database)
-        inner["accounts"] = tuple(Account(**_tuples(one)) for one in inner["accounts"])
+        inner["accounts"] = tuple(SlurmAccount(**_tuples(one)) for one in inner["accounts"])
         inner["qos"] = tuple(AccountingQos(**_tuples(one)) for one in inner["qos"])
         made["accounting"] = Accounting(**_tuples(inner))
     return OptionalSteps(**made)
@@ -164,7 +153,5 @@ _MADE: Dict[str, Any] = {
     "log_rotation": LogRotation,
     "login_message": LoginMessage,
     "ssh_between_nodes": SshBetweenNodes,
-    "docker": ContainerEngine,
-    "podman": ContainerEngine,
     "node_exporter": NodeExporter,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Iterator
 
+from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, PREEMPT_MODES
@@ -48,19 +49,21 @@ def accounts(settings: Settings) -> Iterator[Finding]:
     known_qos = {BUILT_IN_QOS, *(one.name for one in asked.qos)}
     users = {LOGIN_USER, "root", *(user.name for user in settings.users)}
     parents = {one.name: one.parent for one in asked.accounts}
+    circle = ""
     for index, one in enumerate(asked.accounts):
         at = f"{ACCOUNTING}.accounts[{index}]"
         if one.name in names[:index] or one.name == "root":
-            yield Finding("HPK-O020", f"{at}.name", f"there is an account `{one.name}` already", "Rename one of them")
+            yield _twice(at, "an account", one.name)
         if one.parent != "root" and one.parent not in names:
             yield _unknown(f"{at}.parent", "account", one.parent, ["root", *names])
-        elif _in_a_circle(one.name, parents):
-            yield Finding("HPK-O020", f"{at}.parent", f"`{one.name}` is below itself", "Let one of them belong to root")
+        elif one.parent != "root" and not circle and _in_a_circle(one.name, parents):
+            circle = one.name
+            yield Finding("HPK-O029", f"{at}.parent", f"`{one.name}` is below itself", "Let one of them belong to root")
         for number, name in enumerate(one.qos):
             if name not in known_qos:
                 yield _unknown(f"{at}.qos[{number}]", "QOS", name, sorted(known_qos))
         for number, name in enumerate(one.users):
-            if name not in users:
+            if name not in users and fits(f"{ACCOUNTING}.accounts[].users", name):
                 yield Finding(
                     "HPK-O021",
                     f"{at}.users[{number}]",
@@ -69,7 +72,7 @@ def accounts(settings: Settings) -> Iterator[Finding]:
                     INFO,
                 )
         if not 0 <= one.fairshare <= 2**31 - 1:
-            yield Finding("HPK-O022", f"{at}.fairshare", f"{one.fairshare}", "Use 0 to 2147483647")
+            yield _number(f"{at}.fairshare", one.fairshare, "0 to 2147483647")
 
 
 def qos(settings: Settings) -> Iterator[Finding]:
@@ -81,7 +84,7 @@ def qos(settings: Settings) -> Iterator[Finding]:
     for index, one in enumerate(asked.qos):
         at = f"{ACCOUNTING}.qos[{index}]"
         if one.name in names[:index]:
-            yield Finding("HPK-O020", f"{at}.name", f"there is a QOS `{one.name}` already", "Rename one of them")
+            yield _twice(at, "a QOS", one.name)
         for number, name in enumerate(one.preempts):
             if name not in (BUILT_IN_QOS, *names) or name == one.name:
                 yield _unknown(
@@ -101,7 +104,7 @@ def qos(settings: Settings) -> Iterator[Finding]:
                     "Write a number, a time like 1-00:00:00, or resources like cpu=64,gres/gpu=8",
                 )
         if not 0 <= one.priority <= 2**31 - 1:
-            yield Finding("HPK-O022", f"{at}.priority", f"{one.priority}", "Use 0 to 2147483647")
+            yield _number(f"{at}.priority", one.priority, "0 to 2147483647")
     for index, name in enumerate(asked.enforce):
         if name not in ENFORCED:
             yield _unknown(f"{ACCOUNTING}.enforce[{index}]", "word of AccountingStorageEnforce", name, list(ENFORCED))
@@ -149,17 +152,17 @@ def database(settings: Settings) -> Iterator[Finding]:
             'Add it to hyperpod_kit.secrets with "roles": ["controller"] and no owner',
         )
     if not 1 <= asked.database.port <= 65535:
-        yield Finding("HPK-O022", f"{ACCOUNTING}.database.port", f"{asked.database.port}", "Use 1 to 65535")
+        yield _number(f"{ACCOUNTING}.database.port", asked.database.port, "1 to 65535")
 
 
 def numbers(settings: Settings) -> Iterator[Finding]:
     """Numbers that there are."""
     steps = settings.steps
     if steps.log_rotation is not None and not 1 <= steps.log_rotation.keep <= 1000:
-        yield Finding("HPK-O022", f"{AT}.log_rotation.keep", f"{steps.log_rotation.keep}", "Use 1 to 1000")
+        yield _number(f"{AT}.log_rotation.keep", steps.log_rotation.keep, "1 to 1000")
     port = steps.node_exporter.listen.rpartition(":")[2] if steps.node_exporter is not None else ""
     if steps.node_exporter is not None and re.fullmatch(r"[0-9]{1,6}", port) and int(port) > 65535:
-        yield Finding("HPK-O022", f"{AT}.node_exporter.listen", steps.node_exporter.listen, "Use a port up to 65535")
+        yield _number(f"{AT}.node_exporter.listen", int(port), "a port up to 65535")
 
 
 def host_keys(settings: Settings) -> Iterator[Finding]:
@@ -179,6 +182,14 @@ def host_keys(settings: Settings) -> Iterator[Finding]:
             f"nodes cannot find each other's host keys: {why}",
             "Name a required Lustre, OpenZFS or EFS mount that every group has, or remove the key",
         )
+
+
+def _twice(at: str, what: str, name: str) -> Finding:
+    return Finding("HPK-O020", f"{at}.name", f"there is {what} `{name}` already", "Rename one of them")
+
+
+def _number(at: str, value: int, good: str) -> Finding:
+    return Finding("HPK-O022", at, f"{value} is out of range", f"Use {good}")
 
 
 def _unknown(at: str, what: str, name: str, known: list[str]) -> Finding:

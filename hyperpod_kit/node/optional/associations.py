@@ -16,7 +16,7 @@ from dataclasses import asdict
 from typing import Dict, List, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.model.optional_steps import LIMITS, Account, Accounting
+from hyperpod_kit.model.optional_steps import LIMITS, Accounting, SlurmAccount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.slurm.controller import slurm_conf
@@ -31,11 +31,11 @@ SECONDS = 60.0
 BUILT_IN_QOS = "normal"
 
 
-def accounts_of(node: Node, asked: Accounting) -> Tuple[Account, ...]:
+def accounts_of(node: Node, asked: Accounting) -> Tuple[SlurmAccount, ...]:
     """The accounts of the configuration, parents first; one for everybody where it names none."""
     if not asked.accounts:
-        return (Account(EVERYBODY, (LOGIN_USER, *(user.name for user in node.config.users))),)
-    found: List[Account] = []
+        return (SlurmAccount(EVERYBODY, (LOGIN_USER, *(user.name for user in node.config.users))),)
+    found: List[SlurmAccount] = []
     left = list(asked.accounts)
     while left:
         ready = [one for one in left if one.parent == "root" or any(one.parent == made.name for made in found)]

@@ -18,8 +18,9 @@ from typing import Optional
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import write_if_different
+from hyperpod_kit.node.files import remove_partials, write_if_different
 from hyperpod_kit.node.slurm import state
+from hyperpod_kit.system import atomic_file
 
 EVERY = 600.0
 DUMP = (
@@ -89,11 +90,7 @@ def fetch(node: Node) -> Optional[str]:
 
 
 def _copy(source: str, target: str) -> None:
-    """Whole or not at all."""
-    partial = f"{target}.partial"
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(source, "rb") as reading, open(handle, "wb") as writing:
+    """Whole or not at all; what a process that was killed has left goes first."""
+    remove_partials(os.path.dirname(target), os.path.basename(target))
+    with open(source, "rb") as reading, atomic_file.replacing(target, 0o600, durable=True) as writing:
         shutil.copyfileobj(reading, writing, 1 << 20)
-        writing.flush()
-        os.fsync(writing.fileno())
-    os.replace(partial, target)

@@ -17,6 +17,7 @@ import re
 import socket
 from typing import Any, Dict, List, Sequence
 
+from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
@@ -35,21 +36,29 @@ NOTE = "ssh-between-nodes"
 
 
 def own_lines(node: Node) -> List[str]:
-    """`name,name,address type key` of each host key of this node."""
+    """`name,name,address type key` of each host key of this node. Raises NodeError when it has none."""
     names = [node.facts.node, node.facts.address]
     with contextlib.suppress(OSError):
         # As ssh signs: with the name that the node's address has, where it has one.
         names.append(socket.gethostbyaddr(node.facts.address)[0])
     who = ",".join(dict.fromkeys(name.lower() for name in names if re.fullmatch(r"[A-Za-z0-9._:-]{1,255}", name)))
+    return [f"{who} {key}" for key in _public_keys(node).values()]
+
+
+def _public_keys(node: Node) -> Dict[str, str]:
+    """Path of a host key -> type and key. The key itself is asked: a file beside it may be another key's, or not be
+    there. Raises NodeError when there is none."""
     folder = node.paths.real("/etc/ssh")
-    keys = sorted(name for name in os.listdir(folder) if re.fullmatch(r"ssh_host_[a-z0-9]+_key\.pub", name))
-    lines = []
-    for name in keys:
-        words = (read_text(f"{folder}/{name}") or "").split()
-        line = f"{who} {' '.join(words[:2])}"
-        if LINE.fullmatch(line):
-            lines.append(line)
-    return lines
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    found = {}
+    for name in sorted(name for name in names if re.fullmatch(r"ssh_host_[a-z0-9]+_key", name)):
+        said = node.runner.run(["ssh-keygen", "-y", "-f", f"{folder}/{name}"], timeout=20, check=False).stdout
+        key = " ".join(said.split()[:2])
+        if LINE.fullmatch(f"{node.facts.node} {key}"):
+            found[f"{folder}/{name}"] = key
+    if not found:
+        raise NodeError(f"{folder} has no host key", hint="ssh-keygen -A; systemctl restart ssh")
+    return found
 
 
 def is_published(node: Node) -> bool:
@@ -59,6 +68,9 @@ def is_published(node: Node) -> bool:
 
 def publish(node: Node, mount: Mount) -> bool:
     """Put this node's host keys where the others find them; True when they were not there. Raises NodeError."""
+    for path, key in _public_keys(node).items():
+        if not os.path.exists(f"{path}.pub"):
+            write_if_different(f"{path}.pub", f"{key}\n")  # ssh offers no host key whose public half it does not find
     lines = own_lines(node)
     text = "\n".join(lines) + "\n"
     place = _place(node, mount)

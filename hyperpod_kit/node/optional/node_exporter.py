@@ -30,6 +30,8 @@ DROP_IN = """\
 ExecStart=
 ExecStart={program} --web.listen-address={listen} --collector.textfile.directory={directory}
 """
+NODE_STATES, JOB_STATES = ("allocated", "down", "drained", "idle", "mixed"), ("pending", "running")
+"""Said when there is none, too: an alarm on a metric that is not there never rings."""
 SLURM_METRICS = "hyperpod_kit_slurm.prom"
 
 
@@ -102,12 +104,12 @@ def write_slurm_metrics(node: Node) -> None:
     nodes = _counted(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
     jobs = _counted(node, [f"{bin_}/squeue", "--noheader", "--format", "%i %T"], unique=False)
     lines: List[str] = []
-    for name, what, found in (("nodes", "Nodes", nodes), ("jobs", "Jobs", jobs)):
+    for name, what, found, always in (("nodes", "Nodes", nodes, NODE_STATES), ("jobs", "Jobs", jobs, JOB_STATES)):
         lines += [
             f"# HELP hyperpod_kit_slurm_{name} {what} in each state, as Slurm says.",
             f"# TYPE hyperpod_kit_slurm_{name} gauge",
         ]
-        lines += [f'hyperpod_kit_slurm_{name}{{state="{state}"}} {found[state]}' for state in sorted(found)]
+        lines += [f'hyperpod_kit_slurm_{name}{{state="{state}"}} {found[state]}' for state in sorted({*found, *always})]
     write_volatile(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
 
 

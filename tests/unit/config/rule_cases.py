@@ -61,16 +61,26 @@ STEPS = "hyperpod_kit.steps"
 ACCOUNTS = f"{STEPS}.accounting"
 
 
+OWN_DISK = kit(slurm={"state": "own-disk"})
+TYPO = {"name": "a", "limits": {"max_wal": "1"}}
+
+
 def step(**steps: Any) -> Change:
     return kit(steps=steps)
 
 
 def accounting(*accounts: Any, **fields: Any) -> Change:
+    secrets = kit(secrets=[{"name": "db", "arn": SECRET["arn"]}]) if "database" in fields else kit()
+    return both(secrets, _accounting(*accounts, **fields))
+
+
+def _accounting(*accounts: Any, **fields: Any) -> Change:
     return step(accounting={**fields, **({"accounts": list(accounts)} if accounts else {})})
 
 
 STATE = "hyperpod_kit.slurm.state"
 NO_FSX = both(lambda values: values.pop("fsx_dns_name"), lambda values: values.pop("fsx_mountname"))
+AMI_ONLY = both(cluster(lifecycle_mode="ami_only"), OWN_DISK, kit(mounts=[]), NO_FSX)
 INIT = cluster(lifecycle_mode="on_init_complete")
 CONTINUOUS = cluster(lifecycle_mode="on_init_complete", node_provisioning_mode="Continuous")
 DATABASE = {
@@ -319,21 +329,24 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O015", f"{ACCOUNTS}.accounts[0].users[0]", accounting({"name": "a", "users": ["Ann"]})),
     ("HPK-O016", f"{STEPS}.log_rotation.size", step(log_rotation={"size": "50 MB"})),
     ("HPK-O017", f"{STEPS}.node_exporter.listen", step(node_exporter={"listen": "9100"})),
-    ("HPK-O018", f"{STEPS}.login_message", both(cluster(lifecycle_mode="ami_only"), step(login_message={}))),
+    (
+        "HPK-O018",
+        f"{STEPS}.login_message",
+        both(cluster(lifecycle_mode="ami_only"), OWN_DISK, kit(mounts=[]), NO_FSX, step(login_message={})),
+    ),
     (
         "HPK-O019",
         ACCOUNTS,
         both(
-            cluster(
-                lifecycle_mode="on_init_complete", accounting_database={"endpoint": "db", "secret_arn": SECRET["arn"]}
-            ),
+            CONTINUOUS,
+            cluster(accounting_database=DATABASE),
             accounting(),
         ),
     ),
     ("HPK-O020", f"{ACCOUNTS}.accounts[1].name", accounting({"name": "a"}, {"name": "a"})),
     ("HPK-O020", f"{ACCOUNTS}.accounts[0].name", accounting({"name": "root"})),
     (
-        "HPK-O020",
+        "HPK-O029",
         f"{ACCOUNTS}.accounts[0].parent",
         accounting({"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}),
     ),
@@ -345,7 +358,11 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O023", f"{ACCOUNTS}.accounts[0].parent", accounting({"name": "a", "parent": "b"})),
     ("HPK-O023", f"{ACCOUNTS}.accounts[0].qos[0]", accounting({"name": "a", "qos": ["fast"]})),
     ("HPK-O023", f"{ACCOUNTS}.qos[0].preempts[0]", accounting(qos=[{"name": "a", "preempts": ["a"]}])),
-    ("HPK-O023", f"{ACCOUNTS}.qos[0].limits.max_wal", accounting(qos=[{"name": "a", "limits": {"max_wal": "1"}}])),
+    (
+        "HPK-O023",
+        f"{ACCOUNTS}.qos[0].limits.max_wal",
+        accounting(enforce=["safe"], qos=[TYPO]),
+    ),
     ("HPK-O023", f"{ACCOUNTS}.enforce[0]", accounting(enforce=["all"])),
     ("HPK-O023", f"{ACCOUNTS}.preempt_mode", accounting(preempt_mode="suspend")),
     (
@@ -357,9 +374,9 @@ CASES: list[tuple[str, str, Change]] = [
     (
         "HPK-O026",
         ACCOUNTS,
-        both(accounting(), lambda values: values["hyperpod_kit"].update(slurm={"state": "own-disk"})),
+        both(accounting(), OWN_DISK),
     ),
-    ("HPK-O027", f"{ACCOUNTS}.database.secret", accounting(database={"host": "db", "secret": "db"})),
+    ("HPK-O027", f"{ACCOUNTS}.database.secret", accounting(database={"host": "db", "secret": "sql"})),
     ("HPK-O028", f"{STEPS}.ssh_between_nodes.mount", step(ssh_between_nodes={"mount": "data"})),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),

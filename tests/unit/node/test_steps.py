@@ -54,6 +54,7 @@ ORDER = [
     "slurm-hooks",
     "slurm-controller",
     "slurm-worker",
+    "switched-off",
 ]
 
 
@@ -65,7 +66,7 @@ ORDER = [
         ("login", "on_create", "mount:data slurm-hooks slurm-controller"),
         ("controller", "on_init_complete", "mount:data slurm-controller slurm-worker"),
         # Run by hand, where HyperPod runs nothing: Slurm stays HyperPod's.
-        ("controller", "ami_only", "mount:data spank-plugin slurm-hooks slurm-controller slurm-worker"),
+        ("controller", "ami_only", "mount:data spank-plugin slurm-hooks slurm-controller slurm-worker switched-off"),
         ("compute", "on_init_complete", "slurm-hooks slurm-controller slurm-worker"),
     ],
 )
@@ -73,7 +74,7 @@ def test_plan(role: str, mode: str, left_out: str) -> None:
     planned = plan(STEPS, CONFIG, role, "g", mode)
     assert [step.name for step in planned] == [title for title in ORDER if title not in left_out.split()]
     optional = {step.name for step in planned if not step.required}
-    assert {"names", "containers", "logind", "spank-plugin", "mount:fsx"} >= optional
+    assert {"names", "containers", "logind", "spank-plugin", "mount:fsx", "switched-off"} >= optional
 
 
 def test_the_task_prolog_of_an_earlier_bundle_goes() -> None:

@@ -114,7 +114,8 @@ def init(
             answers = _interview(found.values, answers)
         values = starter.fill(found.values, answers)
         if earlier:
-            starter.keep(values, earlier)
+            for note in starter.keep(values, earlier):
+                say(f"not carried over: {note}")
     starter.write(config, values, force=force)
     _report(config)
 

@@ -22,6 +22,7 @@ PARAMETERS = "provisioning_parameters.json"
 READ = (FLAGS_FILE, USERS_FILE)
 """Files whose contents say something; of the others the names do."""
 
+STEPS = "hyperpod_kit.steps"
 _DONE: Mapping[str, str] = {
     "on_create.sh": "the bundle's own script",
     AWS_MAIN: "the bundle's own steps",
@@ -36,16 +37,23 @@ _DONE: Mapping[str, str] = {
     USERS_FILE: "hyperpod_kit.users",
     "shared_users_sample.txt": "an example, no more",
     "hotfix/hold-lustre-client.sh": "the step `clients`",
-    "setup_rds_accounting.sh": "hyperpod_kit.cluster.accounting_database, where HyperPod sets Slurm up",
+    "setup_mariadb_accounting.sh": f"{STEPS}.accounting",
+    "utils/enable_slurm_log_rotation.sh": f"{STEPS}.log_rotation",
+    "setup_rds_accounting.sh": f"{STEPS}.accounting.database",
+    "setup_user_associations.sh": f"{STEPS}.accounting.accounts",
+    "utils/gen-keypair-ubuntu.sh": f"{STEPS}.ssh_between_nodes",
+    "utils/ssh-to-compute.sh": f"{STEPS}.ssh_between_nodes",
+    "utils/motd.sh": f"{STEPS}.login_message",
+    "utils/motd.txt": f"{STEPS}.login_message",
+    "observability/install_node_exporter.sh": f"{STEPS}.node_exporter",
+    "observability/install_slurm_exporter.sh": f"{STEPS}.node_exporter, on the controller",
 }
 _LOST: Mapping[str, str] = {
-    "utils/motd.sh": "it is told the addresses of the heads, which a bundle does not know",
     "multi_headnode_setup/": "clusters with several controllers are not supported",
     "observability/": "it is started in its own directory: call it from a script of yours",
 }
 _PARTS = {
     "utils/enroot.conf": "utils/install_enroot_pyxis.sh",
-    "utils/motd.txt": "utils/motd.sh",
     "hotfix/": "apply_hotfix.sh",
 }
 """What a script of the set uses; it goes where that goes."""
@@ -78,34 +86,51 @@ class _Known:
             yield {**entry, "timeout": self.timeout}
 
 
+_OFF = ("enable_observability",)
+"""Switches that are off where config.py does not say."""
 _CONTAINERS = "enable_docker_enroot_pyxis"
 _KEPT = (
     _Known("ansible", "utils/install_ansible.sh", BEFORE_MOUNTS, timeout=180),
     _Known("hotfix", "apply_hotfix.sh", BEFORE_MOUNTS, told_role=True, timeout=180),
-    _Known("accounting", "setup_mariadb_accounting.sh", AFTER_MOUNTS, (Role.CONTROLLER,), timeout=180),
     _Known("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",)),
-    _Known("associations", "setup_user_associations.sh", roles=(Role.CONTROLLER,)),
-    _Known("keys", "utils/gen-keypair-ubuntu.sh"),
-    _Known("ssh-to-compute", "utils/ssh-to-compute.sh"),
     _Known("docker", "utils/install_docker.sh", flag=_CONTAINERS, timeout=300),
     _Known("enroot", "utils/install_enroot_pyxis.sh", told_role=True, flag=_CONTAINERS, timeout=300),
     _Known("neuron", "utils/update_neuron_sdk.sh", roles=(Role.COMPUTE,), flag="enable_update_neuron_sdk", timeout=300),
     _Known("sssd", "setup_sssd.py", arguments=("--node-type",), told_role=True, flag="enable_sssd", timeout=180),
     _Known("plugstack", "utils/slurm_fix_plugstackconf.sh", flag="enable_pam_slurm_adopt"),
     _Known("pam", "utils/pam_adopt_cgroup_wheel.sh", flag="enable_pam_slurm_adopt", timeout=180),
-    _Known("log-rotation", "utils/enable_slurm_log_rotation.sh", flag="enable_slurm_log_rotation"),
 )
 """In the order in which AWS's lifecycle_script.py starts them."""
 
 
 @dataclass(frozen=True)
+class _Step:
+    """An optional step of ours that does what a script of AWS's set did, where config.py has not turned it off."""
+
+    key: str
+    run: str
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    flag: str = ""
+
+
+_STEPS = (
+    _Step("accounting", "setup_mariadb_accounting.sh"),
+    _Step("log_rotation", "utils/enable_slurm_log_rotation.sh", {"keep": 2}, "enable_slurm_log_rotation"),
+    _Step("login_message", "utils/motd.sh"),
+    _Step("ssh_between_nodes", "utils/ssh-to-compute.sh"),
+    _Step("node_exporter", "observability/install_node_exporter.sh", flag="enable_observability"),
+)
+
+
+@dataclass(frozen=True)
 class EarlierScripts:
-    """`lines`: one for each file; `scripts`, `users`: entries of the configuration; `notes`: what they do not say."""
+    """`lines`: one for each file; `scripts`, `users`, `steps`: of the configuration; `notes`: what they do not say."""
 
     lines: tuple[str, ...]
     scripts: tuple[dict[str, Any], ...] = ()
     users: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = field(default=())
+    steps: Mapping[str, Any] = field(default_factory=dict)
 
 
 def survey(
@@ -128,10 +153,16 @@ def survey(
         if one.run in places and flags.get(one.flag, True) and kept_at is not None:
             scripts += one.entries(kept_at)
     users, notes = _users(contents.get(USERS_FILE, b""))
-    return EarlierScripts(tuple(lines), tuple(scripts), users, notes)
+    steps = {
+        one.key: dict(one.asked) for one in _STEPS if one.run in places and flags.get(one.flag, one.flag not in _OFF)
+    }
+    return EarlierScripts(tuple(lines), tuple(scripts), users, notes, steps)
 
 
 def _fate(place: str, flags: Mapping[str, bool], known: Mapping[str, _Known], kept_at: Optional[str]) -> str:
+    step = next((one for one in _STEPS if one.run == place), None)
+    if step and not flags.get(step.flag, step.flag not in _OFF):
+        return f"not run: {step.flag} is off in {FLAGS_FILE}; here it is {STEPS}.{step.key}"
     if place in _DONE:
         return f"done by {_DONE[place]}"
     part_of = next((whole for part, whole in _PARTS.items() if place == part or _inside(place, part)), "")

@@ -8,9 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.config.answers import CONTROLLER_TYPE, WORKER_TYPE, Answers, default_bucket
+from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.document import YAML
 from hyperpod_kit.config.earlier_scripts import EarlierScripts
 from hyperpod_kit.config.effective import as_yaml
+from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
@@ -63,13 +66,26 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
     return data
 
 
-def keep(values: dict[str, Any], earlier: EarlierScripts) -> None:
-    """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named."""
+def keep(values: dict[str, Any], earlier: EarlierScripts) -> list[str]:
+    """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named.
+
+    Returns what could not be put there, in words: a step that this cluster cannot have.
+    """
     kit = values["hyperpod_kit"]
     if earlier.scripts:
         kit["scripts"] = [*kit.get("scripts", ()), *earlier.scripts]
+    kit["steps"] = {**earlier.steps, **kit.get("steps", {})}
     named = {user["name"] for user in kit.get("users", ())}
     kit["users"] = [*kit.get("users", ()), *(user for user in earlier.users if user["name"] not in named)]
+    settings, _ = decode(values)
+    left_out = []
+    for finding in errors(validate(settings)):
+        key = finding.path.partition("hyperpod_kit.steps.")[2].partition(".")[0]
+        if key in earlier.steps and kit["steps"].pop(key, None) is not None:
+            left_out.append(f"hyperpod_kit.steps.{key}: {finding.message}")
+    if not kit["steps"]:
+        del kit["steps"]
+    return left_out
 
 
 def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> None:

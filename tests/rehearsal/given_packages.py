@@ -26,8 +26,11 @@ def given(client: str, package: str, beside: Path, cache: Path) -> List[Dict[str
         status.write_bytes(subprocess.check_output(["unsquashfs", "-cat", str(node_image), "var/lib/dpkg/status"]))
         options = [f"Dir::State::status={status}", f"Dir::Cache::archives={store}", "Debug::NoLocking=1"]
         subprocess.run(
-            ["apt-get", "-qq", "-y", *(word for option in options for word in ("-o", option))]
-            + ["--no-install-recommends", "--download-only", "install", package],
+            [
+                *("apt-get", "-qq", "-y", "--no-install-recommends", "--download-only"),
+                *(word for option in options for word in ("-o", option)),
+                *("install", package),
+            ],
             check=True,
             timeout=600,
         )

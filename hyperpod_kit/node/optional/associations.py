@@ -28,6 +28,8 @@ EVERYBODY = "users"
 LOGIN_USER = "ubuntu"
 """Of AWS's images."""
 SECONDS = 60.0
+RUNAWAYS = "accounting-runaways"
+"""Noted while slurmdbd may know jobs as running that are not, since its database is one of some minutes ago."""
 BUILT_IN_QOS = "normal"
 
 
@@ -64,6 +66,11 @@ def settle(node: Node, asked: Accounting) -> str:
     said = pending(node, asked)
     write_if_different(node.paths.optional_stamp("accounting"), _stamp(node, asked))
     return f"{said}; {users} users"
+
+
+def end_runaways(node: Node) -> None:
+    """Have slurmdbd end the jobs that it takes for running and slurmctld does not know. Raises NodeError."""
+    _sacctmgr(node, "--immediate", "show", "runawayjobs")
 
 
 def _settle_qos(node: Node, asked: Accounting) -> None:

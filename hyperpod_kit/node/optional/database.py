@@ -12,7 +12,7 @@ from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
-from hyperpod_kit.node.optional import copies
+from hyperpod_kit.node.optional import associations, copies
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
 
@@ -99,6 +99,8 @@ def _fill(node: Node) -> List[str]:
                 f"the copy of Slurm's accounting at {copies.place(node)} cannot be read back: {err.stderr.strip()}",
                 hint="move it away to begin with an empty database",
             ) from err
+        # What ended after the copy was made would be running for ever: slurmctld is asked, once it answers.
+        pending_work.note(node, associations.RUNAWAYS)
     pending_work.settle(node, RESTORING)
     return ["made its database from the last copy" if copy else "made its database, empty"]
 

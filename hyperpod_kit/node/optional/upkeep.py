@@ -12,9 +12,10 @@ from typing import Callable, Dict, List
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.model.states import Role
+from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.locks import held
-from hyperpod_kit.node.optional import copies, host_keys, log_rotation, node_exporter, ssh_between_nodes
+from hyperpod_kit.node.optional import associations, copies, host_keys, log_rotation, node_exporter, ssh_between_nodes
 
 
 def keep_up(node: Node) -> List[str]:
@@ -49,6 +50,9 @@ def _host_keys(node: Node) -> None:
 
 
 def _accounting(node: Node) -> None:
+    if pending_work.is_noted(node, associations.RUNAWAYS) and systemd.is_active(node, "slurmctld.service"):
+        associations.end_runaways(node)
+        pending_work.settle(node, associations.RUNAWAYS)
     if copies.is_due(node):
         copies.make(node)
 

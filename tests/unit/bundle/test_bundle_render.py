@@ -93,6 +93,8 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-memory.service",
             "units/hyperpod-kit-memory.timer",
             "units/hyperpod-kit-flush@.service",
+            "units/hyperpod-kit-upkeep.service",
+            "units/hyperpod-kit-upkeep.timer",
         ]
     )
 

@@ -6,6 +6,8 @@ import pytest
 
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.earlier_scripts import survey
+from hyperpod_kit.config.findings import errors
+from hyperpod_kit.config.starter import keep
 from hyperpod_kit.config.validate import validate
 from tests.property.every_field import document
 
@@ -37,12 +39,15 @@ def test_each_file_of_awss_set_has_a_line() -> None:
     assert fate["mount_fsx.sh"] == "done by hyperpod_kit.mounts, kind lustre"
     assert fate["utils/install_docker.sh"] == "kept as your script `docker`"
     assert fate["setup_sssd.py"] == "not run: enable_sssd is off in config.py"
-    assert fate["utils/motd.sh"].startswith("lost: ")
+    assert fate["utils/motd.sh"] == "done by hyperpod_kit.steps.login_message"
+    assert fate["setup_mariadb_accounting.sh"] == "done by hyperpod_kit.steps.accounting"
     assert fate["utils/enroot.conf"] == "goes with utils/install_enroot_pyxis.sh"
     assert {line.split(" ")[0] for line in fate.values()} == {"done", "kept", "not", "lost:", "goes"}
     names = [script["name"] for script in found.scripts]
     assert names[:4] == ["ansible", "hotfix-controller", "hotfix-login", "hotfix-compute"]
-    assert {"docker", "enroot-compute", "accounting", "log-rotation"} < set(names)
+    assert {"docker", "enroot-compute"} < set(names) and not {"accounting", "log-rotation", "keys"} & set(names)
+    on = {"accounting": {}, "log_rotation": {"keep": 2}, "login_message": {}, "ssh_between_nodes": {}}
+    assert found.steps == on, "what AWS's config.py has on, and our exporter in place of none"
     assert not {"sssd-compute", "pam", "neuron"} & set(names)
 
 
@@ -53,6 +58,24 @@ def test_what_is_kept_is_a_configuration() -> None:
     found = [*findings, *validate(settings)]
     assert [one.code for one in found if one.path.startswith("hyperpod_kit.scripts")] == ["HPK-O009"], "time, a warning"
     assert [script.script.roles for script in settings.scripts if script.script.name == "enroot-login"] == [("login",)]
+
+
+def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
+    earlier = survey([*AWS, "observability/install_node_exporter.sh"], {"config.py": b""}, "earlier")
+    values = document()
+    del values["hyperpod_kit"]["steps"]
+    assert keep(values, earlier) == [] and set(values["hyperpod_kit"]["steps"]) == set(earlier.steps)
+    settings, _ = decode(values)
+    assert [one for one in errors(validate(settings)) if "steps" in one.path] == []
+    bare = document()
+    bare["hyperpod_kit"].update(mounts=[], homes=None)
+    for key in ("steps", "slurm"):
+        bare["hyperpod_kit"].pop(key, None)
+    for key in ("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "bucketname"):
+        bare.pop(key)
+    [left_out] = keep(bare, earlier)
+    assert left_out.startswith("hyperpod_kit.steps.ssh_between_nodes: nodes cannot find each other's host keys")
+    assert "ssh_between_nodes" not in bare["hyperpod_kit"]["steps"]
 
 
 def test_without_a_directory_they_are_lost_and_it_is_said() -> None:

@@ -58,7 +58,9 @@ class Site:
         return self.driver.on(node or self.head, words, check=False, timeout=300).strip()
 
     def records(self, more: str = "") -> List[List[str]]:
-        said = self.on(f"sacct {more} --allusers --allocations --noheader --parsable2 --format jobid,user,account,qos,state")
+        said = self.on(
+            f"sacct {more} --allusers --allocations --noheader --parsable2 --format jobid,user,account,qos,state"
+        )
         return [line.split("|") for line in said.splitlines()]
 
     def submit(self, options: str, command: str = "sleep 300") -> str:

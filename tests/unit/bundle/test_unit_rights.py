@@ -25,6 +25,7 @@ ALLOWED = {
     "sweep": (BAR, ""),
     "memory": (4.2, "It becomes each user in turn and writes wherever that user's checkpoints are"),
     "flush@": (4.2, "It becomes the user whose captures it saves and writes wherever that user's checkpoints are"),
+    "upkeep": (4.3, "It starts logrotate, mariadb-dump and sacctmgr, and writes to logs that belong to others"),
     "s3": (4.6, "The daemon mounts for the host, and talks to S3"),
     "mount": (6.5, HELPER),
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.quota.limits import QuotaUsed
@@ -147,42 +148,76 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
 
 
 @quota.command("stop")
-@click.argument("file_system_id")
-@click.argument("access_points", nargs=-1, required=True, metavar="ACCESS-POINT-ID…")
+@click.argument("place", metavar="FS-ID|s3://BUCKET/PREFIX/")
+@click.argument("access_points", nargs=-1, metavar="[ACCESS-POINT-ID…]")
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
 @click.option("--dry-run", is_flag=True, help="Say who would be stopped.")
 @json_option
-def stop(
-    file_system_id: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
-) -> int:
-    """Keep access points of EFS from writing, by the file system's policy.
+def stop(place: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
+    """Keep access points of EFS from writing, or everybody from putting objects below a prefix of a bucket.
 
-    EFS has no limits of directories. Who is stopped cannot delete either: an admin does that through another access
-    point. Statements of others stay as they are.
+    Neither EFS nor S3 has limits of directories: it is done by the policy of the file system or of the bucket. Who is
+    stopped on EFS cannot delete either: an admin does that through another access point. Objects can still be deleted.
+    Statements of others stay as they are.
 
     \b
     Examples:
       hyperpod-kit storage quota stop fs-0123456789abcdef0 fsap-0123456789abcdef0
+      hyperpod-kit storage quota stop s3://my-bucket/checkpoints/alice/ --dry-run
     """
-    return _efs(file_system_id, access_points, (), region, dry_run, as_json)
+    if _is_prefix(place, access_points):
+        return _s3(place, True, region, dry_run, as_json)
+    return _efs(place, access_points, (), region, dry_run, as_json)
 
 
 @quota.command("resume")
-@click.argument("file_system_id")
-@click.argument("access_points", nargs=-1, required=True, metavar="ACCESS-POINT-ID…")
+@click.argument("place", metavar="FS-ID|s3://BUCKET/PREFIX/")
+@click.argument("access_points", nargs=-1, metavar="[ACCESS-POINT-ID…]")
 @click.option("--region", help="AWS region; default: AWS_DEFAULT_REGION.")
 @click.option("--dry-run", is_flag=True, help="Say who would be let go.")
 @json_option
-def resume(
-    file_system_id: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool
-) -> int:
-    """Let access points write again that `stop` has stopped.
+def resume(place: str, access_points: tuple[str, ...], region: Optional[str], dry_run: bool, as_json: bool) -> int:
+    """Let go again what `stop` has stopped.
 
     \b
     Examples:
       hyperpod-kit storage quota resume fs-0123456789abcdef0 fsap-0123456789abcdef0
+      hyperpod-kit storage quota resume s3://my-bucket/checkpoints/alice/
     """
-    return _efs(file_system_id, (), access_points, region, dry_run, as_json)
+    if _is_prefix(place, access_points):
+        return _s3(place, False, region, dry_run, as_json)
+    return _efs(place, (), access_points, region, dry_run, as_json)
+
+
+def _is_prefix(place: str, access_points: tuple[str, ...]) -> bool:
+    """Whether it is of a bucket. Raises UsageError."""
+    prefix = place.startswith("s3://")
+    if prefix == bool(access_points):
+        raise UsageError(
+            f"{place}: {'a prefix has no access points' if prefix else 'which access points?'}",
+            hint="FS-ID ACCESS-POINT-ID…, or s3://BUCKET/PREFIX/",
+        )
+    return prefix
+
+
+def _s3(place: str, stop: bool, region: Optional[str], dry_run: bool, as_json: bool) -> int:
+    from hyperpod_kit.aws.bucket_policy import BucketPolicies
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.storage.quota import s3_stop
+
+    bucket, prefix = s3_stop.split(place)
+    policies = BucketPolicies(region)
+    if dry_run:
+        arn = policies.arn(bucket, f"{prefix}*")
+        now = set(s3_stop.stopped(policies.policy(bucket)))
+        after = sorted(now | {arn} if stop else now - {arn})
+    else:
+        after = s3_stop.change(policies, bucket, **{"stop" if stop else "resume": [prefix]})
+    if as_json:
+        data({"bucket": bucket, "dry_run": dry_run, "stopped": after})
+    else:
+        out(f"s3://{bucket}: {'would be ' if dry_run else ''}stopped: {', '.join(after) or 'nothing'}")
+    return 0
 
 
 def _efs(

@@ -1,4 +1,4 @@
-"""A btrfs file system in a file, where this machine can have one."""
+"""A btrfs file system in a file, where this machine can have one; an account on moto."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Iterator, List, NamedTuple
 
 import pytest
+from moto import mock_aws
 
+from tests.support.aws import as_client
 from tests.unit.checkpoint.conftest import capture
 
 __all__ = ["capture"]
@@ -115,3 +117,11 @@ def mails() -> Iterator[MailServer]:
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    as_client(monkeypatch)
+    with mock_aws():
+        yield

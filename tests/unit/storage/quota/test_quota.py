@@ -6,13 +6,12 @@ import errno
 import json
 import os
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any
 
 import boto3
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moto import mock_aws
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import HyperpodKitError, UsageError
@@ -21,7 +20,6 @@ from hyperpod_kit.storage.quota import crossings, efs_stop, lustre, sinks
 from hyperpod_kit.storage.quota.backends import backend_of
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.system import quota_note
-from tests.support.aws import as_client
 from tests.support.runner import RecordingRunner
 
 # As `lfs` 2.15 prints them; written by hand after Lustre's documentation, recorded nowhere: no Lustre runs here.
@@ -145,14 +143,6 @@ def test_configurations_that_mean_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text(text)
     with pytest.raises(UsageError):
         checking.load(tmp_path / "f")
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    as_client(monkeypatch)
-    with mock_aws():
-        yield
 
 
 def test_a_topic_and_a_metric_get_it(aws: None) -> None:

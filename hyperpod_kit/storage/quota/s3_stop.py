@@ -1,0 +1,86 @@
+"""S3 has no limit of a prefix. What it has is a policy: below a prefix in our one statement nobody can put an object.
+
+Deleting stays allowed, so that who is stopped can make room; parts of uploads are puts too.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Iterable, Protocol
+
+from hyperpod_kit.storage.quota.efs_stop import SID, TRIES
+from hyperpod_kit.storage.quota.limits import QuotaError
+
+LARGEST = 20_480
+"""Bytes of a bucket's policy, which AWS allows."""
+
+
+class BucketPolicyOwner(Protocol):
+    """The calls of aws/bucket_policy.py that are needed."""
+
+    def arn(self, bucket: str, key: str) -> str: ...
+
+    def policy(self, bucket: str) -> dict[str, Any] | None: ...
+
+    def put_policy(self, bucket: str, policy: str) -> None: ...
+
+    def delete_policy(self, bucket: str) -> None: ...
+
+
+def split(place: str) -> tuple[str, str]:
+    """`s3://bucket/prefix/` -> (bucket, prefix). Raises QuotaError for a whole bucket, and for half of a name."""
+    bucket, _, prefix = place.removeprefix("s3://").partition("/")
+    if not place.startswith("s3://") or not bucket or not prefix or any(sign in prefix for sign in "*?$"):
+        raise QuotaError(f"{place} is no prefix of a bucket", hint="s3://BUCKET/PREFIX/, without * ? $")
+    # Without it `alice` would stop `alice2` too.
+    return bucket, prefix.rstrip("/") + "/"
+
+
+def stopped(policy: dict[str, Any] | None) -> list[str]:
+    """ARNs, each with `*` at its end, below which nothing can be put."""
+    for one in (policy or {}).get("Statement", []):
+        if one.get("Sid") == SID:
+            found = one["Resource"]
+            return [found] if isinstance(found, str) else list(found)
+    return []
+
+
+def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+    """The policy with exactly these stopped; statements of others stay as they are, in their places."""
+    names = sorted(set(arns))
+    body = dict(policy or {"Version": "2012-10-17"})
+    found = body.get("Statement", [])
+    others = [one for one in ([found] if isinstance(found, dict) else found) if one.get("Sid") != SID]
+    ours = [{"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names}]
+    return {**body, "Statement": [*others, *(ours if names else [])]}
+
+
+def change(
+    buckets: BucketPolicyOwner, bucket: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
+) -> list[str]:
+    """Stop and let go prefixes; the ARNs that are stopped then. Nothing is put where nothing changes.
+
+    It is read again after it was put, as in efs_stop.py. Raises QuotaError, AwsError, Unreachable.
+    """
+    add = {buckets.arn(bucket, f"{prefix}*") for prefix in stop}
+    remove = {buckets.arn(bucket, f"{prefix}*") for prefix in resume}
+    for _ in range(TRIES):
+        policy = buckets.policy(bucket)
+        wanted = sorted((set(stopped(policy)) | add) - remove)
+        if wanted == sorted(stopped(policy)):
+            return wanted
+        made = with_stopped(policy, wanted)
+        text = json.dumps(made, separators=(",", ":"))
+        if len(text.encode()) > LARGEST:
+            raise QuotaError(
+                f"s3://{bucket}: a policy that stops {len(wanted)} prefixes has {len(text.encode()):,} bytes, and AWS "
+                f"takes {LARGEST:,}",
+                hint="let go those that have made room: hyperpod-kit storage quota resume",
+            )
+        if made["Statement"]:
+            buckets.put_policy(bucket, text)
+        else:
+            buckets.delete_policy(bucket)
+        if sorted(stopped(buckets.policy(bucket))) == wanted:
+            return wanted
+    raise QuotaError(f"s3://{bucket}: somebody else keeps changing its policy; ours did not stay {TRIES} times")

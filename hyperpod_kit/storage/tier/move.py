@@ -7,6 +7,7 @@ other place without a manifest is no checkpoint and is written anew, what has on
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import Iterator
 
 from hyperpod_kit.checkpoint.repository import identity, layout, lease, retention, verify
@@ -18,18 +19,40 @@ from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import TierError
 
 BLOCK = 8 << 20
-LEASE_SECONDS = 6 * 3600.0
+LEASE_SECONDS = 120.0
+"""Of the lease while a move goes on, renewed thrice in that time: a killed one ends so soon after, and lease.GRACE."""
 
 
 def move(source: Store, target: Store, attempt: str, whose: identity.RunIdentity, keep: int) -> bool:
     """Whether bytes were copied; False when an earlier try had done that. Raises TierError, CheckpointError, OSError:
     then it is where it was."""
     # Nobody deletes it while we read it, another of us included.
-    with lease.Lease(source, attempt, LEASE_SECONDS):
+    with _leased(source, attempt):
         copied = copy(source, target, attempt, whose)
     failpoint("tier.copied")
     remove(source, attempt, whose, keep)
     return copied
+
+
+@contextlib.contextmanager
+def _leased(source: Store, attempt: str) -> Iterator[None]:
+    """A lease as long as the body takes, and hardly longer where it is killed."""
+    ended = threading.Event()
+    with lease.Lease(source, attempt, LEASE_SECONDS) as held:
+
+        def renew() -> None:
+            while not ended.wait(LEASE_SECONDS / 3):
+                # A file system that does not take it now is asked again; the last one still counts for a while.
+                with contextlib.suppress(CheckpointError, OSError):
+                    held.renew()
+
+        thread = threading.Thread(target=renew, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
 
 def copy(source: Store, target: Store, attempt: str, whose: identity.RunIdentity) -> bool:

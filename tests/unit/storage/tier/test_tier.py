@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Iterator
 
@@ -25,6 +26,7 @@ from hyperpod_kit.storage.tier import move as moving
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import TierRule
+from tests.support.wait import until
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 ALL = TierRule(older_than=0.0, keep=1)
@@ -169,9 +171,29 @@ def test_killed_and_typed_again(place: Path, killed: str) -> None:
     assert valid(place / "run") | valid(target(place)) == set(names)
     assert names[2] in valid(place / "run")
     for path in (place / "run" / "leases").glob("*"):
-        path.unlink()  # of the killed one; it ends by itself after six hours
+        path.unlink()  # of the killed one; it ends by itself after some minutes
     assert subprocess.run(argv, timeout=60, capture_output=True).returncode == 0
     assert valid(place / "run") == {names[2]} and valid(target(place)) == set(names[:2])
+
+
+def test_the_lease_of_a_move_is_short_and_renewed_for_as_long_as_it_takes(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "LEASE_SECONDS", 0.6)
+    store = PosixStore(str(place / "run"))
+    name = put_checkpoint(store, 1)
+    seen: set[str] = set()
+    with moving._leased(store, name):
+
+        def renewed() -> bool:
+            seen.update(path.name for path in (place / "run" / "leases").glob("*"))
+            return len(seen) >= 3
+
+        until(renewed, what="third lease of one move")
+        assert lease.held(store) == {name}
+        ends = [int(lease._NAME.fullmatch(one).group(2)) for one in seen]  # type: ignore[union-attr]
+        assert max(ends) <= time.time() + 0.6 + 2
+    assert list((place / "run" / "leases").glob("*")) == []
 
 
 class Killed(BaseException):

@@ -5,17 +5,20 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import socket
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from hyperpod_kit.node.file_audit import fanotify
 from hyperpod_kit.node.file_audit.fanotify import Asking, FileEvent, Telling
 from hyperpod_kit.node.file_audit.identity import SeenProcesses
 from hyperpod_kit.system import hash_chain
 
+_TAIL = 1 << 16
+"""Bytes at the end of a log in which its last line is whole: two paths of 4,096 bytes, each byte escaped."""
 TICK = 0.5
 """Seconds between two signs of life."""
 
@@ -34,8 +37,10 @@ class AuditLog:
     def __init__(self, path: str, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._host = socket.gethostname()
-        self._chain, self._number = _end(path)
+        self._chain, self._number, whole = _end(path)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        if not whole:
+            os.write(self._descriptor, b"\n")
 
     def write(self, body: Dict[str, Any]) -> None:
         """One record, at once in the kernel's hands: what is there survives our own death."""
@@ -110,17 +115,19 @@ def _text(path: str) -> str:
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
-def _end(path: str) -> tuple[str, int]:
-    """Digest and number of the last line; of a file that ends within a line the rest is a broken link, and is seen."""
+def _end(path: str) -> Tuple[str, int, bool]:
+    """Digest and number of the last line, and whether it is whole. A file that ends within a line has lost its end with
+    the node's power: a new chain begins behind it, which is seen where it is read."""
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()[-1:]
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _TAIL))
+            tail = file.read()
     except FileNotFoundError:
-        return hash_chain.START, 0
-    import json
-
+        return hash_chain.START, 0, True
+    whole = not tail or tail.endswith(b"\n")
     try:
-        last = json.loads(lines[0])
-        return str(last[hash_chain.KEY]), int(last["number"])
+        last = json.loads(tail.splitlines()[-1])
+        return str(last[hash_chain.KEY]), int(last["number"]), whole
     except (IndexError, ValueError, KeyError, TypeError):
-        return hash_chain.START, 0
+        return hash_chain.START, 0, whole

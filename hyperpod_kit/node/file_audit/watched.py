@@ -20,6 +20,8 @@ from hyperpod_kit.system.process import dies_with
 
 LIMIT = 2.0
 """Seconds without a sign of life; the collector gives two a second."""
+SHORTEST, LONGEST = 0.1, 10.0
+"""Seconds before a new one is started, longer and longer while none lives."""
 
 
 def run(place: str, log: str) -> int:
@@ -28,12 +30,17 @@ def run(place: str, log: str) -> int:
     ending: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, frame: ending.append(caught))
-    why = ""
+    why, pause = "", SHORTEST
     while not ending:
+        began = time.monotonic()
         status = _one(place, log, why, ending)
         if not ending:
             why = f"the collector was {status}; what happened until it was started again was not seen"
-            time.sleep(0.1)
+            # A disk that is full stays so for a while.
+            pause = SHORTEST if time.monotonic() - began > LONGEST else min(pause * 2, LONGEST)
+            until = time.monotonic() + pause
+            while not ending and time.monotonic() < until:
+                time.sleep(SHORTEST)
     return 0
 
 

@@ -20,9 +20,11 @@ import pytest
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.node.file_audit import fanotify, watched
+from hyperpod_kit.node.file_audit.collect import AuditLog
 from hyperpod_kit.storage.audit import node_log
 from hyperpod_kit.storage.audit.record import AuditGap
 from hyperpod_kit.system.process import identify
+from tests.support.serving_fuse import serving_mount
 from tests.support.wait import until
 
 ALICE, BOB = 2001, 2002
@@ -45,13 +47,15 @@ pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(bool(unable()), reason=u
 
 
 class Watched:
-    """A tmpfs of its own that is watched."""
+    """A tmpfs of its own that is watched, or what is mounted there already."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, mounted: bool = False) -> None:
         self.place = base / "fs"
         self.log = base / "audit.jsonl"
-        self.place.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(self.place)], check=True)
+        self._own = not mounted
+        if self._own:
+            self.place.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", str(self.place)], check=True)
         words = [sys.executable, "-m", "hyperpod_kit.node", "audit", str(self.place), "--log", str(self.log)]
         self.process = subprocess.Popen(words)
         until(lambda: self.ops("began"), what="beginning of the watch")
@@ -75,7 +79,8 @@ class Watched:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
-        subprocess.run(["umount", "-l", str(self.place)], check=True)
+        if self._own:
+            subprocess.run(["umount", "-l", str(self.place)], check=True)
 
 
 @pytest.fixture
@@ -88,8 +93,8 @@ def base() -> Iterator[Path]:
 
 
 @contextmanager
-def watching(base: Path) -> Iterator[Watched]:
-    made = Watched(base)
+def watching(base: Path, mounted: bool = False) -> Iterator[Watched]:
+    made = Watched(base, mounted)
     try:
         yield made
     finally:
@@ -193,6 +198,29 @@ def test_when_the_watch_is_killed_nobody_waits(base: Path) -> None:
         it.process.wait()
         until(lambda: identify(child) is None, what="end of the collector with its watch")
         (it.place / "free").write_text("1")
+
+
+def test_on_fuse_it_says_what_it_cannot_see(base: Path) -> None:
+    with serving_mount(base / "fs"), watching(base, mounted=True) as it:
+        (gap,) = it.ops("gap")
+        assert "creating, removing and renaming is not seen here" in gap["why"]
+        (it.place / "a").write_text("1")
+        until(lambda: [line for line in it.ops("write") if line["path"].endswith("/a")], what="what is seen there")
+        assert it.ops("write")[0]["uid"] == 0
+
+
+def test_a_log_that_ends_within_a_line_is_gone_on_with_and_the_tear_is_seen(base: Path) -> None:
+    path = base / "log"
+    first = AuditLog(str(path))
+    for number in range(3):
+        first.write({"op": "write", "path": f"/fsx/{number}" + "x" * 9000})
+    AuditLog(str(path)).write({"op": "write", "path": "/fsx/again"})
+    assert not [one for one in node_log.entries(path.read_text().splitlines(), "l") if isinstance(one, AuditGap)]
+    os.truncate(path, path.stat().st_size - 20)
+    AuditLog(str(path)).write({"op": "write", "path": "/fsx/after"})
+    found = list(node_log.entries(path.read_text().splitlines(), "l"))
+    assert [one.path[:9] for one in found if not isinstance(one, AuditGap)][-1] == "/fsx/afte"
+    assert len([one for one in found if isinstance(one, AuditGap)]) in (1, 2)
 
 
 def test_what_would_wait_for_itself_is_refused(base: Path) -> None:

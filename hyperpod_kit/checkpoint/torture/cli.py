@@ -9,11 +9,21 @@ import sys
 import time
 from collections.abc import Callable
 
-from hyperpod_kit.checkpoint.torture import branch, damage, faults, flips, kills, memory_flips, owners, reshard
+from hyperpod_kit.checkpoint.torture import (
+    branch,
+    damage,
+    faults,
+    flips,
+    kills,
+    memory_flips,
+    owners,
+    partners,
+    reshard,
+)
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
-PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners")
+PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners", "partners")
 SHARES = {
     "flips": 4.0,
     "damage": 3.0,
@@ -23,6 +33,7 @@ SHARES = {
     "reshard": 1.0,
     "branch": 1.0,
     "owners": 1.0,
+    "partners": 1.0,
 }
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
@@ -57,7 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="do the damage below this directory (a mount), as far as objects can be changed there",
     )
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
-    parser.add_argument("--meetings", type=int, default=6, help="roll-backs, and jobs that meet (default 6 of each)")
+    parser.add_argument(
+        "--meetings", type=int, default=6, help="roll-backs, jobs that meet, lost nodes (default 6 of each)"
+    )
     parser.add_argument(
         "--every",
         type=int,
@@ -80,6 +93,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "reshard": len(reshard.CHANGES),
         "branch": args.meetings,
         "owners": args.meetings,
+        "partners": args.meetings,
     }
     part = PartOutcome(name, asked[name])
     run: dict[str, Callable[[], None]] = {
@@ -91,6 +105,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "reshard": lambda: reshard.run(here, args.seed, part, budget),
         "branch": lambda: branch.run(here, args.seed, part, budget),
         "owners": lambda: owners.run(here, args.seed, part, budget),
+        "partners": lambda: partners.run(here, args.seed, part, budget),
     }
     run[name]()
     return part

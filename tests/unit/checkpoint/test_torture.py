@@ -122,6 +122,13 @@ def test_set_back_runs_and_two_jobs_on_one_root(capsys, tmp_path: Path) -> None:
     assert code == 0 and [part["done"] for part in report["parts"].values()] == [1, 1], report
 
 
+@pytest.mark.slow
+def test_what_partners_hold_brings_lost_nodes_back(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "partners", "--meetings", "4", "--seed", "3", "--budget", "300")
+    part = report["parts"]["partners"]
+    assert code == 0 and part["done"] == 4 and part["counts"]["restored from memory"], report
+
+
 def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monkeypatch) -> None:
     """The suite itself under test: refusals become a start from scratch, walking back becomes wrong bytes."""
     honest = Manager.restore

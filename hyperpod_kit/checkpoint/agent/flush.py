@@ -61,8 +61,8 @@ def flush(
 
     `folder`: the node's shared memory, in which the user's directories are. `max_age` in seconds: older segments that
     cannot be committed are removed, those of other jobs too; and so are slots of dead trainers that hold nothing,
-    whosever they were. `tell` hears each second how far it is. What goes wrong with one run is said of that one, and
-    ends nothing for the others.
+    whosever they were, and copies of other nodes' captures of runs that have left nothing else here. `tell` hears each
+    second how far it is. What goes wrong with one run is said of that one, and ends nothing for the others.
     Raises OSError when shared memory cannot be listed.
     """
     end = time.monotonic() + timeout
@@ -70,7 +70,11 @@ def flush(
     runs: List[Tuple[str, str, List[shm_slots.SlotName]]] = []
     for place in places.of_mine(folder or ""):
         names = shm_slots.names(place, uid=places.node_uid())
-        runs += [(place, run, [name for name in names if name.run == run]) for run in sorted({n.run for n in names})]
+        here = sorted({name.run for name in names})
+        runs += [(place, run, [name for name in names if name.run == run]) for run in here]
+        with contextlib.suppress(OSError):
+            # Copies of a run that has slots of its own here go with those; of another one nobody comes for them.
+            partner_memory.remove_old(place, max_age, but=here)
     with contextlib.closing(FlushProgress(tell)) as progress:
         for place, run, mine in runs:
             with contextlib.suppress(CheckpointError, OSError):

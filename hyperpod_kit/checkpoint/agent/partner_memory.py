@@ -13,7 +13,7 @@ import contextlib
 import os
 import time
 from dataclasses import replace
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Callable, Collection, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import places, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
@@ -82,11 +82,11 @@ def remove(own: str, run: str, *, keep: Callable[[Page], bool] = lambda page: Fa
             shm_slots.remove(folder, slot.name)
 
 
-def remove_old(own: str, max_age: float, *, but: str) -> None:
+def remove_old(own: str, max_age: float, *, but: Collection[str]) -> None:
     """Free what nobody has written to for so many seconds, of runs other than `but`. Raises OSError."""
     folder = folder_of(own)
     for name in names(folder):
         with contextlib.suppress(FileNotFoundError):
             age = time.time() - os.lstat(os.path.join(folder, name.file("ctl"))).st_mtime
-            if name.run != but and age > max_age:
+            if name.run not in but and age > max_age:
                 shm_slots.remove(folder, name)

@@ -30,7 +30,7 @@ def sweep(*folders: str, but: str, max_age: float = MAX_AGE) -> List[str]:
             with contextlib.suppress(Untrusted):
                 if _sweep_run(folder, run, max_age):
                     swept.append(run)
-        partner_memory.remove_old(folder, max_age, but=but)
+        partner_memory.remove_old(folder, max_age, but=(but,))
     return swept
 
 

@@ -92,11 +92,21 @@ def test_copies_are_no_captures_of_the_node_that_has_them_and_go_with_the_run(se
     assert shm_slots.names(str(node)) == [] and flush.flush(folder=str(node)) == []
     partner_memory.remove(str(node), slot.name.run, keep=lambda found: found.key == page.key)
     assert copies(node, slot.name.run) == [page]
-    partner_memory.remove_old(str(node), 3600.0, but="")
-    partner_memory.remove_old(str(node), -1.0, but=slot.name.run)
+    partner_memory.remove_old(str(node), 3600.0, but=())
+    partner_memory.remove_old(str(node), -1.0, but=(slot.name.run,))
     assert copies(node, slot.name.run) == [page]
-    partner_memory.remove_old(str(node), -1.0, but="")
+    partner_memory.remove_old(str(node), -1.0, but=())
     assert copies(node, slot.name.run) == []
+
+
+def test_copies_of_a_run_that_left_nothing_else_here_are_freed_by_the_next_flush(
+    served: Any, shm: Path, capture: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, page, node, server = served
+    to(server).put(slot, page)
+    monkeypatch.setenv("HPK_SHM_DIR", str(node))
+    assert flush.flush(max_age=3600.0) == [] and len(copies(node, slot.name.run)) == 1
+    assert flush.flush(max_age=-1.0) == [] and copies(node, slot.name.run) == []
 
 
 def test_who_has_not_the_token_or_is_another_rank_gives_nothing_and_gets_nothing(served: Any) -> None:

@@ -27,7 +27,7 @@ from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.checkpoint.tensors import own_name
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
 
-FORMATS = ("dcp", "huggingface", "lightning", "safetensors", "torch")
+FORMATS = ("dcp", "huggingface", "lightning", "megatron", "safetensors", "torch")
 LAYOUT = "huggingface"
 """Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
 "names": our name of an adapter's tensor -> PEFT's}."""
@@ -56,7 +56,8 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     directory and `torch` a file with the nested state (`model`, `optimizer`, ... of all ranks, of what is each rank's
     own rank 0's); `safetensors` a file with the model's tensors, a tied one under its first name; `huggingface` a
     directory that `from_pretrained` reads, of a checkpoint that a CheckpointedTraining saved; `lightning` a file that
-    `Trainer.fit(ckpt_path=)` reads, of one that a CheckpointedFit saved. Holds the whole state in memory.
+    `Trainer.fit(ckpt_path=)` reads, of one that a CheckpointedFit saved; `megatron` a directory that Megatron-core
+    reads, of one that its adapter saved. Holds the whole state in memory.
     Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
@@ -127,6 +128,7 @@ def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str]
         "dcp": _to_dcp,
         "huggingface": _to_huggingface,
         "lightning": lambda state, path: torch.save(_lightning_of(state), path),
+        "megatron": _to_megatron,
         "safetensors": _to_safetensors,
         "torch": lambda state, path: torch.save(state.nested, path),
     }
@@ -163,6 +165,14 @@ def _to_dcp(state: _State, path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that no process group is there is what is meant
         save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
+
+
+def _to_megatron(state: _State, path: Path) -> None:
+    from hyperpod_kit.checkpoint import export_megatron
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # as above
+        export_megatron.write(state.attempt, state.nested, path)
 
 
 def _to_huggingface(state: _State, path: Path) -> None:

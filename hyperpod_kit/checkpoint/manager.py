@@ -130,6 +130,11 @@ class Manager:
         return self._start.run.run
 
     @property
+    def ranks(self) -> Ranks:
+        """This process among the ranks of the run."""
+        return self._ranks
+
+    @property
     def algorithm(self) -> str:
         """The digest of the shards."""
         return self._start.algorithm

@@ -121,15 +121,23 @@ class Collector:
     """Turns the tensors of one walk over a state into pieces; what is as it was in the last walk is not made again."""
 
     def __init__(
-        self, ranks: Ranks, known: Known, *, full: bool = False, gather: bool = True, owned: Container[str] = ()
+        self,
+        ranks: Ranks,
+        known: Known,
+        *,
+        full: bool = False,
+        gather: bool = True,
+        owned: Container[str] = (),
+        ties: bool = True,
     ) -> None:
         """`full`: rank 0 writes everything that is shared; sharded tensors are gathered for it if `gather`. Of the
-        paths in `owned` the tensors are each rank's own."""
+        paths in `owned` the tensors are each rank's own. Without `ties` two names of one memory are two tensors."""
         self._ranks = ranks
         self._known = known
         self._full = full
         self._owned = owned
         self._gather = full and gather
+        self._tied = ties
         self._pieces: dict[str, TensorPiece] = {}
         self._sources: dict[str, torch.Tensor] = {}
         self._ties: dict[tuple[object, ...], str] = {}
@@ -192,6 +200,8 @@ class Collector:
 
     def _identity(self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, own: bool) -> tuple[object, ...]:
         """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
+        if not self._tied:
+            return (path,)
         if piece is None or piece.layout:
             return (id(tensor),)
         local = piece.tensor

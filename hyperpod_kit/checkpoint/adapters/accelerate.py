@@ -18,12 +18,12 @@ from accelerate.utils import DistributedType
 from torch.utils.data import RandomSampler
 
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.staging import OnBusy
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.errors import CheckpointError
 
 _REFUSED = (DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM, DistributedType.XLA)
@@ -41,7 +41,7 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
     def __init__(
         self,
         *args: Any,
-        checkpoint_root: str | os.PathLike[str] | None = None,
+        checkpoint_root: Where | None = None,
         checkpoint_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -50,11 +50,7 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
             raise CheckpointError(
                 f"CheckpointedAccelerator does not serve {self.distributed_type.value}", hint="use Accelerator there"
             )
-        project = self.project_configuration.project_dir
-        default = os.environ.get(HPK_CHECKPOINT_ROOT) or (os.path.join(project, "checkpoints") if project else None)
-        root = os.fspath(checkpoint_root) if checkpoint_root is not None else default
-        if root is None:
-            raise CheckpointError("no root of checkpoints", hint="Accelerator(..., checkpoint_root=) or project_dir=")
+        root = root_of(checkpoint_root, self.project_configuration.project_dir)
         self._root, self._options = root, dict(checkpoint_options or {})
         self._manager: Manager | None = None
         self._state = State()

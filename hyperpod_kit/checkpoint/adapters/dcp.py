@@ -14,16 +14,15 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any
 
+from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.dcp import place
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.loading import load_state
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state_dict import StateDict
-from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.errors import CheckpointError
 
-Where = str | os.PathLike[str]
 _NUMBER = re.compile(r"\d+")
 
 
@@ -38,12 +37,7 @@ class Checkpoints:
     """
 
     def __init__(self, root: Where | None = None, *, own: Iterable[str] = (), **options: Any) -> None:
-        where = os.fspath(root) if root is not None else os.environ.get(HPK_CHECKPOINT_ROOT)
-        if not where:
-            raise CheckpointError(
-                "no root of checkpoints", hint=f"name one; hyperpod-kit job run says it in {HPK_CHECKPOINT_ROOT}"
-            )
-        self.manager = Manager(where, **options)
+        self.manager = Manager(root_of(root), **options)
         self._own = tuple(own)
 
     def save(

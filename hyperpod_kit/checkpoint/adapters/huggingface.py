@@ -21,6 +21,8 @@ from accelerate.data_loader import DataLoaderShard
 from transformers import Trainer, TrainerCallback, trainer_utils
 from transformers.trainer_callback import ExportableState
 
+from hyperpod_kit.checkpoint.adapters import peft
+from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.export import LAYOUT
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.loading import load_state
@@ -29,7 +31,6 @@ from hyperpod_kit.checkpoint.repository import policy, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Restored
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 from hyperpod_kit.errors import CheckpointError
 
 _STATE = "trainer_state.json"
@@ -49,14 +50,14 @@ class CheckpointedTraining:
     def __init__(
         self,
         *args: Any,
-        checkpoint_root: str | os.PathLike[str] | None = None,
+        checkpoint_root: Where | None = None,
         checkpoint_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
         its: Any = self
         _refuse(its.args)
-        self._root = os.fspath(checkpoint_root) if checkpoint_root is not None else _default_root(its.args.output_dir)
+        self._root = root_of(checkpoint_root, its.args.output_dir)
         self._options = {"keep": _keep(its.args), **(checkpoint_options or {})}
         self._run: _TrainCall | None = None
         its.add_callback(_Steps(self))
@@ -161,7 +162,7 @@ class CheckpointedTraining:
             its.model_wrapped,
             its.optimizer,
             extra={},
-            frozen=not _is_adapter(its.accelerator.unwrap_model(its.model)),
+            frozen=not peft.is_adapter(its.accelerator.unwrap_model(its.model)),
             **{name: thing for name, thing in objects.items() if thing is not None},
         )
 
@@ -196,9 +197,9 @@ class CheckpointedTraining:
         files = {f"{name}.json": part.to_json_string() for name, part in parts.items() if part is not None}
         run = self._running
         if run.names is None:  # once: PEFT may look at the base's own place for it
-            run.names = _adapter_names(model) if _is_adapter(model) else {}
+            run.names = peft.names(model) if peft.is_adapter(model) else {}
         if run.names:
-            files["adapter_config.json"] = json.dumps(_plain(model.active_peft_config.to_dict()))
+            files["adapter_config.json"] = json.dumps(peft.plain(model.active_peft_config.to_dict()))
         return {"state": json.dumps(dataclasses.asdict(state)), "files": files, "names": run.names}
 
     def _load_best_model(self) -> None:
@@ -212,7 +213,7 @@ class CheckpointedTraining:
             raise CheckpointError(
                 f"the best step, {step}, is not under {self._root}", hint=f"hyperpod-kit checkpoint ls {self._root}"
             )
-        frozen = not _is_adapter(its.accelerator.unwrap_model(its.model))
+        frozen = not peft.is_adapter(its.accelerator.unwrap_model(its.model))
         load_state(self._root, State(its.model_wrapped, rng=False, frozen=frozen), attempt=found)
 
 
@@ -263,33 +264,6 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no type
         """See TrainerCallback. When saves come to nothing, the step is saved, which raises."""
         if not self._training._running.manager.reached(state.global_step):
             control.should_save = True
-
-
-def _is_adapter(model: Any) -> bool:
-    """Whether it is of PEFT: an adapter over weights that come from elsewhere."""
-    return hasattr(model, "peft_type") and hasattr(model, "active_peft_config")
-
-
-def _adapter_names(model: Any) -> dict[str, str]:
-    """Our name of each tensor of the adapter -> PEFT's in its file: found by the memory that both share."""
-    from peft import get_peft_model_state_dict
-
-    ours = {value.data_ptr(): name for name, value in model.state_dict().items()}
-    theirs = get_peft_model_state_dict(model)
-    return {ours[value.data_ptr()]: name for name, value in theirs.items() if value.data_ptr() in ours}
-
-
-def _plain(value: Any) -> Any:
-    """What JSON has no type for (sets, enums) as PEFT writes it."""
-    if isinstance(value, dict):
-        return {name: _plain(held) for name, held in value.items()}
-    if isinstance(value, (set, list, tuple)):
-        return [_plain(held) for held in (sorted(value) if isinstance(value, set) else value)]
-    return getattr(value, "value", value)
-
-
-def _default_root(output_dir: str) -> str:
-    return os.environ.get(HPK_CHECKPOINT_ROOT) or os.path.join(output_dir, "checkpoints")
 
 
 def _keep(args: Any) -> policy.Policy | None:

@@ -18,6 +18,7 @@ from lightning.pytorch import Callback
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.dcp import place
 from hyperpod_kit.checkpoint.export import LIGHTNING, lightning_checkpoint
 from hyperpod_kit.checkpoint.handle import Handle
@@ -25,7 +26,6 @@ from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Restored
 from hyperpod_kit.checkpoint.staging import OnBusy
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
 
 _TENSORS = ("state_dict", "optimizer_states")
 """Of a checkpoint of Lightning's, what is in the State itself."""
@@ -45,7 +45,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
 
     def __init__(
         self,
-        checkpoint_root: str | os.PathLike[str] | None = None,
+        checkpoint_root: Where | None = None,
         *,
         every: int,
         metrics: Sequence[str] = (),
@@ -64,8 +64,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: model and optimizers are where they belong by now."""
-        default = os.environ.get(HPK_CHECKPOINT_ROOT) or os.path.join(trainer.default_root_dir, "checkpoints")
-        self._manager = Manager(self._root or default, **self._options)
+        self._manager = Manager(root_of(self._root, trainer.default_root_dir), **self._options)
         words = _Words(trainer)
         first, *others = trainer.optimizers or [None]
         more: dict[str, Any] = {f"optimizer{number}": one for number, one in enumerate(others, 1)}

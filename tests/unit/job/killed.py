@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 
 
-def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int = 2) -> int:
+def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int = 2, words: tuple[str, ...] = ()) -> int:
     """Run the example under `job run`, with its checkpoints where the job's root is. The exit status."""
     for name in ("shm", "starts"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -36,20 +36,22 @@ def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int =
         PORT=str(os.getpid()),
     )
     program = str(ROOT / "examples" / "frameworks" / example)
-    return job.run(command=(sys.executable, str(HERE / "torch_ranks.py"), program, "--output", str(folder)))
+    return job.run(command=(sys.executable, str(HERE / "torch_ranks.py"), program, "--output", str(folder), *words))
 
 
-def ends_as_undisturbed(job: Job, example: str, folder: Path, ended: Callable[[Path], Any], steps: int) -> Any:
+def ends_as_undisturbed(
+    job: Job, example: str, folder: Path, ended: Callable[[Path], Any], steps: int, words: tuple[str, ...] = ()
+) -> Any:
     """What `ended` says of a run that one of its ranks left five times by SIGKILL, at moments drawn at random: the same
     as of an undisturbed one."""
     seed = random.SystemRandom().randrange(10**6)
     chance = random.Random(seed)
-    assert train(job, example, folder / "calm") == 0
+    assert train(job, example, folder / "calm", words=words) == 0
     calm = ended(folder / "calm")
     at = sorted(chance.sample(range(2, steps - 8), 5))
     kills = "\n".join(f"{chance.randrange(2)} {step} {chance.uniform(0, 0.2)}" for step in at)
     job.events.clear()
-    assert train(job, example, folder / "killed", kills=kills) == 0, f"seed {seed}"
+    assert train(job, example, folder / "killed", kills=kills, words=words) == 0, f"seed {seed}"
     assert [one["class"] for one in job.said("ended")] == ["crash"] * 5 + ["done"], f"seed {seed}"
     assert "memory" in {one["tier"] for one in job.said("restored")}, f"seed {seed}"
     assert ended(folder / "killed") == calm, f"seed {seed}: kills {kills!r}"

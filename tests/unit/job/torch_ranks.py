@@ -47,6 +47,7 @@ def main() -> None:
         words = (Path(env["ROOT"]), int(plan[number][1]), float(plan[number][2]))
         threading.Thread(target=die, args=words, daemon=True).start()
     sys.argv = sys.argv[1:]
+    sys.path.insert(0, str(Path(sys.argv[0]).parent))  # as python does with a program
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 

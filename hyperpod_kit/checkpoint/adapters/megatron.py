@@ -1,0 +1,194 @@
+"""Megatron-core's `dist_checkpointing` over this engine: `dist_checkpointing = Checkpoints(root)` in the place of the
+import.
+
+`save` and `load` take the sharded state dict that Megatron makes, of the model and of the distributed optimizer, so
+what TP, PP and DP may be at the next start is Megatron's own business. A save is a copy in shared memory; a load takes
+the newest checkpoint that all ranks can prove, from memory where the ranks are divided as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+import torch
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace, merge, nested_values
+from megatron.core.dist_checkpointing.mapping import (
+    ShardedObject,
+    ShardedTensor,
+    apply_factory_merges,
+    is_main_replica,
+)
+from megatron.core.dist_checkpointing.state_dict_utils import load_preprocess, save_preprocess
+from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
+from megatron.core.dist_checkpointing.utils import extract_sharded_base
+from megatron.core.dist_checkpointing.validation import determine_global_metadata, validate_sharding_integrity
+
+from hyperpod_kit.checkpoint.adapters.dcp import step_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.boxed_state import BoxedState, KnownBoxes, TensorBox, meet, object_bytes, object_of
+from hyperpod_kit.checkpoint.handle import Handle, SaveState
+from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
+from hyperpod_kit.errors import CheckpointError
+
+
+class Checkpoints:
+    """`save` and `load` as `megatron.core.dist_checkpointing` has them, for one run. Every rank makes it, after
+    `initialize_model_parallel`, and ends with `close` or the end of a `with` block, as with Manager.
+
+    `root`: a directory on storage that all nodes share, or s3://bucket/prefix; None: that of `hyperpod-kit job run`.
+    With `rng` torch's generators of each rank are saved and put back too. `options` are those of Manager: `keep` is the
+    newest three unless it says otherwise, and `compare` None: Megatron lets replicas differ in their last bits, and the
+    one that is written counts. Raises CheckpointError without a root, and what Manager raises.
+    """
+
+    def __init__(self, root: Where | None = None, *, rng: bool = True, **options: Any) -> None:
+        self.manager = Manager(root_of(root), **{"compare": None, **options})
+        self.found: Restored | Fresh | None = None
+        self._state = BoxedState(rng=rng)
+        self._known: KnownBoxes | None = None
+
+    def newest(self) -> Peeked | None:
+        """What the newest checkpoint says beside its tensors, its `step` for one; None where nothing was ever
+        committed: then there is nothing to load. All ranks call it, at the start, as Manager.peek."""
+        return self.manager.peek()
+
+    def save(
+        self,
+        sharded_state_dict: dict[str, Any],
+        checkpoint_dir: Where | None = None,
+        *_: Any,
+        step: int | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        async_sharded_save: bool = False,
+        **__: Any,
+    ) -> AsyncRequest | None:
+        """Copy the state into shared memory, and wait until it is durable; with `async_sharded_save` return at once,
+        with a request for Megatron's queue whose end raises when the save came to nothing. Such a save is skipped when
+        earlier ones are still on their way. No collective, but for the first save of a run that has loaded nothing.
+
+        The step just completed is `step`, else the last number in `checkpoint_dir`, which says nothing else. What is
+        not sharded is each rank's own, and must be plain values and tensors. All further arguments say nothing.
+        Raises ValueError without a step, CheckpointError when it never will be durable, and what `Manager.save` raises.
+        """
+        sharded, common = save_preprocess(sharded_state_dict, False)
+        boxes, objects = _parts(sharded)
+        written = {
+            one.unique_key: object_bytes(one.key, one.data) for one in objects if is_main_replica(one.replica_id)
+        }
+        known = self._known or self._begin(sharded, boxes, written)
+        self._state.fill(boxes, written, common, known)
+        on_busy = "skip" if async_sharded_save else "wait"
+        handle = self.manager.save(step_of(step, checkpoint_dir), self._state, on_busy=on_busy, metrics=metrics)  # type: ignore[arg-type]
+        self._state.fill((), {}, {}, known)
+        if async_sharded_save:
+            return AsyncRequest(None, (), [_end_of(handle)])
+        if not handle.wait():
+            raise _failed(handle)
+        return None
+
+    def load(
+        self, sharded_state_dict: dict[str, Any], checkpoint_dir: object = None, *_: Any, **__: Any
+    ) -> dict[str, Any] | None:
+        """The state dict of the newest checkpoint that all ranks can prove, as Megatron's `load` returns it; None where
+        nothing was ever committed. Call it once at each start where there is a `newest`, with all that will be saved.
+
+        `checkpoint_dir` and all further arguments say nothing; `found` has more to say afterwards. Raises what
+        `Manager.restore` raises, and CheckpointingException when the ranks do not hold each tensor once.
+        """
+        sharded, own, factories = load_preprocess(sharded_state_dict)
+        sharded, _rest = extract_sharded_base(sharded)
+        boxes, objects = _parts(sharded)
+        known = self._meet(sharded, boxes, [one.unique_key for one in objects if is_main_replica(one.replica_id)])
+        self._state.fill(boxes, {one.unique_key: torch.empty(0, dtype=torch.uint8) for one in objects}, {}, known)
+        self.found = self.manager.restore(self._state)
+        result, found = self._state.values, self._state.found
+        self._state.fill((), {}, {}, known)
+        if not isinstance(self.found, Restored):
+            return None
+        found = self._from_others(found, {one.unique_key for one in objects})
+
+        def loaded(one: Any) -> Any:
+            return one.data if isinstance(one, ShardedTensor) else object_of(found[one.unique_key])
+
+        dict_list_map_inplace(loaded, sharded)
+        merge(result, own)
+        merge(result, sharded)
+        made: dict[str, Any] = apply_factory_merges(result, factories)
+        return made
+
+    def _begin(self, sharded: Any, boxes: list[TensorBox], written: dict[str, torch.Tensor]) -> KnownBoxes:
+        """The first save where nothing was loaded: who holds what is agreed now. A collective. Raises CheckpointError
+        when there was something to load."""
+        found = self.newest()
+        if found is not None:
+            raise CheckpointError(f"{self.manager.root} holds {found.attempt}", hint="call load() before save()")
+        known = self._meet(sharded, boxes, written)
+        self._state.fill(boxes, written, {}, known)
+        self.found = self.manager.restore(self._state)
+        return known
+
+    def _meet(self, sharded: Any, boxes: list[TensorBox], written: Iterable[str]) -> KnownBoxes:
+        validate_sharding_integrity(determine_global_metadata(sharded)[1])
+        self._known = meet(self.manager.ranks, boxes, written)
+        return self._known
+
+    def _from_others(self, found: dict[str, bytes], wanted: set[str]) -> dict[str, bytes]:
+        """The objects that this rank wants, which other ranks may have read. A collective."""
+        ranks = self.manager.ranks
+        missing = {key for keys in ranks.gather(sorted(wanted - set(found))) for key in keys}
+        told = ranks.gather({key: data for key, data in found.items() if key in missing}) if missing else []
+        return {key: data for one in (*told, found) for key, data in one.items()}
+
+    def close(self) -> bool:
+        """See Manager.close: whether the newest save is durable."""
+        return self.manager.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.manager.__exit__(kind, error, trace)
+
+
+def _parts(sharded: Any) -> tuple[list[TensorBox], list[Any]]:
+    """Raises CheckpointError."""
+    boxes, objects = [], []
+    for one in nested_values(sharded):
+        if isinstance(one, ShardedObject):
+            objects.append(one)
+            continue
+        if one.flattened_range is not None:
+            raise CheckpointError(
+                f"{one.key} is a range of a flattened tensor",
+                hint="sharded_state_dict(..., metadata={'distrib_optim_sharding_type': 'dp_reshardable'}), or "
+                "'dp_zero_gather_scatter' before Megatron-core 0.14",
+            )
+        if one.data is None:
+            one.init_data("cpu", torch.zeros if one.allow_shape_mismatch else torch.empty)
+        boxes.append(
+            TensorBox(
+                one.key,
+                one.data,
+                tuple(one.global_shape),
+                tuple(one.global_offset),
+                one.allow_shape_mismatch,
+            )
+        )
+    return boxes, objects
+
+
+def _end_of(handle: Handle) -> Callable[[], None]:
+    def end() -> None:
+        if handle.state in (SaveState.FAILED, SaveState.DROPPED):
+            raise _failed(handle)
+
+    return end
+
+
+def _failed(handle: Handle) -> CheckpointError:
+    return CheckpointError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")

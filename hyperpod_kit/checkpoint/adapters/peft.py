@@ -1,0 +1,28 @@
+"""What of a model is PEFT's: an adapter over weights that come from elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def is_adapter(model: Any) -> bool:
+    """Whether it is of PEFT: an adapter over weights that come from elsewhere."""
+    return hasattr(model, "peft_type") and hasattr(model, "active_peft_config")
+
+
+def names(model: Any) -> dict[str, str]:
+    """Our name of each tensor of the adapter -> PEFT's in its file: found by the memory that both share."""
+    from peft import get_peft_model_state_dict
+
+    ours = {value.data_ptr(): name for name, value in model.state_dict().items()}
+    theirs = get_peft_model_state_dict(model)
+    return {ours[value.data_ptr()]: name for name, value in theirs.items() if value.data_ptr() in ours}
+
+
+def plain(value: Any) -> Any:
+    """What JSON has no type for (sets, enums) as PEFT writes it."""
+    if isinstance(value, dict):
+        return {name: plain(held) for name, held in value.items()}
+    if isinstance(value, (set, list, tuple)):
+        return [plain(held) for held in (sorted(value) if isinstance(value, set) else value)]
+    return getattr(value, "value", value)

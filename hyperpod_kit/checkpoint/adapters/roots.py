@@ -1,0 +1,25 @@
+"""Where an adapter's checkpoints lie when nobody says where."""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
+from hyperpod_kit.errors import CheckpointError
+
+Where = str | os.PathLike[str]
+
+
+def root_of(given: Where | None, folder: str | None = None) -> str:
+    """`given`, else the root of `hyperpod-kit job run`, else `checkpoints` in the framework's own `folder`.
+
+    Raises CheckpointError when there is none of them.
+    """
+    if given is not None:
+        return os.fspath(given)
+    found = os.environ.get(HPK_CHECKPOINT_ROOT) or (os.path.join(folder, "checkpoints") if folder else "")
+    if not found:
+        raise CheckpointError(
+            "no root of checkpoints", hint=f"name one; hyperpod-kit job run says it in {HPK_CHECKPOINT_ROOT}"
+        )
+    return found

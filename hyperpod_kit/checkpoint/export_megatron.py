@@ -1,0 +1,54 @@
+"""A checkpoint of the Megatron adapter as Megatron-core writes one itself (`torch_dist`), without Megatron."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.planner import WriteItem
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from hyperpod_kit.checkpoint.boxed_state import name_of, object_of
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.errors import UsageError
+
+_CONFIG = {
+    "sharded_backend": "torch_dist",
+    "sharded_backend_version": 1,
+    "common_backend": "torch",
+    "common_backend_version": 1,
+}
+
+
+class _Planner(DefaultSavePlanner):
+    """Objects are bytes already."""
+
+    def transform_object(self, write_item: WriteItem, object: Any) -> Any:
+        """See DefaultSavePlanner."""
+        return object if isinstance(object, io.BytesIO) else super().transform_object(write_item, object)
+
+
+def write(attempt: str, nested: dict[str, Any], path: Path) -> None:
+    """`nested`: the whole state. Raises UsageError for one of another adapter, OSError."""
+    if "boxes" not in nested:
+        raise UsageError(f"{attempt} is not of Megatron-core", hint="--to torch or --to dcp")
+    made: dict[str, Any] = {}
+    for key, (dtype, whole, rows) in nested["boxes"].items():
+        made[key] = torch.empty(whole, dtype=TYPES[dtype])
+        for offsets, shape in rows:
+            part = made[key]
+            for dim, (at, extent) in enumerate(zip(offsets, [1] * (len(whole) - len(shape)) + shape, strict=True)):
+                part = part.narrow(dim, at, extent)
+            part.copy_(nested["tensors"][name_of(key, offsets, tuple(shape), whole)].view(part.shape))
+    for key, data in nested["objects"].items():
+        made[key] = io.BytesIO()
+        torch.save([object_of(bytes(data.numpy()))], made[key])
+    path.mkdir()
+    save(made, storage_writer=FileSystemWriter(str(path)), planner=_Planner(flatten_state_dict=False), no_dist=True)
+    torch.save(nested["common"], path / "common.pt")
+    (path / "metadata.json").write_text(json.dumps(_CONFIG))

@@ -189,7 +189,8 @@ def object_bytes(name: str, value: Any) -> torch.Tensor:
     try:
         torch.load(held, weights_only=True)
     except Exception as err:
-        raise StateNotSerializable(name, f"object that torch.load(weights_only=True) refuses: {err}") from err
+        why = next((line.strip() for line in str(err).splitlines() if "GLOBAL" in line), str(err))
+        raise StateNotSerializable(name, f"object that torch.load(weights_only=True) refuses: {why}") from err
     body = held.getvalue()
     padding = -(8 + len(body)) % _PAGE
     return torch.frombuffer(bytearray(len(body).to_bytes(8, "little") + body + bytes(padding)), dtype=torch.uint8)

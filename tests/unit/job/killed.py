@@ -28,6 +28,7 @@ def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int =
         PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         OMP_NUM_THREADS="1",
         HF_HUB_OFFLINE="1",
+        DS_ACCELERATOR="cpu",
         GLOO_SOCKET_IFNAME="lo",
         HPK_SHM_DIR=str(folder / "shm"),
         KILLS=str(folder / "kills"),

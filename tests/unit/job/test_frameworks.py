@@ -47,6 +47,7 @@ def optimizer_format() -> tuple[str, ...]:
         ("accelerate_loop.py", "accelerate", ()),
         ("megatron_gpt.py", "megatron", ()),
         ("megatron_gpt.py", "megatron", ("--tensor-parallel", "2")),
+        *(("deepspeed_zero.py", "deepspeed", ("--stage", stage)) for stage in "123"),
     ],
 )
 def test_killed_at_random_moments_it_ends_as_it_would_have(

@@ -1,0 +1,188 @@
+"""DeepSpeed with this engine under it: `Checkpoints(engine, root)`, and `engine.save_checkpoint` saves into it.
+
+DeepSpeed says what belongs into which of its files; here each file is tensors in shared memory and what else it says.
+Files that all ranks of a data-parallel group would write alike are one, written by ranks that take turns; those of
+ZeRO's partitions are each rank's own.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+from hyperpod_kit.checkpoint import randomness
+from hyperpod_kit.checkpoint.adapters.dcp import step_of
+from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
+from hyperpod_kit.checkpoint.boxed_state import object_bytes, object_of
+from hyperpod_kit.checkpoint.handle import Handle
+from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.results import Fresh, Restored
+from hyperpod_kit.checkpoint.state_dict import StateDict
+from hyperpod_kit.errors import CheckpointError
+
+_PARTITION = "zero_pp_rank_"
+_OWN = ("words", "generators", f"files.*{_PARTITION}*")
+_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+"""Of DeepSpeed's, which its files hold."""
+_TAG = "state"
+_HELD = "hyperpod_kit.tensor"
+"""Key of what stands in the place of a tensor: its number."""
+
+
+class Checkpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is not asked for its types
+    """The checkpoint engine of `engine` (what `deepspeed.initialize` returned, ZeRO 1 to 3) for one run. Every rank
+    makes it, calls `load` once, and ends with `close` or the end of a `with` block, as with Manager.
+
+    `engine.save_checkpoint(save_dir, tag, client_state)` then is a copy in shared memory. The step is the last number
+    in `tag`, else `global_steps`; into `save_dir` DeepSpeed writes no more than its `latest` and its script. A save
+    that finds earlier ones still on their way is skipped. `root`: a directory on storage that all nodes share, or
+    s3://bucket/prefix; None: that of `hyperpod-kit job run`. `options` are those of Manager: `keep` is the newest three
+    unless it says otherwise. Raises CheckpointError without a root, and what Manager raises.
+    """
+
+    def __init__(self, engine: Any, root: Where | None = None, **options: Any) -> None:
+        super().__init__()
+        if not engine.zero_optimization_stage():
+            raise CheckpointError(
+                "DeepSpeed without ZeRO",
+                hint="Manager(root) with State(engine.module, engine.optimizer): docs/checkpoints.md",
+            )
+        self.name = "hyperpod-kit"
+        self.manager = Manager(root_of(root), **options)
+        self.found: Restored | Fresh | None = None
+        self.newest: Handle | None = None
+        self._engine = engine
+        self._files: dict[str, Any] = {}
+        self._loaded: dict[str, Any] = {}
+        self._collecting = False
+        self._state = StateDict({}, own=_OWN)
+        engine.checkpoint_engine = self
+        engine.save_non_zero_checkpoint = True  # what ranks hold alike is every rank's: one of them writes it
+
+    def load(self, path: str | None = None, map_location: Any = None) -> Any:
+        """Bring DeepSpeed's engine to the newest checkpoint that all ranks can prove, and return its `client_state`;
+        None, and everything as it was, where nothing was ever committed.
+
+        With a `path` it is what DeepSpeed asks for: the state dict of one of its files. Raises what `Manager.restore`
+        raises, CheckpointError for another number of ranks under ZeRO.
+        """
+        if path is not None:
+            return self._loaded[os.path.basename(path)]
+        with tempfile.TemporaryDirectory() as folder:
+            self._fill(self._collected(folder), whole=False)
+            self.found = self.manager.restore(self._state)
+            if not isinstance(self.found, Restored):
+                return None
+            values = self._state.extra
+            with torch.serialization.safe_globals(_CLASSES):
+                words = {name: object_of(bytes(data.numpy())) for name, data in values["words"].items()}
+            self._loaded = {name: _joined(words[name], values["files"][name]) for name in words}
+            for names in self.manager.ranks.gather(sorted(words)):
+                for name in names:  # DeepSpeed looks whether its files are there
+                    Path(folder, _TAG, name).touch()
+            try:
+                _, said = self._engine.load_checkpoint(folder, _TAG)
+            finally:
+                self._loaded = {}
+        randomness.restore(values["generators"])
+        self._state = StateDict({}, own=_OWN)
+        return said
+
+    def _collected(self, folder: str) -> dict[str, Any]:
+        """What DeepSpeed would save now: the tensors that a restore fills."""
+        self._collecting = True
+        try:
+            self._engine.save_checkpoint(folder, _TAG)
+        finally:
+            self._collecting = False
+        found, self._files = self._files, {}
+        return found
+
+    def _fill(self, files: Mapping[str, Any], *, whole: bool = True) -> None:
+        """Unless `whole`, without what a restore is to make anew: an optimizer has no state before its first step."""
+        tensors: dict[str, Any] = {}
+        words: dict[str, Any] = {}
+        with torch.serialization.safe_globals(_CLASSES):
+            for name, said in files.items():
+                held: list[torch.Tensor] = []
+                words[name] = object_bytes(name, _split(said, held))
+                anew = not whole and _PARTITION in name
+                tensors[name] = {} if anew else {str(number): tensor for number, tensor in enumerate(held)}
+        said = {"words": words, "generators": randomness.capture()} if whole else {"words": {}, "generators": {}}
+        self._state.extra.update(files=tensors, **said)
+
+    # --- what DeepSpeed calls -----------------------------------------------------------------------------------
+
+    def create(self, info: Any) -> None:
+        """See CheckpointEngine."""
+        self._files = {}
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """See CheckpointEngine: the file's content is kept until `commit`."""
+        self._files[os.path.basename(path)] = state_dict
+
+    def commit(self, info: Any) -> bool:
+        """See CheckpointEngine: every rank has given all its files. Raises what `Manager.save` raises."""
+        if self._collecting:
+            return True
+        files, self._files = self._files, {}
+        self._fill(files)
+        numbered = any(letter.isdigit() for letter in info.tag)
+        step = step_of(None if numbered else self._engine.global_steps, info.tag)
+        self.newest = self.manager.save(step, self._state)
+        return True
+
+    def is_data_parallel_writer(self, dp_rank: int) -> bool:
+        """See CheckpointEngine."""
+        return True
+
+    def preserves_storage_sharing(self) -> bool:
+        """See CheckpointEngine: nothing has to be cloned for it."""
+        return False
+
+    def close(self) -> bool:
+        """See Manager.close: whether the newest save is durable."""
+        return self.manager.close()
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.manager.__exit__(kind, error, trace)
+
+
+def _split(said: Any, held: list[torch.Tensor]) -> Any:
+    """`said` with `{_HELD: number}` in the place of each tensor, which goes to `held`."""
+    if isinstance(said, torch.Tensor):
+        held.append(said)
+        return {_HELD: len(held) - 1}
+    if isinstance(said, dict):
+        return {key: _split(item, held) for key, item in said.items()}
+    if type(said) in (list, tuple):
+        return type(said)(_split(item, held) for item in said)
+    return said
+
+
+def _joined(said: Any, held: Mapping[str, torch.Tensor]) -> Any:
+    """Undo `_split`. Raises CheckpointError for a tensor that is not there."""
+    if isinstance(said, dict):
+        if said.keys() == {_HELD}:
+            if str(said[_HELD]) not in held:
+                raise CheckpointError("the checkpoint has other tensors than DeepSpeed's engine")
+            return held[str(said[_HELD])]
+        return {key: _joined(item, held) for key, item in said.items()}
+    if type(said) in (list, tuple):
+        return type(said)(_joined(item, held) for item in said)
+    return said

@@ -16,7 +16,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint.adapters.deepspeed import Checkpoints  # +
+from hyperpod_kit.checkpoint.adapters.deepspeed import ZeroCheckpoints  # +
 
 WIDTH, ROWS = 128, 16
 
@@ -44,7 +44,7 @@ def main() -> None:
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
 
     folder = os.path.join(args.output, "deepspeed")
-    checkpoints = Checkpoints(engine, os.environ.get("HPK_CHECKPOINT_ROOT") or f"{args.output}/checkpoints")  # +
+    checkpoints = ZeroCheckpoints(engine, os.environ.get("HPK_CHECKPOINT_ROOT") or f"{args.output}/checkpoints")  # +
     # _, said = engine.load_checkpoint(folder)
     said = checkpoints.load()  # +
     step = said["step"] if said else 0

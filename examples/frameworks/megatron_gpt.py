@@ -25,7 +25,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 # from megatron.core import dist_checkpointing
-from hyperpod_kit.checkpoint.adapters.megatron import Checkpoints  # +
+from hyperpod_kit.checkpoint.adapters.megatron import MegatronCheckpoints  # +
 
 WORDS, LENGTH, ROWS = 128, 32, 4
 
@@ -63,7 +63,7 @@ def main() -> None:
         return {"step": step, "model": weights, "optimizer": moments}
 
     step = 0
-    dist_checkpointing = Checkpoints(checkpoints)  # +
+    dist_checkpointing = MegatronCheckpoints(checkpoints)  # +
     # if newest(checkpoints):
     if dist_checkpointing.newest():  # +
         saved = dist_checkpointing.load(state(is_loading=True), f"{checkpoints}/newest")

@@ -1,4 +1,4 @@
-"""DeepSpeed with this engine under it: `Checkpoints(engine, root)`, and `engine.save_checkpoint` saves into it.
+"""DeepSpeed with this engine under it: `ZeroCheckpoints(engine, root)`, and `engine.save_checkpoint` saves into it.
 
 DeepSpeed says what belongs into which of its files; here each file is tensors in shared memory and what else it says.
 Files that all ranks of a data-parallel group would write alike are one, written by ranks that take turns; those of
@@ -39,7 +39,7 @@ _HELD = "hyperpod_kit.tensor"
 """Key of what stands in the place of a tensor: its number."""
 
 
-class Checkpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is not asked for its types
+class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is not asked for its types
     """The checkpoint engine of `engine` (what `deepspeed.initialize` returned, ZeRO 1 to 3) for one run. Every rank
     makes it, calls `load` once, and ends with `close` or the end of a `with` block, as with Manager.
 
@@ -154,7 +154,7 @@ class Checkpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is not a
         """See Manager.close: whether the newest save is durable."""
         return self.manager.close()
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> ZeroCheckpoints:
         return self
 
     def __exit__(

@@ -1,5 +1,5 @@
-"""Megatron-core's `dist_checkpointing` over this engine: `dist_checkpointing = Checkpoints(root)` in the place of the
-import.
+"""Megatron-core's `dist_checkpointing` over this engine: `dist_checkpointing = MegatronCheckpoints(root)` in the place
+of the import.
 
 `save` and `load` take the sharded state dict that Megatron makes, of the model and of the distributed optimizer, so
 what TP, PP and DP may be at the next start is Megatron's own business. A save is a copy in shared memory; a load takes
@@ -34,7 +34,7 @@ from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.errors import CheckpointError
 
 
-class Checkpoints:
+class MegatronCheckpoints:
     """`save` and `load` as `megatron.core.dist_checkpointing` has them, for one run. Every rank makes it, after
     `initialize_model_parallel`, and ends with `close` or the end of a `with` block, as with Manager.
 
@@ -146,7 +146,7 @@ class Checkpoints:
         """See Manager.close: whether the newest save is durable."""
         return self.manager.close()
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> MegatronCheckpoints:
         return self
 
     def __exit__(

@@ -6,7 +6,7 @@ Every figure comes from the product's own code, in one process a part, with 1,02
 script has them. The other ranks' agents are one process over loopback; collectives run over a simulated wire that
 counts bytes. `cpu` is of the measured process alone; `s` is wall time beside everything else on the machine. `x2` is
 the growth per doubling of the ranks since the size before: 1.00 is independent of them, 2.00 linear. A part that would
-take more memory or time than there is, by its growth so far, is not run, and its bars count as missed.
+take more memory or CPU than there is, by its growth so far, is not run, and its bars count as missed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ BARS: Tuple[Bar, ...] = (
 def foreseen(found: Found, size: int, part: str, field: str) -> float:
     """What the part would take of `field` by its last two sizes, and at least in proportion; 0 when nothing is known.
 
-    `s`: of all its rows together; `rss_mb`: of its peak.
+    `s`: of CPU, of all its rows together (the time in which all other ranks are simulated says nothing about it, and
+    has a deadline of its own); `rss_mb`: of its peak.
     """
     known = [(ranks, _taken(parts[part], field)) for ranks, parts in found.items() if parts.get(part)]
     if not known:
@@ -81,7 +82,7 @@ def foreseen(found: Found, size: int, part: str, field: str) -> float:
 def _taken(rows: Rows, field: str) -> float:
     if field == "rss_mb":
         return max(row.get("rss_mb", 0.0) for row in rows.values())
-    return sum(row.get("s", 0.0) for row in rows.values())
+    return sum(row.get("cpu_s", 0.0) for row in rows.values())
 
 
 def measure(part: str, size: int, root: Path) -> Tuple[Rows, str]:
@@ -172,7 +173,7 @@ def main() -> None:
                 root = Path(directory, "deciding" if part == "deciding" else "saved", str(size), "root")
                 seconds, memory = foreseen(found, size, part, "s"), foreseen(found, size, part, "rss_mb")
                 if seconds > SECONDS or memory > MEMORY_MB:
-                    print(f"{size:>6}  {part}: not run: by its growth {memory / 1000:.1f} GB and {seconds:.0f} s")
+                    print(f"{size:>6}  {part}: not run: by its growth {memory / 1000:.1f} GB, {seconds:.0f} s of CPU")
                     continue
                 if part == "planning" and not (root / "LATEST").exists():
                     print(f"{size:>6}  {part}: not run: nothing was committed")

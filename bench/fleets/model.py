@@ -218,15 +218,12 @@ class Reporters:
     def said(self, rank: int, seq: int) -> Dict[str, Any]:
         """Of a layout at the first save only."""
         self.teller.forget()
-        if seq > 1 and self._world > len(parameters()):
+        if seq > 1:
             return self._same_layout(rank, seq)
         if rank < len(parameters()):
             said = self.teller.said(report(rank, self._world, seq, self._run_id, self._root))
         else:
             said = self._short(rank, seq)
-        if seq > 1:
-            said.pop("own", None)
-            said.pop("pattern", None)
         return said
 
     def checked(self, rank: int) -> bool:

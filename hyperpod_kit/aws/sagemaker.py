@@ -98,6 +98,10 @@ class SageMaker:
         """Begin to change a cluster."""
         _ask("UpdateCluster", request["ClusterName"], self._client.update_cluster, **request)
 
+    def update_software(self, request: dict[str, Any]) -> None:
+        """Begin to give nodes a newer AMI."""
+        _ask("UpdateClusterSoftware", request["ClusterName"], self._client.update_cluster_software, **request)
+
     def replace_nodes(self, name: str, node_ids: Sequence[str]) -> Batched:
         """Begin to replace nodes, in batches of BATCH_LIMIT."""
         return _in_batches("BatchReplaceClusterNodes", name, self._client.batch_replace_cluster_nodes, node_ids)

@@ -23,9 +23,7 @@ SECTIONS = {
         "config": CommandEntry(f"{_C}.config_group:config", "Show the effective configuration, or its JSON Schema."),
         "validate": CommandEntry(f"{_C}.validate_command:validate", "Check a configuration, offline or against AWS."),
         "policy": CommandEntry(f"{_C}.policy_command:policy", "The least IAM policies of the nodes' role."),
-        "infra": CommandEntry(
-            f"{_C}.infra_commands:infra", "A template of network, storage and roles for CloudFormation or Terraform."
-        ),
+        "infra": CommandEntry(f"{_C}.infra_commands:infra", "A template of network, storage and roles."),
         "describe-package": CommandEntry(
             f"{_C}.package_command:describe_package", "Print the configuration entry for a client .deb."
         ),
@@ -37,6 +35,9 @@ SECTIONS = {
         "create-cluster": CommandEntry(f"{_C}.cluster_commands:create_cluster", "Create the cluster."),
         "update-cluster": CommandEntry(
             f"{_C}.update_command:update_cluster", "Bring the cluster to the configuration."
+        ),
+        "update-software": CommandEntry(
+            f"{_C}.software_command:update_software", "Give nodes a newer AMI; they are set up anew."
         ),
         "wait": CommandEntry(f"{_C}.cluster_commands:wait", "Wait until every node runs."),
         "describe-cluster": CommandEntry(f"{_C}.cluster_commands:describe_cluster", "Status, groups and failures."),

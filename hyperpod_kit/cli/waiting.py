@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Mapping, Optional
+from typing import TYPE_CHECKING, Callable, Mapping, Optional, Sequence
 
 import click
 
@@ -35,6 +35,7 @@ def until_ready(
     interval: float,
     wanted: Optional[Mapping[str, int]] = None,
     stale: str = "",
+    lacking: Callable[[], Sequence[str]] = tuple,
 ) -> ClusterState:
     """Wait with a line for every change. Raises as cluster.wait.wait_ready."""
     from hyperpod_kit.cluster.wait import wait_ready
@@ -48,6 +49,7 @@ def until_ready(
                 interval=interval,
                 wanted=wanted,
                 stale=stale,
+                lacking=lacking,
                 progress=lambda state: show(state.line()),
                 note=show,
             )

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from datetime import datetime, timedelta, timezone
-from typing import Any, Callable, Mapping, Optional, Protocol
+from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
@@ -73,6 +73,7 @@ def wait_ready(
     interval: float = 10.0,
     wanted: Optional[Mapping[str, int]] = None,
     stale: str = "",
+    lacking: Callable[[], Sequence[str]] = tuple,
     progress: Callable[[ClusterState], None] = lambda state: None,
     note: Callable[[str], None] = lambda text: None,
     clock: Callable[[], float] = time.monotonic,
@@ -82,23 +83,26 @@ def wait_ready(
     """Poll every `interval` seconds until the cluster is ready.
 
     wanted: group -> nodes that a change asked for; without it AWS's own target counts are believed. stale: a
-    FailureMessage that was there before the change. note: told of failed nodes and of polls that nobody answers.
+    FailureMessage that was there before the change. lacking: asked where counts and states are right, what is missing
+    all the same of a change that they do not show. note: told of failed nodes and of polls that nobody answers.
     Raises ClusterFailed with AWS's own reason, WaitTimeout after `timeout` seconds, Unreachable after PATIENCE
     unanswered polls.
     """
     troubles = Troubles(clusters, name, now() - EARLIER)
-    last: list[ClusterState] = []
+    last: list[tuple[ClusterState, list[str]]] = []
     moved = False
 
     def step() -> Optional[ClusterState]:
         nonlocal moved
         state = observe(clusters, name)
-        last[:] = [state]
         progress(state)
         for line in _new_troubles(state, troubles):
             note(line)
         moved = moved or state.status != "InService"
         missing = state.differs(wanted) if wanted is not None else []
+        if state.ready and not missing:
+            missing = list(lacking())
+        last[:] = [(state, missing)]
         _fail_if_stuck(state, missing, fresh=moved or state.failure != stale)
         return state if state.ready and not missing else None
 
@@ -113,7 +117,10 @@ def wait_ready(
     )
     if ready is not None:
         return ready
-    seen = "; ".join(f"status {state.status}, {_missing(state, wanted)}" for state in last) or "it never answered"
+    seen = (
+        "; ".join(f"status {state.status}, {_missing(state, missing)}" for state, missing in last)
+        or "it never answered"
+    )
     trouble = f"; last trouble: {brief(troubles.last.line())}" if troubles.last else ""
     raise WaitTimeout(
         f"cluster {name} is not ready after {timeout:g} s: {seen}{trouble}", hint=f"hyperpod-kit wait --cluster {name}"
@@ -223,9 +230,9 @@ def _poll(
     return look_until(look, lambda found: found is not None, every(interval), seconds=timeout, clock=clock, sleep=sleep)
 
 
-def _missing(state: ClusterState, wanted: Optional[Mapping[str, int]]) -> str:
+def _missing(state: ClusterState, missing: Sequence[str]) -> str:
     counts = [f"{group.name} {group.nodes.get('Running', 0)} of {group.target} running" for group in state.groups]
-    return ", ".join([*counts, *(state.differs(wanted) if wanted is not None else [])])
+    return ", ".join([*counts, *missing])
 
 
 def _logs(name: str) -> str:

@@ -29,6 +29,8 @@ class Control:
         self.rebooted: list[str] = []
         self.deleted: list[str] = []
         self.updates: list[dict[str, Any]] = []
+        self.software: list[dict[str, Any]] = []
+        self.updated: dict[str, float] = {}
         self.busy: set[str] = set()
         self.events: list[dict[str, Any]] | None = None
         self.looks = self.event_looks = 0
@@ -75,6 +77,7 @@ class Control:
                 "InstanceId": f"i-{index:08x}{number:09x}",
                 "InstanceType": group["InstanceType"],
                 "LaunchTime": 1767225600.0,
+                **self._software_of(group["InstanceGroupName"]),
                 "InstanceStatus": {"Status": "Running", "Message": ""},
                 "PrivateDnsHostname": f"ip-10-0-{index}-{number + 1}.ec2.internal",
             }
@@ -99,6 +102,11 @@ class Control:
     def update_cluster(self, request: Mapping[str, Any]) -> str:
         self._find(request["ClusterName"]).update(request)
         self.updates.append(dict(request))
+        return ARN
+
+    def update_cluster_software(self, request: Mapping[str, Any]) -> str:
+        self._find(request["ClusterName"])
+        self.software.append(dict(request))
         return ARN
 
     def delete_cluster(self, name: str) -> str:
@@ -133,6 +141,9 @@ class Control:
         self._find(request["ClusterName"])
         self.rebooted += request["NodeIds"]
         return {"Successful": list(request["NodeIds"]), "Failed": []}
+
+    def _software_of(self, group: str) -> dict[str, Any]:
+        return {"LastSoftwareUpdateTime": self.updated[group]} if group in self.updated else {}
 
     def _find(self, name: str) -> dict[str, Any]:
         if name not in self.clusters:

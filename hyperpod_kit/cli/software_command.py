@@ -1,0 +1,143 @@
+"""update-software."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Mapping, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.confirm import confirm
+from hyperpod_kit.cli.options import Cluster, cluster_options, json_option, resolve_cluster
+from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
+from hyperpod_kit.errors import ClusterError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.software import SoftwareOf
+
+
+@click.command("update-software")
+@cluster_options
+@click.option("--group", "groups", metavar="NAME", multiple=True, help="This instance group only; may be repeated.")
+@click.option("--batch", metavar="SIZE", help="So many nodes at once, `2` or `10%`; without it all at once.")
+@click.option("--pause", default=0, type=click.IntRange(0, 3600), help="Seconds between two batches.")
+@click.option("--image", metavar="AMI", help="Another image than HyperPod's newest: `ami-…`, or `default`.")
+@click.option("--forget-jobs", is_flag=True, help="Also where Slurm's state lies on the controller's own disk.")
+@click.option("--dry-run", is_flag=True, help="Only show what the nodes have, and what would be sent.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--wait", "then_wait", is_flag=True, help="Return when every node has been updated and runs.")
+@timeout_option
+@interval_option
+@json_option
+def update_software(
+    config: Path,
+    cluster: Optional[str],
+    region: Optional[str],
+    groups: tuple[str, ...],
+    batch: Optional[str],
+    pause: int,
+    image: Optional[str],
+    forget_jobs: bool,
+    dry_run: bool,
+    yes: bool,
+    then_wait: bool,
+    timeout: float,
+    interval: float,
+    as_json: bool,
+) -> int:
+    """Give nodes a newer AMI. They keep their addresses, get fresh root volumes, and are set up anew by the bundle.
+
+    What runs on a node ends when its turn comes; a job with --auto-resume=1 goes on elsewhere, or there afterwards.
+    Before it asks AWS, it looks whether the lifecycle script that the nodes begin with is still in its bucket, and
+    whether Slurm's state lies on shared storage: on the controller's own disk every job would be forgotten.
+
+    With --wait the exit code is 1 when AWS gives the update up; the batches before that have the new AMI then.
+
+    \b
+    Examples:
+      hyperpod-kit update-software --dry-run
+      hyperpod-kit update-software --group worker-group --batch 10% --pause 300 --wait
+    """
+    from hyperpod_kit.aws.sagemaker import SageMaker
+    from hyperpod_kit.cluster import software
+
+    speed = software.pace(batch, pause)
+    chosen = resolve_cluster(config, cluster, region)
+    sagemaker = SageMaker(chosen.region)
+    live = sagemaker.describe_cluster(chosen.name)
+    meant = software.groups_of(live, groups)
+    nodes = [node for node in software.software_of(sagemaker.list_nodes(chosen.name)) if node.group in meant]
+    asked = software.request(chosen.name, meant, speed, image)
+    if as_json:
+        data({"cluster": chosen.name, "nodes": [node.to_dict() for node in nodes], "request": asked})
+    else:
+        _show(chosen.name, nodes)
+    if dry_run:
+        return 0
+    software.require_in_service(live)
+    _require_state(chosen, meant, forget_jobs)
+    _require_scripts(software.scripts_of(live, meant), chosen.region)
+    confirm(
+        f"Swap the root volumes of {len(nodes)} nodes ({', '.join(meant)})? What runs on them ends, and what lies on "
+        "their own disks is lost.",
+        yes=yes,
+    )
+    sagemaker.update_software(asked)
+    say(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
+    if not then_wait:
+        say(f"next: hyperpod-kit wait --cluster {chosen.name}")
+        return 0
+
+    def lacking() -> Sequence[str]:
+        late = software.not_yet(nodes, software.software_of(sagemaker.list_nodes(chosen.name)))
+        return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"] if late else []
+
+    stale = str(live.get("FailureMessage", ""))
+    until_ready(sagemaker, chosen.name, timeout=timeout, interval=interval, stale=stale, lacking=lacking)
+    say(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
+    return 0
+
+
+def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
+    """Raises ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
+    settings = chosen.settings
+    if forget_jobs or (settings is not None and settings.parameters.controller_group not in groups):
+        return
+    if settings is None:
+        raise ClusterError(
+            "without the configuration it is not known which group is the controller's, and whether Slurm's state "
+            "outlives its root volume",
+            hint="name the configuration file; --forget-jobs if every job may be lost",
+        )
+    if not settings.slurm_state_mount:
+        raise ClusterError(
+            f"Slurm's state lies on the own disk of {settings.parameters.controller_group}: with a fresh root volume "
+            "every job and queue is lost, and job numbers start at 1 again",
+            hint="--group for the others; or keep it on FSx or EFS (`hyperpod_kit.slurm.state`); or --forget-jobs",
+        )
+
+
+def _require_scripts(scripts: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
+    """Raises ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
+    from hyperpod_kit.aws.s3 import Bucket
+
+    for uri, groups in scripts.items():
+        bucket, _, key = uri[len("s3://") :].partition("/")
+        if "" not in Bucket(bucket, region).sizes(key):
+            raise ClusterError(
+                f"{uri} is not there: nodes of {', '.join(groups)} would come back without mounts and hooks",
+                hint="hyperpod-kit upload, if it is this configuration's bundle; else put it back",
+            )
+
+
+def _show(name: str, nodes: Sequence[SoftwareOf]) -> None:
+    from rich.table import Table
+
+    grid = Table(title=f"software of cluster {name}", title_justify="left")
+    for column in ("group", "node", "version", "AWS says", "updated"):
+        grid.add_column(column, overflow="fold")
+    for node in nodes:
+        told = (node.group, node.instance_id, node.version or "-", node.standing or "-", node.updated or "-")
+        grid.add_row(*(cell(word) for word in told))
+    console().print(grid)

@@ -1,0 +1,133 @@
+"""A newer AMI for nodes that are there: UpdateClusterSoftware swaps their root volumes and runs the lifecycle script.
+
+Sources: the service model (batches by count or percentage, 0 to 3,600 s between two of them); "Update the SageMaker
+HyperPod platform software of a cluster" (what lies on the root volumes is gone, and is to be saved beforehand).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Mapping, Optional, Sequence
+
+from hyperpod_kit.cluster.nodes import GONE
+from hyperpod_kit.cluster.times import in_utc
+from hyperpod_kit.errors import ClusterError, UsageError
+
+
+@dataclass(frozen=True)
+class SoftwareOf:
+    """What runs on one node. `version`: of HyperPod's AMI, and `standing` AWS's word on it (UpToDate,
+    UpdateAvailable, …), each "" where AWS does not say; `updated`: when the last update ended, in UTC, "" for never.
+    """
+
+    group: str
+    instance_id: str
+    version: str
+    standing: str
+    updated: str
+
+    def to_dict(self) -> dict[str, str]:
+        """JSON form."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How many nodes at once, and how many seconds between two batches; `count` and `percent` None: all at once."""
+
+    count: Optional[int] = None
+    percent: Optional[int] = None
+    pause: int = 0
+
+    def to_request(self) -> dict[str, Any]:
+        """DeploymentConfig; empty for all at once."""
+        if self.count is None and self.percent is None:
+            return {}
+        size = (
+            {"Type": "INSTANCE_COUNT", "Value": self.count}
+            if self.count is not None
+            else {"Type": "CAPACITY_PERCENTAGE", "Value": self.percent}
+        )
+        return {"RollingUpdatePolicy": {"MaximumBatchSize": size}, "WaitIntervalInSeconds": self.pause}
+
+
+def pace(words: Optional[str], pause: int) -> Pace:
+    """`3` nodes or `10%` of a group. Raises UsageError."""
+    if words is None:
+        if pause:
+            raise UsageError("a pause between batches needs a size of them", hint="--batch 1, or --batch 10%")
+        return Pace()
+    number = words[:-1] if words.endswith("%") else words
+    if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) < 1:
+        raise UsageError(f"`{words}` is no size of a batch", hint="a number of nodes such as 2, or a share such as 10%")
+    if not words.endswith("%"):
+        return Pace(count=int(number), pause=pause)
+    if int(number) > 100:
+        raise UsageError(f"`{words}` is more than all nodes", hint="a share between 1% and 100%")
+    return Pace(percent=int(number), pause=pause)
+
+
+def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[SoftwareOf]:
+    """Of the nodes of ListClusterNodes that are not going, by group and id."""
+    found = [
+        SoftwareOf(
+            str(node.get("InstanceGroupName", "")),
+            str(node.get("InstanceId", "")),
+            str(node.get("CurrentImageReleaseVersion", "")),
+            str(node.get("ImageVersionStatus", "")),
+            in_utc(node.get("LastSoftwareUpdateTime")),
+        )
+        for node in summaries
+        if node.get("InstanceStatus", {}).get("Status") not in GONE
+    ]
+    return sorted(found, key=lambda one: (one.group, one.instance_id))
+
+
+def groups_of(live: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
+    """Groups that are updated: those named, or all of the cluster. Raises UsageError for one that is not there."""
+    there = [str(group["InstanceGroupName"]) for group in live.get("InstanceGroups", [])]
+    for name in wanted:
+        if name not in there:
+            raise UsageError(f"cluster {live['ClusterName']} has no group `{name}`: expected one of {', '.join(there)}")
+    return [name for name in there if not wanted or name in wanted]
+
+
+def require_in_service(live: Mapping[str, Any]) -> None:
+    """Raises ClusterError: AWS takes an update of a cluster in service only."""
+    if live.get("ClusterStatus") != "InService":
+        name = live["ClusterName"]
+        raise ClusterError(
+            f"cluster {name} is {live.get('ClusterStatus')}: its software can be updated when it is InService",
+            hint=f"hyperpod-kit wait --cluster {name}",
+        )
+
+
+def scripts_of(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list[str]]:
+    """Object of S3 (its URI) -> groups whose nodes begin with it, of those that have a lifecycle script there."""
+    found: dict[str, list[str]] = {}
+    for group in live.get("InstanceGroups", []):
+        config = group.get("LifeCycleConfig") or {}
+        entry = config.get("OnCreate") or config.get("OnInitComplete")
+        if group["InstanceGroupName"] in groups and config.get("SourceS3Uri") and entry:
+            uri = f"{str(config['SourceS3Uri']).rstrip('/')}/{entry}"
+            found.setdefault(uri, []).append(str(group["InstanceGroupName"]))
+    return found
+
+
+def request(cluster: str, groups: Sequence[str], speed: Pace, image: Optional[str]) -> dict[str, Any]:
+    """For UpdateClusterSoftware."""
+    asked: dict[str, Any] = {
+        "ClusterName": cluster,
+        "InstanceGroups": [{"InstanceGroupName": name} for name in groups],
+    }
+    if speed.to_request():
+        asked["DeploymentConfig"] = speed.to_request()
+    if image is not None:
+        asked["ImageId"] = image
+    return asked
+
+
+def not_yet(before: Sequence[SoftwareOf], now: Sequence[SoftwareOf]) -> list[str]:
+    """Instance ids of `before` that are there and have not been updated since."""
+    then = {one.instance_id: one.updated for one in before}
+    return [one.instance_id for one in now if one.instance_id in then and one.updated == then[one.instance_id]]

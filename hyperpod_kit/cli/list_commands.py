@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
+from datetime import datetime, timezone
 from pathlib import Path
-from typing import Optional
+from typing import TYPE_CHECKING, Any, Optional, Sequence
 
 import click
 
 from hyperpod_kit.cli.options import cluster_options, json_option, region_option, resolve_cluster
-from hyperpod_kit.cli.output import cell, console, data, say
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.cli.output import cell, console, data, json_line, out, say
+from hyperpod_kit.errors import Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.cluster.nodes import ClusterNode
 
 _STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Failed": "bold red"}
 
@@ -54,6 +59,12 @@ def list_clusters(region: Optional[str], as_json: bool) -> None:
 @click.option(
     "--state", "states", metavar="STATE", multiple=True, help="In this state, such as Failure; may be repeated."
 )
+@click.option(
+    "--watch",
+    type=click.FloatRange(1),
+    metavar="SECONDS",
+    help="Look again that often until Ctrl-C, and say what has changed.",
+)
 @json_option
 def list_cluster_nodes(
     config: Path,
@@ -61,44 +72,80 @@ def list_cluster_nodes(
     region: Optional[str],
     groups: tuple[str, ...],
     states: tuple[str, ...],
+    watch: Optional[float],
     as_json: bool,
 ) -> None:
-    """Every node with its address and state.
+    """Every node with its address and state. With --json and --watch, one line is one whole look.
 
     \b
     Examples:
       hyperpod-kit list-cluster-nodes
       hyperpod-kit list-cluster-nodes --cluster ml --json
       hyperpod-kit list-cluster-nodes --group workers --state Failure --state Pending
+      hyperpod-kit list-cluster-nodes --watch 10
     """
-    from rich import box
-    from rich.table import Table
-
     from hyperpod_kit.aws.sagemaker import SageMaker
-    from hyperpod_kit.cluster.nodes import list_nodes
+    from hyperpod_kit.cluster.nodes import changes, list_nodes
 
     chosen = resolve_cluster(config, cluster, region)
-    every = list_nodes(SageMaker(chosen.region), chosen.name)
+    sagemaker = SageMaker(chosen.region)
+    wanted = {state.casefold() for state in states}
+
+    def meant(every: Sequence[ClusterNode]) -> list[ClusterNode]:
+        return [
+            node
+            for node in every
+            if (not groups or node.group in groups) and (not wanted or node.status.casefold() in wanted)
+        ]
+
+    every = list_nodes(sagemaker, chosen.name)
     for name in sorted(set(groups) - {node.group for node in every}):
         raise UsageError(
             f"cluster {chosen.name} has no node in a group `{name}`: expected one of "
             f"{', '.join(sorted({node.group for node in every})) or 'none'}"
         )
-    wanted = {state.casefold() for state in states}
-    nodes = [
-        node
-        for node in every
-        if (not groups or node.group in groups) and (not wanted or node.status.casefold() in wanted)
-    ]
+    nodes = meant(every)
     if as_json:
-        data({"cluster": chosen.name, "nodes": [asdict(node) for node in nodes]})
-        return
+        (data if watch is None else json_line)(_listed(chosen.name, nodes))
+    else:
+        _show(chosen.name, nodes)
+        among = f" of {len(every)}" if groups or wanted else ""
+        say(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
+    while watch is not None:
+        time.sleep(watch)
+        try:
+            nodes, before = meant(list_nodes(sagemaker, chosen.name)), nodes
+        except Unreachable as err:
+            say(f"{err.message}; asking again in {watch:g} s")
+            continue
+        if as_json:
+            json_line(_listed(chosen.name, nodes))
+        else:
+            _tell(changes(before, nodes))
+
+
+def _listed(name: str, nodes: Sequence[ClusterNode]) -> dict[str, Any]:
+    return {"cluster": name, "nodes": [asdict(node) for node in nodes]}
+
+
+def _tell(lines: Sequence[str]) -> None:
+    from hyperpod_kit.cluster.times import in_utc
+
+    at = in_utc(datetime.now(timezone.utc))
+    for line in lines:
+        out(f"{at} {line}")
+
+
+def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
+    from rich import box
+    from rich.table import Table
+
     screen = console()
     roomy = screen.width >= 120
     shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
     shown += ["message"] if any(node.message for node in nodes) else []
     shape = box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD
-    grid = Table(title=f"nodes of cluster {chosen.name}", title_justify="left", box=shape)
+    grid = Table(title=f"nodes of cluster {name}", title_justify="left", box=shape)
     for column in shown:
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))
     for node in nodes:
@@ -113,5 +160,3 @@ def list_cluster_nodes(
         }
         grid.add_row(*(cells[column] for column in shown))
     screen.print(grid)
-    among = f" of {len(every)}" if groups or wanted else ""
-    say(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")

@@ -53,6 +53,20 @@ def list_nodes(sagemaker: SageMaker, cluster: str, *, addresses: bool = True) ->
     return sorted(nodes, key=lambda node: (node.group, _numeric(node.address), node.instance_id))
 
 
+def changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]) -> list[str]:
+    """A line for each node that has come, has gone, or is in another state: `workers i-1: Pending, now Running`."""
+    then = {node.instance_id: node for node in before}
+    now = {node.instance_id: node for node in after}
+    found = [f"{node.group} {name}: gone, was {node.status}" for name, node in then.items() if name not in now]
+    for name, node in now.items():
+        why = f": {node.message}" if node.message else ""
+        if name not in then:
+            found.append(f"{node.group} {name}: new, {node.status}{why}")
+        elif (then[name].status, then[name].message) != (node.status, node.message):
+            found.append(f"{node.group} {name}: {then[name].status}, now {node.status}{why}")
+    return found
+
+
 def resolve(nodes: Sequence[ClusterNode], wanted: Sequence[str]) -> list[ClusterNode]:
     """Nodes by instance id, address, or `group/index`. Raises UsageError for one that is not there."""
     found = []

@@ -115,3 +115,21 @@ def test_a_pipe_is_read_and_one_that_nobody_writes_to_is_an_error(
         text=True,
     )
     assert process.returncode == 0, process.stderr
+
+
+def test_what_changes_among_the_nodes_is_said(made: Cloud, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        made.control.script = [("Updating", {"controller-machine": 1, "worker-group": 2}, "")]
+        if len(looks) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("hyperpod_kit.cli.list_commands.time.sleep", sleep)
+    watched = hk("list-cluster-nodes", "--watch", "7")
+    assert looks == [7.0] * 3 and watched.code == 130
+    assert watched.out.splitlines()[-1].endswith("worker-group i-00000001000000002: gone, was Running")
+    looks.clear()
+    lines = [json.loads(line) for line in hk("list-cluster-nodes", "--watch", "7", "--json").out.splitlines()]
+    assert [len(line["nodes"]) for line in lines] == [3, 3, 3]

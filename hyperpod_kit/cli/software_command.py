@@ -62,7 +62,7 @@ def update_software(
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import software
 
-    speed = software.pace(batch, pause)
+    speed = software.rollout(batch, pause)
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
     live = sagemaker.describe_cluster(chosen.name)

@@ -32,7 +32,7 @@ class SoftwareOf:
 
 
 @dataclass(frozen=True)
-class Pace:
+class Rollout:
     """How many nodes at once, and how many seconds between two batches; `count` and `percent` None: all at once."""
 
     count: Optional[int] = None
@@ -51,20 +51,20 @@ class Pace:
         return {"RollingUpdatePolicy": {"MaximumBatchSize": size}, "WaitIntervalInSeconds": self.pause}
 
 
-def pace(words: Optional[str], pause: int) -> Pace:
+def rollout(words: Optional[str], pause: int) -> Rollout:
     """`3` nodes or `10%` of a group. Raises UsageError."""
     if words is None:
         if pause:
             raise UsageError("a pause between batches needs a size of them", hint="--batch 1, or --batch 10%")
-        return Pace()
+        return Rollout()
     number = words[:-1] if words.endswith("%") else words
     if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) < 1:
         raise UsageError(f"`{words}` is no size of a batch", hint="a number of nodes such as 2, or a share such as 10%")
     if not words.endswith("%"):
-        return Pace(count=int(number), pause=pause)
+        return Rollout(count=int(number), pause=pause)
     if int(number) > 100:
         raise UsageError(f"`{words}` is more than all nodes", hint="a share between 1% and 100%")
-    return Pace(percent=int(number), pause=pause)
+    return Rollout(percent=int(number), pause=pause)
 
 
 def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[SoftwareOf]:
@@ -114,7 +114,7 @@ def scripts_of(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list
     return found
 
 
-def request(cluster: str, groups: Sequence[str], speed: Pace, image: Optional[str]) -> dict[str, Any]:
+def request(cluster: str, groups: Sequence[str], speed: Rollout, image: Optional[str]) -> dict[str, Any]:
     """For UpdateClusterSoftware."""
     asked: dict[str, Any] = {
         "ClusterName": cluster,

@@ -70,8 +70,8 @@ def _roll_back(here: Ground, seed: int, dice: random.Random, part: PartOutcome) 
     part.counts["killed on the new branch" if killed else "ended on the new branch"] += 1
     if got.get("epoch", 0) < 2 or got["wrong"] or got["step"] < to + new:
         return f"after {long} steps, back to {to} and {new} new ones, it restored {got}"
-    if got["step"] >= long and not killed:
-        return f"it restored the abandoned step: {got}"
+    if got["step"] != to + new and not killed:  # its epoch says that it is the new branch's
+        return f"after {long} steps, back to {to} and {new} new ones, it restored another step: {got}"
     return ""
 
 

@@ -63,7 +63,7 @@ def _database(section: Section) -> OutsideDatabase:
     default = OutsideDatabase
     return OutsideDatabase(
         section.text("host"),
-        section.text("secret"),
+        section.text("secret_arn"),
         section.text("user", default.user),
         section.text("name", default.name),
         section.integer("port", default.port),

@@ -37,8 +37,8 @@ STEP_FIELDS: Mapping[str, Field] = {
             "Copy the endpoint's name, without a port",
         ),
     ),
-    ".accounting.database.secret": Field(
-        "Name of an entry of hyperpod_kit.secrets for the controller: the password, or RDS's own JSON with one."
+    ".accounting.database.secret_arn": Field(
+        "ARN of an entry of hyperpod_kit.secrets for the controller: the password, or RDS's own JSON with one."
     ),
     ".accounting.database.user": Field(
         "As whom slurmdbd comes there.",

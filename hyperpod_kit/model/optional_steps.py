@@ -30,10 +30,10 @@ PREEMPT_MODES = ("requeue", "cancel")
 
 @dataclass(frozen=True)
 class OutsideDatabase:
-    """A database of somebody else's. `secret`: of hyperpod_kit.secrets, the password or RDS's own JSON with one."""
+    """A database of somebody else's. `secret_arn`: of a secret of the configuration: the password, or RDS's JSON."""
 
     host: str
-    secret: str
+    secret_arn: str
     user: str = "slurm"
     name: str = "slurm_acct_db"
     port: int = 3306

@@ -16,6 +16,7 @@ BESIDE = Path(__file__).parent / "beside"
 
 FS = "fs-0123456789abcdef0"
 HOMES = "fs-0123456789abcdef9"
+SQL = "arn:aws:secretsmanager:us-east-1:111122223333:secret:sql-a1b2c3"
 DOCUMENT: dict[str, Any] = {
     "$schema": "./schema.json",
     "version": "1.0.0",
@@ -120,7 +121,7 @@ DOCUMENT: dict[str, Any] = {
             },
             {
                 "name": "sql",
-                "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:sql-a1b2c3",
+                "arn": SQL,
                 "roles": ["controller"],
             },
         ],
@@ -137,7 +138,7 @@ DOCUMENT: dict[str, Any] = {
         ],
         "steps": {
             "accounting": {
-                "database": {"host": "db.example.com", "secret": "sql", "user": "slurm", "name": "slurm_acct_db"},
+                "database": {"host": "db.example.com", "secret_arn": SQL, "user": "slurm", "name": "slurm_acct_db"},
                 "accounts": [{"name": "research", "users": ["trainer"], "parent": "root", "qos": ["normal", "high"]}],
                 "qos": [
                     {"name": "high", "priority": 100, "preempts": ["normal"], "limits": {"max_wall": "1-00:00:00"}}

@@ -136,10 +136,10 @@ def database(settings: Settings) -> Iterator[Finding]:
                 WARNING,
             )
         return
-    secret = next((one for one in settings.secrets if one.name == asked.database.secret), None)
+    secret = next((one for one in settings.secrets if one.arn == asked.database.secret_arn), None)
     if secret is None or Role.CONTROLLER not in secret.roles or secret.owner != "root":
         why = (
-            "there is no secret of that name"
+            "hyperpod_kit.secrets does not have it"
             if secret is None
             else "the controller does not fetch it"
             if Role.CONTROLLER not in secret.roles
@@ -147,8 +147,8 @@ def database(settings: Settings) -> Iterator[Finding]:
         )
         yield Finding(
             "HPK-O027",
-            f"{ACCOUNTING}.database.secret",
-            f"`{asked.database.secret}`: {why}",
+            f"{ACCOUNTING}.database.secret_arn",
+            f"`{asked.database.secret_arn}`: {why}",
             'Add it to hyperpod_kit.secrets with "roles": ["controller"] and no owner',
         )
     if not 1 <= asked.database.port <= 65535:

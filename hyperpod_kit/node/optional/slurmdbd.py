@@ -81,7 +81,7 @@ def wanted(node: Node, asked: Accounting) -> str:
         return f"{lines}StorageHost=localhost\nStorageUser={user}\nStorageLoc=slurm_acct_db\n"
     return (
         f"{lines}StorageHost={database.host}\nStoragePort={database.port}\nStorageUser={database.user}\n"
-        f"StorageLoc={database.name}\nStoragePass={_password(node, database.secret)}\n"
+        f"StorageLoc={database.name}\nStoragePass={_password(node, database.secret_arn)}\n"
     )
 
 
@@ -146,8 +146,9 @@ def _units(node: Node, program: str) -> Dict[str, str]:
     return units
 
 
-def _password(node: Node, secret: str) -> str:
+def _password(node: Node, arn: str) -> str:
     """The password itself, or what RDS keeps: {"username": …, "password": …}. Its value is in no message."""
+    secret = next((one.name for one in node.config.secrets if one.arn == arn), arn)
     text = read_text(node.paths.secret(secret))
     if text is None:
         raise NodeError(

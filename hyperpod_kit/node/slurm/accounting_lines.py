@@ -37,7 +37,7 @@ def ours(node: Node, conf: str) -> Dict[str, str]:
     theirs = settings(without_block(conf))
     found = theirs.get("accountingstoragetype", "")
     host = theirs.get("accountingstoragehost", "")
-    if found not in NONE and host not in ("", node.facts.address, node.facts.node, "localhost"):
+    if found not in NONE:
         raise NodeError(
             f"accounting is set up already: AccountingStorageType={found}, AccountingStorageHost={host or 'none'}",
             hint="remove hyperpod_kit.steps.accounting, or these lines from slurm.conf",

@@ -260,11 +260,11 @@ def test_what_a_clusters_scripts_did_is_kept_or_named(cloud: Cloud, empty: Path,
     assert done.code == 0, done.err
     lines = done.err.splitlines()
     assert "  utils/install_docker.sh: kept as your script `docker`" in lines
-    assert "  utils/enable_slurm_log_rotation.sh: not run: enable_slurm_log_rotation is off in config.py" in lines
+    assert "  utils/enable_slurm_log_rotation.sh: not run: enable_slurm_log_rotation is off in config.py" in done.err
     assert "not carried over: '../../escape.sh' at s3://sagemaker-mine/scripts: no name" in done.err
     assert not Path("../escape.sh").exists() and Path("earlier/utils/install_docker.sh").read_text().endswith("-e\n")
     kit = json.loads(empty.read_text())["hyperpod_kit"]
-    assert [script["name"] for script in kit["scripts"]] == ["docker"]
+    assert [script["name"] for script in kit["scripts"]] == ["docker"] and kit["steps"] == {"login_message": {}}
     assert kit["users"] == [{"name": "alice", "uid": 2001, "gid": 2001}]
     assert hk("validate").code == 0
     again = hk(*words, "--force", "--scripts", "earlier")

@@ -58,6 +58,7 @@ S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id
 WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
 STEPS = "hyperpod_kit.steps"
+SQL = {"host": "db", "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
 ACCOUNTS = f"{STEPS}.accounting"
 
 
@@ -322,8 +323,12 @@ CASES: list[tuple[str, str, Change]] = [
         "hyperpod_kit.scripts",
         kit(scripts=[{**SCRIPT, "timeout": 700}, {**SCRIPT, "name": "b", "timeout": 700}]),
     ),
-    ("HPK-O012", f"{ACCOUNTS}.database.host", accounting(database={"host": "db:3306", "secret": "db"})),
-    ("HPK-O013", f"{ACCOUNTS}.database.user", accounting(database={"host": "db", "secret": "db", "user": "a;b"})),
+    ("HPK-O012", f"{ACCOUNTS}.database.host", accounting(database={"host": "db:3306", "secret_arn": SECRET["arn"]})),
+    (
+        "HPK-O013",
+        f"{ACCOUNTS}.database.user",
+        accounting(database={**SQL, "user": "a;b"}),
+    ),
     ("HPK-O014", f"{ACCOUNTS}.accounts[0].name", accounting({"name": "R&D"})),
     ("HPK-O014", f"{ACCOUNTS}.qos[0].name", accounting(qos=[{"name": "Night shift"}])),
     ("HPK-O015", f"{ACCOUNTS}.accounts[0].users[0]", accounting({"name": "a", "users": ["Ann"]})),
@@ -376,7 +381,11 @@ CASES: list[tuple[str, str, Change]] = [
         ACCOUNTS,
         both(accounting(), OWN_DISK),
     ),
-    ("HPK-O027", f"{ACCOUNTS}.database.secret", accounting(database={"host": "db", "secret": "sql"})),
+    (
+        "HPK-O027",
+        f"{ACCOUNTS}.database.secret_arn",
+        accounting(database={**SQL, "secret_arn": HOMES}),
+    ),
     ("HPK-O028", f"{STEPS}.ssh_between_nodes.mount", step(ssh_between_nodes={"mount": "data"})),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),

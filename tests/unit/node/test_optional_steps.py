@@ -23,6 +23,7 @@ from hyperpod_kit.model.optional_steps import (
     SlurmAccount,
     SshBetweenNodes,
 )
+from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.optional import (
@@ -40,10 +41,11 @@ from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm import accounting_lines
 
 FSX = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
+SQL = Secret("sql", "arn:aws:secretsmanager:us-east-1:111122223333:secret:sql-a1b2c3", roles=("controller",))
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPhq4TNg6Ls6Etspe+Vd7yKuM1EmNSLjXt8WUtLp6H43"
 EACH = OptionalSteps(
     Accounting(
-        OutsideDatabase("db", "sql"), (SlurmAccount("a", ("ann",), qos=("normal",)),), (AccountingQos("high", 5),)
+        OutsideDatabase("db", SQL.arn), (SlurmAccount("a", ("ann",), qos=("normal",)),), (AccountingQos("high", 5),)
     ),
     LogRotation(),
     LoginMessage("words"),
@@ -166,7 +168,9 @@ def accounting_node(fake: Any, asked: Accounting, conf: str = "ClusterName=demo\
     path = fake.root / "opt/slurm/etc/slurm.conf"
     path.parent.mkdir(parents=True)
     path.write_text(conf)
-    return replace(node, config=replace(node.config, users=users), facts=replace(node.facts, role="controller"))
+    return replace(
+        node, config=replace(node.config, users=users, secrets=(SQL,)), facts=replace(node.facts, role="controller")
+    )
 
 
 def test_accounting_of_somebody_else_is_left_alone(fake: Any) -> None:
@@ -230,22 +234,22 @@ def test_what_sacctmgr_refuses_is_said(fake: Any) -> None:
     [("hunter2\n", "hunter2"), ('{"username": "x", "password": "p w"}', "p w"), ("[1]", "[1]")],
 )
 def test_the_password_is_text_or_rds_own_words(fake: Any, kept: str, said: str) -> None:
-    node = accounting_node(fake, Accounting(OutsideDatabase("db.example.com", "sql")))
+    node = accounting_node(fake, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
     with pytest.raises(NodeError, match="the secret sql is not on this node"):
-        slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", "sql")))
+        slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
     secret = Path(node.paths.secret("sql"))
     secret.parent.mkdir(parents=True)
     secret.write_text(kept)
-    text = slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", "sql")))
+    text = slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
     assert f"\nStoragePass={said}\n" in text and "StorageHost=db.example.com\n" in text
 
 
 @pytest.mark.parametrize("kept", ["", "a\nStorageHost=evil", '{"password": 7}', '{"user": "x"}', "a#b"])
 def test_a_secret_that_is_no_password_writes_no_line(fake: Any, kept: str) -> None:
-    node = accounting_node(fake, Accounting(OutsideDatabase("db", "sql")))
+    node = accounting_node(fake, Accounting(OutsideDatabase("db", SQL.arn)))
     secret = Path(node.paths.secret("sql"))
     secret.parent.mkdir(parents=True)
     secret.write_text(kept)
     with pytest.raises(NodeError, match="holds no password") as caught:
-        slurmdbd.wanted(node, Accounting(OutsideDatabase("db", "sql")))
+        slurmdbd.wanted(node, Accounting(OutsideDatabase("db", SQL.arn)))
     assert "evil" not in str(caught.value)

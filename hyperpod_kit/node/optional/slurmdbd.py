@@ -81,7 +81,7 @@ def wanted(node: Node, asked: Accounting) -> str:
         return f"{lines}StorageHost=localhost\nStorageUser={user}\nStorageLoc=slurm_acct_db\n"
     return (
         f"{lines}StorageHost={database.host}\nStoragePort={database.port}\nStorageUser={database.user}\n"
-        f"StorageLoc={database.name}\nStoragePass={_password(node, database.secret_arn)}\n"
+        f'StorageLoc={database.name}\nStoragePass="{_password(node, database.secret_arn)}"\n'
     )
 
 
@@ -158,10 +158,10 @@ def _password(node: Node, arn: str) -> str:
     with contextlib.suppress(ValueError):
         said = json.loads(text)
         password = said.get("password") if isinstance(said, dict) else password
-    if not isinstance(password, str) or not password or not password.isprintable() or "#" in password:
+    if not isinstance(password, str) or not password or not password.isprintable() or set(password) & set('"#\\'):
         raise NodeError(
             f"the secret {secret} holds no password that slurmdbd.conf can say",
-            hint='keep it as text or as {"password": "…"}, without # and line ends',
+            hint='keep it as text or as {"password": "…"}, without quotes, #, backslashes and line ends',
         )
     return password
 

@@ -241,10 +241,10 @@ def test_the_password_is_text_or_rds_own_words(fake: Any, kept: str, said: str) 
     secret.parent.mkdir(parents=True)
     secret.write_text(kept)
     text = slurmdbd.wanted(node, Accounting(OutsideDatabase("db.example.com", SQL.arn)))
-    assert f"\nStoragePass={said}\n" in text and "StorageHost=db.example.com\n" in text
+    assert f'\nStoragePass="{said}"\n' in text and "StorageHost=db.example.com\n" in text
 
 
-@pytest.mark.parametrize("kept", ["", "a\nStorageHost=evil", '{"password": 7}', '{"user": "x"}', "a#b"])
+@pytest.mark.parametrize("kept", ["", "a\nStorageHost=evil", '{"password": 7}', '{"user": "x"}', "a#b", 'a"b', "a\\b"])
 def test_a_secret_that_is_no_password_writes_no_line(fake: Any, kept: str) -> None:
     node = accounting_node(fake, Accounting(OutsideDatabase("db", SQL.arn)))
     secret = Path(node.paths.secret("sql"))

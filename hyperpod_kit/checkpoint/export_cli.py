@@ -25,7 +25,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("root", help="checkpoint root")
     parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
     parser.add_argument("--to", required=True, choices=FORMATS, help="format to write")
-    parser.add_argument("--output", required=True, help="file (dcp, huggingface: directory) to make; must not exist")
+    parser.add_argument(
+        "--output", required=True, help="file to make (dcp, huggingface, megatron: a directory); not one that exists"
+    )
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser
 

@@ -10,6 +10,7 @@ What does not fit is found before a live tensor is written to.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.environment import HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+
+log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
 @dataclass(frozen=True)
@@ -77,17 +80,24 @@ def _restore(
     touched = False
     rejected: list[tuple[str, str]] = []
     committed = False
+    told = log.info if ranks.rank == 0 else log.debug
     for candidate in listing:
         committed = committed or candidate.committed
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
+            told("restore: passed over %s: %s", *rejected[-1])
             continue
+        told("restore: reading %s", candidate.attempt)
         with contextlib.closing(_Run(ranks, store, state, nearer, candidate)) as run:
+            known = len(rejected)
             found = run.restore(rejected)
+        for name_and_reason in rejected[known:]:
+            told("restore: gave up %s: %s", *name_and_reason)
         touched = touched or run.touched
         if found is not None:
             tier, size = found
             name = candidate.name
+            told("restore: done, %s from %s: %d bytes, %.1f s", candidate.attempt, tier, size, time.monotonic() - begin)
             return RestoreOutcome(
                 Restored(
                     name.step,

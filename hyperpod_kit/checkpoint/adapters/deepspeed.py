@@ -140,6 +140,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         numbered = any(letter.isdigit() for letter in info.tag)
         step = step_of(None if numbered else self._engine.global_steps, info.tag)
         self.newest = self.manager.save(step, self._state)
+        self._state.extra.clear()  # DeepSpeed made copies of some of it
         return True
 
     def is_data_parallel_writer(self, dp_rank: int) -> bool:

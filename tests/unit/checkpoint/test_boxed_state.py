@@ -3,6 +3,7 @@ Megatron-core's own files. Its adapter: tests/unit/job/test_frameworks.py."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -98,13 +99,19 @@ def test_a_flexible_tensor_takes_what_both_have(root: Path) -> None:
         load(root, [wider._replace(key="other")])
 
 
-def test_a_flipped_byte_goes_back_for_every_cut(root: Path) -> None:
+def test_a_flipped_byte_goes_back_for_every_cut_and_the_log_says_so(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "hyperpod_kit.checkpoint")
     newest = next(entry for entry in catalog.attempts(str(root)) if entry.name.step == 2)
     flip(next((root / newest.attempt).glob("shard-*")), -200)
     wanted = blank(boxes(3, 3))
     got, state = load(root, wanted)
     assert isinstance(got, Restored) and got.step == 1 and state.values["at"] == 1
     assert torch.equal(wanted[0].tensor, WEIGHT[:3] + 1)
+    said = [record.getMessage() for record in caplog.records]
+    begins = [f"reading {newest.attempt}", f"gave up {newest.attempt}: in storage", "reading", "done"]
+    assert [line.startswith(f"restore: {begin}") for line, begin in zip(said, begins, strict=True)] == [True] * 4, said
 
 
 def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Path, tmp_path: Path) -> None:

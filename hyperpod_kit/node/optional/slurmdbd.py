@@ -161,7 +161,7 @@ def _password(node: Node, arn: str) -> str:
     if not isinstance(password, str) or not password or not password.isprintable() or set(password) & set('"#\\'):
         raise NodeError(
             f"the secret {secret} holds no password that slurmdbd.conf can say",
-            hint='keep it as text or as {"password": "…"}, without quotes, #, backslashes and line ends',
+            hint="keep it as text, or as JSON with a key `password`; without quotes, #, backslashes and line ends",
         )
     return password
 

@@ -40,13 +40,15 @@ class SeenProcesses:
 
     def look(self, pid: int, program: str = "") -> Optional[Identity]:
         """As it is now, and remembered; None when it is gone. `program`: what it is about to become."""
+        job, by = self._job(pid)  # before the state: who is alive after that was alive when it was read
         try:
             with open(f"{self._proc}/{pid}/status", encoding="utf-8", errors="replace") as file:
                 status = dict(line.split(":", 1) for line in file.read().splitlines() if ":" in line)
             uid = int(status["Uid"].split()[3])  # of file accesses
         except (OSError, KeyError, ValueError, IndexError):
             return None
-        job, by = self._job(pid)
+        if status.get("State", "").strip()[:1] in ("Z", "X") and pid in self._seen:
+            return self._seen[pid]._replace(seen="earlier")  # its environment is gone, and soon its control group
         command = os.path.basename(program) or status.get("Name", "").strip()
         if _LOADER.match(command):
             # Opened for the program that was named just before.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -161,6 +162,7 @@ class PrivateSlurm:
             self.start_node(f"{self.prefix}{number}")
         until(
             lambda: self.call("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == str(self.count),
+            timeout=180,
             what=f"{self.count} idle nodes (logs in {base})",
         )
 
@@ -270,7 +272,8 @@ class PrivateSlurm:
 
 def _free_ports(count: int) -> tuple[int, int]:
     """A free port and the first of `count` free ports in a row."""
-    for base in range(42000 + os.getpid() % 97 * 100, 60000, 100):
+    # At random: others that choose at the same moment may have this process's number in a namespace of their own.
+    for base in random.SystemRandom().sample(range(42000, 60000, 100), 180):
         try:
             with contextlib.ExitStack() as stack:
                 for port in range(base, base + count + 1):

@@ -16,7 +16,7 @@
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
-WORKERS ?= 4
+WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import List, Optional
 
-from hyperpod_kit.errors import NodeError
+from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import homes
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.step import Step, StepOutcome
+
+HOME_NOT_MADE = 12
+"""useradd's exit status when it could not make the home (useradd(8)); it has then added nobody."""
 
 
 def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
@@ -50,10 +53,14 @@ def ensure_user(node: Node, user: User) -> bool:
         node.runner.run(["groupadd", "--gid", str(user.gid), user.name], timeout=30)
     # A home on shared storage gets its first files once it is mounted.
     place = ["--create-home"] if home is None else ["--no-create-home", "--home-dir", home]
-    node.runner.run(
-        ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place, "--shell", "/bin/bash", user.name],
-        timeout=30,
-    )
+    argv = ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place, "--shell", "/bin/bash", user.name]
+    done = node.runner.run(argv, timeout=30, check=False)
+    if done.returncode == HOME_NOT_MADE:
+        # Where /home is shared, another node may make the same home between useradd's look and its mkdir: a second
+        # look finds it there. Two nodes of a cluster that is created do this within the same second.
+        done = node.runner.run(argv, timeout=30, check=False)
+    if done.returncode != 0:
+        raise RunError(argv, done.returncode, done.stdout, done.stderr)
     return True
 
 

@@ -10,7 +10,7 @@ from typing import Any, Callable
 
 import pytest
 
-from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.errors import NodeError, RunError, UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
@@ -137,6 +137,19 @@ def test_users(make_node: Any) -> None:
     fake.runner.on("getent passwd 2001", out="ubuntu:x:2001:2001::/home/ubuntu:/bin/bash\n")
     with pytest.raises(NodeError, match="uid 2001 for trainer already belongs to ubuntu"):
         ensure_user(fake.node, trainer)
+
+
+def test_a_home_that_another_node_makes_at_the_same_moment(make_node: Any) -> None:
+    """/home is shared: useradd looks, finds no home, and fails with 12 when its mkdir comes second."""
+    fake = make_node([])
+    fake.runner.on("getent", 2)
+    statuses = [12, 0]
+    fake.runner.answers["useradd"] = lambda _: (statuses.pop(0), "useradd: cannot create directory /home/trainer")
+    assert ensure_user(fake.node, User("trainer", 2001, 2001)) is True
+    assert statuses == []
+    fake.runner.on("useradd", 12)
+    with pytest.raises(RunError, match="useradd"):
+        ensure_user(fake.node, User("trainer", 2001, 2001))
 
 
 def test_hooks_are_added_once_and_taken_out_whole() -> None:

@@ -91,7 +91,6 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     from hyperpod_kit.cli.output import data
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.quota import backends
-    from hyperpod_kit.storage.quota.crossings import UP
 
     runner = LocalRunner()
     found = [backends.backend_of(one, runner).show(one) for one in directories]
@@ -99,7 +98,7 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
         data([one.to_json() for one in found])
     else:
         _table(found)
-    return 1 if any(one.share >= UP for one in found) else 0
+    return 1 if any(one.nearly_full for one in found) else 0
 
 
 @quota.command("check")

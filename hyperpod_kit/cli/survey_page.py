@@ -11,11 +11,12 @@ from hyperpod_kit.model.states import STATES, MountState
 from hyperpod_kit.remote import groups
 
 if TYPE_CHECKING:
+    from hyperpod_kit.model.mount_status import MountStatus
     from hyperpod_kit.remote.node_report import NodeReport
     from hyperpod_kit.remote.survey import Survey
 
 COLOURS: dict[str, str] = {MountState.OK: "#1a7f37", MountState.SLOW: "#bf8700", MountState.FULL: "#bc4c00"}
-BAD, SILENT = "#cf222e", "#6e7781"
+BAD, SILENT, NEARLY_FULL = "#cf222e", "#6e7781", "#8250df"
 SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 
@@ -51,11 +52,17 @@ def _squares(report: NodeReport, name: str, left: int, top: int) -> list[str]:
         _square(
             left + index * (SQUARE + 3),
             top,
-            COLOURS.get(mount.state, BAD),
-            f"{name} {mount.path}: {mount.state}" + (f", {mount.detail}" if mount.detail else ""),
+            _colour(mount),
+            ", ".join(
+                words for words in (f"{name} {mount.path}: {mount.state}", mount.detail, mount.fullness) if words
+            ),
         )
         for index, mount in enumerate(report.mounts)
     ]
+
+
+def _colour(mount: MountStatus) -> str:
+    return NEARLY_FULL if mount.healthy and mount.nearly_full else COLOURS.get(mount.state, BAD)
 
 
 def _square(left: int, top: int, colour: str, words: str) -> str:
@@ -66,6 +73,8 @@ def _square(left: int, top: int, colour: str, words: str) -> str:
 def _key(look: Survey) -> str:
     states = {str(mount.state) for report in look.reports for mount in report.mounts}
     named: list[tuple[str, str]] = [(state, COLOURS.get(state, BAD)) for state in STATES if state in states]
+    if any(mount.healthy and mount.nearly_full for report in look.reports for mount in report.mounts):
+        named.append(("nearly full", NEARLY_FULL))
     if any(report.error for report in look.reports):
         named.append(("no answer", SILENT))
     words = "".join(f'<span><i style="background:{colour}"></i> {text(state)}</span>' for state, colour in named)

@@ -12,7 +12,11 @@ from hyperpod_kit.model.states import SERVES, MountState
 
 @dataclass(frozen=True)
 class MountStatus:
-    """What one check of one mount found. `source`: what is mounted there; `checked_at`: Unix seconds."""
+    """What one check of one mount found. `source`: what is mounted there; `checked_at`: Unix seconds.
+
+    used_bytes, free_bytes, used_files, free_files: of its file system, `free` for ordinary users; all 0 where it does
+    not tell. nearly_full: it serves, and somebody should make room (system/fullness.py).
+    """
 
     name: str
     kind: str
@@ -23,8 +27,28 @@ class MountStatus:
     latency_ms: float = 0.0
     required: bool = True
     checked_at: float = 0.0
+    used_bytes: int = 0
+    free_bytes: int = 0
+    used_files: int = 0
+    free_files: int = 0
+    nearly_full: bool = False
 
     @property
     def healthy(self) -> bool:
         """Whether a job may use the mount."""
         return self.state in SERVES
+
+    @property
+    def share(self) -> float:
+        """What is used, 0 to 1: of the bytes or of the files, whichever is more; 0 where it does not tell."""
+        return max(_share(self.used_bytes, self.free_bytes), _share(self.used_files, self.free_files))
+
+    @property
+    def fullness(self) -> str:
+        """`84 % full`, "" where it does not tell."""
+        # Never rounded up: what is said to be full has no room at all.
+        return f"{int(self.share * 100)} % full" if self.used_bytes + self.free_bytes else ""
+
+
+def _share(used: int, free: int) -> float:
+    return used / (used + free) if used + free else 0.0

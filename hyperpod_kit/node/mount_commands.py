@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 def mounts_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import warnings
+    from hyperpod_kit.node.health import record as health_record
     from hyperpod_kit.node.observe.check import check_all
 
     if args.names and args.names[0] in ACTIONS:
@@ -30,7 +31,8 @@ def mounts_command(args: argparse.Namespace) -> int:
     node = open_node()
     mounts = [node.mount(name) for name in args.names] if args.names else node.mounts
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
-    found = check_all(node, mounts, deep=os.geteuid() == 0)
+    known = health_record.nearly_full(health_record.load(node))
+    found = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=known)
     if args.json:
         print(
             json.dumps(
@@ -47,7 +49,8 @@ def mounts_command(args: argparse.Namespace) -> int:
         )
     else:
         for status in found:
-            words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail]
+            full = f"nearly full: {status.fullness}" if status.nearly_full else status.fullness
+            words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
             print("  ".join(word for word in words if word))
         for line in warnings.warnings(node):
             print(f"warning: {line}", file=sys.stderr)

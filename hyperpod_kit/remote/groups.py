@@ -67,6 +67,9 @@ def said(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
             detail = f": {mount.detail}" if mount.detail else ""
             optional = " (optional)" if not mount.required else ""
             yield f"{mount.name} at {mount.path} is {mount.state}{optional}{detail}", "", not mount.required
+        if mount.nearly_full:
+            hint = f"what fills it: hyperpod-kit storage usage {mount.path}"
+            yield f"warning: {mount.name} at {mount.path} is {mount.fullness or 'nearly full'}", hint, True
     for warning in report.warnings:
         yield f"warning: {warning}", "", True
 

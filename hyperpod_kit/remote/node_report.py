@@ -43,5 +43,5 @@ class NodeReport:
             "said_at": self.said_at,
             "warnings": list(self.warnings),
             "via": self.via,
-            "mounts": [{**asdict(mount), "healthy": mount.healthy} for mount in self.mounts],
+            "mounts": [{**asdict(mount), "healthy": mount.healthy, "share": mount.share} for mount in self.mounts],
         }

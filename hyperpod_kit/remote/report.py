@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STYLES: dict[str, str] = {MountState.OK: "green", MountState.SLOW: "yellow"}
 NO_MOUNTS = "none"
-WIDE = ("node", "group", "mount", "path", "state", "mounted", "checked")
+WIDE = ("node", "group", "mount", "path", "state", "full", "mounted", "checked")
 NARROW = 132
 """Columns that the wide form needs before it begins to fold ids."""
 
@@ -39,12 +39,16 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
 
     tally: dict[tuple[str, str, str], dict[str, int]] = {}
     silent: dict[str, int] = {}
+    filling: dict[tuple[str, str, str], int] = {}
     for report in reports:
         group = report.target.group
         silent[group] = silent.get(group, 0) + bool(report.error)
         for mount in report.mounts:
             states = tally.setdefault((group, mount.name, mount.path), {})
             states[mount.state] = states.get(mount.state, 0) + 1
+            if mount.nearly_full:
+                key = (group, mount.name, mount.path)
+                filling[key] = filling.get(key, 0) + 1
         if not report.error and not report.mounts:
             states = tally.setdefault((group, "-", "-"), {})
             states[NO_MOUNTS] = states.get(NO_MOUNTS, 0) + 1
@@ -57,10 +61,12 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
     grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("group", "mount", "path"):
         grid.add_column(column, overflow="fold")
-    for column in ["nodes", *columns, *(["no answer"] if quiet else [])]:
+    for column in ["nodes", *columns, *(["nearly full"] if filling else []), *(["no answer"] if quiet else [])]:
         grid.add_column(column, justify="right", no_wrap=True)
     for (group, name, path), states in sorted(tally.items()):
         cells = [Text(str(states.get(state, "")), STYLES.get(state, "bold red")) for state in columns]
+        if filling:
+            cells.append(Text(str(filling.get((group, name, path), "")), "bold yellow"))
         unheard = [Text(str(silent[group] or ""), "bold red")] if quiet else []
         total = sum(states.values()) + silent[group]
         grid.add_row(Text(group), Text(name), Text(path), str(total), *cells, *unheard)
@@ -85,31 +91,33 @@ def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) ->
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "state", "checked"))
     for report in reports:
         node, group = report.target.instance_id, report.target.group
-        for name, path, state, source, checked in _cells(report, now):
+        for name, path, state, full, source, checked in _cells(report, now):
             if narrow:
                 below = Text(f"\n{source}", "dim")
+                word = state.append("\n").append_text(full) if full.plain else state
                 grid.add_row(
-                    Text(node).append(f"\n{group}", "dim"), Text(name), Text(path).append(below), state, checked
+                    Text(node).append(f"\n{group}", "dim"), Text(name), Text(path).append(below), word, checked
                 )
             else:
-                grid.add_row(node, group, Text(name), Text(path), state, Text(source), checked)
+                grid.add_row(node, group, Text(name), Text(path), state, full, Text(source), checked)
         grid.add_section()
     return grid
 
 
-def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, str, str]]:
-    """(mount, path, state, what is mounted or why nothing is, age) of every row of one node."""
+def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Text, str, str]]:
+    """(mount, path, state, how full it is, what is mounted or why nothing is, age) of every row of one node."""
     from rich.text import Text
 
     if report.error:
-        yield "-", "-", Text("no answer", "bold red"), report.error, "-"
+        yield "-", "-", Text("no answer", "bold red"), Text(), report.error, "-"
     elif not report.mounts:
-        yield "-", "-", Text(NO_MOUNTS), "this role carries no mounts", "-"
+        yield "-", "-", Text(NO_MOUNTS), Text(), "this role carries no mounts", "-"
     for mount in report.mounts:
         style = STYLES.get(mount.state, "bold red" if mount.required else "yellow")
         state = Text(mount.state if mount.required else f"{mount.state} (optional)", style)
         checked = age(now - mount.checked_at) if mount.checked_at else "-"
-        yield mount.name, mount.path, state, mount.source or mount.detail or "-", checked
+        full = Text(mount.fullness.replace(" full", ""), "bold yellow" if mount.nearly_full else "dim")
+        yield mount.name, mount.path, state, full, mount.source or mount.detail or "-", checked
 
 
 def age(seconds: float) -> str:

@@ -118,4 +118,6 @@ def _status(raw: Mapping[str, Any]) -> MountStatus:
         latency_ms=_number(raw, "latency_ms"),
         required=raw.get("required", True) is not False,
         checked_at=_number(raw, "checked_at"),
+        nearly_full=raw.get("nearly_full") is True,
+        **{key: max(0, int(_number(raw, key))) for key in ("used_bytes", "free_bytes", "used_files", "free_files")},
     )

@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.model.states import REPAIRS, MountState
@@ -65,7 +66,7 @@ def _check_cycle(node: Node) -> CheckCycle:
     def modes(mount: Mount, entry: MountEntry) -> str:
         return due_mode(mount, before.get(mount.name), entry.mount_id, now)
 
-    looks = look_at(node, node.mounts, modes=modes)
+    looks = look_at(node, node.mounts, modes=modes, nearly_full=health_record.nearly_full(before))
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
     for mount, look in zip(node.mounts, looks):
@@ -212,14 +213,17 @@ def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
 
 
 def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord]) -> List[str]:
-    """One line for each change of a state or a degraded mark; none for a first check that is ok, and none for a repair,
-    which has said its own words."""
+    """One line for each change of a state, of being nearly full or of a degraded mark; none for a first check that is
+    ok, and none for a repair, which has said its own words."""
     lines = []
     for name, record in after.items():
         old = before.get(name) or HealthRecord({"state": MountState.OK})
         detail = record.status.get("detail")
         if record.state != old.state:
             lines.append(f"{name}: {old.state} -> {record.state}{f': {detail}' if detail else ''}")
+        if record.nearly_full != old.nearly_full:
+            said = MountStatus(**record.status)
+            lines.append(f"{name}: {'' if record.nearly_full else 'no longer '}nearly full: {said.fullness}")
         if record.degraded and not old.degraded:
             lines.append(f"{name}: degraded after {record.failures} failed checks")
     return lines

@@ -67,6 +67,7 @@ def text(
         "Of stat and statvfs at the last whole check.",
         [(labels, float(record.status.get("latency_ms", 0.0)) / 1000) for labels, record in named],
     )
+    lines += _room(named)
     lines += _metric(
         "hyperpod_kit_mount_repairs_total",
         "counter",
@@ -116,6 +117,33 @@ def text(
         [({"bundle_id": node.bundle_id, "role": node.facts.role}, 1)],
     )
     return "\n".join(lines) + "\n"
+
+
+_ROOM = (
+    ("hyperpod_kit_mount_used_bytes", "used_bytes", "Bytes in use."),
+    ("hyperpod_kit_mount_free_bytes", "free_bytes", "Bytes that ordinary users can still have."),
+    ("hyperpod_kit_mount_used_files", "used_files", "Inodes in use."),
+    ("hyperpod_kit_mount_free_files", "free_files", "Inodes that ordinary users can still have."),
+)
+"""Of a mount, with its place in the record."""
+
+
+def _room(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -> Iterable[str]:
+    """How full the mounts are; no series of one that does not tell, or that could not be asked."""
+    for name, key, words in _ROOM:
+        what = key.partition("_")[2]
+        told = [
+            (labels, float(record.status[key]))
+            for labels, record in named
+            if record.status.get(f"used_{what}") or record.status.get(f"free_{what}")
+        ]
+        yield from _metric(name, "gauge", words, told)
+    yield from _metric(
+        "hyperpod_kit_mount_nearly_full",
+        "gauge",
+        "Whether it was 80 % full, and has not been below 75 % since.",
+        [(labels, record.nearly_full) for labels, record in named],
+    )
 
 
 def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:

@@ -23,13 +23,15 @@ STEP = "mounts"
 EVERY = 300.0
 """Seconds after which an unchanged state is said again, by the first check that comes then."""
 
-_KEPT = ("kind", "path", "state", "source", "detail")
+_ROOM = ("used_bytes", "free_bytes", "used_files", "free_files", "nearly_full")
+_KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 
 
 def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
     found = warnings(node)
-    states = json.dumps([{name: record.state for name, record in records.items()}, found], sort_keys=True)
+    now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
+    states = json.dumps([now_is, found], sort_keys=True)
     told = (read_text(node.paths.told) or "").partition("\n")
     if told[2] == states and 0 <= now - _number(told[0]) < EVERY:
         return

@@ -9,7 +9,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, FrozenSet, Mapping, Optional
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.node_config import HealthPolicy
@@ -50,6 +50,11 @@ class HealthRecord:
     def state(self) -> str:
         """Of the last check; "" before the first."""
         return str(self.status.get("state", ""))
+
+    @property
+    def nearly_full(self) -> bool:
+        """At the last check."""
+        return self.status.get("nearly_full") is True
 
     @property
     def serves(self) -> bool:
@@ -99,6 +104,11 @@ def load(node: Node) -> Dict[str, HealthRecord]:
         if isinstance(entry, dict) and isinstance(entry.get("status"), dict):
             found[name] = HealthRecord(**{key: value for key, value in entry.items() if key in known})
     return found
+
+
+def nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:
+    """Names of those that were nearly full at the last check."""
+    return frozenset(name for name, record in records.items() if record.nearly_full)
 
 
 def save(node: Node, records: Mapping[str, HealthRecord], checked_at: float) -> None:

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, List, Optional, Sequence
+from typing import Callable, Container, Dict, List, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
+from hyperpod_kit.model.states import ANSWERS
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
 from hyperpod_kit.node.observe.classify import MountObservation, classify
 from hyperpod_kit.node.observe.probe import Probed, probe_all
+from hyperpod_kit.system import fullness
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.system.process import identify
 
@@ -42,18 +44,24 @@ class Look:
 
 
 def check_all(
-    node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None, *, deep: bool = False
+    node: Node,
+    mounts: Sequence[Mount],
+    deadline: Optional[float] = None,
+    *,
+    deep: bool = False,
+    nearly_full: Container[str] = (),
 ) -> List[MountStatus]:
     """The state of every mount, in order; takes `deadline` seconds for all together when all of them hang.
 
     deep: do what `deep_mode` says, but write nothing where it would stay for ever (`Traits.keeps_versions`).
+    nearly_full: names of those that were so at the last look.
     """
 
     def modes(mount: Mount, entry: MountEntry) -> str:
         mode = deep_mode(mount) if deep else ""
         return mode.replace("w", "") if mount.traits.keeps_versions else mode
 
-    return [found.status for found in look_at(node, mounts, deadline, modes)]
+    return [found.status for found in look_at(node, mounts, deadline, modes, nearly_full)]
 
 
 def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountStatus:
@@ -73,9 +81,13 @@ def shallow(mount: Mount, entry: MountEntry) -> str:
 
 
 def look_at(
-    node: Node, mounts: Sequence[Mount], deadline: Optional[float] = None, modes: Modes = shallow
+    node: Node,
+    mounts: Sequence[Mount],
+    deadline: Optional[float] = None,
+    modes: Modes = shallow,
+    nearly_full: Container[str] = (),
 ) -> List[Look]:
-    """Look at every mount, in order."""
+    """Look at every mount, in order. `nearly_full`: names of those that were so at the last look."""
     deadline = node.config.health.deadline if deadline is None else deadline
     mountinfo = read_text(node.paths.mountinfo) or ""
     entries = {mount.name: find(mountinfo, mount.path) for mount in mounts}
@@ -100,13 +112,27 @@ def look_at(
         elif found.outcome == "answered":
             probed[name] = replace(found, errno=errno.ETIMEDOUT, operation=operation)
     return [
-        _look(node, mount, entries[mount.name], probed.get(mount.name), deadline, asked.get(mount.name, ""))
+        _look(
+            node,
+            mount,
+            entries[mount.name],
+            probed.get(mount.name),
+            deadline,
+            asked.get(mount.name, ""),
+            mount.name in nearly_full,
+        )
         for mount in mounts
     ]
 
 
 def _look(
-    node: Node, mount: Mount, entry: Optional[MountEntry], probed: Optional[Probed], deadline: float, mode: str
+    node: Node,
+    mount: Mount,
+    entry: Optional[MountEntry],
+    probed: Optional[Probed],
+    deadline: float,
+    mode: str,
+    was_nearly_full: bool,
 ) -> Look:
     seen = MountObservation(None)
     if entry is not None and probed is not None:
@@ -120,21 +146,36 @@ def _look(
             identity = MountIdentity(None, entry.source, str(err))
         seen = MountObservation(entry, probed, identity)
     state, detail = classify(mount, seen, deadline)
-    return Look(
-        MountStatus(
-            name=mount.name,
-            kind=mount.kind,
-            path=mount.path,
-            state=state,
-            detail=detail,
-            source=seen.identity.source if seen.identity else "",
-            latency_ms=seen.probed.latency_ms if seen.probed else 0.0,
-            required=mount.required,
-            checked_at=node.clock.wall(),
-        ),
-        seen,
-        mode,
+    status = MountStatus(
+        name=mount.name,
+        kind=mount.kind,
+        path=mount.path,
+        state=state,
+        detail=detail,
+        source=seen.identity.source if seen.identity else "",
+        latency_ms=seen.probed.latency_ms if seen.probed else 0.0,
+        required=mount.required,
+        checked_at=node.clock.wall(),
+        # What could not be asked stays what it was.
+        nearly_full=was_nearly_full,
     )
+    if seen.probed is not None and state in ANSWERS:
+        status = with_room(status, mount, seen.probed)
+    return Look(status, seen, mode)
+
+
+def with_room(status: MountStatus, mount: Mount, probed: Probed) -> MountStatus:
+    """The status with how full the mount is. What its daemon makes up (a bucket) is not told."""
+    if not mount.traits.tells_capacity:
+        return replace(status, nearly_full=False)
+    told = replace(
+        status,
+        used_bytes=max(0, probed.size - probed.available),
+        free_bytes=probed.available,
+        used_files=max(0, probed.inodes - probed.available_inodes),
+        free_files=probed.available_inodes,
+    )
+    return replace(told, nearly_full=fullness.nearly_full(told.share, status.nearly_full))
 
 
 def start_time(pid: int) -> Optional[str]:

@@ -65,7 +65,7 @@ def classify(mount: Mount, seen: MountObservation, deadline: float) -> Tuple[Mou
         return MountState.READONLY, "mounted read-only, expected read-write"
     # A bucket is never full; what its daemon says about blocks is made up.
     if mount.traits.tells_capacity:
-        if probed.blocks > 0 and probed.available == 0:
+        if probed.size > 0 and probed.available == 0:
             return MountState.FULL, "no space left"
         if probed.inodes > 0 and probed.available_inodes == 0:
             return MountState.FULL, "no inodes left: too many files"

@@ -40,8 +40,8 @@ class Probed:
     not get to run in time, or died.
     operation: one of prober.OPERATIONS, the one that failed or did not end. After `answered` that is `list` or `write`,
     with its `errno` (ETIMEDOUT when it did not end).
-    latency_ms: of stat and statvfs; blocks, available: of 1 file system, `available` for ordinary users; inodes the
-    same, 0 where the file system does not count them; pid: of a prober that has not ended.
+    latency_ms: of stat and statvfs; size, available: bytes of the file system, `available` for ordinary users; inodes
+    the same, 0 where the file system does not count them; pid: of a prober that has not ended.
     """
 
     outcome: str
@@ -49,7 +49,7 @@ class Probed:
     operation: str = ""
     latency_ms: float = 0.0
     read_only: bool = False
-    blocks: int = 0
+    size: int = 0
     available: int = 0
     inodes: int = 0
     available_inodes: int = 0
@@ -158,7 +158,7 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
         return Probed(
             "no_answer" if waited >= deadline else "not_asked", latency_ms=round(waited * 1000, 1), pid=left_behind
         )
-    number, operation, flags, blocks, available, inodes, free_inodes, microseconds = said.look
+    number, operation, flags, size, available, inodes, free_inodes, microseconds = said.look
     latency = round(microseconds / 1000, 1)
     if latency > deadline * 1000:
         return Probed("no_answer", latency_ms=latency, pid=left_behind)
@@ -176,7 +176,7 @@ def _probed(said: _Said, mode: str, deadline: float) -> Probed:
         OPERATIONS[operation] if number else "",
         latency,
         bool(flags & os.ST_RDONLY),
-        blocks,
+        size,
         available,
         inodes,
         free_inodes,

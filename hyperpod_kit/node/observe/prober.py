@@ -3,7 +3,7 @@
 A program of its own, so that a process with threads never forks itself to look at a mount. It starts one process for
 each path and ends at once: those are nobody's children to wait for. Each says, with one write a line:
     B <index> <pid>                                 before it touches anything
-    L <index> <errno> <operation> <flags> <blocks> <available> <inodes> <available inodes> <microseconds>
+    L <index> <errno> <operation> <flags> <bytes> <available> <inodes> <available inodes> <microseconds>
                                                     once stat and statvfs have answered
     D <index> <errno> <operation>                   at the end, when MODE has letters: `l` list, `w` write
 
@@ -60,7 +60,7 @@ def detach(answers: int) -> None:
 
 def touch(index: int, name: str, mode: str, path: str) -> None:
     os.write(ANSWERS, b"B %d %d\n" % (index, os.getpid()))
-    number = operation = flags = blocks = available = inodes = free_inodes = 0
+    number = operation = flags = size = available = inodes = free_inodes = 0
     began = time.monotonic()
     try:
         if os.stat(path).st_nlink == 0:
@@ -69,7 +69,7 @@ def touch(index: int, name: str, mode: str, path: str) -> None:
         operation = 1
         # Not from a cache: it reaches the server, and the daemon of a FUSE mount, but costs no S3 request.
         seen = os.statvfs(path)
-        flags, blocks, available = seen.f_flag, seen.f_blocks, seen.f_bavail
+        flags, size, available = seen.f_flag, seen.f_blocks * seen.f_frsize, seen.f_bavail * seen.f_frsize
         inodes, free_inodes = seen.f_files, seen.f_favail
     except OSError as err:
         number, mode = err.errno or 5, ""
@@ -81,7 +81,7 @@ def touch(index: int, name: str, mode: str, path: str) -> None:
             number,
             operation,
             flags,
-            blocks,
+            size,
             available,
             inodes,
             free_inodes,

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Iterable, Mapping
 
 from hyperpod_kit.storage.quota.limits import QuotaUsed
-
-UP, DOWN = 0.80, 0.75
+from hyperpod_kit.system.fullness import nearly_full
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ def next_state(above: Iterable[str], shares: Mapping[str, float]) -> tuple[set[s
     A directory that could not be asked (it is not in `shares`) stays what it was.
     """
     before = set(above)
-    now = {name for name in before if shares.get(name, 1.0) >= DOWN} | {
-        name for name, share in shares.items() if share >= UP
+    now = {name for name in before - shares.keys()} | {
+        name for name, share in shares.items() if nearly_full(share, name in before)
     }
     return now, now - before

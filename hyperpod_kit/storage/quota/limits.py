@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.system import fullness
 
 WEEK = 7 * 86400
 
@@ -55,6 +56,11 @@ class QuotaUsed:
             (self.files or 0, limits.hard_files or limits.soft_files),
         )
         return max((used / limit for used, limit in pairs if limit), default=0.0)
+
+    @property
+    def nearly_full(self) -> bool:
+        """For who has not looked before."""
+        return fullness.nearly_full(self.share, False)
 
     def to_json(self) -> dict[str, Any]:
         """Bytes, files and the share, 0 to 1 and beyond."""

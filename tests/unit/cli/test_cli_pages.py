@@ -52,7 +52,8 @@ class Page(HTMLParser):
 
 def survey() -> Survey:
     mounts = tuple(
-        MountStatus(name, "lustre", f"/{name}", state, detail=HOSTILE)
+        # Full to a part that only counts where it serves.
+        MountStatus(name, "lustre", f"/{name}", state, "", HOSTILE, used_bytes=849, free_bytes=151, nearly_full=True)
         for name, state in (("fsx", MountState.OK), ("home", MountState.STALE), ("data", MountState.FULL))
     )
     nodes = [NodeReport(NodeTarget(f"i-{n}", "workers", "compute", f"10.0.0.{n}"), mounts) for n in range(40)]
@@ -75,6 +76,8 @@ def test_a_fleet_has_a_square_for_each_mount() -> None:
     colours = [attributes["fill"] for tag, attributes in page.found if tag == "rect"]
     assert len(colours) == 40 * 3 + 1 and colours.count(survey_page.SILENT) == 1
     assert colours.count(survey_page.BAD) == 40 and "no answer" in page.words
+    assert colours.count(survey_page.NEARLY_FULL) == 40 and "nearly full" in page.words
+    assert page.words.count("84 % full") >= 40
 
 
 def test_a_directory_has_an_area_as_large_as_it_is(tmp_path: Path) -> None:

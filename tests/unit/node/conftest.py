@@ -16,6 +16,7 @@ from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.node.health import check_cycle
+from hyperpod_kit.system import fullness
 from tests.support import serving_fuse, silent_fuse
 from tests.unit.node import fakes, swept
 
@@ -102,6 +103,18 @@ def example_bundle(**changes: Any) -> Bundle:
     if "mounts" in changes:
         changes["written_mounts"] = tuple(WrittenMount(mount, "") for mount in changes.pop("mounts"))
     return render(replace(settings, **{"failure_pause": 0.0, **changes}))
+
+
+@pytest.fixture(autouse=True)
+def _empty_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests look at lies on this machine's own disk, which may be nearly full."""
+    monkeypatch.setattr(fullness, "UP", 2.0)
+
+
+@pytest.fixture
+def full_at_80(monkeypatch: pytest.MonkeyPatch, _empty_disk: None) -> None:
+    """The limit as it is, for those that fill a file system of their own."""
+    monkeypatch.setattr(fullness, "UP", 0.80)
 
 
 @pytest.fixture(scope="session")

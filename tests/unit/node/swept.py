@@ -161,7 +161,7 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
 
 def answered(targets: Sequence[Any], deadline: float, name: str) -> List[Probed]:
     """Stands in for the probe of mounts: it has tests of its own, and its processes are most of a run here."""
-    return [Probed("answered", blocks=1, available=1) for _ in targets]
+    return [Probed("answered", size=1, available=1) for _ in targets]
 
 
 VOLATILE = ("checked_at", "finished_at", "latency_ms", "mount_id", "device", "ts", "duration_ms", "steps", "changed")

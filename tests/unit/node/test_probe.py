@@ -24,7 +24,7 @@ ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount")
 def test_a_directory_answers(tmp_path: Path) -> None:
     found = probe(str(tmp_path), 5.0)
     assert found.outcome == "answered"
-    assert found.blocks > 0 and not found.read_only and found.latency_ms < 5000 and found.pid is None
+    assert found.size > found.available > 0 and not found.read_only and found.latency_ms < 5000 and found.pid is None
 
 
 def test_a_missing_directory_is_an_error(tmp_path: Path) -> None:

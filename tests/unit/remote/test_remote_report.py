@@ -14,7 +14,7 @@ from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
 from hyperpod_kit.remote.junit import to_xml
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.report import counts
+from hyperpod_kit.remote.report import counts, rows
 from hyperpod_kit.remote.target import NodeTarget
 
 OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket", checked_at=1.0)
@@ -48,6 +48,26 @@ def test_a_thousand_nodes_are_read_at_one_glance() -> None:
     assert summary(reports) == (
         "997 mounts on 1000 nodes: 4 not healthy, 3 nodes without an answer; 993 of 1000 nodes are healthy"
     )
+
+
+def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
+    filling = replace(OK, kind="lustre", used_bytes=849, free_bytes=151, nearly_full=True)
+    reports = [node(0, OK), node(1, filling), node(2, filling)]
+    assert all(report.healthy for report in reports) and summary(reports) == "3 mounts on 3 nodes: all healthy"
+    assert problems(reports) == [
+        "2 nodes of workers: warning: data at /mnt/data is 84 % full; what fills it: hyperpod-kit storage usage "
+        "/mnt/data: ip-10-1-0-[2-3]"
+    ]
+    out = io.StringIO()
+    screen = Console(file=out, width=160)
+    screen.print(counts("demo", reports))
+    screen.print(rows("demo", reports, 2.0, 160))
+    screen.print(rows("demo", reports, 2.0, 100))
+    shown = out.getvalue()
+    assert "nearly full" in shown and shown.count("84 %") == 4
+    (told,) = reports[1].to_dict()["mounts"]
+    assert (told["healthy"], told["nearly_full"], told["share"]) == (True, True, 0.849)
+    assert reports[0].to_dict()["mounts"][0]["share"] == 0.0
 
 
 def test_numbers_do_not_make_two_troubles_of_one() -> None:

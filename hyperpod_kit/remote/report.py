@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 STYLES: dict[str, str] = {MountState.OK: "green", MountState.SLOW: "yellow"}
 NO_MOUNTS = "none"
-WIDE = ("node", "group", "mount", "path", "state", "full", "mounted", "checked")
+WIDE = ("node", "group", "mount", "path", "state", "used", "mounted", "checked")
 NARROW = 132
 """Columns that the wide form needs before it begins to fold ids."""
 

@@ -31,12 +31,20 @@ COMMAND_SECONDS = 45.0
 
 
 def clear_dead(node: Node, mount: Mount) -> bool:
-    """Detach what is left of a dead mount at the path; True when something was. A living mount is never touched."""
+    """Detach what is left of a dead mount at the path; True when something was. A living mount is never touched.
+
+    Raises RunError when it is still there.
+    """
     cleared = False
+    argv = ["umount", "--lazy", mount.path]
     for _ in range(8):  # dead mounts can lie one above the other
         if check(node, mount).state != MountState.STALE:
             break
-        node.runner.run(["umount", "--lazy", mount.path], timeout=30)
+        done = node.runner.run(argv, timeout=30, check=False)
+        # umount(8) of util-linux also fails after it has unmounted: "filesystem was unmounted, but any subsequent
+        # operation failed". What is mounted now says more than its exit status.
+        if done.returncode != 0 and check(node, mount).state == MountState.STALE:
+            raise RunError(argv, done.returncode, done.stdout, done.stderr)
         audit.record(
             "unmounted",
             mount.path,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass, replace
-from typing import Callable, Container, Dict, List, Optional, Sequence
+from typing import Callable, Container, Dict, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.mount_status import MountStatus
@@ -87,8 +87,37 @@ def look_at(
     modes: Modes = shallow,
     nearly_full: Container[str] = (),
 ) -> List[Look]:
-    """Look at every mount, in order. `nearly_full`: names of those that were so at the last look."""
+    """Look at every mount, in order. `nearly_full`: names of those that were so at the last look.
+
+    Where one was unmounted after the kernel listed it and before it was touched, the directory beneath has answered:
+    such a mount is looked at once more, with a deadline of its own, and is unknown when that happens again.
+    """
     deadline = node.config.health.deadline if deadline is None else deadline
+    found = _look_once(node, mounts, deadline, modes, nearly_full)
+    changed = _changed(node, mounts, found)
+    if changed:
+        found.update(_look_once(node, changed, deadline, modes, nearly_full))
+        for mount in _changed(node, changed, found):
+            entry = found[mount.name].seen.entry
+            was = mount.name in nearly_full
+            found[mount.name] = _look(node, mount, entry, Probed("not_asked"), deadline, "", was)
+    return [found[mount.name] for mount in mounts]
+
+
+def _changed(node: Node, mounts: Sequence[Mount], found: Mapping[str, Look]) -> List[Mount]:
+    """Those that were mounted when they were looked at, and now are not, or by another mount."""
+    mountinfo = read_text(node.paths.mountinfo) or ""
+
+    def mount_id(entry: Optional[MountEntry]) -> Optional[int]:
+        return entry.mount_id if entry else None
+
+    seen = [(mount, found[mount.name].seen.entry) for mount in mounts]
+    return [mount for mount, entry in seen if entry and mount_id(find(mountinfo, mount.path)) != entry.mount_id]
+
+
+def _look_once(
+    node: Node, mounts: Sequence[Mount], deadline: float, modes: Modes, nearly_full: Container[str]
+) -> Dict[str, Look]:
     mountinfo = read_text(node.paths.mountinfo) or ""
     entries = {mount.name: find(mountinfo, mount.path) for mount in mounts}
     stuck: Dict[str, str] = {}
@@ -111,8 +140,8 @@ def look_at(
             probed[name] = Probed("no_answer")
         elif found.outcome == "answered":
             probed[name] = replace(found, errno=errno.ETIMEDOUT, operation=operation)
-    return [
-        _look(
+    return {
+        mount.name: _look(
             node,
             mount,
             entries[mount.name],
@@ -122,7 +151,7 @@ def look_at(
             mount.name in nearly_full,
         )
         for mount in mounts
-    ]
+    }
 
 
 def _look(

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any
+from dataclasses import replace
+from typing import Any, Callable
 
 import pytest
 
-from hyperpod_kit.errors import MountFailed
+from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.fuse_conf import allow_other_users
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.observe.check import check
+from hyperpod_kit.node.observe.check import check, look_at
 from hyperpod_kit.system.mountinfo import find, parse
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
@@ -154,6 +156,53 @@ def test_ensure_leaves_what_lives_there(make_node: Any) -> None:
         prepare(fake.node, LUSTRE)
     assert clear_dead(fake.node, LUSTRE) is False
     assert not any("umount" in call for call in fake.runner.calls)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_what_is_mounted_says_more_than_umounts_exit_status(
+    make_node: Any, monkeypatch: pytest.MonkeyPatch, gone: bool
+) -> None:
+    fake = make_node([LUSTRE])
+    states = [MountState.STALE]
+    monkeypatch.setattr(
+        "hyperpod_kit.node.mounts.ensure.check", lambda *_: replace(check(fake.node, LUSTRE), state=states[-1])
+    )
+    said = "umount: /fsx: filesystem was unmounted, but any subsequent operation failed: Operation not permitted."
+    fake.runner.on("umount --lazy /fsx", 1, said, do=lambda: states.append(MountState.ABSENT) if gone else None)
+    if gone:
+        assert clear_dead(fake.node, LUSTRE) is True
+    else:
+        with pytest.raises(RunError, match="any subsequent operation failed"):
+            clear_dead(fake.node, LUSTRE)
+
+
+def test_the_directory_beneath_does_not_answer_for_a_mount_that_went_meanwhile(make_node: Any) -> None:
+    fake = make_node([LUSTRE])
+    source = ("lustre", "10.1.0.1@tcp:/abcdefgh")
+
+    def look(during: Callable[[], None]) -> str:
+        """The state, where `during` happens after the kernel's list was read and before the path is touched."""
+        fake.unmounted("/fsx")
+        fake.mounted("/fsx", *source)
+
+        def modes(*_: object) -> str:
+            during()
+            return ""
+
+        return look_at(fake.node, [LUSTRE], modes=modes)[0].status.state
+
+    steady = look(lambda: None)
+    assert steady != "absent"
+    assert look(lambda: fake.unmounted("/fsx")) == "absent"
+
+    def anew() -> None:
+        fake.mounted("/elsewhere", "ext4", "/dev/vdb")  # so that the next one has another number
+        fake.unmounted("/fsx")
+        fake.mounted("/fsx", *source)
+
+    once = iter([anew])
+    assert look(lambda: next(once, lambda: None)()) == steady
+    assert look(anew) == "unknown", "and so on for ever"
 
 
 def test_fuse_conf_once(make_node: Any) -> None:

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint import candidates, collectives, values
 from hyperpod_kit.checkpoint.agreement import Agreement
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp import reshard, slices
+from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest, identity
 from hyperpod_kit.checkpoint.repository.store.open import open_store
@@ -118,13 +118,15 @@ def main(world: int, root: str) -> None:
         needed = slices.needs(table, targets(middle, half), digest.CHUNK)
         told = len(values.pack([number for chunk in needed for number in chunk]))
         row["bytes_in"] = told * (half - 1)
-        wanted = sum(spec.nbytes for spec in model.specs(middle, half))
-        row["amplification"] = len(needed) * digest.CHUNK / wanted
     del table
-    with meter.phase("reshard: who reads what"):
+    with meter.phase("reshard: who reads what") as row:
         # The others want what the middle one wants, of shards as far from its own as they are from it.
         moved = [[(shard + 2 * (rank - middle), chunk) for shard, chunk in needed] for rank in range(half)]
-        reshard.divide([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
+        work = sharing.divide([[chunk for chunk in chunks if 0 <= chunk[0] < world] for chunks in moved])
+        read = [chunk for chunks in work.alone for chunk in chunks] + [share.chunk for share in work.shared]
+        sizes = [digest.split(record.size)[0] for record in header.body.shards]
+        seen = sum(min(digest.CHUNK, sizes[shard] - place * digest.CHUNK) for shard, place in read)
+        row["amplification"] = seen / sum(sizes)
     meter.peak()
 
 

@@ -188,6 +188,14 @@ class Ranks:
                 if holder != source:
                     dist.send(part, dst=holder, group=self._group)
 
+    def send(self, data: torch.Tensor, rank: int, tag: int) -> Any:
+        """Begin to send a tensor to one rank, which calls `receive`; what is returned is waited for."""
+        return dist.isend(data, dst=self.global_rank(rank), group=self._group, tag=tag)
+
+    def receive(self, data: torch.Tensor, rank: int, tag: int) -> Any:
+        """Begin to fill a tensor of the size that the rank sends; what is returned is waited for."""
+        return dist.irecv(data, src=self.global_rank(rank), group=self._group, tag=tag)
+
     def global_rank(self, rank: int) -> int:
         """The rank in the default group of a rank of this one."""
         return rank if self.alone or self._group is None else dist.get_global_rank(self._group, rank)

@@ -17,7 +17,7 @@ import torch
 from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dcp import reshard, sharing
 from hyperpod_kit.checkpoint.dcp.slices import SliceRequests
 from hyperpod_kit.checkpoint.reason import Verdict
 from hyperpod_kit.checkpoint.repository import selection, verify
@@ -99,7 +99,8 @@ def _read(store: Store, attempt: str) -> _State:
         names = set(codec.tensor_names(tree)) or set(opened.rows())
         tensors = {name: requests.add_whole(name) for name in sorted(names)}
         ranks = Ranks(alone=True)
-        problem = reshard.carry_out(ranks, opened, reshard.divide([requests.freeze(body.chunk)]), requests)
+        work = sharing.work_of(ranks, requests, body.chunk)
+        problem = reshard.carry_out(ranks, opened, work, requests)
     if problem is not None and problem.verdict is Verdict.UNREAD:
         raise StorageUnreadable(
             attempt, problem.words, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {store.url}"

@@ -74,9 +74,33 @@ class Landing:
             self._ranges.append((begin, end, tensor.data_ptr() + offset))
             self._held.append(tensor)
 
+    @property
+    def ranges(self) -> list[tuple[int, int]]:
+        """What is wanted, in the order of the file; after `freeze`."""
+        return [(begin, end) for begin, end, _ in self._ranges]
+
+    def join(self, other: Landing) -> None:
+        """Add what was added to the other one."""
+        self._ranges += other._ranges
+        self._held += other._held
+
     def chunks(self, size: int) -> set[int]:
         """The numbers of the chunks of `size` bytes in which something lies."""
         return {index for begin, end, _ in self._ranges for index in range(begin // size, -(-end // size))}
+
+    def wanted(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """What is wanted of the bytes [begin, end), in order, each byte once; after `freeze`."""
+        found: list[tuple[int, int]] = []
+        low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
+        for first, last, _ in self._ranges[low:high]:
+            first, last = max(first, begin), min(last, end)
+            if last <= first:
+                continue
+            if found and first <= found[-1][1]:
+                found[-1] = found[-1][0], max(found[-1][1], last)
+            else:
+                found.append((first, last))
+        return found
 
     def freeze(self) -> None:
         """Nothing is added any more; needed before the first `take`."""
@@ -223,6 +247,11 @@ class Reading:
         self._opened.confirm()
         own.complete()
         return own
+
+    def spare(self) -> dict[int, memoryview]:
+        """The chunks that were read and proved so far, by their numbers, when `into` will not be called. Reads no more;
+        what went wrong is left to whoever reads the rest."""
+        return {} if self._error is not None else self._pump.spare()
 
     def _parse(self) -> Parsed:
         if self._error is not None:

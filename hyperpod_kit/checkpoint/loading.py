@@ -37,7 +37,7 @@ def load_state(
     ranks = Ranks(process_group)
     nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=copier.cores(1))
     told = candidates.ResumeFrom(first=attempt, near=False)
-    got = restore.restore(ranks, store, state, nearer=nearer, held=(), told=told, only=attempt).got
+    got = restore.restore(ranks, store, state, nearer=nearer, held=(), told=told, only=attempt, ahead=False).got
     if isinstance(got, Fresh):
         raise _nothing(store)
     return got

@@ -27,6 +27,15 @@ BUCKET = 64 * 1024 * 1024
 _Bucket = tuple[tuple[int, ...], int, int]
 
 
+class Replicated(NamedTuple):
+    """`problems`: for each rank what is wrong there. `lost`: the pieces that did not arrive here as they were sent;
+    `any_lost`: whether there are such on any rank."""
+
+    problems: list[Reason | None]
+    lost: frozenset[str]
+    any_lost: bool
+
+
 class _ShareRange(NamedTuple):
     """Bytes [begin, end) of a piece's elements in order."""
 
@@ -35,10 +44,8 @@ class _ShareRange(NamedTuple):
     end: int
 
 
-def replicate(
-    ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str], algorithm: str
-) -> list[Reason | None]:
-    """Fill the pieces that are not `here` from the ranks that have read them. For each rank what is wrong there.
+def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str], algorithm: str) -> Replicated:
+    """Fill the pieces that are not `here` from the ranks that have read them.
 
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
     """
@@ -52,12 +59,14 @@ def replicate(
             if (owners[piece.spec.name] == piece.replica[0]) != (piece.spec.name in here):
                 problem = problem or Reason(f"{piece.spec.name} is not in the shard of the rank that saves it")
     digests: dict[_Bucket, bytes] = {}
+    names: dict[_Bucket, list[str]] = {}
     for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
         mine = members[0].replica[0]
         for owner in range(members[0].replica[1]):
             owned = sorted((p for p in members if owners[p.spec.name] == owner), key=lambda p: p.spec.name)
             for number, bucket in enumerate(_buckets(owned)):
                 data = _bucket_memory(bucket, filled=owner == mine)
+                names[holders, owner, number] = [part.piece.spec.name for part in bucket]
                 if owner == mine:
                     digests[holders, owner, number] = alg.wide(view_of(data))
                 _send(ranks, data, members[0], owner)
@@ -65,7 +74,9 @@ def replicate(
                     digests[holders, owner, number] = alg.wide(view_of(data))
                     # Who left here would leave the others waiting.
                     problem = problem or reshard.guarded(partial(_unpack, bucket, data))
-    return _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
+    problems, wrong = _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
+    lost = frozenset(name for key in wrong[ranks.rank] for name in names[key])
+    return Replicated(problems, lost, any(wrong))
 
 
 def _buckets(owned: Sequence[TensorPiece]) -> Iterator[list[_ShareRange]]:
@@ -142,16 +153,10 @@ def _send(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner: int) -> No
 
 def _compare(
     ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], mine: Mapping[tuple[int, ...], int]
-) -> list[Reason | None]:
-    """Whether every bucket arrived on every rank as it was sent. A collective over all ranks."""
+) -> tuple[list[Reason | None], list[list[_Bucket]]]:
+    """(what is wrong, which buckets did not arrive as they were sent), for each rank. A collective over all ranks."""
     sent = {key for key in digests if key[1] == mine[key[0]]}
     everybody = ranks.gather((problem, digests, sent))
     true = {key: digests_[key] for _, digests_, sent_ in everybody for key in sent_}
-
-    def wrong(there: Mapping[_Bucket, bytes]) -> Reason | None:
-        for key, value in there.items():
-            if true.get(key) != value:
-                return Reason(f"bucket {key[2]} of replica {key[1]} did not arrive as it was sent")
-        return None
-
-    return [found or wrong(there) for found, there, _ in everybody]
+    wrong = [[key for key, value in there.items() if true.get(key) != value] for _, there, _ in everybody]
+    return [found for found, _, _ in everybody], wrong

@@ -12,8 +12,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 
@@ -23,15 +25,17 @@ from hyperpod_kit.checkpoint.agent.held import plan_of as one_plan
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers, ProvedHeader
 from hyperpod_kit.checkpoint.candidates import LOCAL, MEMORY, STORAGE, TIERS, Candidate, HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp import reshard, slices
+from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
-from hyperpod_kit.checkpoint.tensors import StateTensors
+from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
 from hyperpod_kit.environment import HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+
+Own = TypeVar("Own")
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
@@ -53,18 +57,20 @@ def restore(
     held: Sequence[Sequence[HeldShard]],
     told: ResumeFrom = candidates.NOTHING_TOLD,
     only: str | None = None,
+    ahead: bool = True,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `nearer` where this rank has it. Of `held` and
-    `told` rank 0's word counts. `only`: this attempt, and no other.
+    `told` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this rank's own shard is read while the
+    state is walked, of which not all may be wanted.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
     every = candidates.newest_first(ranks, store, held, told)
     listing = every if only is None else (found for found in every if found.attempt == only)
     try:
-        outcome = _restore(ranks, store, state, nearer, listing)
+        outcome = _restore(ranks, store, state, nearer, listing, ahead)
     except BaseException:
         state.withdraw()
         raise
@@ -74,7 +80,7 @@ def restore(
 
 
 def _restore(
-    ranks: Ranks, store: Store, state: State, nearer: NearerTiers, listing: Iterator[Candidate]
+    ranks: Ranks, store: Store, state: State, nearer: NearerTiers, listing: Iterator[Candidate], ahead: bool
 ) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
@@ -88,7 +94,7 @@ def _restore(
             told("restore: passed over %s: %s", *rejected[-1])
             continue
         told("restore: reading %s", candidate.attempt)
-        with contextlib.closing(_Run(ranks, store, state, nearer, candidate)) as run:
+        with contextlib.closing(_Run(ranks, store, state, nearer, candidate, ahead)) as run:
             known = len(rejected)
             found = run.restore(rejected)
         for name_and_reason in rejected[known:]:
@@ -128,9 +134,12 @@ def _restore(
 class _Run(CandidateRun):
     """One candidate, and the state that is brought to it."""
 
-    def __init__(self, ranks: Ranks, store: Store, state: State, nearer: NearerTiers, candidate: Candidate) -> None:
+    def __init__(
+        self, ranks: Ranks, store: Store, state: State, nearer: NearerTiers, candidate: Candidate, ahead: bool
+    ) -> None:
         super().__init__(ranks, store, nearer, candidate)
         self._state = state
+        self._ahead = ahead
         self.touched = False  # whether a live tensor of this rank was written to
 
     def restore(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
@@ -143,16 +152,26 @@ class _Run(CandidateRun):
 
     def _fill(self, header: ProvedHeader) -> int:
         """Bring the state to the candidate; how many bytes it has. Raises Rejected, CheckpointError."""
+        mine = header.world == self._ranks.world
+        kept: dict[slices.Chunk, memoryview] = {}
         # Reading needs no plan: it goes on while the state is walked.
-        reading = load.Reading(self._own(header), self._nearer.threads) if header.world == self._ranks.world else None
-        with contextlib.closing(reading) if reading is not None else contextlib.nullcontext():
+        reading = load.Reading(self._own(header), self._nearer.threads) if mine and self._ahead else None
+        with contextlib.ExitStack() as held:
+            if reading is not None:
+                held.enter_context(contextlib.closing(reading))
             targets, same = self._targets(header, reading)
-            if same and reading is not None:
+            if same and mine:
+                if reading is None:
+                    reading = load.Reading(self._own(header), self._nearer.threads)
+                    held.enter_context(contextlib.closing(reading))
+                    self._all.fit(partial(self._check, reading, targets))
                 try:
                     loaded, size = self._same(header, targets, reading)
                 finally:
                     self.touched = self.touched or reading.touched
-        if not same or reading is None:
+            elif reading is not None and header.tiers[self._ranks.rank] == STORAGE:
+                kept = {(self._ranks.rank, number): view for number, view in reading.spare().items()}
+        if not (same and mine):
             if header.body is None:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
@@ -163,7 +182,7 @@ class _Run(CandidateRun):
                         )
                     )
                 header = self._header_of_root((STORAGE,) * self._ranks.world)
-            loaded, size = self._other(header, targets)
+            loaded, size = self._other(header, targets, kept)
         self._all.fit(lambda: self._state.adopt(header.tree, loaded))
         return size
 
@@ -173,14 +192,17 @@ class _Run(CandidateRun):
         def walk() -> tuple[StateTensors, str]:
             targets = self._state.targets(self._ranks, header.tree)
             if reading is not None:
-                # The plan says nothing of what only this rank has.
-                reading.check({piece.spec.name: piece for piece in targets.pieces})
+                self._check(reading, targets)
             return targets, targets.plan
 
         targets, plans = self._all.fit_and_tell(walk)
         if len(set(plans)) > 1 and stages.agree(self._ranks, self._state):
             targets, plans = self._all.fit_and_tell(walk)
         return targets, one_plan(plans) == header.plan
+
+    def _check(self, reading: load.Reading, targets: StateTensors) -> None:
+        """The plan says nothing of what only this rank has. Raises CheckpointError."""
+        reading.check({piece.spec.name: piece for piece in targets.pieces})
 
     @contextlib.contextmanager
     def _own(self, header: ProvedHeader) -> Iterator[load.ProvedShard]:
@@ -214,33 +236,60 @@ class _Run(CandidateRun):
 
         own = self._all.prove(read)
         size = self._ranks.total(reading.size)
-        self._all.settle(replicate.replicate(self._ranks, targets.pieces, own.here, header.algorithm))
+        shared = replicate.replicate(self._ranks, targets.pieces, own.here, header.algorithm)
+        self._all.settle(shared.problems)
+        if shared.any_lost and header.body is None:
+            raise Rejected(Reason("what other ranks sent did not arrive as it was sent"))
+        if shared.any_lost:
+            self._read(header, partial(_ask, pieces=[one for one in targets.pieces if one.spec.name in shared.lost]))
         return own.loaded, size
 
-    def _other(self, header: ProvedHeader, targets: StateTensors) -> tuple[Mapping[str, torch.Tensor], int]:
-        """Saved by other ranks or with another division: slices of tensors, wherever they lie."""
+    def _other(
+        self, header: ProvedHeader, targets: StateTensors, kept: Mapping[slices.Chunk, memoryview]
+    ) -> tuple[Mapping[str, torch.Tensor], int]:
+        """Saved by other ranks or with another division: slices of tensors, wherever they lie. `kept` is read."""
+
+        def want(requests: slices.SliceRequests) -> dict[str, torch.Tensor]:
+            for common in (False, True):
+                alike = [one for one in targets.pieces if (one.replica[1] == self._ranks.world > 1) == common]
+                _ask(requests, alike, common=common)
+            here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
+            return {name: requests.add_whole(name) for name in self._state.wants(header.tree) - here}
+
+        assert header.body is not None
+        return self._read(header, want, targets.pieces, kept), header.body.total_bytes
+
+    def _read(
+        self,
+        header: ProvedHeader,
+        want: Callable[[slices.SliceRequests], Own],
+        pieces: Sequence[TensorPiece] = (),
+        kept: Mapping[slices.Chunk, memoryview] = reshard.NOTHING_KEPT,
+    ) -> Own:
+        """Fill what this rank wants, each chunk from storage once. What `want` gave. A collective.
+
+        Raises Rejected, CheckpointError."""
         assert header.body is not None
         with reshard.opened(self._store, self._candidate.attempt, header.body) as attempt:
             rows = reshard.rows_of(self._ranks, attempt)
             if isinstance(rows, Reason):
                 raise Rejected(rows)
-            self._all.fit(lambda: slices.check_fit(rows, targets.pieces))
+            self._all.fit(lambda: slices.check_fit(rows, pieces))
             requests = slices.SliceRequests(rows)
-
-            def want() -> dict[str, torch.Tensor]:
-                for piece in targets.pieces:
-                    spec = piece.spec
-                    wanted = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
-                    requests.add(wanted, piece.tensor)
-                here = {piece.spec.name for piece in targets.pieces}.union(targets.absent)
-                return {name: requests.add_whole(name) for name in self._state.wants(header.tree) - here}
-
-            loaded = self._all.prove(want)
-            work = reshard.work_of(self._ranks, requests.freeze(header.body.chunk))
-            problem = reshard.carry_out(self._ranks, attempt, work, requests)
+            wanted = self._all.prove(lambda: want(requests))
+            work = sharing.work_of(self._ranks, requests, header.body.chunk, kept)
+            problem = reshard.carry_out(self._ranks, attempt, work, requests, kept)
             self.touched = self.touched or requests.touched
             if problem is not None and problem.verdict is Verdict.UNFILLED:
                 raise self._all.unfit(problem.words)
             if problem is not None:
                 raise Rejected(problem)
-        return loaded, header.body.total_bytes
+        return wanted
+
+
+def _ask(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:
+    """All of these pieces. Raises CheckpointError unless the attempt has all of them."""
+    for piece in pieces:
+        spec = piece.spec
+        whole = slices.TensorSlice(spec.name, spec.offsets or (0,) * len(spec.shape), spec.shape)
+        requests.add(whole, piece.tensor, common=common)

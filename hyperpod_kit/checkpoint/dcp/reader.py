@@ -28,7 +28,7 @@ from hyperpod_kit.checkpoint import codec
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
-from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dcp import reshard, sharing
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.reason import Reason, reason_in
@@ -168,13 +168,13 @@ class Reader(StorageReader):
             raise CheckpointError(
                 f"the ranks see different checkpoints: {sorted(seen)}", hint="name one: Reader(root, attempt)"
             )
-        work = reshard.divide([plan.storage_data.chunks for plan in plans])
+        work = sharing.divide([plan.storage_data.chunks for plan in plans])
         return [replace(plan, storage_data=work) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
         """Fill the planner's tensors. Raises CheckpointError, with the reason of the rank that failed, on all ranks."""
         assert self._attempt is not None
-        work: reshard.Work = plan.storage_data
+        work: sharing.Work = plan.storage_data
         ranks = Ranks(self._group, alone=len(work.alone) == 1)
         requests = SliceRequests(self._rows)
         chunk = self._attempt.manifest.chunk

@@ -1,22 +1,26 @@
-"""Read any slices of any tensors of a committed attempt: each chunk from storage once, by one rank, checked by all.
+"""Read any slices of any tensors of a committed attempt: each chunk from storage once, by one rank.
 
 A rank says which slices it wants and where they go. The slices become byte ranges, the ranges chunks; a chunk that
-several ranks need is read by one of them and sent to the others, who compare its leaf again.
+several ranks need is read and proved by one of them, who hands on to each other one what that one wants of it. What
+does not arrive as it was sent is read from storage by who wants it, and so is all the rest where handing on turns out
+to be much slower than reading.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, TypeVar
-
-import torch
+from functools import partial
+from typing import TypeVar
 
 from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dcp.hand_on import HandOn, too_slow
+from hyperpod_kit.checkpoint.dcp.sharing import Work
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
-from hyperpod_kit.checkpoint.load import TargetFault, view_of
+from hyperpod_kit.checkpoint.load import TargetFault
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
-from hyperpod_kit.checkpoint.repository import digest, index, stream, tombstone, verify
+from hyperpod_kit.checkpoint.repository import index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
@@ -27,8 +31,7 @@ from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 T = TypeVar("T")
 
-_ROUND = 4
-"""Chunks that each rank reads between two exchanges: bounds the memory that they wait in."""
+NOTHING_KEPT: Mapping[Chunk, memoryview] = {}
 
 
 class Attempt:
@@ -119,105 +122,69 @@ def guarded(work: Callable[[], T]) -> T | Reason:
         return Reason(f"{type(err).__name__}: {err}")
 
 
-class Share(NamedTuple):
-    """A chunk that several ranks need, and the one that reads it."""
+def carry_out(
+    ranks: Ranks,
+    attempt: Attempt,
+    work: Work,
+    requests: SliceRequests,
+    kept: Mapping[Chunk, memoryview] = NOTHING_KEPT,
+) -> Reason | None:
+    """Read, check, hand on; None, or why not, the same on all ranks. A collective.
 
-    chunk: Chunk
-    owner: int
-    ranks: tuple[int, ...]
-
-
-class Work(NamedTuple):
-    """Who reads what: `alone[rank]` are the chunks that only that rank needs, `shared` the others in one order."""
-
-    alone: tuple[tuple[Chunk, ...], ...]
-    shared: tuple[Share, ...]
-
-
-def divide(needs: Sequence[Iterable[Chunk]]) -> Work:
-    """Give each chunk to one of the ranks that need it, about equally many to each. The same on all ranks."""
-    wanted: dict[Chunk, list[int]] = {}
-    for rank, chunks in enumerate(needs):
-        for chunk in chunks:
-            wanted.setdefault(chunk, []).append(rank)
-    load = [0] * len(needs)
-    alone: list[list[Chunk]] = [[] for _ in needs]
-    for chunk, who in sorted(wanted.items()):
-        if len(who) == 1:
-            alone[who[0]].append(chunk)
-            load[who[0]] += 1
-    shared = []
-    for chunk, who in sorted(wanted.items()):
-        if len(who) > 1:
-            owner = min(who, key=lambda rank: (load[rank], rank))
-            load[owner] += 1
-            shared.append(Share(chunk, owner, tuple(who)))
-    return Work(tuple(tuple(chunks) for chunks in alone), tuple(shared))
-
-
-def work_of(ranks: Ranks, needed: Sequence[Chunk]) -> Work:
-    """`divide` of what every rank needs. A collective."""
-    everybody = ranks.gather([number for chunk in needed for number in chunk])
-    return divide([list(zip(found[::2], found[1::2], strict=True)) for found in everybody])
-
-
-def carry_out(ranks: Ranks, attempt: Attempt, work: Work, requests: SliceRequests) -> Reason | None:
-    """Read, check, send and hand on; None, or why not, the same on all ranks. A collective."""
-
-    def read(chunks: Iterable[Chunk], kept: dict[Chunk, bytes]) -> None:
-        jobs = [(attempt.shard(number), at) for number, at in chunks]
-        number_of = {opened.name: number for (number, _), (opened, _) in zip(chunks, jobs, strict=True)}
-
-        def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
-            number = number_of[opened.name]
-            requests.landings[number].take(begin, view)
-            if (number, begin // opened.chunk) in kept:
-                kept[number, begin // opened.chunk] = bytes(view)
-
-        with Pump(jobs) as pump:
-            pump.finish(deliver)
-
-    problem = ranks.agree(guarded(lambda: read(work.alone[ranks.rank], {})))
-    for at in range(0, len(work.shared), _ROUND * ranks.world):
+    `kept`: chunks that this rank has read and proved already, those that it said it has when work was divided.
+    """
+    reader = _ChunkReading(attempt, requests, kept)
+    problem = ranks.agree(reason_in(guarded(lambda: reader.read(work.alone[ranks.rank]))))
+    rounds, again = work.rounds(), list[Chunk]()
+    hand_on = HandOn(ranks, attempt.manifest, requests)
+    while rounds and problem is None:
+        part = rounds.pop(0)
+        mine = [share.chunk for share in part if share.owner == ranks.rank]
+        begin = time.monotonic()
+        chunks = guarded(partial(reader.read, mine, keep=True))
+        reading = time.monotonic() - begin
+        problem = ranks.agree(reason_in(chunks))
         if problem is not None:
-            return problem
-        part = work.shared[at : at + _ROUND * ranks.world]
-        kept = {share.chunk: b"" for share in part if share.owner == ranks.rank}
-        problem = ranks.agree(guarded(lambda kept=kept: read(list(kept), kept)))  # type: ignore[misc]
-        if problem is None:
-            problem = ranks.agree(_exchange(ranks, attempt, part, kept, requests))
+            break
+        begin = time.monotonic()
+        again += hand_on.round(part, chunks if isinstance(chunks, dict) else {})
+        if too_slow(ranks.gather((reading, time.monotonic() - begin))):
+            again += [share.chunk for left in rounds for share in left if share.concerns(ranks.rank)]
+            rounds = []
+    if problem is None:
+        problem = ranks.agree(reason_in(guarded(lambda: reader.read(again))))
     if problem is None:
         problem = ranks.agree(guarded(requests.complete))
     return problem
 
 
-def _exchange(
-    ranks: Ranks, attempt: Attempt, part: Sequence[Share], kept: Mapping[Chunk, bytes], requests: SliceRequests
-) -> Reason | None:
-    """Send and receive in one order on all ranks; whatever is wrong with a chunk is said afterwards."""
-    problem: Reason | None = None
-    for share in part:
-        number, place = share.chunk
-        begin, end = _bounds(attempt.manifest, number, place)
-        if ranks.rank not in share.ranks and len(share.ranks) < ranks.world:
-            continue
-        mine = share.owner == ranks.rank
-        data = torch.frombuffer(bytearray(kept[share.chunk]) if mine else bytearray(end - begin), dtype=torch.uint8)
-        if len(share.ranks) == ranks.world:
-            ranks.send_bytes(data, share.owner)
-        else:
-            ranks.pass_bytes(data, ranks.global_rank(share.owner), tuple(map(ranks.global_rank, share.ranks)))
-        if not mine:
-            view = view_of(data)
+class _ChunkReading:
+    """Chunks of an attempt from storage, or from what this rank has already, proved, to where they are wanted."""
 
-            def take(number: int = number, place: int = place, begin: int = begin, view: memoryview = view) -> None:
-                attempt.shard(number).check(place, view)
-                requests.landings[number].take(begin, view)
+    def __init__(self, attempt: Attempt, requests: SliceRequests, kept: Mapping[Chunk, memoryview]) -> None:
+        self._attempt, self._requests, self._kept = attempt, requests, kept
 
-            problem = problem or guarded(take)
-    return problem
+    def read(self, chunks: Iterable[Chunk], *, keep: bool = False) -> dict[Chunk, memoryview]:
+        """Their bytes too, if they are to be kept. Raises DigestMismatch, CheckpointError, OSError."""
+        found: dict[Chunk, memoryview] = {}
+        jobs = []
+        number_of: dict[str, int] = {}
+        for number, place in chunks:
+            here = self._kept.get((number, place))
+            if here is not None:
+                self._requests.take(number, place * self._attempt.manifest.chunk, here)
+                found[number, place] = here
+                continue
+            shard = self._attempt.shard(number)
+            jobs.append((shard, place))
+            number_of[shard.name] = number
 
+        def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
+            number = number_of[opened.name]
+            self._requests.take(number, begin, view)
+            if keep:
+                found[number, begin // opened.chunk] = memoryview(bytearray(view))
 
-def _bounds(body: Manifest, number: int, place: int) -> tuple[int, int]:
-    data_end, _ = digest.split(body.shards[number].size, body.chunk)
-    return place * body.chunk, min((place + 1) * body.chunk, data_end)
+        with Pump(jobs) as pump:
+            pump.finish(deliver)
+        return found

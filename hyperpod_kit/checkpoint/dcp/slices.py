@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -93,62 +93,81 @@ def needs(rows: Rows, slices: Iterable[TensorSlice], chunk: int) -> list[Chunk]:
 
 
 class SliceRequests:
-    """What one rank wants of an attempt, and where it goes."""
+    """What one rank wants of an attempt, and where it goes. What is wanted in `common` is wanted by all ranks alike."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self.landings: dict[int, Landing] = {}
+        self.common: dict[int, Landing] = {}
         self._cuts: list[Callable[[], None]] = []
-        self._whole: dict[tuple[int, int], torch.Tensor] = {}
+        self._whole: dict[tuple[int, int, bool], torch.Tensor] = {}
 
-    def add(self, wanted: TensorSlice, target: torch.Tensor) -> None:
+    def add(self, wanted: TensorSlice, target: torch.Tensor, *, common: bool = False) -> None:
         """`target` has the slice's shape; another type is converted. Raises as `commons`."""
-        for common in commons(self._rows, wanted):
+        for one in commons(self._rows, wanted):
             part = target
-            for dim, (at, extent) in enumerate(zip(common.at, common.extents, strict=True)):
+            for dim, (at, extent) in enumerate(zip(one.at, one.extents, strict=True)):
                 part = part.narrow(dim, at, extent)
-            self._add(common, part)
+            self._add(one, part, common)
 
-    def add_whole(self, name: str) -> torch.Tensor:
+    def add_whole(self, name: str, *, common: bool = False) -> torch.Tensor:
         """All of a tensor, new. Raises CheckpointError when the attempt does not have all of it."""
         rows = self._rows.get(name)
         if not rows:
             raise CheckpointError(f"{name} is in no shard")
         whole = rows[0].spec.whole
         made = empty(rows[0].spec._replace(shape=whole))
-        self.add(TensorSlice(name, (0,) * len(whole), whole), made)
+        self.add(TensorSlice(name, (0,) * len(whole), whole), made, common=common)
         return made
 
-    def _add(self, common: Common, part: torch.Tensor) -> None:
-        row = common.row
-        landing = self.landings.setdefault(row.shard, Landing())
-        if common.run:
+    def _add(self, one: Common, part: torch.Tensor, common: bool) -> None:
+        row = one.row
+        landing = (self.common if common else self.landings).setdefault(row.shard, Landing())
+        if one.run:
             staged = part
             if not is_plain(part) or part.dtype != TYPES[row.spec.dtype]:
-                staged = empty(row.spec._replace(shape=common.extents))
+                staged = empty(row.spec._replace(shape=one.extents))
                 self._cuts.append(lambda: copy_into(part, staged, row.spec.name))
-            landing.add(common.begin, common.end, staged)
+            landing.add(one.begin, one.end, staged)
             return
         # The slice is no single run of bytes: the whole saved piece is read, once, and cut afterwards.
-        whole = self._whole.get((row.shard, row.begin))
+        whole = self._whole.get((row.shard, row.begin, common))
         if whole is None:
-            whole = self._whole[row.shard, row.begin] = empty(row.spec)
-            landing.add(common.begin, common.end, whole)
+            whole = self._whole[row.shard, row.begin, common] = empty(row.spec)
+            landing.add(one.begin, one.end, whole)
         cut = whole
-        for dim, (at, extent) in enumerate(zip(common.inside, common.extents, strict=True)):
+        for dim, (at, extent) in enumerate(zip(one.inside, one.extents, strict=True)):
             cut = cut.narrow(dim, at, extent)
         self._cuts.append(lambda: copy_into(part, cut, row.spec.name))
 
-    def freeze(self, chunk: int) -> list[Chunk]:
-        """The chunks that these bytes lie in; nothing is added after it."""
-        for landing in self.landings.values():
+    def freeze(self, chunk: int) -> tuple[list[Chunk], list[Chunk]]:
+        """The chunks that these bytes lie in, and those of what is common; nothing is added after it."""
+        for landing in (*self.landings.values(), *self.common.values()):
             landing.freeze()
-        return sorted((shard, at) for shard, landing in self.landings.items() for at in landing.chunks(chunk))
+        return _chunks(self.landings, chunk), _chunks(self.common, chunk)
+
+    def together(self, chunk: int) -> list[Chunk]:
+        """What is common is wanted by this rank for itself: the chunks of all of it."""
+        for number, landing in self.common.items():
+            self.landings.setdefault(number, Landing()).join(landing)
+        self.common.clear()
+        return self.freeze(chunk)[0]
+
+    def wanted(self, number: int, begin: int, end: int, *, common: bool = False) -> list[tuple[int, int]]:
+        """What is wanted of the bytes [begin, end) of a shard, each byte once."""
+        landing = (self.common if common else self.landings).get(number)
+        return [] if landing is None else landing.wanted(begin, end)
+
+    def take(self, number: int, begin: int, view: memoryview) -> None:
+        """Copy what of these bytes of a shard is wanted. Safe for threads."""
+        for landings in (self.landings, self.common):
+            if number in landings:
+                landings[number].take(begin, view)
 
     @property
     def touched(self) -> bool:
         """Whether memory was written to."""
-        return any(landing.touched for landing in self.landings.values())
+        return any(landing.touched for landing in (*self.landings.values(), *self.common.values()))
 
     def complete(self) -> None:
         """All bytes are in: fill what could not be written to directly. Raises TargetFault."""
@@ -156,6 +175,10 @@ class SliceRequests:
             cut()
         self._cuts.clear()
         self._whole.clear()
+
+
+def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
+    return sorted((shard, at) for shard, landing in landings.items() for at in landing.chunks(chunk))
 
 
 def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:

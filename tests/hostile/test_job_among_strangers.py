@@ -50,7 +50,7 @@ while True:
         sock.close()
     del held[:-150]
     os.pwrite(count, b"%12d" % number, 0)  # never empty: it is read when this was killed
-    time.sleep(0.002 if ports else 0.05)
+    time.sleep(0.02 if ports else 0.05)
 """
 
 
@@ -121,7 +121,7 @@ class Crowd:
 
     def _look(self) -> None:
         done = False
-        while not self._over.wait(0.05):
+        while not self._over.wait(0.25):  # it reads all of /proc
             pids = of_job(self._mark)
             found = listening([os.getpid(), *(pid for pid in pids if b"agent_main" in command(pid))])
             lifelines = found.pop(os.getpid(), set()) - self._before

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers, Words, permutations
+from hyperpod_kit.data.distinct import distinct
 
 LARGEST = 1 << 20
 """Samples of a group beyond which no table is kept."""
@@ -28,7 +29,7 @@ class BlockGroup:
         wanted = np.zeros(len(self._known), bool)
         wanted[lanes] = True
         missing = np.flatnonzero(wanted & ~self._known)
-        for size in np.unique(self._counts[missing]).tolist():
+        for size in distinct(self._counts[missing]).tolist():
             lanes_of_size = missing[self._counts[missing] == size]
             for begin in range(0, len(lanes_of_size), _LANES_AT_A_TIME):
                 some = lanes_of_size[begin : begin + _LANES_AT_A_TIME]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.formats.lines import LineReader
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
@@ -118,7 +119,7 @@ class IndexedDataset:
             lines.windows.expect(files, starts, lengths)
         if self._files.by_others:
             return
-        places, first = np.unique((files << 44) | (starts >> _NEAR), return_index=True)
+        places, first, _ = described((files << 44) | (starts >> _NEAR))
         for place, file, start, length in zip(
             places.tolist(), files[first].tolist(), starts[first].tolist(), lengths[first].tolist(), strict=True
         ):

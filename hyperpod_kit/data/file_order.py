@@ -6,9 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers, mixed, permuted
+from hyperpod_kit.data.distinct import distinct
 from hyperpod_kit.data.index.layout import SampleIndex
+from hyperpod_kit.data.sections import Sections
 
 
 class FileOrder:
@@ -33,7 +36,7 @@ class FileOrder:
         files, ends = self._files(epoch)
         places = np.searchsorted(ends, positions, side="right")
         found = np.empty_like(positions)
-        for place in np.unique(places).tolist():
+        for place in distinct(places).tolist():
             here = places == place
             file = int(files[place])
             size = int(self._counts[file])
@@ -42,6 +45,14 @@ class FileOrder:
                 inside = permuted(inside, size, mixed(self._seed, epoch, file + 1))
             found[here] = inside + self._firsts[file]
         return found
+
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+        """See WeighedOrder: a section is a file."""
+        files, ends = self._files(epoch)
+        full = np.flatnonzero(self._counts)
+        sums = np.zeros(len(self._counts), np.int64)
+        sums[full] = np.add.reduceat(weights, self._firsts[full], dtype=np.int64)
+        return Sections(ends, np.cumsum(sums[files]))
 
     def file_at(self, position: int) -> int:
         """The number of the file that a position lies in: `index.file(…)` has its path."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers, mixed, permuted
+from hyperpod_kit.data.distinct import distinct
 from hyperpod_kit.data.order import SampleOrder
 
 ROUND = 1000
@@ -41,8 +42,9 @@ class MixOrder:
         overall = positions + epoch * self.samples
         rounds, places = overall // ROUND, overall % ROUND
         # Every round has its own order of the same places; a permuted place below the first bound is the first one's.
-        keys = np.array([mixed(self._seed, int(one)) for one in np.unique(rounds)], np.uint64)
-        drawn = permuted(places, ROUND, keys[np.searchsorted(np.unique(rounds), rounds)])
+        every = distinct(rounds)
+        keys = np.array([mixed(self._seed, one) for one in every.tolist()], np.uint64)
+        drawn = permuted(places, ROUND, keys[np.searchsorted(every, rounds)])
         bounds = np.cumsum(self.counts)
         which = np.searchsorted(bounds, drawn, side="right")
         found = np.empty_like(positions)
@@ -52,7 +54,7 @@ class MixOrder:
             place = rounds[mine] * self.counts[number] + (drawn[mine] - begin)
             epochs = place // order.samples
             inside = np.empty_like(place)
-            for one in np.unique(epochs).tolist():
+            for one in distinct(epochs).tolist():
                 here = epochs == one
                 inside[here] = order.at(one, place[here] % order.samples)
             later = (inside - order.samples) * len(self._orders) + number + self._total

@@ -13,15 +13,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers, mixed, mixed_each, permuted, restored
 from hyperpod_kit.data.block_group import LARGEST, BlockGroup
+from hyperpod_kit.data.sections import Sections
 
 LANES = 48
 """Divided by 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 ranks."""
 
 _NEIGHBOURS = 64
 """Places of one group, asked for together, for which its blocks' orders are worked out."""
+_AT_ONCE = 1024
+"""As many, when they are the first that are asked for: a first batch should not wait for the orders of whole blocks."""
 _GROUPS_KEPT = 2
 
 
@@ -73,6 +77,7 @@ class _Kept:
     def __init__(self) -> None:
         self.epoch: tuple[int, _Epoch] | None = None
         self.groups: dict[tuple[int, int], BlockGroup] = {}
+        self.asked = False
 
     def __reduce__(self) -> tuple[type[_Kept], tuple[()]]:
         return _Kept, ()
@@ -107,13 +112,25 @@ class ShuffledOrder:
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
         begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
-        if len(positions) < _NEIGHBOURS * (len(begins) - 1) or self.lanes * self.block > LARGEST:
+        few = _NEIGHBOURS * (len(begins) - 1) if self._kept.asked else _AT_ONCE
+        self._kept.asked = True
+        if len(positions) < few or self.lanes * self.block > LARGEST:
             return self._scattered(found, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
             lanes, offsets = self._places(found, shifted[begin:end], groups[begin:end])
             samples[begin:end] = self._group(epoch, int(groups[begin])).at(lanes, offsets)
         return samples
+
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+        """See WeighedOrder: a section is a group of blocks that are read side by side."""
+        found = self._epoch(epoch)
+        of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
+        in_order = of_blocks[permuted(np.arange(found.blocks), found.blocks, found.key)]
+        begins = np.arange(0, found.blocks, self.lanes)
+        ends = np.minimum(begins + self.lanes, found.blocks) * self.block
+        ends[found.group :] -= found.missing
+        return Sections(ends, np.cumsum(np.add.reduceat(in_order, begins)))
 
     def _epoch(self, number: int) -> _Epoch:
         if self._kept.epoch is None or self._kept.epoch[0] != number:

@@ -17,9 +17,11 @@ import numpy.typing as npt
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder
+from hyperpod_kit.data.sections import Sections, sections_of
 from hyperpod_kit.errors import DataError
 
 _EPOCHS_KEPT = 2
+_SECTIONS_KEPT = 4
 _DOCUMENTS_KEPT = 1024
 
 
@@ -75,9 +77,10 @@ class PackedDataset:
         self._window = window
         self._order = order
         # Of other lengths, another tokenizer's for one, a window of this number has other tokens.
-        digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<u4").tobytes(), digest_size=16).hexdigest()
+        digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<u4").data, digest_size=16).hexdigest()
         self.windows = WindowOrder(self.tokens // window, order, window, digest)
-        self._epochs: OrderedDict[int, tuple[Numbers, Numbers]] = OrderedDict()
+        self._epochs: OrderedDict[int, Sections] = OrderedDict()
+        self._sections: OrderedDict[tuple[int, int], tuple[Numbers, Numbers]] = OrderedDict()
         self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -99,27 +102,53 @@ class PackedDataset:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_epochs": OrderedDict(), "_encoded": OrderedDict()}
+        return {**self.__dict__, "_epochs": OrderedDict(), "_sections": OrderedDict(), "_encoded": OrderedDict()}
 
     def _documents(self, number: int) -> tuple[list[int], int]:
         """The documents of a window, and how many tokens of the first one are in earlier windows."""
         epoch, inside = divmod(number, len(self))
-        order, ends = self._epoch(epoch)
         begin = inside * self._window
-        first = int(np.searchsorted(ends, begin, side="right"))
-        last = int(np.searchsorted(ends, begin + self._window, side="left"))
-        before = int(ends[first - 1]) if first else 0
-        chosen = order[first : last + 1]
-        return [int(one) for one in chosen if self._lengths[one]], begin - before
+        end = begin + self._window
+        ends_of_sections = self._epoch(epoch).weights
+        section = int(np.searchsorted(ends_of_sections, begin, side="right"))
+        chosen: list[int] = []
+        skip = 0
+        while True:
+            documents, ends = self._section(epoch, section)
+            first = int(np.searchsorted(ends, begin, side="right"))
+            last = int(np.searchsorted(ends, end, side="left"))
+            if not chosen:
+                skip = begin - (int(ends[first - 1]) if first else self._before(epoch, section))
+            some = documents[first : last + 1]
+            chosen += some[self._lengths[some] > 0].tolist()
+            if end <= int(ends_of_sections[section]):
+                return chosen, skip
+            section += 1
 
-    def _epoch(self, epoch: int) -> tuple[Numbers, Numbers]:
-        """The documents in an epoch's order, and where each of them ends among its tokens."""
+    def _before(self, epoch: int, section: int) -> int:
+        """Tokens of an epoch before a section."""
+        return int(self._epoch(epoch).weights[section - 1]) if section else 0
+
+    def _epoch(self, epoch: int) -> Sections:
+        """How many documents and tokens there are up to the end of each section of an epoch."""
         found = self._epochs.get(epoch)
         if found is None:
-            order = self._order.at(epoch, np.arange(len(self._dataset), dtype=np.int64))
-            found = self._epochs[epoch] = (order, np.cumsum(self._lengths[order].astype(np.int64)))
+            found = self._epochs[epoch] = sections_of(self._order, epoch, self._lengths)
             if len(self._epochs) > _EPOCHS_KEPT:
                 self._epochs.popitem(last=False)
+        return found
+
+    def _section(self, epoch: int, section: int) -> tuple[Numbers, Numbers]:
+        """The documents of a section in their order, and where each of them ends among the epoch's tokens."""
+        found = self._sections.get((epoch, section))
+        if found is None:
+            ends = self._epoch(epoch).positions
+            places = np.arange(int(ends[section - 1]) if section else 0, int(ends[section]), dtype=np.int64)
+            documents = self._order.at(epoch, places)
+            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._before(epoch, section)
+            found = self._sections[epoch, section] = (documents, tokens)
+            if len(self._sections) > _SECTIONS_KEPT:
+                self._sections.popitem(last=False)
         return found
 
     def _fetch(self, documents: Sequence[int]) -> None:

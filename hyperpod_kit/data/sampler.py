@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.distinct import distinct
 from hyperpod_kit.data.order import SampleOrder
 from hyperpod_kit.data.position import Course, DataStep, Last
 
@@ -91,7 +92,9 @@ class ElasticBatchSampler:
     def _worked_out(self, position: int) -> list[RankBatch]:
         epoch = self.course.epoch(position)
         steps: list[DataStep] = []
-        while len(steps) < max(1, _AHEAD // self.batch_size) and self.course.epoch(position) == epoch:
+        # A start is not kept waiting for the batches after its first.
+        most = max(1, _AHEAD // self.batch_size) if self._known else 1
+        while len(steps) < most and self.course.epoch(position) == epoch:
             step = self.course.step(position, self.group)
             if step is None:
                 break
@@ -119,7 +122,7 @@ class ElasticBatchSampler:
         if epochs[0] == epochs[-1]:
             return self.order.at(int(epochs[0]), inside)
         found = np.empty_like(places)
-        for epoch in np.unique(epochs).tolist():
+        for epoch in distinct(epochs).tolist():
             here = epochs == epoch
             found[here] = self.order.at(epoch, inside[here])
         return found

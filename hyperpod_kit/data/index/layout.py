@@ -8,6 +8,7 @@ points.npy    (u64, u64) for compressed files: places at which reading can begin
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -19,12 +20,15 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.distinct import distinct
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.untrusted import parse
 
 FORMAT = "hpk-data/1"
 HEADER = "index.json"
 _LARGEST = 64 << 20
+_FEW = 4096
+_PAGE_BITS = 12
 
 FILE = np.dtype(
     [
@@ -159,6 +163,9 @@ class SampleIndex:
         """(file, start, length) of each sample. Raises IndexError for one that there is not."""
         if samples.size and (int(samples.min()) < 0 or int(samples.max()) >= self.samples):
             raise IndexError(f"samples {int(samples.min())} … {int(samples.max())} of {self.samples}")
+        if "starts" not in self._arrays and len(samples) <= _FEW:
+            for name in ("starts", "lengths"):
+                self._fetch(name, samples)
         firsts = self.firsts
         files = np.searchsorted(firsts, samples, side="right") - 1
         return (
@@ -166,6 +173,16 @@ class SampleIndex:
             self._array("starts")[samples].astype(np.int64),
             self._array("lengths")[samples].astype(np.int64),
         )
+
+    def _fetch(self, name: str, samples: Numbers) -> None:
+        """Have the kernel fetch the pages with these samples side by side, while nothing of an array is mapped yet: to
+        touch them one after another is to wait for the disk as often, where a training goes on in the middle."""
+        array = self._array(name)
+        path = os.path.join(self.folder, f"{name}.npy")
+        with contextlib.suppress(OSError), open(path, "rb") as stream:  # who reads the array finds out what is wrong
+            head = os.fstat(stream.fileno()).st_size - array.nbytes
+            for page in distinct((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
+                os.posix_fadvise(stream.fileno(), page << _PAGE_BITS, 1 << _PAGE_BITS, os.POSIX_FADV_WILLNEED)
 
     @property
     def firsts(self) -> Numbers:

@@ -11,10 +11,12 @@ import threading
 import zlib
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from hyperpod_kit.data.reading.objects import S3Object
 from hyperpod_kit.system import atomic_file
+
+if TYPE_CHECKING:
+    from hyperpod_kit.data.reading.objects import S3Object
 
 CHUNK = 1 << 20
 _AT_A_TIME = 16
@@ -91,6 +93,8 @@ class ChunkedObject:
     """See SourceFile."""
 
     def __init__(self, url: str, store: ChunkStore) -> None:
+        from hyperpod_kit.data.reading.objects import S3Object
+
         self._source = S3Object(url)
         self._store = store
         self.path = url

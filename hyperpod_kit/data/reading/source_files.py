@@ -9,7 +9,6 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Protocol
 
-from hyperpod_kit.data.reading import objects
 from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile
@@ -54,7 +53,12 @@ def said_of_change(path: str, indexed: tuple[int, int], found: tuple[int, int]) 
 
 def open_source(path: str, mounts: SourceMounts) -> SourceFile:
     """Open a path or an `s3://` address. Raises OSError, ReadUnanswered for a mount that gives no answer."""
-    return objects.S3Object(path) if path.startswith("s3://") else open_file(path, mounts)
+    if not path.startswith("s3://"):
+        return open_file(path, mounts)
+    # Imported where there are any: what speaks HTTP takes as long to import as the first batch takes to come.
+    from hyperpod_kit.data.reading.objects import S3Object
+
+    return S3Object(path)
 
 
 def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
 _BITS = 18
@@ -105,7 +104,7 @@ class ReadWindows:
     def expect(self, numbers: Numbers, starts: Numbers, lengths: Numbers) -> None:
         """These ranges come soon. Only what was expected last is kept in mind."""
         keys = (numbers << 44) | (starts >> _BITS)
-        keys, counts = np.unique(keys if int(lengths.max()) <= SMALL else keys[lengths <= SMALL], return_counts=True)
+        keys, _, counts = described(keys if int(lengths.max()) <= SMALL else keys[lengths <= SMALL])
         self._expected = set(keys[counts >= _TOUCHES].tolist())
 
     def _let_go(self) -> None:

@@ -9,10 +9,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, ShuffledOrder, lengths_of
+from hyperpod_kit.data import (
+    ElasticLoader,
+    FileOrder,
+    IndexedDataset,
+    MixOrder,
+    PackedDataset,
+    ShuffledOrder,
+    lengths_of,
+)
 from hyperpod_kit.data import lengths as lengths_module
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.packing import padded
+from hyperpod_kit.data.sections import sections_of
 from hyperpod_kit.errors import CheckpointError, DataError
 from tests.unit.data.killed_ranks import documents, encode, tokens, torture, windows
 
@@ -120,6 +129,61 @@ def test_windows_of_other_lengths_are_another_order(packed):
     other = PackedDataset(made._dataset, made._encode, lengths, window=16, order=made._order)
     with pytest.raises(CheckpointError, match="lengths: "):
         ElasticLoader(other, 2, order=other.windows).load_state_dict(state)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=400), st.integers(1, 20), st.integers(1, 6), st.integers(0, 2))
+def test_a_section_weighs_what_its_samples_do(weights, block, lanes, epoch):
+    """Those of an order's own sections, which are never put in order for it."""
+    each = np.array(weights, np.uint32)
+    order = ShuffledOrder(len(each), 5, block, lanes)
+    found = sections_of(order, epoch, each)
+    every = np.cumsum(each[order.at(epoch, np.arange(len(each)))])
+    assert found.positions[-1] == len(each) and len(found.positions) == -(-len(each) // (block * lanes))
+    assert (found.weights == every[found.positions - 1]).all()
+    assert sections_of(MixOrder([order], [1], samples=7), 0, each).weights.tolist() == [each.sum()]
+
+
+def test_files_are_sections_and_empty_ones_weigh_nothing(tmp_path):
+    for number, count in enumerate((3, 0, 70, 1, 0)):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{n}\n" for n in range(count)))
+    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    order, weights = FileOrder(index, 3), np.arange(1, len(index) + 1, dtype=np.uint32)
+    for epoch in range(3):
+        found = sections_of(order, epoch, weights)
+        every = np.cumsum(weights[order.at(epoch, np.arange(len(index)))])
+        assert found.weights.tolist() == [int(every[end - 1]) if end else 0 for end in found.positions.tolist()]
+    data = IndexedDataset(index)
+    made = PackedDataset(data, lambda text: [int(text)] * 5, np.full(len(index), 5, np.uint32), window=9, order=order)
+    whole = [int(data[n]) for n in order.at(1, np.arange(len(index))).tolist() for _ in range(5)]
+    got = np.concatenate(made.__getitems__(range(len(made), 2 * len(made))))
+    assert got.tolist() == whole[: 9 * len(made)]
+
+
+def test_a_window_in_the_middle_takes_one_section(packed, monkeypatch):
+    """A start works out where it goes on, and not the order of all documents."""
+    made = packed(count=3000, window=16)
+    asked = []
+    monkeypatch.setattr(
+        type(made._order),
+        "at",
+        lambda self, epoch, places, real=ShuffledOrder.at: (asked.append(len(places)), real(self, epoch, places))[1],
+    )
+    made[len(made) // 2]
+    assert sum(asked) <= 2 * 16 * 6, "blocks of 16, 6 lanes"
+
+
+def test_the_lengths_are_named_as_in_positions_of_earlier_releases(packed):
+    assert packed(count=90, window=16).windows.described() == {
+        "order": "shuffled",
+        "samples": 63,
+        "seed": 4,
+        "block": 16,
+        "lanes": 6,
+        "documents": 90,
+        "window": 16,
+        "lengths": "60b51e2c3580c694d625341a754a155a",
+    }
 
 
 def test_padding_to_a_length():

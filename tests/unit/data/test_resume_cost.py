@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
+from hyperpod_kit.data.block_group import BlockGroup
+from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.index.build import build
 
 SAMPLES, BLOCK = 60_000, 100
@@ -34,3 +41,43 @@ def test_a_resume_opens_the_blocks_of_its_lanes(index, lanes, ranks, batch, most
         received = np.array([int(line) for line in next(iter(loader))])
         assert len(set((received // BLOCK).tolist())) <= most
         assert data.bytes_read == int(index.where(received)[2].sum()), "its own samples, and no others"
+
+
+def test_a_first_batch_does_not_wait_for_the_orders_of_blocks(index, monkeypatch):
+    """Nor for batches after it; what follows has them."""
+    tables = []
+    monkeypatch.setattr(
+        BlockGroup, "__init__", lambda self, *how, real=BlockGroup.__init__: (tables.append(1), real(self, *how))[1]
+    )
+    loader = ElasticLoader(IndexedDataset(index), 64, order=ShuffledOrder(SAMPLES, 3, BLOCK), collate_fn=list)
+    loader.load_state_dict({**loader.state_dict(), "position": 64 * 100})
+    batches = iter(loader)
+    first = next(batches)
+    assert not tables
+    following = next(batches)
+    assert tables
+    expected = ShuffledOrder(SAMPLES, 3, BLOCK).at(0, np.arange(6400, 6528))
+    assert [int(line) for line in [*first, *following]] == expected.tolist()
+
+
+def test_a_first_batch_imports_nothing_that_it_does_not_need(index):
+    """numpy.ma, what speaks HTTP: each took longer than the batch."""
+    program = f"""
+import sys
+from hyperpod_kit.data import IndexedDataset, SampleIndex, ShuffledOrder
+data = IndexedDataset(SampleIndex.open({index.folder!r}))
+order = ShuffledOrder(len(data), 3, {BLOCK})
+data.__getitems__(order.at(0, __import__("numpy").arange({SAMPLES // 2}, {SAMPLES // 2} + 256)).tolist())
+print([name for name in sys.modules if name in ("numpy.ma", "http.client") or "signing" in name])
+"""
+    assert subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=True).stdout == b"[]\n"
+
+
+@given(st.lists(st.integers(-(2**62), 2**62) | st.integers(0, 3), max_size=50))
+def test_distinct_values_are_numpys(numbers):
+    for found, numpys in zip(
+        described(np.array(numbers, np.int64)),
+        np.unique(np.array(numbers, np.int64), return_index=True, return_counts=True),
+        strict=True,
+    ):
+        assert found.tolist() == numpys.tolist()

@@ -1,0 +1,33 @@
+"""An epoch in sections whose samples' weights are known in all before any of them is put in order: to find a place by
+weight, such as by the tokens before it, one section is worked out and not the epoch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.bijection import Numbers
+
+
+class Sections(NamedTuple):
+    """For each section of an epoch the positions, and the weight, up to its end: i64, neither falls."""
+
+    positions: Numbers
+    weights: Numbers
+
+
+@runtime_checkable
+class WeighedOrder(Protocol):
+    """An order that knows which samples a section of it has, whatever their order in it."""
+
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+        """The sections of an epoch. `weights`: of each sample, by its number."""
+
+
+def sections_of(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+    """The sections of any order: of one that knows none, the whole epoch is one."""
+    if isinstance(order, WeighedOrder):
+        return order.weighed(epoch, weights)
+    return Sections(np.array([order.samples]), np.array([weights.sum(dtype=np.int64)]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+_LONG = 4 << 20
+
 
 class LocalFile:
     """A file on any mounted file system."""
@@ -18,6 +20,10 @@ class LocalFile:
 
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
+        if self._hinted and length >= _LONG:
+            # A long range is read from its beginning to its end, as the kernel guesses by itself.
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_NORMAL)
+            self._hinted = False
         data = os.pread(self._handle, length, offset)
         if len(data) == length or offset + len(data) >= self.size:
             return data
@@ -30,6 +36,11 @@ class LocalFile:
             parts.append(data)
             done += len(data)
         return b"".join(parts)
+
+    @property
+    def handle(self) -> int:
+        """Its descriptor, as long as it is open."""
+        return self._handle
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Fill a buffer, less at the end of the file alone; how many bytes came."""

@@ -40,26 +40,35 @@ class RangeReader:
     ) -> list[bytes]:
         """`found` with what no piece had read by itself."""
         missing = [n for n, data in enumerate(found) if not data]
-        places = [(file(int(numbers[n])), int(starts[n]), int(lengths[n])) for n in missing]
+        ids, begins, sizes = numbers[missing].tolist(), starts[missing].tolist(), lengths[missing].tolist()
+        known = {number: file(number) for number in set(ids)}
+        files = [known[number] for number in ids]
         if not self._begun:
             # Where training goes on, nothing is fetched but what the first batch is made of, side by side.
-            for place in places:
+            for place in zip(files, begins, sizes):
                 self._files.will_need(*place)
-        elif len(missing) > 1 and self._files.by_others:
-            self._files.prepare(places)
+            self._begun = True
+        else:
+            longest = max(sizes)
+            for number, around in {(number, begin // _AHEAD) for number, begin in zip(ids, begins)}:
+                self._hint(known[number], around, longest)
+            if len(missing) > 1 and self._files.by_others:
+                self._files.prepare(zip(files, begins, sizes))
         every = list(found)
-        for n, place in zip(missing, places, strict=True):
-            every[n] = self.one(*place, hint=self._begun)
-        self._begun = True
+        for n, data in zip(missing, self._files.read_several(files, begins, sizes)):
+            every[n] = data
         return every
 
-    def one(self, file: FileFacts, start: int, length: int, *, hint: bool = True) -> bytes:
+    def one(self, file: FileFacts, start: int, length: int) -> bytes:
         """The bytes of a range."""
-        around = (file.path, start // _AHEAD)
-        if hint and around not in self._hinted and not file.path.startswith("s3://"):
-            # Samples of a block come soon and in another order, which no read-ahead of the kernel would guess.
-            self._files.will_need(file, around[1] * _AHEAD, _AHEAD + length)
-            self._hinted[around] = None
-            if len(self._hinted) > _REMEMBERED:
-                del self._hinted[next(iter(self._hinted))]
+        self._hint(file, start // _AHEAD, length)
         return self._files.read(file, start, length)
+
+    def _hint(self, file: FileFacts, around: int, length: int) -> None:
+        """Samples of a block come soon and in another order, which no read-ahead of the kernel would guess."""
+        if (file.path, around) in self._hinted or file.path.startswith("s3://"):
+            return
+        self._files.will_need(file, around * _AHEAD, _AHEAD + length)
+        self._hinted[file.path, around] = None
+        if len(self._hinted) > _REMEMBERED:
+            del self._hinted[next(iter(self._hinted))]

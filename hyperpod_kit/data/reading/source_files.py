@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, ReadUnanswered
@@ -93,6 +93,23 @@ class SourceFiles:
             raise OSError(errno.EIO, f"{len(data)} bytes came at {offset}, expected {length}", facts.path)
         self.bytes_read += len(data)
         return data
+
+    def read_several(self, files: Sequence[FileFacts], offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
+        """A range of each of these files, in their order. See `read`.
+
+        A range is read by one call to the kernel. What else `read` does for each is looked at once for all of them:
+        it takes longer than to read some thousand bytes."""
+        handles: dict[str, int] = {}
+        for facts in {one.path: one for one in files}.values():
+            file = self._file(facts)
+            if not isinstance(file, LocalFile) or len(handles) == _MOST_OPEN:
+                return [self.read(*place) for place in zip(files, offsets, lengths)]
+            handles[facts.path] = file.handle
+        found = list(map(os.pread, [handles[one.path] for one in files], lengths, offsets))
+        if list(map(len, found)) != lengths:
+            return [self.read(*place) for place in zip(files, offsets, lengths)]
+        self.bytes_read += sum(lengths)
+        return found
 
     @property
     def by_others(self) -> bool:

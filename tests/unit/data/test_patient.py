@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 from hyperpod_kit.data import IndexedDataset
@@ -160,3 +161,49 @@ def test_a_data_set_is_patient(corpus, tmp_path):
     os.rename(tmp_path / "mount", tmp_path / "gone")
     with pytest.raises(DataUnavailable):
         IndexedDataset(corpus, patience=0.1)[0]
+
+
+@pytest.fixture
+def many(tmp_path):
+    """More files than are open at a time, a long line and a short one in each."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(150):
+        (folder / f"{number:03}.txt").write_text(f"{number} " + "x" * 5000 + f"\nshort {number}\n")
+    return build([str(folder)], str(tmp_path / "many-index")).index
+
+
+def ranges(index, numbers):
+    files, starts, lengths = index.where(np.array(numbers))
+    return [index.file(number) for number in files.tolist()], starts.tolist(), lengths.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 7, 300])
+def test_several_ranges_are_those_of_single_reads(many, clock, count):
+    files = patient(clock)
+    asked = ranges(many, [n * 7 % 300 for n in range(count)])
+    found = files.read_several(*asked)
+    assert found == [patient(clock).read(*one) for one in zip(*asked, strict=True)]
+    assert files.bytes_read == sum(map(len, found)), "each is counted once"
+
+
+def test_several_ranges_of_a_file_that_fails_for_a_while(many, clock, monkeypatch):
+    files, asked = patient(clock), ranges(many, range(6))
+    expected = files.read_several(*asked)
+    real = os.pread
+
+    def broken(handle, length, offset):
+        if clock.now < 10 and offset:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(handle, length, offset)
+
+    monkeypatch.setattr(os, "pread", broken)
+    assert files.read_several(*asked) == expected and clock.now >= 10
+
+
+def test_several_ranges_of_a_file_that_became_shorter(many, clock):
+    files, asked = patient(clock), ranges(many, range(6))
+    files.read_several(*asked)
+    os.truncate(asked[0][2].path, 4000)
+    with pytest.raises(ChangedFile, match="000 bytes"):
+        files.read_several(*asked)

@@ -1,5 +1,5 @@
 """`hyperpod-kit job` and `hyperpod-kit checkpoint`: the same two programs that run on a node, argparse and all; and
-`hyperpod-kit data`, which a training job's environment has too."""
+`hyperpod-kit data`, which a training job's environment has too. `hyperpod-kit fan-out` is the job's."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ checkpoint = Passthrough(
     },
 )
 data = Passthrough("data", "hyperpod_kit.data.cli:main", {"": "hyperpod_kit.data.cli:build_parser"})
+fan_out = Passthrough(
+    "fan-out",
+    "hyperpod_kit.job.fan_out.command:main",
+    {"": "hyperpod_kit.job.fan_out.command:build_parser"},
+)

@@ -33,20 +33,22 @@ _SHAPE = (
 
 
 def start(
-    srun: str, name: str, nodes: Sequence[str], words: Sequence[str], env: Mapping[str, str]
+    srun: str, name: str, nodes: Sequence[str], words: Sequence[str], env: Mapping[str, str], *, talk: bool = False
 ) -> subprocess.Popen[bytes]:
-    """`words`: arguments of our program. Its standard output is a pipe. Raises OSError."""
+    """`words`: arguments of our program. Its standard output is a pipe. With `talk` so is its standard input, which all
+    tasks hear, and they go on without one that has ended, or whose node is lost. Raises OSError."""
     count = len(nodes)
     argv: List[str] = [
         *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
+        *(("--no-kill", "--wait=0") if talk else ()),
         *(f"--job-name={step.STEP_NAME}{name}", sys.executable or "/usr/bin/python3", "-I", "-S", step.program()),
         *words,
     ]
     return subprocess.Popen(
         argv,
         env=step.step_environment(_outside(env), {}),
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE if talk else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         preexec_fn=dies_with(os.getpid()),
     )

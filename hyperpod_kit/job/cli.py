@@ -25,6 +25,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     words, command = _split(list(sys.argv[1:] if argv is None else argv))
     if words[:1] == ["exec"]:
         return _exec(words[1:], command)
+    if words[:1] == ["fan-out"]:
+        from hyperpod_kit.job.fan_out import command as fan_out
+
+        return fan_out.main(words[1:])
     if words[:1] == ["look"]:
         from hyperpod_kit.job import container_starts
 

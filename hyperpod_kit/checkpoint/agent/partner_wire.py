@@ -17,7 +17,7 @@ import select
 import socket
 import sys
 import threading
-from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Protocol, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent import greeting, movement, partner_memory
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState, page_of
@@ -91,13 +91,25 @@ class Wire:
 
     def receive(self, parts: Iterator[memoryview], mac: Any) -> None:
         for part in parts:
-            at = 0
-            while at < len(part):
-                count = self._sock.recv_into(part[at:])
-                if not count:
-                    raise ConnectionError("the other end has gone")
-                at += count
+            self._fill(part)
             mac.update(part)
+
+    def send_all(self, data: memoryview) -> None:
+        """Bytes that the line before has said the digest of."""
+        self._sock.sendall(data)
+
+    def receive_all(self, parts: Iterable[memoryview]) -> None:
+        """The same at the other end. Raises OSError."""
+        for part in parts:
+            self._fill(part)
+
+    def _fill(self, part: memoryview) -> None:
+        at = 0
+        while at < len(part):
+            count = self._sock.recv_into(part[at:])
+            if not count:
+                raise ConnectionError("the other end has gone")
+            at += count
 
     def close(self) -> None:
         self._sock.close()

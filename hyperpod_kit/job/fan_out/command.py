@@ -1,0 +1,163 @@
+"""`hyperpod-kit fan-out SRC DST`, inside of a job: starts a task on each node, introduces them, and says how far it is.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+
+Exit codes: 0 every node has all of it · 1 some node has not · 2 usage · 3 the source cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from typing import Any, Dict, List, Optional, Sequence
+
+from hyperpod_kit.errors import JobError, Unreachable, UsageError
+from hyperpod_kit.job import bare_step
+from hyperpod_kit.job.fan_out import listing
+from hyperpod_kit.job.fan_out.tasks import Tasks
+from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.untrusted import terminal
+
+SILENCE = 20.0
+"""Seconds after which a task that says nothing is lost."""
+
+_ROWS = 1000
+_EVERY = 10.0
+"""Seconds between two sentences about how far it is."""
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """Run the command; its exit code. Raises HyperpodKitError."""
+    args = build_parser().parse_args(argv)
+    source = os.path.abspath(args.source)
+    if args.part:
+        from hyperpod_kit.job.fan_out import task
+
+        return task.main(source, args.target, os.environ)
+    try:
+        nodes = JobEnvironment.read(os.environ).nodes
+    except JobError as err:
+        raise UsageError(
+            "fan-out copies to the nodes of a job, and this is none", hint="call it inside of a batch script or salloc"
+        ) from err
+    files = listing.listed(source)
+    if not files:
+        raise UsageError(f"{source} has no files")
+    size = sum(file.size for file in files)
+    if args.dry_run:
+        if args.json:
+            terminal.data({"files": len(files), "bytes": size, "nodes": list(nodes)})
+        else:
+            terminal.out(
+                f"{len(files)} files, {size / 1e9:.2f} GB, would be copied to {args.target} of {len(nodes)} nodes"
+            )
+        return 0
+    began = time.monotonic()
+    try:
+        process = bare_step.start(
+            args.srun, "fan-out", nodes, ("fan-out", "--part", source, args.target), os.environ, talk=True
+        )
+    except OSError as err:
+        raise Unreachable(f"cannot start {args.srun}: {err.strerror}") from err
+    return carry_out(process, files, nodes, as_json=args.json, began=began)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """For `hyperpod-kit fan-out` and `hyperpod-kit job fan-out`."""
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit fan-out",
+        description="Copy files from shared storage to the own disk of every node of this job. Each byte is read from "
+        "storage once, by one node, and handed on between the nodes; every chunk is compared. Started again, it goes "
+        "on with what is there.",
+        epilog="Example:\n  hyperpod-kit fan-out /fsx/models/llama-70b /opt/dlami/nvme/llama-70b",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("source", metavar="SRC", help="a directory, or one file; links to files are followed")
+    parser.add_argument(
+        "target",
+        metavar="DST",
+        help="a directory on each node's own disk; variables in single quotes ('$SLURMD_NODENAME') are each node's",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be copied where")
+    parser.add_argument("--json", action="store_true", help="data on standard output")
+    parser.add_argument("--srun", default="srun", help=argparse.SUPPRESS)
+    parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def carry_out(
+    process: subprocess.Popen[bytes],
+    files: Sequence[listing.SourceFile],
+    nodes: Sequence[str],
+    *,
+    as_json: bool,
+    began: float,
+) -> int:
+    """Lead the tasks of a step that was started; the exit code."""
+    tasks = Tasks(process, nodes, SILENCE)
+    try:
+        rows = listing.as_json(files)
+        for at in range(0, len(rows), _ROWS):
+            _tell(process, op="files", rows=rows[at : at + _ROWS])
+        _tell(process, op="key", key=secrets.token_hex(16), others=list(nodes))
+        tasks.until(lambda one: one.places is not None)
+        _tell(process, op="table", rows=[one.places for one in tasks.all])
+        size = sum(file.size for file in files)
+        while not tasks.until(lambda one: one.done, within=_EVERY):
+            least = min((one.here for one in tasks.all if not one.over), default=0)
+            terminal.say(f"{len([one for one in tasks.all if one.done])} of {len(nodes)} nodes have all of it, every "
+                         f"other one at least {least / 1e9:.2f} of {size / 1e9:.2f} GB")  # fmt: skip
+        _tell(process, op="bye")
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(10.0)
+    finally:
+        bare_step.end(process)
+    return _said(tasks, files, as_json, time.monotonic() - began)
+
+
+def _tell(process: subprocess.Popen[bytes], **said: Any) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps(said).encode() + b"\n")
+        process.stdin.flush()
+    except OSError:
+        pass  # it has ended: what its tasks have said until then is looked at
+
+
+def _said(tasks: Tasks, files: Sequence[listing.SourceFile], as_json: bool, seconds: float) -> int:
+    size = sum(file.size for file in files)
+    read = sum(one.read for one in tasks.all)
+    failed = [one for one in tasks.all if not one.done]
+    if as_json:
+        rows: List[Dict[str, Any]] = [one.to_dict() for one in tasks.all]
+        terminal.data(
+            {"files": len(files), "bytes": size, "bytes_read": read, "seconds": round(seconds, 3), "nodes": rows}
+        )
+    elif not failed:
+        terminal.out(
+            f"{len(files)} files, {size / 1e9:.2f} GB, on {len(tasks.all)} nodes in {seconds:.1f} s; "
+            f"{read / 1e9:.2f} GB were read from storage"
+        )
+    for one in tasks.all:
+        for words in one.words:
+            terminal.say(f"{one.node}: {words}")
+    if failed:
+        first = failed[0]
+        more = f" and {len(failed) - 1} more" if len(failed) > 1 else ""
+        raise JobError(
+            f"not every node has all of it: {first.node}: {first.why or 'it was not heard of any more'}{more}",
+            hint=first.hint or "the same command again goes on with what is there",
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What is to be copied: files by their names below the source, cut into chunks that have a number for all nodes.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+from typing import Any, List, NamedTuple, Sequence, Tuple
+
+from hyperpod_kit.errors import Unreachable, UsageError
+
+CHUNK = 16 << 20
+
+
+class SourceFile(NamedTuple):
+    """`path`: below the source, "" for a source that is a file itself; `name`: below the destination."""
+
+    path: str
+    name: str
+    size: int
+    mode: int
+    changed: int  # nanoseconds
+
+
+class Piece(NamedTuple):
+    """Bytes [begin, end) of a file, by its number."""
+
+    file: int
+    begin: int
+    end: int
+
+
+def listed(source: str) -> List[SourceFile]:
+    """Every file of a directory, or one file. A link to a file is what it leads to, as in a Hugging Face snapshot.
+
+    Raises UsageError for what is no file and cannot be copied as one, Unreachable.
+    """
+    found: List[SourceFile] = []
+
+    def look(path: str, name: str) -> None:
+        seen = os.stat(os.path.join(source, path) if path else source)
+        if not stat.S_ISREG(seen.st_mode):
+            what = "a link to a directory" if stat.S_ISDIR(seen.st_mode) else "no regular file"
+            raise UsageError(f"{os.path.join(source, path)} is {what}: only files are copied")
+        found.append(SourceFile(path, name, seen.st_size, stat.S_IMODE(seen.st_mode), seen.st_mtime_ns))
+
+    def raised(err: OSError) -> None:
+        raise err
+
+    try:
+        if not os.path.isdir(source):
+            look("", os.path.basename(os.path.abspath(source)))
+        for folder, folders, names in os.walk(source, onerror=raised):
+            folders.sort()
+            linked = [one for one in folders if os.path.islink(os.path.join(folder, one))]
+            for name in sorted([*names, *linked]):
+                path = os.path.relpath(os.path.join(folder, name), source)
+                look(path, path)
+    except OSError as err:
+        raise Unreachable(f"cannot read {err.filename or source}: {err.strerror}") from err
+    return found
+
+
+def pieces_of(files: Sequence[SourceFile], chunk: int = CHUNK) -> List[Piece]:
+    """All chunks in order; an empty file has none."""
+    return [
+        Piece(number, begin, min(begin + chunk, file.size))
+        for number, file in enumerate(files)
+        for begin in range(0, file.size, chunk)
+    ]
+
+
+def fingerprint(source: str, files: Sequence[SourceFile]) -> str:
+    """Of a source in a certain state: what was begun of it is gone on with, what was begun of another is not."""
+    text = json.dumps([os.path.abspath(source), CHUNK, *map(list, files)])
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def as_json(files: Sequence[SourceFile]) -> List[List[Any]]:
+    return [list(file) for file in files]
+
+
+def from_json(rows: Any) -> Tuple[SourceFile, ...]:
+    """Raises ValueError for what is no list of files, or leads out of the destination."""
+    found = []
+    for path, name, size, mode, changed in rows:
+        parts = name.split("/") if isinstance(name, str) else [""]
+        if any(part in ("", ".", "..") or "\0" in part for part in parts) or parts[0] == OWN:
+            raise ValueError(f"{str(name)[:80]!r} is no name of a file to copy")
+        if not isinstance(path, str) or any(type(one) is not int or one < 0 for one in (size, mode, changed)):
+            raise ValueError(f"{name[:80]!r} has a size or time that it cannot have")
+        found.append(SourceFile(path, name, size, mode, changed))
+    return tuple(found)
+
+
+OWN = ".hpk-fan-out"
+"""Directory below the destination: what is not whole yet, and what is known of what is there."""

@@ -1,0 +1,217 @@
+"""One node of a fan-out: reads its share of the chunks from storage, and gets all others from the nodes that read them.
+
+Chunk c belongs to node c mod N. Each node begins with the neighbour behind it, so that all send and receive at once.
+Of a node that does not answer, or sends what is not what it says, the next one is asked in its place, which then reads
+the chunk from storage: once for all who ask. Only who finds nobody reads for himself.
+
+The command that started it talks over standard input and output, a JSON object a line:
+
+    in    what to copy (rows of files, in several lines), then the table of all nodes with the key; `bye` at the end
+    out   `hello` with an address and port; how far it is, once a second; `done`, or `failed` with the reason
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Set
+
+from hyperpod_kit.errors import HyperpodKitError, JobError
+from hyperpod_kit.job.fan_out.destination import Destination, digest_of
+from hyperpod_kit.job.fan_out.listing import Piece, SourceFile
+from hyperpod_kit.job.fan_out.peers import Peer
+
+READERS = 2
+PULLERS = 8
+"""Other nodes that are asked at a time."""
+
+_ASKED = 3
+"""Nodes that are asked for a chunk before it is read here."""
+
+Address = Sequence[Any]
+
+
+class Counts(NamedTuple):
+    """Bytes of this node: read from storage, sent by others, found from an earlier start."""
+
+    read: int
+    received: int
+    found: int
+
+
+class Node:
+    """This node's part. `say(words…)`: a line of what goes wrong with a peer, once."""
+
+    def __init__(
+        self,
+        source: str,
+        files: Sequence[SourceFile],
+        pieces: Sequence[Piece],
+        copy: Destination,
+        here: int,
+        nodes: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._source, self._files, self._pieces = source, files, pieces
+        self._copy, self._here, self._count, self._say = copy, here, nodes, say
+        self._guard = threading.Lock()
+        self._busy: Dict[int, threading.Lock] = {}
+        self._gone: Set[int] = set()
+        self._read = self._received = 0
+        self._error: Optional[BaseException] = None
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(self._read, self._received, self._copy.found)
+
+    def give(self, number: int) -> tuple[memoryview, str]:
+        """A chunk for another node: from here, or from storage, once. Raises OSError, HyperpodKitError."""
+        if not 0 <= number < len(self._pieces):
+            raise JobError(f"there is no chunk {number}")
+        self._from_storage(number)
+        data = self._copy.read(number)
+        return data, digest_of(data)
+
+    def run(self, table: Sequence[Optional[Sequence[Address]]], key: bytes) -> None:
+        """Get everything. `table`: where each node is, None for one that never came. Raises what a thread raised."""
+        self._gone |= {number for number, place in enumerate(table) if place is None}
+        mine = iter(range(self._here, len(self._pieces), self._count))
+        others = iter([(self._here + step) % self._count for step in range(1, self._count)])
+
+        def reads() -> None:
+            for number in self._each(mine):
+                self._from_storage(number)
+
+        def pulls() -> None:
+            for owner in self._each(others):
+                self._pull(range(owner, len(self._pieces), self._count), owner, table, key)
+
+        work = [reads] * READERS + [pulls] * min(PULLERS, self._count - 1)
+        threads = [threading.Thread(target=self._guarded, args=(one,), daemon=True) for one in work]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if self._error is not None:
+            raise self._error
+        if not self._copy.complete:
+            raise JobError("not all of it is here")
+
+    def _each(self, numbers: Any) -> Any:
+        """The next of what several threads share."""
+        while self._error is None:
+            with self._guard:
+                number = next(numbers, None)
+            if number is None:
+                return
+            yield number
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as err:
+            self._error = self._error or err
+
+    # --- a chunk ------------------------------------------------------------------------------------------------
+
+    def _lock_of(self, number: int) -> threading.Lock:
+        with self._guard:
+            return self._busy.setdefault(number, threading.Lock())
+
+    def _from_storage(self, number: int) -> None:
+        with self._lock_of(number):
+            if self._copy.has(number):
+                return
+            data = self._stored(self._pieces[number])
+            self._copy.write(number, data)
+        with self._guard:
+            self._read += len(data)
+
+    def _stored(self, piece: Piece) -> memoryview:
+        """Raises JobError where the file is another one by now, OSError."""
+        about = self._files[piece.file]
+        path = os.path.join(self._source, about.path) if about.path else self._source
+        data = memoryview(bytearray(piece.end - piece.begin))
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            at = 0
+            while at < len(data):
+                got = os.preadv(fd, [data[at:]], piece.begin + at)
+                if not got:
+                    break
+                at += got
+            seen = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if at < len(data) or (seen.st_size, seen.st_mtime_ns) != (about.size, about.changed):
+            raise JobError(f"{path} was changed while it was copied", hint="start again when nobody writes to it")
+        return data
+
+    def _pull(
+        self, numbers: Sequence[int], owner: int, table: Sequence[Optional[Sequence[Address]]], key: bytes
+    ) -> None:
+        peers: Dict[int, Peer] = {}
+        try:
+            for number in numbers:
+                if self._error is not None:
+                    return
+                if not self._copy.has(number) and not self._asked(number, owner, peers, table, key):
+                    self._from_storage(number)
+        finally:
+            for peer in peers.values():
+                peer.close()
+
+    def _asked(
+        self,
+        number: int,
+        owner: int,
+        peers: Dict[int, Peer],
+        table: Sequence[Optional[Sequence[Address]]],
+        key: bytes,
+    ) -> bool:
+        """Whether some other node gave it."""
+        size = self._pieces[number].end - self._pieces[number].begin
+        tries = 0
+        for step in range(self._count):
+            who = (owner + step) % self._count
+            place = table[who]
+            if who == self._here or tries == _ASKED:
+                return False
+            if who in self._gone or place is None:
+                continue
+            tries += 1
+            peer = peers.setdefault(who, Peer(key, self._here, [(str(host), int(port)) for host, port in place]))
+            for again in (False, True):
+                try:
+                    data = peer.chunk(number, size)
+                except (OSError, HyperpodKitError, ValueError) as err:
+                    peer.close()
+                    if again or isinstance(err, TimeoutError):
+                        self._left(who, err)
+                        break
+                    time.sleep(0.1)
+                    continue
+                with self._lock_of(number):
+                    if not self._copy.has(number):
+                        self._copy.write(number, data)
+                with self._guard:
+                    self._received += size
+                return True
+        return False
+
+    def _left(self, who: int, err: Exception) -> None:
+        with self._guard:
+            known = who in self._gone
+            self._gone.add(who)
+        if not known:
+            self._say(f"node {who} is not asked any more: {type(err).__name__}: {err}")
+
+
+def table_from(rows: Any, nodes: int) -> List[Optional[Sequence[Address]]]:
+    """Raises ValueError for what is no table of that many nodes."""
+    if not isinstance(rows, list) or len(rows) != nodes:
+        raise ValueError("no table of the nodes")
+    return [None if row is None else [(str(host), int(port)) for host, port in row] for row in rows]

@@ -1,0 +1,94 @@
+"""The task on one node: what it hears from the command that started it, and what it says.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from typing import Any, Dict, Iterator, List, Mapping, Optional, TextIO
+
+from hyperpod_kit.descriptors import raise_limit
+from hyperpod_kit.errors import HyperpodKitError, JobError
+from hyperpod_kit.job.fan_out import listing, part
+from hyperpod_kit.job.fan_out.destination import Destination
+from hyperpod_kit.job.fan_out.peers import PeerServer
+from hyperpod_kit.untrusted import listening, parse
+
+BEAT = 1.0
+_LONGEST = 64 << 20
+
+
+class _Voice:
+    """Lines of one task, from several threads."""
+
+    def __init__(self, out: TextIO, task: int) -> None:
+        self._out, self._task, self._lock = out, task, threading.Lock()
+
+    def say(self, **said: Any) -> None:
+        with self._lock:
+            self._out.write(json.dumps({"task": self._task, **said}) + "\n")
+            self._out.flush()
+
+
+def main(source: str, target: str, env: Mapping[str, str], heard: Optional[TextIO] = None) -> int:
+    """Be the task; its exit code. Raises nothing that is worth a stack trace."""
+    voice = _Voice(sys.stdout, int(env["SLURM_PROCID"]))
+    lines = _lines(heard or sys.stdin)
+    try:
+        _run(source, os.path.expandvars(target), env, voice, lines)
+    except (HyperpodKitError, OSError, ValueError, KeyError, TypeError) as err:
+        voice.say(op="failed", why=str(err) or type(err).__name__, hint=getattr(err, "hint", None))
+        return 1
+    for said in lines:  # others may still need what is here
+        if said.get("op") == "bye":
+            break
+    return 0
+
+
+def _lines(heard: TextIO) -> Iterator[Dict[str, Any]]:
+    for line in heard:
+        yield parse.json_object(line, _LONGEST)
+
+
+def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines: Iterator[Dict[str, Any]]) -> None:
+    raise_limit()
+    here, nodes = int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"])
+    rows: List[Any] = []
+    said = next(lines, {})
+    while said.get("op") == "files":
+        rows += said["rows"]
+        said = next(lines, {})
+    if said.get("op") != "key":
+        raise JobError("the command that started this task has gone")
+    files = listing.from_json(rows)
+    pieces = listing.pieces_of(files)
+    node: List[part.Node] = []
+    over = threading.Event()
+
+    def beat() -> None:
+        while not over.wait(BEAT):
+            try:
+                voice.say(op="far", **(node[0].counts._asdict() if node else {}))
+            except OSError:
+                os._exit(1)  # the command has gone
+
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        copy = Destination(target, files, pieces, listing.fingerprint(source, files))
+        node.append(part.Node(source, files, pieces, copy, here, nodes, lambda why: voice.say(op="peer", why=why)))
+        key = bytes.fromhex(said["key"])
+        addresses = listening.own_addresses(env.get("SLURMD_NODENAME", ""), said["others"]) or ["127.0.0.1"]
+        server = PeerServer(key, nodes, addresses, node[0].give)
+        places = [[address, server.port] for address in addresses]
+        voice.say(op="hello", node=env.get("SLURMD_NODENAME", ""), places=places)
+        said = next(lines, {})
+        if said.get("op") != "table":
+            raise JobError("the command that started this task has gone")
+        node[0].run(part.table_from(said["rows"], nodes), key)
+        voice.say(op="done", **node[0].counts._asdict())
+    finally:
+        over.set()

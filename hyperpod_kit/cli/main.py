@@ -64,9 +64,7 @@ SECTIONS = {
         "checkpoint": CommandEntry(
             f"{_C}.passthrough:checkpoint", "List, verify, prune, export and measure checkpoints."
         ),
-        "fan-out": CommandEntry(
-            f"{_C}.passthrough:fan_out", "Copy a model to the disks of all nodes of a job, read once from storage."
-        ),
+        "fan-out": CommandEntry(f"{_C}.passthrough:fan_out", "Copy a model to the disks of a job's nodes."),
     },
     "Training data": {
         "data": CommandEntry(f"{_C}.passthrough:data", "Index data, and prove that every sample was trained on once."),

@@ -93,7 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def carry_out(
     process: subprocess.Popen[bytes],
-    files: Sequence[listing.SourceFile],
+    files: Sequence[listing.CopiedFile],
     nodes: Sequence[str],
     *,
     as_json: bool,
@@ -132,7 +132,7 @@ def _tell(process: subprocess.Popen[bytes], **said: Any) -> None:
         pass  # it has ended: what its tasks have said until then is looked at
 
 
-def _said(tasks: Tasks, files: Sequence[listing.SourceFile], as_json: bool, seconds: float) -> int:
+def _said(tasks: Tasks, files: Sequence[listing.CopiedFile], as_json: bool, seconds: float) -> int:
     size = sum(file.size for file in files)
     read = sum(one.read for one in tasks.all)
     failed = [one for one in tasks.all if not one.done]

@@ -13,11 +13,11 @@ import os
 import shutil
 import stat
 import threading
-from typing import Dict, List, Sequence, Set
+from typing import Dict, List, Set
 
 from hyperpod_kit.errors import JobError
-from hyperpod_kit.job.fan_out.listing import OWN, Piece, SourceFile
-from hyperpod_kit.system import file_lock
+from hyperpod_kit.job.fan_out.listing import OWN, CopyPlan
+from hyperpod_kit.system import atomic_file, file_lock
 
 _JOURNAL, _LOCK = "journal", "lock"
 
@@ -30,8 +30,8 @@ def digest_of(data: memoryview) -> str:
 class Destination:
     """`folder` on this node's own disk. Safe for threads. Raises JobError, OSError."""
 
-    def __init__(self, folder: str, files: Sequence[SourceFile], pieces: Sequence[Piece], mark: str) -> None:
-        self._folder, self._files, self._pieces = folder, files, pieces
+    def __init__(self, folder: str, plan: CopyPlan) -> None:
+        self._folder, self._plan = folder, plan
         self._own = os.path.join(folder, OWN)
         os.makedirs(self._own, exist_ok=True)
         self._held = os.open(os.path.join(self._own, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -41,18 +41,18 @@ class Destination:
                 hint="DST has to be on each node's own disk: '/scratch/$SLURMD_NODENAME' has each node's name in it",
             )
         self._lock = threading.Lock()
-        self._left: List[int] = [0] * len(files)
-        for piece in pieces:
+        self._left: List[int] = [0] * len(plan.files)
+        for piece in plan.pieces:
             self._left[piece.file] += 1
         self._digests: Dict[int, str] = {}
         self._whole: Set[int] = set()
         self.found = 0
         """Bytes that an earlier start had brought here, and that are what they were."""
-        before = self._journal(mark)
+        before = self._journal(plan.mark)
         self._room(before)
         self._log = open(os.path.join(self._own, _JOURNAL), "a", encoding="ascii")  # noqa: SIM115 - as long as we are
         if not before:
-            self._log.write(mark + "\n")
+            self._log.write(plan.mark + "\n")
             self._log.flush()
         self._take_up(before)
         for number, left in enumerate(self._left):
@@ -74,23 +74,25 @@ class Destination:
         return {}
 
     def _room(self, before: Dict[int, str]) -> None:
-        need = sum(piece.end - piece.begin for number, piece in enumerate(self._pieces) if number not in before)
+        need = sum(piece.end - piece.begin for number, piece in enumerate(self._plan.pieces) if number not in before)
         free = shutil.disk_usage(self._folder).free
         if need > free:
             raise JobError(f"{self._folder} has {free} bytes free, and {need} are to come")
 
     def _take_up(self, before: Dict[int, str]) -> None:
         for number, digest in sorted(before.items()):
-            if not number < len(self._pieces):
+            if not number < len(self._plan.pieces):
                 continue
             with contextlib.suppress(OSError):
                 data = self.read(number)
                 if digest_of(data) == digest:
                     self._noted(number, digest)
                     self.found += len(data)
-        for file in {self._pieces[number].file for number in self._digests}:
+        for file in {self._plan.pieces[number].file for number in self._digests}:
             if self._left[file] and not os.path.exists(self._part(file)):
-                os.replace(self._target(file), self._part(file))  # it is not what it was: it is mended, and comes back
+                atomic_file.take_place(
+                    self._target(file), self._part(file)
+                )  # it is not what it was: it is mended, and comes back
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -110,7 +112,7 @@ class Destination:
             return self._read(number)
 
     def _read(self, number: int) -> memoryview:
-        piece = self._pieces[number]
+        piece = self._plan.pieces[number]
         data = bytearray(piece.end - piece.begin)
         at = 0
         with open(self._place(piece.file), "rb", buffering=0) as file:
@@ -123,7 +125,7 @@ class Destination:
 
     def write(self, number: int, data: memoryview) -> None:
         """A chunk that was compared. Raises OSError."""
-        piece = self._pieces[number]
+        piece = self._plan.pieces[number]
         fd = os.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             at = 0
@@ -143,7 +145,7 @@ class Destination:
     def _noted(self, number: int, digest: str) -> None:
         if number not in self._digests:
             self._digests[number] = digest
-            self._left[self._pieces[number].file] -= 1
+            self._left[self._plan.pieces[number].file] -= 1
 
     # --- files --------------------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Destination:
         return os.path.join(self._own, f"{file}.part")
 
     def _target(self, file: int) -> str:
-        return os.path.join(self._folder, self._files[file].name)
+        return os.path.join(self._folder, self._plan.files[file].name)
 
     def _place(self, file: int) -> str:
         """Where its bytes are at this moment."""
@@ -160,7 +162,7 @@ class Destination:
 
     def _finish(self, file: int) -> None:
         """All of it is here: it is made durable, and takes its place."""
-        about, part, target = self._files[file], self._part(file), self._target(file)
+        about, part, target = self._plan.files[file], self._part(file), self._target(file)
         if about.size and not os.path.exists(part):  # an earlier start has put it there
             with contextlib.suppress(OSError):
                 seen = os.lstat(target)
@@ -171,15 +173,14 @@ class Destination:
         try:
             os.ftruncate(fd, about.size)
             os.fchmod(fd, about.mode | stat.S_IRUSR)
-            os.fsync(fd)
         finally:
             os.close(fd)
         os.utime(part, ns=(about.changed, about.changed))
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(part, target)
+        atomic_file.take_place(part, target)
         self._whole.add(file)
 
     @property
     def complete(self) -> bool:
         """Whether every file is in its place."""
-        return len(self._whole) == len(self._files)
+        return len(self._whole) == len(self._plan.files)

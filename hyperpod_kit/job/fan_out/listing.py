@@ -16,7 +16,7 @@ from hyperpod_kit.errors import Unreachable, UsageError
 CHUNK = 16 << 20
 
 
-class SourceFile(NamedTuple):
+class CopiedFile(NamedTuple):
     """`path`: below the source, "" for a source that is a file itself; `name`: below the destination."""
 
     path: str
@@ -26,7 +26,7 @@ class SourceFile(NamedTuple):
     changed: int  # nanoseconds
 
 
-class Piece(NamedTuple):
+class FilePiece(NamedTuple):
     """Bytes [begin, end) of a file, by its number."""
 
     file: int
@@ -34,19 +34,19 @@ class Piece(NamedTuple):
     end: int
 
 
-def listed(source: str) -> List[SourceFile]:
+def listed(source: str) -> List[CopiedFile]:
     """Every file of a directory, or one file. A link to a file is what it leads to, as in a Hugging Face snapshot.
 
     Raises UsageError for what is no file and cannot be copied as one, Unreachable.
     """
-    found: List[SourceFile] = []
+    found: List[CopiedFile] = []
 
     def look(path: str, name: str) -> None:
         seen = os.stat(os.path.join(source, path) if path else source)
         if not stat.S_ISREG(seen.st_mode):
             what = "a link to a directory" if stat.S_ISDIR(seen.st_mode) else "no regular file"
             raise UsageError(f"{os.path.join(source, path)} is {what}: only files are copied")
-        found.append(SourceFile(path, name, seen.st_size, stat.S_IMODE(seen.st_mode), seen.st_mtime_ns))
+        found.append(CopiedFile(path, name, seen.st_size, stat.S_IMODE(seen.st_mode), seen.st_mtime_ns))
 
     def raised(err: OSError) -> None:
         raise err
@@ -65,26 +65,38 @@ def listed(source: str) -> List[SourceFile]:
     return found
 
 
-def pieces_of(files: Sequence[SourceFile], chunk: int = CHUNK) -> List[Piece]:
+def pieces_of(files: Sequence[CopiedFile], chunk: int = CHUNK) -> List[FilePiece]:
     """All chunks in order; an empty file has none."""
     return [
-        Piece(number, begin, min(begin + chunk, file.size))
+        FilePiece(number, begin, min(begin + chunk, file.size))
         for number, file in enumerate(files)
         for begin in range(0, file.size, chunk)
     ]
 
 
-def fingerprint(source: str, files: Sequence[SourceFile]) -> str:
-    """Of a source in a certain state: what was begun of it is gone on with, what was begun of another is not."""
-    text = json.dumps([os.path.abspath(source), CHUNK, *map(list, files)])
-    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+class CopyPlan(NamedTuple):
+    """What all nodes know: the source, its files, their chunks."""
+
+    source: str
+    files: Sequence[CopiedFile]
+    pieces: Sequence[FilePiece]
+
+    @property
+    def mark(self) -> str:
+        """Of a source in a certain state: what was begun of it is gone on with, what was begun of another is not."""
+        text = json.dumps([os.path.abspath(self.source), CHUNK, *map(list, self.files)])
+        return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def as_json(files: Sequence[SourceFile]) -> List[List[Any]]:
+def plan_of(source: str, files: Sequence[CopiedFile]) -> CopyPlan:
+    return CopyPlan(source, files, pieces_of(files))
+
+
+def as_json(files: Sequence[CopiedFile]) -> List[List[Any]]:
     return [list(file) for file in files]
 
 
-def from_json(rows: Any) -> Tuple[SourceFile, ...]:
+def from_json(rows: Any) -> Tuple[CopiedFile, ...]:
     """Raises ValueError for what is no list of files, or leads out of the destination."""
     found = []
     for path, name, size, mode, changed in rows:
@@ -93,7 +105,7 @@ def from_json(rows: Any) -> Tuple[SourceFile, ...]:
             raise ValueError(f"{str(name)[:80]!r} is no name of a file to copy")
         if not isinstance(path, str) or any(type(one) is not int or one < 0 for one in (size, mode, changed)):
             raise ValueError(f"{name[:80]!r} has a size or time that it cannot have")
-        found.append(SourceFile(path, name, size, mode, changed))
+        found.append(CopiedFile(path, name, size, mode, changed))
     return tuple(found)
 
 

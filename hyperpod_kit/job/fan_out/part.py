@@ -21,8 +21,8 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Se
 
 from hyperpod_kit.errors import HyperpodKitError, JobError
 from hyperpod_kit.job.fan_out.destination import Destination, digest_of
-from hyperpod_kit.job.fan_out.listing import Piece, SourceFile
-from hyperpod_kit.job.fan_out.peers import Peer
+from hyperpod_kit.job.fan_out.listing import CopyPlan, FilePiece
+from hyperpod_kit.job.fan_out.peers import ChunkPeer
 
 READERS = 2
 PULLERS = 8
@@ -42,20 +42,18 @@ class Counts(NamedTuple):
     found: int
 
 
-class Node:
+class FanOutNode:
     """This node's part. `say(words…)`: a line of what goes wrong with a peer, once."""
 
     def __init__(
         self,
-        source: str,
-        files: Sequence[SourceFile],
-        pieces: Sequence[Piece],
+        plan: CopyPlan,
         copy: Destination,
         here: int,
         nodes: int,
         say: Callable[[str], None],
     ) -> None:
-        self._source, self._files, self._pieces = source, files, pieces
+        self._plan = plan
         self._copy, self._here, self._count, self._say = copy, here, nodes, say
         self._guard = threading.Lock()
         self._busy: Dict[int, threading.Lock] = {}
@@ -69,7 +67,7 @@ class Node:
 
     def give(self, number: int) -> tuple[memoryview, str]:
         """A chunk for another node: from here, or from storage, once. Raises OSError, HyperpodKitError."""
-        if not 0 <= number < len(self._pieces):
+        if not 0 <= number < len(self._plan.pieces):
             raise JobError(f"there is no chunk {number}")
         self._from_storage(number)
         data = self._copy.read(number)
@@ -78,7 +76,7 @@ class Node:
     def run(self, table: Sequence[Optional[Sequence[Address]]], key: bytes) -> None:
         """Get everything. `table`: where each node is, None for one that never came. Raises what a thread raised."""
         self._gone |= {number for number, place in enumerate(table) if place is None}
-        mine = iter(range(self._here, len(self._pieces), self._count))
+        mine = iter(range(self._here, len(self._plan.pieces), self._count))
         others = iter([(self._here + step) % self._count for step in range(1, self._count)])
 
         def reads() -> None:
@@ -87,7 +85,7 @@ class Node:
 
         def pulls() -> None:
             for owner in self._each(others):
-                self._pull(range(owner, len(self._pieces), self._count), owner, table, key)
+                self._pull(range(owner, len(self._plan.pieces), self._count), owner, table, key)
 
         work = [reads] * READERS + [pulls] * min(PULLERS, self._count - 1)
         threads = [threading.Thread(target=self._guarded, args=(one,), daemon=True) for one in work]
@@ -125,15 +123,15 @@ class Node:
         with self._lock_of(number):
             if self._copy.has(number):
                 return
-            data = self._stored(self._pieces[number])
+            data = self._stored(self._plan.pieces[number])
             self._copy.write(number, data)
         with self._guard:
             self._read += len(data)
 
-    def _stored(self, piece: Piece) -> memoryview:
+    def _stored(self, piece: FilePiece) -> memoryview:
         """Raises JobError where the file is another one by now, OSError."""
-        about = self._files[piece.file]
-        path = os.path.join(self._source, about.path) if about.path else self._source
+        about = self._plan.files[piece.file]
+        path = os.path.join(self._plan.source, about.path) if about.path else self._plan.source
         data = memoryview(bytearray(piece.end - piece.begin))
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -153,7 +151,7 @@ class Node:
     def _pull(
         self, numbers: Sequence[int], owner: int, table: Sequence[Optional[Sequence[Address]]], key: bytes
     ) -> None:
-        peers: Dict[int, Peer] = {}
+        peers: Dict[int, ChunkPeer] = {}
         try:
             for number in numbers:
                 if self._error is not None:
@@ -168,12 +166,12 @@ class Node:
         self,
         number: int,
         owner: int,
-        peers: Dict[int, Peer],
+        peers: Dict[int, ChunkPeer],
         table: Sequence[Optional[Sequence[Address]]],
         key: bytes,
     ) -> bool:
         """Whether some other node gave it."""
-        size = self._pieces[number].end - self._pieces[number].begin
+        size = self._plan.pieces[number].end - self._plan.pieces[number].begin
         tries = 0
         for step in range(self._count):
             who = (owner + step) % self._count
@@ -183,7 +181,7 @@ class Node:
             if who in self._gone or place is None:
                 continue
             tries += 1
-            peer = peers.setdefault(who, Peer(key, self._here, [(str(host), int(port)) for host, port in place]))
+            peer = peers.setdefault(who, ChunkPeer(key, self._here, [(str(host), int(port)) for host, port in place]))
             for again in (False, True):
                 try:
                     data = peer.chunk(number, size)

@@ -83,7 +83,7 @@ class PeerServer:
             wire.close()
 
 
-class Peer:
+class ChunkPeer:
     """Another node that has chunks, connected when it is first asked."""
 
     def __init__(self, key: bytes, here: int, addresses: Sequence[Tuple[str, int]]) -> None:

@@ -64,9 +64,8 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
         said = next(lines, {})
     if said.get("op") != "key":
         raise JobError("the command that started this task has gone")
-    files = listing.from_json(rows)
-    pieces = listing.pieces_of(files)
-    node: List[part.Node] = []
+    plan = listing.plan_of(source, listing.from_json(rows))
+    node: List[part.FanOutNode] = []
     over = threading.Event()
 
     def beat() -> None:
@@ -78,8 +77,8 @@ def _run(source: str, target: str, env: Mapping[str, str], voice: _Voice, lines:
 
     threading.Thread(target=beat, daemon=True).start()
     try:
-        copy = Destination(target, files, pieces, listing.fingerprint(source, files))
-        node.append(part.Node(source, files, pieces, copy, here, nodes, lambda why: voice.say(op="peer", why=why)))
+        copy = Destination(target, plan)
+        node.append(part.FanOutNode(plan, copy, here, nodes, lambda why: voice.say(op="peer", why=why)))
         key = bytes.fromhex(said["key"])
         addresses = listening.own_addresses(env.get("SLURMD_NODENAME", ""), said["others"]) or ["127.0.0.1"]
         server = PeerServer(key, nodes, addresses, node[0].give)

@@ -137,10 +137,8 @@ def test_what_cannot_be_copied_is_said_before_anything_is(source: Path, job: Pat
 def test_a_source_that_changes_meanwhile_is_an_error_and_no_mixture(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "a").write_bytes(b"1" * 1000)
-    files = listing.listed(str(tmp_path / "src"))
-    pieces = listing.pieces_of(files)
-    copy = destination.Destination(str(tmp_path / "dst"), files, pieces, "mark")
-    node = part.Node(str(tmp_path / "src"), files, pieces, copy, 0, 1, print)
+    plan = listing.plan_of(str(tmp_path / "src"), listing.listed(str(tmp_path / "src")))
+    node = part.FanOutNode(plan, destination.Destination(str(tmp_path / "dst"), plan), 0, 1, print)
     (tmp_path / "src" / "a").write_bytes(b"2" * 1000)
     with pytest.raises(JobError, match="was changed while it was copied"):
         node.run([[("127.0.0.1", 1)]], b"k")
@@ -157,12 +155,12 @@ def test_who_does_not_have_the_key_gets_nothing(tmp_path: Path) -> None:
     server = peers.PeerServer(b"key", 2, ["127.0.0.1"], give)
     for stranger in (b"another key", b""):
         with pytest.raises((OSError, HyperpodKitError)):
-            peers.Peer(stranger, 1, [("127.0.0.1", server.port)]).chunk(0, 1)
+            peers.ChunkPeer(stranger, 1, [("127.0.0.1", server.port)]).chunk(0, 1)
     with socket.create_connection(("127.0.0.1", server.port)) as sock:
         sock.sendall(b'{"op": "chunk", "number": 0}\n')
         until(lambda: not sock.recv(1 << 16), what="the end of the connection")
     assert asked == []
-    assert bytes(peers.Peer(b"key", 1, [("127.0.0.1", server.port)]).chunk(0, 1)) == b"x"
+    assert bytes(peers.ChunkPeer(b"key", 1, [("127.0.0.1", server.port)]).chunk(0, 1)) == b"x"
 
 
 def test_outside_of_a_job_it_says_so(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,13 +8,17 @@ from hyperpod_kit.config.section import Section
 from hyperpod_kit.model.optional_steps import (
     Accounting,
     AccountingQos,
+    Docker,
     LoginMessage,
     LogRotation,
     NodeExporter,
     OptionalSteps,
     OutsideDatabase,
+    PamSlurmAdopt,
+    Podman,
     SlurmAccount,
     SshBetweenNodes,
+    Sssd,
 )
 
 T = TypeVar("T")
@@ -31,6 +35,10 @@ def decode_steps(kit: Section) -> OptionalSteps:
             section, "ssh_between_nodes", lambda inner: SshBetweenNodes(inner.text("mount", ""))
         ),
         node_exporter=_written(section, "node_exporter", lambda inner: NodeExporter(inner.text("listen", ":9100"))),
+        docker=_written(section, "docker", lambda inner: Docker(inner.texts("users", Docker.users))),
+        podman=_written(section, "podman", lambda inner: Podman()),
+        pam_slurm_adopt=_written(section, "pam_slurm_adopt", _pam_slurm_adopt),
+        sssd=_written(section, "sssd", _sssd),
     )
     section.close()
     return steps
@@ -48,6 +56,25 @@ def _written(section: Section, key: str, decode: Callable[[Section], T]) -> Opti
 def _log_rotation(section: Section) -> LogRotation:
     default = LogRotation()
     return LogRotation(section.text("size", default.size), section.integer("keep", default.keep))
+
+
+def _pam_slurm_adopt(section: Section) -> PamSlurmAdopt:
+    return PamSlurmAdopt(section.texts("users", PamSlurmAdopt.users), section.texts("groups", ()))
+
+
+def _sssd(section: Section) -> Sssd:
+    default = Sssd
+    return Sssd(
+        section.text("uri"),
+        section.text("search_base"),
+        section.text("schema", default.schema),
+        section.text("bind_dn", default.bind_dn),
+        section.text("secret_arn", default.secret_arn),
+        section.text("ca_file", default.ca_file),
+        section.text("home", default.home),
+        section.texts("allow", ()),
+        section.texts("sudo", ()),
+    )
 
 
 def _accounting(section: Section) -> Accounting:

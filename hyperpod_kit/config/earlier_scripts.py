@@ -45,6 +45,8 @@ _DONE: Mapping[str, str] = {
     "utils/ssh-to-compute.sh": f"{STEPS}.ssh_between_nodes",
     "utils/motd.sh": f"{STEPS}.login_message",
     "utils/motd.txt": f"{STEPS}.login_message",
+    "utils/install_docker.sh": f"{STEPS}.docker, with NVIDIA's runtime where the image has it",
+    "utils/pam_adopt_cgroup_wheel.sh": f"{STEPS}.pam_slurm_adopt; Slurm's limits of memory stay as they are",
     "observability/install_node_exporter.sh": f"{STEPS}.node_exporter",
     "observability/install_slurm_exporter.sh": f"{STEPS}.node_exporter, on the controller",
 }
@@ -93,12 +95,10 @@ _KEPT = (
     _Known("ansible", "utils/install_ansible.sh", BEFORE_MOUNTS, timeout=180),
     _Known("hotfix", "apply_hotfix.sh", BEFORE_MOUNTS, told_role=True, timeout=180),
     _Known("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",)),
-    _Known("docker", "utils/install_docker.sh", flag=_CONTAINERS, timeout=300),
     _Known("enroot", "utils/install_enroot_pyxis.sh", told_role=True, flag=_CONTAINERS, timeout=300),
     _Known("neuron", "utils/update_neuron_sdk.sh", roles=(Role.COMPUTE,), flag="enable_update_neuron_sdk", timeout=300),
     _Known("sssd", "setup_sssd.py", arguments=("--node-type",), told_role=True, flag="enable_sssd", timeout=180),
     _Known("plugstack", "utils/slurm_fix_plugstackconf.sh", flag="enable_pam_slurm_adopt"),
-    _Known("pam", "utils/pam_adopt_cgroup_wheel.sh", flag="enable_pam_slurm_adopt", timeout=180),
 )
 """In the order in which AWS's lifecycle_script.py starts them."""
 
@@ -118,8 +118,16 @@ _STEPS = (
     _Step("log_rotation", "utils/enable_slurm_log_rotation.sh", {"keep": 2}, "enable_slurm_log_rotation"),
     _Step("login_message", "utils/motd.sh"),
     _Step("ssh_between_nodes", "utils/ssh-to-compute.sh"),
+    _Step("docker", "utils/install_docker.sh", flag=_CONTAINERS),
+    _Step("pam_slurm_adopt", "utils/pam_adopt_cgroup_wheel.sh", flag="enable_pam_slurm_adopt"),
     _Step("node_exporter", "observability/install_node_exporter.sh", flag="enable_observability"),
 )
+
+
+_INSTEAD: Mapping[str, str] = {
+    "setup_sssd.py": f"{STEPS}.sssd does it, with the password in a secret and not scrambled in {FLAGS_FILE}",
+}
+"""What could take a script's place once somebody has said more than the script does."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +186,8 @@ def _fate(place: str, flags: Mapping[str, bool], known: Mapping[str, _Known], ke
         return f"not run: {one.flag} is off in {FLAGS_FILE}"
     if kept_at is None:
         return "lost, unless it is kept as a script of yours: --scripts DIR"
-    return f"kept as your script `{one.name}`"
+    instead = f"; {_INSTEAD[place]}" if place in _INSTEAD else ""
+    return f"kept as your script `{one.name}`{instead}"
 
 
 def _inside(place: str, directory: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Mapping
 from hyperpod_kit.config import patterns
 from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.patterns import Pattern
-from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, PREEMPT_MODES
+from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, PREEMPT_MODES, SCHEMAS
 
 _WORD = Pattern(
     "HPK-O013",
@@ -20,6 +20,21 @@ _SLURM_NAME = Pattern(
     r"[a-z0-9][a-z0-9_.-]{0,39}",
     "`{value}` is not the name of an account or a QOS",
     "Use 1 to 40 lower-case letters, digits, hyphens, dots and underscores",
+)
+_LOCAL_USER = Pattern(
+    "HPK-O030", patterns.USER_NAME, "`{value}` is not a user's name", "Use the name that Linux has for the user"
+)
+_GROUP = Pattern(
+    "HPK-O031",
+    r"[A-Za-z_][A-Za-z0-9_.-]{0,63}",
+    "`{value}` is not a group that a rule of login can name",
+    "Use letters, digits, hyphens, dots and underscores, without blanks",
+)
+_DN = Pattern(
+    "HPK-O032",
+    r"([A-Za-z][A-Za-z0-9-]*=[^,=\\\x00-\x1f\x7f]+(, ?[A-Za-z][A-Za-z0-9-]*=[^,=\\\x00-\x1f\x7f]+)*)?",
+    "`{value}` is not a distinguished name",
+    "Write it like cn=reader,ou=people,dc=example,dc=com",
 )
 
 STEP_FIELDS: Mapping[str, Field] = {
@@ -97,4 +112,41 @@ STEP_FIELDS: Mapping[str, Field] = {
             "Write it like :9100 or 127.0.0.1:9100",
         ),
     ),
+    ".docker": Field("Docker, with its images on the local NVMe where there is one."),
+    ".docker.users": Field("Who may use it; whoever may is root on the node.", pattern=_LOCAL_USER),
+    ".podman": Field("Podman for everybody, with its images on the local NVMe where there is one."),
+    ".pam_slurm_adopt": Field("On compute nodes: no ssh for users who have no job there; root is never kept out."),
+    ".pam_slurm_adopt.users": Field("Users who may without a job.", pattern=_LOCAL_USER),
+    ".pam_slurm_adopt.groups": Field("Groups whose members may without a job.", pattern=_GROUP),
+    ".sssd": Field("Users and groups of a directory: LDAP or Active Directory."),
+    ".sssd.uri": Field(
+        "The server, or several with commas between them; ldap:// goes over to TLS before anything else.",
+        pattern=Pattern(
+            "HPK-O033",
+            r"ldaps?://[A-Za-z0-9.\[\]:-]+(,ldaps?://[A-Za-z0-9.\[\]:-]+)*",
+            "`{value}` is not the URI of a directory",
+            "Write it like ldaps://ldap.example.com",
+        ),
+    ),
+    ".sssd.search_base": Field("Below which entry users and groups are.", pattern=_DN),
+    ".sssd.schema": Field("How the directory writes down groups.", SCHEMAS),
+    ".sssd.bind_dn": Field("As whom it is read; left out, as nobody.", pattern=_DN),
+    ".sssd.secret_arn": Field("ARN of an entry of hyperpod_kit.secrets for all roles: the password of bind_dn."),
+    ".sssd.ca_file": Field(
+        "The certificates that the server's is checked against, on the node; left out, the system's.",
+        pattern=Pattern(
+            "HPK-O034", r"(/[A-Za-z0-9._-]+)*", "`{value}` is not an absolute path", "Write it like /etc/ldap/ca.pem"
+        ),
+    ),
+    ".sssd.home": Field(
+        "Home of each user, %u being the name; made at the first login.",
+        pattern=Pattern(
+            "HPK-O035",
+            r"(/[A-Za-z0-9._%-]+)*/%u",
+            "`{value}` is not a path that ends in the user's name",
+            "Write it like /home/%u or /fsx/%u",
+        ),
+    ),
+    ".sssd.allow": Field("Groups whose members may log in; left out, everybody.", pattern=_GROUP),
+    ".sssd.sudo": Field("Groups whose members may become root with sudo.", pattern=_GROUP),
 }

@@ -77,6 +77,7 @@ RULES: tuple[Rule, ...] = (
     steps.accounts,
     steps.qos,
     steps.database,
+    steps.directory,
     steps.numbers,
     steps.host_keys,
     health.health,  # HPK-H

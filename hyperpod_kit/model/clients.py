@@ -17,6 +17,11 @@ CLIENTS: Dict[str, str] = {
     "slurmdbd": "slurmdbd",
     "logrotate": "logrotate",
     "node-exporter": "prometheus-node-exporter",
+    "docker": "docker.io",
+    "docker-ce": "docker-ce",
+    "podman": "podman",
+    "pam-slurm-adopt": "libpam-slurm-adopt",
+    "sssd": "sssd-ldap",
 }
 """Client -> its own package; Lustre's has the release of the kernel behind it that it is built for. What is no client
 of a mount belongs to one of the optional steps."""

@@ -27,6 +27,12 @@ ENFORCED = ("associations", "limits", "qos", "safe", "nojobs", "nosteps")
 
 PREEMPT_MODES = ("requeue", "cancel")
 
+LOGIN_USER = "ubuntu"
+"""The user of HyperPod's image, who may become root."""
+
+SCHEMAS = ("rfc2307", "rfc2307bis", "ad")
+"""How a directory writes down groups: names (memberUid), entries (member), or Active Directory."""
+
 
 @dataclass(frozen=True)
 class OutsideDatabase:
@@ -106,6 +112,46 @@ class NodeExporter:
 
 
 @dataclass(frozen=True)
+class Docker:
+    """Docker, with its data on the local disk where there is one. `users`: who may use it, which makes them root."""
+
+    users: Tuple[str, ...] = (LOGIN_USER,)
+
+
+@dataclass(frozen=True)
+class Podman:
+    """Podman for everybody, with what it unpacks on the local disk where there is one."""
+
+
+@dataclass(frozen=True)
+class PamSlurmAdopt:
+    """On compute nodes: ssh only for who has a job there. `users`, `groups`: those who may without one, beside root."""
+
+    users: Tuple[str, ...] = (LOGIN_USER,)
+    groups: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Sssd:
+    """Users and groups of a directory (LDAP, Active Directory).
+
+    schema: of SCHEMAS; secret_arn: of a secret of the configuration, the password of `bind_dn`; ca_file: on the node,
+    "" for the system's; home: with sssd's %u; allow: groups whose members may log in, everybody when empty;
+    sudo: groups whose members may become root.
+    """
+
+    uri: str
+    search_base: str
+    schema: str = "rfc2307"
+    bind_dn: str = ""
+    secret_arn: str = ""
+    ca_file: str = ""
+    home: str = "/home/%u"
+    allow: Tuple[str, ...] = ()
+    sudo: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class OptionalSteps:
     """What is on."""
 
@@ -114,6 +160,10 @@ class OptionalSteps:
     login_message: Optional[LoginMessage] = None
     ssh_between_nodes: Optional[SshBetweenNodes] = None
     node_exporter: Optional[NodeExporter] = None
+    docker: Optional[Docker] = None
+    podman: Optional[Podman] = None
+    pam_slurm_adopt: Optional[PamSlurmAdopt] = None
+    sssd: Optional[Sssd] = None
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -122,7 +172,7 @@ class OptionalSteps:
 
     def kept_up_on(self, role: str) -> Tuple[str, ...]:
         """Keys of those that want something done again and again on nodes of that role."""
-        wanting = ["log_rotation", "ssh_between_nodes"]
+        wanting = ["log_rotation", "ssh_between_nodes", "podman"]
         if role == Role.CONTROLLER:
             wanting += ["node_exporter", "accounting"]
         return tuple(name for name in wanting if name in self.names)
@@ -154,4 +204,8 @@ _MADE: Dict[str, Any] = {
     "login_message": LoginMessage,
     "ssh_between_nodes": SshBetweenNodes,
     "node_exporter": NodeExporter,
+    "docker": Docker,
+    "podman": Podman,
+    "pam_slurm_adopt": PamSlurmAdopt,
+    "sssd": Sssd,
 }

@@ -24,11 +24,15 @@ from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.optional import (
     accounting,
+    docker,
     log_rotation,
     login_message,
     node_exporter,
+    pam_slurm_adopt,
+    podman,
     registry,
     ssh_between_nodes,
+    sssd,
 )
 from hyperpod_kit.node.secrets import keep as secrets
 from hyperpod_kit.node.slurm import controller, plugin, worker
@@ -53,6 +57,10 @@ STEPS: Tuple[Planned, ...] = (
     login_message.STEP,
     node_exporter.STEP,
     ssh_between_nodes.STEP,
+    docker.STEP,
+    podman.STEP,
+    sssd.STEP,
+    pam_slurm_adopt.STEP,
     scripts.AFTER_MOUNTS_STEPS,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,

@@ -17,6 +17,7 @@ BESIDE = Path(__file__).parent / "beside"
 FS = "fs-0123456789abcdef0"
 HOMES = "fs-0123456789abcdef9"
 SQL = "arn:aws:secretsmanager:us-east-1:111122223333:secret:sql-a1b2c3"
+READER = "arn:aws:secretsmanager:us-east-1:111122223333:secret:reader-a1b2c3"
 DOCUMENT: dict[str, Any] = {
     "$schema": "./schema.json",
     "version": "1.0.0",
@@ -124,6 +125,7 @@ DOCUMENT: dict[str, Any] = {
                 "arn": SQL,
                 "roles": ["controller"],
             },
+            {"name": "reader", "arn": READER},
         ],
         "scripts": [
             {
@@ -150,6 +152,20 @@ DOCUMENT: dict[str, Any] = {
             "login_message": {"text": "Ask the team in #cluster."},
             "ssh_between_nodes": {"mount": "fsx"},
             "node_exporter": {"listen": ":9100"},
+            "docker": {"users": ["ubuntu"]},
+            "podman": {},
+            "pam_slurm_adopt": {"users": ["ubuntu"], "groups": ["admins"]},
+            "sssd": {
+                "uri": "ldaps://ldap.example.com",
+                "search_base": "dc=example,dc=com",
+                "schema": "rfc2307bis",
+                "bind_dn": "cn=reader,dc=example,dc=com",
+                "secret_arn": READER,
+                "ca_file": "/etc/ldap/ca.pem",
+                "home": "/home/%u",
+                "allow": ["researchers"],
+                "sudo": ["admins"],
+            },
         },
         "clients": [
             {

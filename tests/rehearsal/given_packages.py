@@ -16,7 +16,7 @@ ARCHITECTURES = {"amd64": "x86_64", "arm64": "arm64", "all": "all"}
 
 
 def given(client: str, package: str, beside: Path, cache: Path) -> List[Dict[str, Any]]:
-    """Entries for `package` and what it needs, with their files below `beside`."""
+    """Entries for `package` (several: with blanks between them) and what they need, with their files below `beside`."""
     node_image = image.ensure(cache)
     store = cache / f"packages-{node_image.stem}" / client
     if not (store / "complete").exists():
@@ -29,7 +29,7 @@ def given(client: str, package: str, beside: Path, cache: Path) -> List[Dict[str
             [
                 *("apt-get", "-qq", "-y", "--no-install-recommends", "--download-only"),
                 *(word for option in options for word in ("-o", option)),
-                *("install", package),
+                *("install", *package.split()),
             ],
             check=True,
             timeout=600,

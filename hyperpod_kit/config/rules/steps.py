@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Iterator
+from typing import Iterator, Sequence
 
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, PREEMPT_MODES
+from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
 from hyperpod_kit.model.slurm_state import why_not_everywhere
-from hyperpod_kit.model.states import LifecycleMode, Role
+from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
 
 AT = "hyperpod_kit.steps"
 ACCOUNTING = f"{AT}.accounting"
 BUILT_IN_QOS = "normal"
-LOGIN_USER = "ubuntu"
 _RESOURCE = r"[a-z][a-z0-9/:_.]*=[0-9]{1,9}[KMGT]?"
 LIMIT = re.compile(rf"-1|[0-9]{{1,9}}|([0-9]+-)?[0-9]{{1,3}}(:[0-9]{{2}}){{1,2}}|{_RESOURCE}(,{_RESOURCE})*")
 """A number, a time as Slurm writes it, or resources: 8, 1-00:00:00, cpu=64,gres/gpu=8."""
@@ -136,23 +135,28 @@ def database(settings: Settings) -> Iterator[Finding]:
                 WARNING,
             )
         return
-    secret = next((one for one in settings.secrets if one.arn == asked.database.secret_arn), None)
-    if secret is None or Role.CONTROLLER not in secret.roles or secret.owner != "root":
-        why = (
-            "hyperpod_kit.secrets does not have it"
-            if secret is None
-            else "the controller does not fetch it"
-            if Role.CONTROLLER not in secret.roles
-            else f"it is {secret.owner}'s, and the step that reads it is root's"
-        )
-        yield Finding(
-            "HPK-O027",
-            f"{ACCOUNTING}.database.secret_arn",
-            f"`{asked.database.secret_arn}`: {why}",
-            'Add it to hyperpod_kit.secrets with "roles": ["controller"] and no owner',
-        )
+    yield from _kept_for(settings, f"{ACCOUNTING}.database.secret_arn", asked.database.secret_arn, (Role.CONTROLLER,))
     if not 1 <= asked.database.port <= 65535:
         yield _number(f"{ACCOUNTING}.database.port", asked.database.port, "1 to 65535")
+
+
+def directory(settings: Settings) -> Iterator[Finding]:
+    """The directory is read with a password where somebody's name is given for it, and every node fetches it."""
+    asked = settings.steps.sssd
+    if asked is None:
+        return
+    if asked.schema not in SCHEMAS:
+        yield _unknown(f"{AT}.sssd.schema", "schema", asked.schema, list(SCHEMAS))
+    if bool(asked.bind_dn) != bool(asked.secret_arn):
+        given, missing = ("bind_dn", "secret_arn") if asked.bind_dn else ("secret_arn", "bind_dn")
+        yield Finding(
+            "HPK-O036",
+            f"{AT}.sssd.{missing}",
+            f"{given} is given, and this is not",
+            "Give both, or neither where the directory can be read by anybody",
+        )
+    if asked.secret_arn:
+        yield from _kept_for(settings, f"{AT}.sssd.secret_arn", asked.secret_arn, ROLES)
 
 
 def numbers(settings: Settings) -> Iterator[Finding]:
@@ -182,6 +186,24 @@ def host_keys(settings: Settings) -> Iterator[Finding]:
             f"nodes cannot find each other's host keys: {why}",
             "Name a required Lustre, OpenZFS or EFS mount that every group has, or remove the key",
         )
+
+
+def _kept_for(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> Iterator[Finding]:
+    """A secret that a step of root's needs on nodes of these roles."""
+    secret = next((one for one in settings.secrets if one.arn == arn), None)
+    lacking = [role for role in roles if secret is not None and role not in secret.roles]
+    if secret is None:
+        why = "hyperpod_kit.secrets does not have it"
+    elif lacking:
+        why = f"the {lacking[0]} does not fetch it" if len(roles) == 1 else f"it is not for {', '.join(lacking)} nodes"
+    elif secret.owner != "root":
+        why = f"it is {secret.owner}'s, and the step that reads it is root's"
+    else:
+        return
+    wanted = ", ".join(f'"{role}"' for role in roles)
+    yield Finding(
+        "HPK-O027", at, f"`{arn}`: {why}", f'Add it to hyperpod_kit.secrets with "roles": [{wanted}] and no owner'
+    )
 
 
 def _twice(at: str, what: str, name: str) -> Finding:

@@ -123,19 +123,19 @@ def install(
     when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
-def install_from_sources(node: Node, name: str, *, seconds: float = LOCK_SECONDS) -> None:
-    """Install a package and what it needs from the package sources that this system has; nothing is removed for it.
+def install_from_sources(node: Node, *names: str, seconds: float = LOCK_SECONDS) -> None:
+    """Install packages and what they need from the package sources that this system has; nothing is removed for them.
 
-    Raises NodeError when there is no way to them, the package is not there, or the lock is not free in time.
+    Raises NodeError when there is no way to them, a package is not there, or the lock is not free in time.
     """
 
     def run() -> None:
         node.runner.run(["apt-get", *SOURCES, "update"], timeout=UPDATE_SECONDS, env=ENVIRONMENT)
         node.runner.run(
-            ["apt-get", *OPTIONS, *SOURCES, "--no-remove", "install", name], timeout=INSTALL_SECONDS, env=ENVIRONMENT
+            ["apt-get", *OPTIONS, *SOURCES, "--no-remove", "install", *names], timeout=INSTALL_SECONDS, env=ENVIRONMENT
         )
 
-    when_free(node, run, f"install {name}", seconds=seconds)
+    when_free(node, run, f"install {', '.join(names)}", seconds=seconds)
 
 
 def hold(node: Node, names: Sequence[str], *, seconds: float) -> None:

@@ -8,7 +8,17 @@ from __future__ import annotations
 from typing import Tuple
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.optional import accounting, log_rotation, login_message, node_exporter, ssh_between_nodes
+from hyperpod_kit.node.optional import (
+    accounting,
+    docker,
+    log_rotation,
+    login_message,
+    node_exporter,
+    pam_slurm_adopt,
+    podman,
+    ssh_between_nodes,
+    sssd,
+)
 from hyperpod_kit.node.optional.optional_step import OptionalStep, leftovers, take_back
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
@@ -17,6 +27,10 @@ ALL: Tuple[OptionalStep, ...] = (
     login_message.STEP,
     node_exporter.STEP,
     ssh_between_nodes.STEP,
+    docker.STEP,
+    podman.STEP,
+    sssd.STEP,
+    pam_slurm_adopt.STEP,
     accounting.DATABASE_STEP,
     accounting.STEP,
 )

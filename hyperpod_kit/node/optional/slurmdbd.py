@@ -6,7 +6,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from typing import Dict, Optional
 
@@ -15,6 +14,7 @@ from hyperpod_kit.model.optional_steps import Accounting
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import password
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm.accounting_lines import PORT
 from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
@@ -79,9 +79,10 @@ def wanted(node: Node, asked: Accounting) -> str:
     if database is None:
         # Through MariaDB's socket, which knows the user by the kernel's word: there is no password.
         return f"{lines}StorageHost=localhost\nStorageUser={user}\nStorageLoc=slurm_acct_db\n"
+    secret = password.read(node, database.secret_arn, without='"#')
     return (
         f"{lines}StorageHost={database.host}\nStoragePort={database.port}\nStorageUser={database.user}\n"
-        f'StorageLoc={database.name}\nStoragePass="{_password(node, database.secret_arn)}"\n'
+        f'StorageLoc={database.name}\nStoragePass="{secret}"\n'
     )
 
 
@@ -144,26 +145,6 @@ def _units(node: Node, program: str) -> Dict[str, str]:
     if not there or "Written by hyperpod-kit" in (read_text(node.paths.unit(UNIT)) or ""):
         units[UNIT] = OWN_UNIT.format(conf=node.paths.slurmdbd_conf, program=program)
     return units
-
-
-def _password(node: Node, arn: str) -> str:
-    """The password itself, or what RDS keeps: {"username": …, "password": …}. Its value is in no message."""
-    secret = next((one.name for one in node.config.secrets if one.arn == arn), arn)
-    text = read_text(node.paths.secret(secret))
-    if text is None:
-        raise NodeError(
-            f"the secret {secret} is not on this node", hint="on the node: systemctl start hyperpod-kit-secrets.service"
-        )
-    password: object = text.strip("\n")
-    with contextlib.suppress(ValueError):
-        said = json.loads(text)
-        password = said.get("password") if isinstance(said, dict) else password
-    if not isinstance(password, str) or not password or not password.isprintable() or set(password) & set('"#\\'):
-        raise NodeError(
-            f"the secret {secret} holds no password that slurmdbd.conf can say",
-            hint="keep it as text, or as JSON with a key `password`; without quotes, #, backslashes and line ends",
-        )
-    return password
 
 
 def _await_answer(node: Node) -> None:

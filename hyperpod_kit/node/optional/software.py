@@ -21,15 +21,17 @@ from hyperpod_kit.node.context import Node
 @dataclass(frozen=True)
 class Software:
     """`programs`: absolute paths, one of which is there where it is installed; `clients`: whose packages bring it, the
-    first of which the node's own sources are asked for."""
+    first of which the node's own sources are asked for, with `beside`; `mode`: of a library it is os.R_OK."""
 
     programs: Tuple[str, ...]
     clients: Tuple[str, ...]
+    beside: Tuple[str, ...] = ()
+    mode: int = os.X_OK
 
 
 def found(node: Node, software: Software) -> Optional[str]:
     """The program, None when it is not there."""
-    return next((path for path in software.programs if os.access(node.paths.real(path), os.X_OK)), None)
+    return next((path for path in software.programs if os.access(node.paths.real(path), software.mode)), None)
 
 
 def pending(node: Node, software: Software) -> str:
@@ -52,7 +54,7 @@ def ensure(node: Node, software: Software) -> str:
     else:
         name = CLIENTS[software.clients[0]]
         try:
-            apt.install_from_sources(node, name)
+            apt.install_from_sources(node, name, *software.beside)
         except HyperpodKitError as err:
             raise NodeError(
                 f"{software.programs[0]} is not there, and {err.message}",
@@ -68,9 +70,8 @@ def _is_whole(node: Node, software: Software) -> bool:
     """Whether the program is there, and no package of it was left half installed by a crash."""
     if found(node, software) is None:
         return False
-    if not node.config.packages:
-        return True
-    there = [apt.installed(node, package.name) for package in _listed(node, software)]
+    listed = [package.name for package in _listed(node, software)]
+    there = [apt.installed(node, name) for name in listed or [CLIENTS[name] for name in software.clients]]
     return all(one is None or one.whole for one in there)
 
 

@@ -15,7 +15,15 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.locks import held
-from hyperpod_kit.node.optional import associations, copies, host_keys, log_rotation, node_exporter, ssh_between_nodes
+from hyperpod_kit.node.optional import (
+    associations,
+    copies,
+    host_keys,
+    log_rotation,
+    node_exporter,
+    podman,
+    ssh_between_nodes,
+)
 
 
 def keep_up(node: Node) -> List[str]:
@@ -57,10 +65,11 @@ def _accounting(node: Node) -> None:
         copies.make(node)
 
 
-PARTS: Dict[str, Callable[[Node], None]] = {
+PARTS: Dict[str, Callable[[Node], object]] = {
     "log_rotation": log_rotation.rotate,
     "ssh_between_nodes": _host_keys,
     "node_exporter": node_exporter.write_slurm_metrics,
     "accounting": _accounting,
+    "podman": podman.keep,
 }
 """Key of an optional step -> what is to be done for it."""

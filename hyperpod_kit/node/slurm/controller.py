@@ -62,7 +62,10 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
     if hooks is None:
         raise NodeError("slurm/hooks.conf is not in the bundle", hint="hyperpod-kit upload with the same version")
     hyperpod = os.path.isdir(node.paths.hyperpod_mark)
-    if hyperpod:
+    if "pam_slurm_adopt" in node.config.steps.names:
+        # The module asks for the step that stands for a job from its beginning, and there is none without this flag.
+        hooks = hooks.replace("PrologFlags=Alloc\n", "PrologFlags=Alloc,Contain\n")
+    elif hyperpod:
         # HyperPod gives a running job a node in place of a lost one. Slurm starts no Prolog there by itself, and under
         # this flag slurmd would wait for that, fail the step and drain the node.
         hooks = without_setting(hooks, "PrologFlags")

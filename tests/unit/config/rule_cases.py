@@ -60,6 +60,7 @@ WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
 STEPS = "hyperpod_kit.steps"
 SQL = {"host": "db", "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
 ACCOUNTS = f"{STEPS}.accounting"
+LDAP = {"uri": "ldaps://ldap.example.com", "search_base": "dc=example,dc=com"}
 
 
 OWN_DISK = kit(slurm={"state": "own-disk"})
@@ -386,6 +387,25 @@ CASES: list[tuple[str, str, Change]] = [
         f"{ACCOUNTS}.database.secret_arn",
         accounting(database={**SQL, "secret_arn": HOMES}),
     ),
+    ("HPK-O030", f"{STEPS}.docker.users[0]", step(docker={"users": ["Ann"]})),
+    ("HPK-O030", f"{STEPS}.pam_slurm_adopt.users[0]", step(pam_slurm_adopt={"users": ["root:x"]})),
+    ("HPK-O031", f"{STEPS}.pam_slurm_adopt.groups[0]", step(pam_slurm_adopt={"groups": ["domain admins"]})),
+    ("HPK-O031", f"{STEPS}.sssd.sudo[0]", step(sssd={**LDAP, "sudo": ["%all"]})),
+    ("HPK-O032", f"{STEPS}.sssd.search_base", step(sssd={**LDAP, "search_base": "example.com"})),
+    (
+        "HPK-O032",
+        f"{STEPS}.sssd.bind_dn",
+        both(
+            step(sssd={**LDAP, "bind_dn": "cn=a\nldap_uri = x", "secret_arn": SECRET["arn"]}),
+            kit(secrets=[{**SECRET, "roles": ["controller", "login", "compute"]}]),
+        ),
+    ),
+    ("HPK-O033", f"{STEPS}.sssd.uri", step(sssd={**LDAP, "uri": "ldap.example.com"})),
+    ("HPK-O034", f"{STEPS}.sssd.ca_file", step(sssd={**LDAP, "ca_file": "ca.pem"})),
+    ("HPK-O035", f"{STEPS}.sssd.home", step(sssd={**LDAP, "home": "/home"})),
+    ("HPK-O036", f"{STEPS}.sssd.secret_arn", step(sssd={**LDAP, "bind_dn": "cn=a,dc=b"})),
+    ("HPK-O027", f"{STEPS}.sssd.secret_arn", step(sssd={**LDAP, "bind_dn": "cn=a,dc=b", "secret_arn": "x"})),
+    ("HPK-O023", f"{STEPS}.sssd.schema", step(sssd={**LDAP, "schema": "nis"})),
     ("HPK-O028", f"{STEPS}.ssh_between_nodes.mount", step(ssh_between_nodes={"mount": "data"})),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),

@@ -37,7 +37,9 @@ def test_each_file_of_awss_set_has_a_line() -> None:
     fate = fates(found.lines)
     assert sorted(fate) == sorted(AWS)
     assert fate["mount_fsx.sh"] == "done by hyperpod_kit.mounts, kind lustre"
-    assert fate["utils/install_docker.sh"] == "kept as your script `docker`"
+    assert fate["utils/install_docker.sh"].startswith("done by hyperpod_kit.steps.docker")
+    assert fate["utils/install_enroot_pyxis.sh"] == "kept as your script `enroot`"
+    assert fate["utils/pam_adopt_cgroup_wheel.sh"].startswith("not run: enable_pam_slurm_adopt is off")
     assert fate["setup_sssd.py"] == "not run: enable_sssd is off in config.py"
     assert fate["utils/motd.sh"] == "done by hyperpod_kit.steps.login_message"
     assert fate["setup_mariadb_accounting.sh"] == "done by hyperpod_kit.steps.accounting"
@@ -45,8 +47,8 @@ def test_each_file_of_awss_set_has_a_line() -> None:
     assert {line.split(" ")[0] for line in fate.values()} == {"done", "kept", "not", "lost:", "goes"}
     names = [script["name"] for script in found.scripts]
     assert names[:4] == ["ansible", "hotfix-controller", "hotfix-login", "hotfix-compute"]
-    assert {"docker", "enroot-compute"} < set(names) and not {"accounting", "log-rotation", "keys"} & set(names)
-    on = {"accounting": {}, "log_rotation": {"keep": 2}, "login_message": {}, "ssh_between_nodes": {}}
+    assert {"enroot-compute"} < set(names) and not {"docker", "accounting", "log-rotation", "keys"} & set(names)
+    on = {"accounting": {}, "log_rotation": {"keep": 2}, "login_message": {}, "ssh_between_nodes": {}, "docker": {}}
     assert found.steps == on, "what AWS's config.py has on, and our exporter in place of none"
     assert not {"sssd-compute", "pam", "neuron"} & set(names)
 
@@ -81,7 +83,7 @@ def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
 def test_without_a_directory_they_are_lost_and_it_is_said() -> None:
     found = survey(AWS, {}, None)
     assert found.scripts == ()
-    assert fates(found.lines)["utils/install_docker.sh"] == (
+    assert fates(found.lines)["utils/install_enroot_pyxis.sh"] == (
         "lost, unless it is kept as a script of yours: --scripts DIR"
     )
 
@@ -114,7 +116,7 @@ def test_a_set_of_somebodys_own_is_kept_whole() -> None:
 def test_config_py_is_never_run_and_may_be_anything(text: bytes) -> None:
     """What it does not say is taken as on: rather a script too much than one lost."""
     fate = fates(survey(AWS, {"config.py": text}, "earlier").lines)
-    assert fate["setup_sssd.py"] == "kept as your script `sssd`"
+    assert fate["setup_sssd.py"].startswith("kept as your script `sssd`; hyperpod_kit.steps.sssd does it")
 
 
 def test_shared_users() -> None:

@@ -15,13 +15,17 @@ from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.model.optional_steps import (
     Accounting,
     AccountingQos,
+    Docker,
     LoginMessage,
     LogRotation,
     NodeExporter,
     OptionalSteps,
     OutsideDatabase,
+    PamSlurmAdopt,
+    Podman,
     SlurmAccount,
     SshBetweenNodes,
+    Sssd,
 )
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.apply import apply
@@ -51,6 +55,10 @@ EACH = OptionalSteps(
     LoginMessage("words"),
     SshBetweenNodes("fsx"),
     NodeExporter(),
+    Docker(),
+    Podman(),
+    PamSlurmAdopt(),
+    Sssd("ldaps://ldap", "dc=b"),
 )
 SIMPLE = {
     "log_rotation": (log_rotation.STEP, LogRotation(), {"/etc/hyperpod-kit/logrotate.conf"}),

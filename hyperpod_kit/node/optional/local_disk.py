@@ -1,0 +1,47 @@
+"""Where a node has a large and fast disk of its own, for what containers unpack: images do not belong on the root disk.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+from hyperpod_kit.node.mounts.kinds.instance_store import PLATFORM
+from hyperpod_kit.system.mountinfo import find
+
+EBS = "/opt/sagemaker"
+"""Where HyperPod mounts the volume of a group that has one."""
+
+ORDERED = """\
+# Written by hyperpod-kit: its data is on {place}.
+[Unit]
+RequiresMountsFor={place}
+# The image's own service mounts it, without a unit of the mount.
+After=dlami-nvme.service
+"""
+"""Lines of a daemon's unit, which must not write below a mount that is not there yet."""
+
+
+def place(node: Node) -> str:
+    """A mount of the local disk, the image's instance store, or the group's volume, whichever is there; "" for none."""
+    mountinfo = read_text(node.paths.mountinfo) or ""
+    ours = [mount.path for mount in node.mounts if mount.traits.local_disk]
+    return next((path for path in (*ours, PLATFORM, EBS) if find(mountinfo, path) is not None), "")
+
+
+def make_for_all(node: Node, path: str) -> bool:
+    """A directory in which everybody may make his own, as in /tmp; True when it was not there.
+
+    It goes with the disk, at a reboot too. Raises OSError.
+    """
+    real = node.paths.real(path)
+    with contextlib.suppress(FileNotFoundError):
+        if os.lstat(real).st_mode & 0o7777 == 0o1777:
+            return False
+    os.makedirs(real, exist_ok=True)
+    os.chmod(real, 0o1777)
+    return True

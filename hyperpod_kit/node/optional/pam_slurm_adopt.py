@@ -1,0 +1,110 @@
+"""ssh to a compute node only for who has a job there: Slurm's PAM module, behind a door for root and who is named.
+
+Only /etc/pam.d/sshd has our lines, in a block: a console, su and sudo are as they were. Those who are let through never
+reach the module, so nothing about Slurm can lock them out, not even that the module has gone.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import List, Tuple
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.optional_steps import PamSlurmAdopt
+from hyperpod_kit.model.states import Role
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.slurm.hooks import with_block, without_block
+from hyperpod_kit.node.step import StepOutcome
+
+CONF = "/etc/pam.d/sshd"
+PLACES = ("/opt/slurm/lib/security", "/lib/security", "/usr/lib/{machine}-linux-gnu/security")
+LET_THROUGH = "pam_succeed_if.so"
+
+
+def module() -> Software:
+    """The module, built for HyperPod's own Slurm, by hand, or from the distribution."""
+    places = [place.format(machine=os.uname().machine) for place in PLACES]
+    return Software(tuple(f"{place}/pam_slurm_adopt.so" for place in places), ("pam-slurm-adopt",), mode=os.R_OK)
+
+
+def lines(users: Tuple[str, ...], groups: Tuple[str, ...], path: str) -> List[str]:
+    """Of /etc/pam.d/sshd: each door jumps over what is behind it, the module too."""
+    doors = [f"user in {':'.join(dict.fromkeys(('root', *users)))}", *(f"user ingroup {group}" for group in groups)]
+    found = [
+        f"account [success={len(doors) - number} default=ignore] {LET_THROUGH} quiet {door}"
+        for number, door in enumerate(doors)
+    ]
+    return [*found, f"account required {path}"]
+
+
+def _asked(node: Node) -> PamSlurmAdopt:
+    asked = node.config.steps.pam_slurm_adopt
+    assert asked is not None, "the step is on"
+    return asked
+
+
+def _wanted(node: Node, path: str) -> str:
+    """Text of /etc/pam.d/sshd. Raises NodeError."""
+    text = read_text(node.paths.real(CONF))
+    if text is None:
+        raise NodeError(f"{CONF} is not there: sshd asks no module of PAM's", hint="install openssh-server")
+    if "pam_slurm_adopt" in without_block(text):
+        raise NodeError(
+            f"{CONF} names pam_slurm_adopt already, outside of our block",
+            hint="remove that line, or hyperpod_kit.steps.pam_slurm_adopt",
+        )
+    # At the top: SSSD's profile ends the stack for local users (`sufficient pam_localuser.so` in common-account), and
+    # what stands behind that is asked of nobody local.
+    return with_block("", lines(_asked(node).users, _asked(node).groups, path)) + without_block(text)
+
+
+def _run(node: Node) -> StepOutcome:
+    # Looked at before anything is installed, too: somebody else's stays.
+    _wanted(node, "")
+    _refuse_without_pam(node)
+    done = [software.ensure(node, module())]
+    path = software.found(node, module())
+    if path is None:
+        raise NodeError("pam_slurm_adopt.so is not there")
+    door = os.path.join(os.path.dirname(module().programs[-1]), LET_THROUGH)
+    if not os.path.exists(node.paths.real(door)):
+        raise NodeError(f"{door} is not there: without it root would be kept out too", hint="install libpam-modules")
+    if write_if_different(node.paths.real(CONF), _wanted(node, path)):
+        done.append("ssh is for who has a job here")
+    said = "; ".join(word for word in done if word)
+    return StepOutcome(bool(said), said)
+
+
+def _refuse_without_pam(node: Node) -> None:
+    """Raise NodeError where sshd would not ask PAM at all: the step would promise what is not so."""
+    try:
+        said = node.runner.run(["sshd", "-T"], timeout=30).stdout.lower().splitlines()
+    except RunError as err:
+        raise NodeError(f"sshd does not take its own configuration: {err.stderr.strip() or err.message}") from err
+    if "usepam yes" not in said:
+        raise NodeError("sshd has UsePAM off, so it asks no module", hint="set UsePAM yes in /etc/ssh/sshd_config")
+
+
+def _pending(node: Node) -> str:
+    path = software.found(node, module())
+    words = [
+        software.pending(node, module()),
+        "" if path and read_text(node.paths.real(CONF)) == _wanted(node, path) else f"our lines into {CONF}",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    text = read_text(node.paths.real(CONF))
+    if text is not None:
+        write_if_different(node.paths.real(CONF), without_block(text))
+    return "ssh is for everybody again"
+
+
+STEP = OptionalStep("pam_slurm_adopt", _run, _pending, _undo, roles=(Role.COMPUTE,))

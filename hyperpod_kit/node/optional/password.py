@@ -1,0 +1,38 @@
+"""The password that an optional step writes into the file of a daemon, out of a secret of the configuration.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from hyperpod_kit.errors import NodeError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text
+
+
+def read(node: Node, arn: str, *, without: str) -> str:
+    """The password itself, or what RDS keeps: {"username": …, "password": …}. Its value is in no message.
+
+    without: characters that the daemon's file has no way to say; a backslash is one of them anywhere. Raises NodeError.
+    """
+    secret = next((one.name for one in node.config.secrets if one.arn == arn), arn)
+    text = read_text(node.paths.secret(secret))
+    if text is None:
+        raise NodeError(
+            f"the secret {secret} is not on this node", hint="on the node: systemctl start hyperpod-kit-secrets.service"
+        )
+    password: object = text.strip("\n")
+    with contextlib.suppress(ValueError):
+        said = json.loads(text)
+        password = said.get("password") if isinstance(said, dict) else password
+    refused = set(without) | {"\\"}
+    if not isinstance(password, str) or not password or not password.isprintable() or set(password) & refused:
+        raise NodeError(
+            f"the secret {secret} holds no password that can be written into a file of settings",
+            hint="keep it as text, or as JSON with a key `password`; "
+            f"without line ends and without any of {' '.join(sorted(refused))}",
+        )
+    return password

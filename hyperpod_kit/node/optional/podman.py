@@ -1,0 +1,73 @@
+"""Podman, with what it unpacks on the node's local disk where it has one: each user's in a directory of their own.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import local_disk, software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.step import StepOutcome
+
+# What Podman's package only recommends, and who is not root needs: more than one id, a network, a file system.
+BESIDE = ("uidmap", "slirp4netns", "fuse-overlayfs")
+PODMAN = Software(("/usr/bin/podman",), ("podman",), BESIDE)
+CONF = "/etc/containers/storage.conf"
+MARK = "# Written by hyperpod-kit"
+TEXT = (
+    MARK
+    + """ from the bundle's configuration: change that, not this file.
+[storage]
+driver = "overlay"
+runroot = "/run/containers/storage"
+graphroot = "{place}/podman/root"
+rootless_storage_path = "{place}/podman/$UID"
+"""
+)
+
+
+def _wanted(node: Node) -> str:
+    """Text of storage.conf; "" where there is no such disk, or somebody else has written one."""
+    place = local_disk.place(node)
+    there = read_text(node.paths.real(CONF))
+    return TEXT.format(place=place) if place and (there is None or there.startswith(MARK)) else ""
+
+
+def _run(node: Node) -> StepOutcome:
+    text = _wanted(node)
+    done = ["wrote its storage.conf"] if text and write_if_different(node.paths.real(CONF), text) else []
+    done += ["made its directory"] if keep(node) else []
+    done.append(software.ensure(node, PODMAN))
+    said = "; ".join(word for word in done if word)
+    return StepOutcome(bool(said), said)
+
+
+def _pending(node: Node) -> str:
+    text = _wanted(node)
+    words = [
+        f"write {CONF}" if text and read_text(node.paths.real(CONF)) != text else "",
+        software.pending(node, PODMAN),
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    if (read_text(node.paths.real(CONF)) or "").startswith(MARK):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.real(CONF))
+    return "Podman unpacks to where it did before; what it has on the local disk stays until the disk goes"
+
+
+def keep(node: Node) -> bool:
+    """The directory in which everybody has his own: the disk is empty again after a boot. Raises OSError."""
+    place = local_disk.place(node)
+    return bool(place and _wanted(node)) and local_disk.make_for_all(node, f"{place}/podman")
+
+
+STEP = OptionalStep("podman", _run, _pending, _undo)

@@ -1,0 +1,179 @@
+"""Users and groups of a directory, LDAP or Active Directory, by SSSD: names for Slurm and the file systems, and logins.
+
+A local user never depends on it: PAM asks the local files first, and a directory that does not answer is no users, not
+a closed door. The password with which the directory is read lies in sssd.conf, which only root can read.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Dict, List
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.model.optional_steps import Sssd
+from hyperpod_kit.node import pending_work, systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import password, software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.system import atomic_file
+
+# The program itself is of another package, which may be there without this one.
+LDAP = f"/usr/lib/{os.uname().machine}-linux-gnu/sssd/libsss_ldap.so"
+SSSD = Software((LDAP,), ("sssd",), ("libnss-sss", "libpam-sss"), os.R_OK)
+UNIT = "sssd.service"
+CONF, SUDOERS = "/etc/sssd/sssd.conf", "/etc/sudoers.d/60-hyperpod-kit-directory"
+NAMES, SESSION = "/etc/nsswitch.conf", "/etc/pam.d/common-session"
+MARK = "# Written by hyperpod-kit from the bundle's configuration: change that, not this file.\n"
+RESTART = "sssd-restart"
+DOMAIN = "hyperpod-kit"
+
+
+def _asked(node: Node) -> Sssd:
+    asked = node.config.steps.sssd
+    assert asked is not None, "the step is on"
+    return asked
+
+
+def conf(asked: Sssd, secret: str) -> str:
+    """Text of sssd.conf. `secret`: the password of `bind_dn`, "" without one."""
+    domain = {
+        "id_provider": "ldap",
+        "auth_provider": "ldap",
+        "chpass_provider": "none",
+        # sudo comes from the groups of the configuration, and nothing else of the directory is asked for.
+        "sudo_provider": "none",
+        "autofs_provider": "none",
+        "access_provider": "simple" if asked.allow else "permit",
+        "ldap_uri": asked.uri.replace(",", ", "),
+        "ldap_search_base": asked.search_base,
+        "ldap_schema": asked.schema,
+        # Active Directory has no uids of its own: the same one is made of a user's SID on every node.
+        "ldap_id_mapping": str(asked.schema == "ad"),
+        "ldap_tls_reqcert": "demand",
+        "ldap_id_use_start_tls": str("ldap://" in asked.uri),
+        "ldap_network_timeout": "5",
+        "cache_credentials": "True",
+        "enumerate": "False",
+        "override_homedir": asked.home,
+        "default_shell": "/bin/bash",
+    }
+    if asked.allow:
+        domain["simple_allow_groups"] = ", ".join(asked.allow)
+    if asked.ca_file:
+        domain["ldap_tls_cacert"] = asked.ca_file
+    if asked.bind_dn:
+        domain["ldap_default_bind_dn"] = asked.bind_dn
+    if secret:
+        domain["ldap_default_authtok_type"] = "password"
+        domain["ldap_default_authtok"] = secret
+    head = f"[sssd]\nconfig_file_version = 2\nservices = nss, pam\ndomains = {DOMAIN}\n"
+    names = "[nss]\nfilter_users = root, ubuntu, slurm, munge\nfilter_groups = root\n"
+    return f"{MARK}{head}\n{names}\n[domain/{DOMAIN}]\n" + "".join(
+        f"{key} = {value}\n" for key, value in domain.items()
+    )
+
+
+def sudoers(asked: Sssd) -> str:
+    """Text of a file of sudo's; "" where nobody of the directory may become root."""
+    return MARK + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in asked.sudo) if asked.sudo else ""
+
+
+def _wanted(node: Node) -> Dict[str, str]:
+    """Path -> text; "" for a file that is not to be there. Raises NodeError."""
+    asked = _asked(node)
+    secret = password.read(node, asked.secret_arn, without="") if asked.secret_arn else ""
+    return {CONF: conf(asked, secret), SUDOERS: sudoers(asked)}
+
+
+def _outdated(node: Node) -> List[str]:
+    return [path for path, text in _wanted(node).items() if (read_text(node.paths.real(path)) or "") != text]
+
+
+def _run(node: Node) -> StepOutcome:
+    theirs = read_text(node.paths.real(CONF))
+    if theirs is not None and not theirs.startswith(MARK):
+        raise NodeError(f"{CONF} is somebody else's", hint="remove it, or hyperpod_kit.steps.sssd")
+    files, outdated, done = _wanted(node), _outdated(node), [software.ensure(node, SSSD)]
+    if outdated:
+        pending_work.note(node, RESTART)
+        for path in outdated:
+            _write(node, path, files[path])
+        done.append(f"wrote {', '.join(outdated)}")
+    if not _makes_homes(node):
+        write_if_different(node.paths.optional_stamp(STEP.name), "mkhomedir\n")
+        node.runner.run(["pam-auth-update", "--enable", "mkhomedir"], timeout=60)
+        done.append("homes are made at the first login")
+    systemd.enable(node, UNIT)
+    try:
+        if pending_work.is_noted(node, RESTART):
+            node.runner.run(["systemctl", "restart", UNIT], timeout=90)
+        elif systemd.start(node, UNIT, timeout=90):
+            done.append("started it")
+    except RunError as err:
+        raise NodeError(
+            f"SSSD does not start: {systemd.last_words(node, UNIT) or err.message}", hint="journalctl -u sssd"
+        ) from err
+    pending_work.settle(node, RESTART)
+    if " sss" not in (read_text(node.paths.real(NAMES)) or ""):
+        raise NodeError(f"{NAMES} does not ask SSSD for names", hint="dpkg-reconfigure libnss-sss")
+    said = "; ".join(word for word in done if word)
+    return StepOutcome(bool(said), said)
+
+
+def _write(node: Node, path: str, text: str) -> None:
+    """A file that only root reads. sudo's is looked at by sudo itself first: a wrong one would close sudo to all."""
+    real = node.paths.real(path)
+    if not text:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(real)
+        return
+    if path == SUDOERS:
+        try:
+            node.runner.run(["visudo", "--check", "--file", "-"], timeout=20, input=text)
+        except RunError as err:
+            raise NodeError(f"sudo does not take {path}: {err.stderr.strip() or err.message}") from err
+    os.makedirs(os.path.dirname(real), exist_ok=True)
+    atomic_file.replace(real, text.encode(), 0o440 if path == SUDOERS else 0o600)
+
+
+def _makes_homes(node: Node) -> bool:
+    return "pam_mkhomedir.so" in (read_text(node.paths.real(SESSION)) or "")
+
+
+def _pending(node: Node) -> str:
+    try:
+        outdated = _outdated(node)
+    except NodeError:  # without its secret yet
+        outdated = [CONF]
+    runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
+    words = [
+        software.pending(node, SSSD),
+        f"write {', '.join(outdated)}" if outdated else "",
+        "" if _makes_homes(node) else "have homes made at the first login",
+        "" if runs else f"enable and start {UNIT}",
+        f"restart {UNIT}" if runs and (outdated or pending_work.is_noted(node, RESTART)) else "",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    if not (read_text(node.paths.real(CONF)) or MARK).startswith(MARK):
+        return ""  # somebody else's: it was left alone
+    node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
+    if read_text(node.paths.optional_stamp(STEP.name)) is not None:
+        node.runner.run(["pam-auth-update", "--package", "--remove", "mkhomedir"], timeout=60)
+        os.unlink(node.paths.optional_stamp(STEP.name))
+    for path in (CONF, SUDOERS):
+        if (read_text(node.paths.real(path)) or "").startswith(MARK):
+            os.unlink(node.paths.real(path))
+    pending_work.settle(node, RESTART)
+    return "the directory's users are unknown here; their homes stay"
+
+
+STEP = OptionalStep("sssd", _run, _pending, _undo)

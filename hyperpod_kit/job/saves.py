@@ -23,13 +23,15 @@ _TRIED = 8
 
 @dataclass(frozen=True)
 class NewestDurable:
-    """The newest committed checkpoint. `at`: Unix seconds, None when its manifest has no such time."""
+    """The newest committed checkpoint. `at`: Unix seconds, None when its manifest has no such time. `tier`: "memory" of
+    a save for memory, which was brought to storage because memory might not last; "" of any other."""
 
     attempt: str
     epoch: int
     seq: int
     step: int
     at: Optional[float]
+    tier: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,12 +58,14 @@ def look(root: str) -> SaveStatus:
         durable: Optional[NewestDurable] = None
         for number, entry in enumerate(selection.walk(store)):
             at: Optional[float] = None
+            tier = ""
             try:
-                at = manifest.seconds(verify.read_manifest(store, entry.attempt).time)
+                body = verify.read_manifest(store, entry.attempt)
+                at, tier = manifest.seconds(body.time), str(body.job.get("tier") or "")
             except (CheckpointError, FileNotFoundError):
                 if number < _TRIED:
                     continue
-            durable = NewestDurable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at)
+            durable = NewestDurable(entry.attempt, entry.name.epoch, entry.name.seq, entry.name.step, at, tier)
             break
         row = lost_rows.newest(store)
     except (CheckpointError, OSError, ValueError) as err:
@@ -77,7 +81,8 @@ def sentences(found: SaveStatus, now: float) -> List[str]:
     lines = []
     if found.durable is not None:
         at = found.durable.at
-        lines.append(f"newest durable: step {found.durable.step}{f', {ago(now - at)}' if at is not None else ''}")
+        kept = ", a save for memory that was brought to storage" if found.durable.tier == "memory" else ""
+        lines.append(f"newest durable: step {found.durable.step}{f', {ago(now - at)}' if at is not None else ''}{kept}")
     elif found.lost is not None:
         lines.append("newest durable: none")
     if found.lost is not None:

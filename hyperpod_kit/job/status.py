@@ -66,13 +66,19 @@ def _row(one: JobAttempt) -> Sequence[str]:
         one.name,
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
         duration(one.seconds) if one.seconds is not None else "",
-        _text(one.step),
+        _from(one),
         _reached(one),
         _lost(one),
         ending(one),
         _text(one.code),
         _then(one),
     )
+
+
+def _from(one: JobAttempt) -> str:
+    """The step, and where the ranks had it, unless all took it from storage: memory may hold what storage never had."""
+    where = one.tier if one.tier not in (None, "", "storage") else ""
+    return f"{_text(one.step)} in {where}" if where and one.step is not None else _text(one.step)
 
 
 def _then(one: JobAttempt) -> str:

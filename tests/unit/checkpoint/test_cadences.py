@@ -6,6 +6,7 @@ import datetime
 import importlib
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from hyperpod_kit.checkpoint.agent.control_page import SlotState  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.checkpoint.save_schedule import Cadences  # noqa: E402
+from hyperpod_kit.job import saves  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 from tests.unit.checkpoint.test_manager import disown  # noqa: E402
@@ -73,6 +75,8 @@ def test_what_is_for_memory_stays_there_until_a_newer_one_has_its_place_and_clos
         assert handles[0].wait() and handles[0].wait("sealed") and not handles[0].wait("durable")
         assert handles[4].state == "sealed"
     assert committed(root) == [4, 2] and handles[4].state == "durable"
+    said = saves.sentences(saves.look(root), time.time())
+    assert len(said) == 1 and said[0].startswith("newest durable: step 4, ") and "a save for memory" in said[0]
     state = state_of(-1)
     with Manager(root) as manager:
         got = manager.restore(state)

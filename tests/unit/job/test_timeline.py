@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,14 @@ def test_the_table_says_who_and_why() -> None:
         "4 attempts, 5 min 0 s from the first start to the last end, "
         "at least 30 steps done twice (1 attempt did not say how far), goodput 66.3%"
     )
+
+
+def test_the_table_says_where_a_step_was_that_storage_may_not_have() -> None:
+    found = [
+        replace(one, tier=tier) for one, tier in zip(timeline.of_rows(rows()), ("memory", "memory+storage", "storage"))
+    ]
+    lines = status.table(found, timeline.totals(found, 0.0)).splitlines()
+    assert " 0 in memory " in lines[1] and " 100 in memory+storage " in lines[2] and " 140  " in lines[3]
 
 
 def test_the_page_is_one_whole_file_and_escapes_what_it_shows() -> None:

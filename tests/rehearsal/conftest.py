@@ -16,7 +16,7 @@ from leftovers import leftovers
 
 from hyperpod_kit.rehearsal import host
 from hyperpod_kit.rehearsal.layout import lock_file
-from tests.rehearsal import jobs
+from tests.rehearsal import jobs, limited_disk
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
@@ -67,7 +67,8 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     before = leftovers()
     try:
         trees = [] if containers.missing() else [containers.build(CACHE)]
-        driver.up({environment.build(CACHE): TRAIN}, trees=trees)
+        disk = limited_disk.shares(tmp_path_factory.mktemp("admin") / "tools")
+        driver.up({environment.build(CACHE): TRAIN, **disk}, trees=trees)
         os.environ.update(driver.environment)
         corpus.upload(driver.environment["AWS_ENDPOINT_URL"], "sagemaker-hyperpod-kit-data", "corpus/")
         driver.kit("upload", str(CONFIG))

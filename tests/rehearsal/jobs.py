@@ -43,7 +43,12 @@ def weights(output: str) -> str:
 
 def attempts(driver: Driver, root: str) -> list[str]:
     """Committed attempts, newest last."""
-    listed = driver.on("controller", f"ls -d {root}/seq-*/MANIFEST.json", user="trainer").split()
+    return attempts_on(driver, "controller", root)
+
+
+def attempts_on(driver: Driver, node: str, root: str) -> list[str]:
+    """The same of a root on a machine's own disk."""
+    listed = driver.on(node, f"ls -d {root}/seq-*/MANIFEST.json", user="trainer").split()
     return sorted(path.split("/")[-2] for path in listed)
 
 

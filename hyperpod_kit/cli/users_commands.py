@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def users() -> None:
-    """Homes of the users: EFS access points, their owners, and who may mount them."""
+    """Homes of users and shares of groups: EFS access points, their owners, and who may mount them."""
 
 
 @users.command()
@@ -32,9 +32,10 @@ def users() -> None:
 def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
     """Make the access points and the policy.
 
-    One access point a user, and a policy that keeps everybody else out. What is there already is kept, whoever made it,
-    if it has the user's directory, uid and gid. Nothing is ever replaced or deleted. The ids are written beside CONFIG,
-    where `render` and `upload` read them. Exit code 1 when the file system contradicts the configuration.
+    One access point a user, one a group that shares a directory beside the homes, and a policy that keeps everybody
+    else out. What is there already is kept, whoever made it, if it has that directory, uid and gid. Nothing is ever
+    replaced or deleted. The ids are written beside CONFIG, where `render` and `upload` read them. Exit code 1 when the
+    file system contradicts the configuration.
 
     \b
     Examples:
@@ -84,7 +85,7 @@ def policy(config: Path, role: bool) -> None:
     settings = load(config)
     observed = homes.observe(Efs(settings.cluster.region), settings)
     if observed.missing:
-        say(f"not in it yet: {', '.join(item.wanted.user for item in observed.missing)} (hyperpod-kit users apply)")
+        say(f"not in it yet: {', '.join(item.wanted.whose for item in observed.missing)} (hyperpod-kit users apply)")
     data(policies.execution_role_policy(observed.arn, observed.arns) if role else observed.wanted_policy())
 
 
@@ -111,15 +112,19 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
         return
     from rich.table import Table
 
+    from hyperpod_kit.config import access_points
+
     grid = Table(title=f"homes on {observed.arn.rpartition('/')[2]}", title_justify="left")
     for column in ("user", "uid", "gid", "directory", "access point"):
         grid.add_column(column)
     for item in observed.items:
         made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
         place = " ".join(word for word in (item.found.id if item.found else "", made) if word)
-        grid.add_row(*map(cell, (item.wanted.user, item.wanted.uid, item.wanted.gid, item.wanted.root, place)))
+        uid = "" if item.wanted.uid == access_points.AS_WHO_ASKS else item.wanted.uid
+        grid.add_row(*map(cell, (item.wanted.whose, uid, item.wanted.gid, item.wanted.root, place)))
     console().print(grid)
     for found in observed.orphans:
-        say(f"{found.does}: {found.user} is no longer in the configuration, the nodes may not mount it; it stays")
+        whose = found.point.whose
+        say(f"{found.does}: {whose} is no longer in the configuration, the nodes may not mount it; it stays")
     if dry_run:
         say("the policy is right" if observed.policy_is_right else "the policy would be put")

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.config.access_points import AccessPoint
+from hyperpod_kit.config.access_points import AS_WHO_ASKS, AccessPoint
 
 USER_TAG = "hyperpod-kit:user"
 KEEP, CREATE, CONFLICT = "keep", "create", "conflict"
@@ -37,7 +37,7 @@ class ExistingPoint:
     def does(self) -> str:
         """In words."""
         who = f"acts as {self.point.uid}:{self.point.gid}" if self.point.uid >= 0 else "acts as whoever asks"
-        return f"{self.id}{f' ({self.user})' if self.user else ''} {who} in {self.point.root}"
+        return f"{self.id}{f' ({self.point.whose})' if self.user else ''} {who} in {self.point.root}"
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,18 @@ class UserChange:
 
 
 def read(described: Mapping[str, Any]) -> ExistingPoint:
-    """One entry of DescribeAccessPoints. Without a POSIX user uid and gid are -1."""
+    """One entry of DescribeAccessPoints. Without a POSIX user the uid is AS_WHO_ASKS, and the gid that of the
+    directory, -1 where that was there before."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
-    user = described.get("PosixUser") or {}
-    root = (described.get("RootDirectory") or {}).get("Path", "/")
+    directory = described.get("RootDirectory") or {}
+    made = {"Uid": AS_WHO_ASKS, "Gid": (directory.get("CreationInfo") or {}).get("OwnerGid", -1)}
+    user = described.get("PosixUser") or made
+    root = directory.get("Path", "/")
     point = AccessPoint(
         tags.get(USER_TAG, ""),
         described["FileSystemId"],
-        user.get("Uid", -1),
-        user.get("Gid", -1),
+        user["Uid"],
+        user["Gid"],
         root,
         described["AccessPointId"],
     )
@@ -91,17 +94,23 @@ def orphans(wanted: Sequence[AccessPoint], there: Sequence[ExistingPoint]) -> tu
 
 
 def request(point: AccessPoint) -> dict[str, Any]:
-    """CreateAccessPoint for a home: its directory is made at the first mount, the user's alone."""
-    return {
+    """CreateAccessPoint for a home or a share. Its directory is made at the first mount: the user's alone, or root's
+    and the group's."""
+    home = point.uid != AS_WHO_ASKS
+    owner = {"OwnerUid": point.uid if home else 0, "OwnerGid": point.gid}
+    wanted = {
         "ClientToken": client_token(point),
         "FileSystemId": point.file_system_id,
-        "PosixUser": {"Uid": point.uid, "Gid": point.gid},
         "RootDirectory": {
             "Path": point.root,
-            "CreationInfo": {"OwnerUid": point.uid, "OwnerGid": point.gid, "Permissions": "0700"},
+            "CreationInfo": {**owner, "Permissions": point.permissions},
         },
-        "Tags": [{"Key": "Name", "Value": f"home of {point.user}"}, {"Key": USER_TAG, "Value": point.user}],
+        "Tags": [
+            {"Key": "Name", "Value": f"{'home' if home else 'share'} of {point.whose}"},
+            {"Key": USER_TAG, "Value": point.user},
+        ],
     }
+    return {**wanted, "PosixUser": {"Uid": point.uid, "Gid": point.gid}} if home else wanted
 
 
 def client_token(point: AccessPoint) -> str:
@@ -118,8 +127,10 @@ def _item(wanted: AccessPoint, alive: Sequence[ExistingPoint]) -> UserChange:
             return UserChange(wanted, KEEP, found)
     for found in sorted(alive, key=lambda found: found.id):
         if found.point.root == wanted.root or found.user == wanted.user:
-            ours = f"{wanted.uid}:{wanted.gid} in {wanted.root}"
+            ours = f"{wanted.numbers} in {wanted.root}"
             return UserChange(wanted, CONFLICT, detail=f"{found.does}, the configuration says {ours}")
-        if found.user and found.point.uid == wanted.uid:
+        if found.user and found.point.uid == wanted.uid != AS_WHO_ASKS:
             return UserChange(wanted, CONFLICT, detail=f"uid {wanted.uid} is {found.user}'s: {found.does}")
+        if found.user and found.point.gid == wanted.gid and AS_WHO_ASKS in (found.point.uid, wanted.uid):
+            return UserChange(wanted, CONFLICT, detail=f"gid {wanted.gid} is {found.point.whose}'s: {found.does}")
     return UserChange(wanted, CREATE)

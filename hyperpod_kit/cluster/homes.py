@@ -81,7 +81,7 @@ def observe(efs: Efs, settings: Settings) -> Observed:
     file_system = efs.file_system(homes.file_system_id)
     if file_system["LifeCycleState"] != "available":
         raise ClusterError(f"{homes.file_system_id} is {file_system['LifeCycleState']}, not available")
-    wanted = homes.wanted(settings.users)
+    wanted = homes.wanted(settings.users, settings.groups)
     there = [access_points.read(point) for point in efs.access_points(homes.file_system_id)]
     return Observed(
         settings.cluster.name,
@@ -98,7 +98,7 @@ def require_possible(observed: Observed, *, remove_open: bool) -> None:
     if observed.conflicts:
         raise ConfigError(
             f"{observed.arn.rpartition('/')[2]} and the configuration disagree",
-            findings=[f"{item.wanted.user}: {item.detail}" for item in observed.conflicts],
+            findings=[f"{item.wanted.whose}: {item.detail}" for item in observed.conflicts],
             hint="change the configuration back, or see docs/users.md for moving a user to other ids",
         )
     if observed.open_statements and not remove_open:

@@ -14,15 +14,26 @@ from typing import Iterator, Mapping, Sequence
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.errors import ConfigError
+from hyperpod_kit.model.shares import SHARE_MODE
 from hyperpod_kit.system import atomic_file
 
 FORMAT = "hpk-access-points/1"
 SUFFIX = ".access-points.json"
 
 
+GROUP = "group:"
+"""Before the name of a group, which has an access point as users have; no user's name has a colon."""
+
+AS_WHO_ASKS = -1
+"""The uid of an access point that makes nobody another."""
+
+
 @dataclass(frozen=True)
 class AccessPoint:
-    """Access point `id` of `file_system_id`: acts as `uid`:`gid` in the directory `root` of the file system."""
+    """Access point `id` of `file_system_id`: acts as `uid`:`gid` in the directory `root` of the file system.
+
+    user: whose home it is; of a share GROUP and the group's name, with AS_WHO_ASKS and the gid that its directory has.
+    """
 
     user: str
     file_system_id: str
@@ -30,6 +41,21 @@ class AccessPoint:
     gid: int
     root: str
     id: str = ""
+
+    @property
+    def whose(self) -> str:
+        """In words."""
+        return f"the group {self.user[len(GROUP) :]}" if self.user.startswith(GROUP) else self.user
+
+    @property
+    def numbers(self) -> str:
+        """Whom it acts as, in words."""
+        return f"{self.uid}:{self.gid}" if self.uid >= 0 else f"whoever asks, in group {self.gid},"
+
+    @property
+    def permissions(self) -> str:
+        """Mode of its directory, as AWS writes it."""
+        return f"{0o700 if self.uid >= 0 else SHARE_MODE:04o}"
 
     def same_as(self, other: AccessPoint) -> bool:
         """Whether both do the same for the same user; ids are not compared."""
@@ -83,7 +109,7 @@ def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], co
     A missing access point is a warning: the command that makes it needs a configuration that is right.
     """
     apply = f"hyperpod-kit users apply {config}"
-    missing = [point.user for point in wanted if point.user not in known]
+    missing = [point.whose for point in wanted if point.user not in known]
     if missing:
         yield Finding(
             "HPK-U020",
@@ -92,7 +118,11 @@ def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], co
             apply,
             WARNING,
         )
-    for index, point in enumerate(wanted):
+    places = {"users": 0, "groups": 0}
+    for point in wanted:
+        key = "groups" if point.user.startswith(GROUP) else "users"
+        index = places[key]
+        places[key] += 1
         have = known.get(point.user)
         if have is None or have.same_as(point):
             continue
@@ -100,15 +130,15 @@ def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], co
             yield Finding(
                 "HPK-U021",
                 "hyperpod_kit.homes.file_system_id",
-                f"{place(config).name} has the access point of `{point.user}` on {have.file_system_id}",
+                f"{place(config).name} has the access point of `{point.whose}` on {have.file_system_id}",
                 f"Move the files if there are any; then {apply}",
                 WARNING,
             )
         else:
             yield Finding(
                 "HPK-U022",
-                f"hyperpod_kit.users[{index}]",
-                f"`{point.user}` is {point.uid}:{point.gid} in {point.root} here, but access point {have.id} acts as "
-                f"{have.uid}:{have.gid} in {have.root}",
+                f"hyperpod_kit.{key}[{index}]",
+                f"`{point.whose}` is {point.numbers} in {point.root} here, but access point {have.id} acts as "
+                f"{have.numbers} in {have.root}",
                 "Change it back: files belong to numbers, and an access point cannot be changed (see docs/users.md)",
             )

@@ -18,6 +18,7 @@ from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters,
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.states import ROLES
 
 PASSTHROUGH_KEYS = ("slurm_configurations", "fsx_openzfs_dns_name")
@@ -48,7 +49,8 @@ def decode(
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
     homes = decode_homes(section) if kit.has("homes") else None
-    mounts += tuple(WrittenMount(mount, PLACE) for mount in home_mounts(homes, users, access_points or {}))
+    groups = tuple(_group(section) for section in kit.children("groups"))
+    mounts += tuple(WrittenMount(mount, PLACE) for mount in home_mounts(homes, users, groups, access_points or {}))
     watch = kit.child("health", required=False)
     watch.rename("give_up_after", "degraded_after")
     default = HealthPolicy()
@@ -88,6 +90,7 @@ def decode(
         metadata_users,
         scripts,
         steps,
+        groups,
         tuple(reads),
     )
     return settings, findings
@@ -122,6 +125,18 @@ def _secret(section: Section) -> Secret:
     )
     section.close()
     return secret
+
+
+def _group(section: Section) -> Group:
+    group = Group(
+        section.text("name"),
+        section.integer("gid"),
+        section.texts("members", ()),
+        section.texts("mounts", ()),
+        section.boolean("archived", False),
+    )
+    section.close()
+    return group
 
 
 def _user(section: Section) -> User:

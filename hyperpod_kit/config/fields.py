@@ -162,6 +162,23 @@ _KIT: Mapping[str, Field] = {
     ),
     "users[].uid": Field("User id; files belong to numbers, so never give one twice."),
     "users[].gid": Field("Id of the user's own group."),
+    "groups": Field("Groups of users, the same on every node, with a directory that their members share."),
+    "groups[].name": Field(
+        "Name, and that of the directory.",
+        pattern=Pattern(
+            "HPK-U030",
+            patterns.USER_NAME,
+            "`{value}` is not a group name",
+            "Use up to 32 lower-case letters, digits, _ and -, a letter first",
+        ),
+    ),
+    "groups[].gid": Field("Group id; files belong to numbers, so never give one twice."),
+    "groups[].members": Field("Names of `users`."),
+    "groups[].mounts": Field(
+        "Mounts of kind lustre or openzfs on which the group has a directory; none: an access point beside the homes, "
+        "where there are homes."
+    ),
+    "groups[].archived": Field("Nobody gets in any more, and every file stays."),
     "homes": Field("Home directories on EFS, behind an access point for each user."),
     "homes.file_system_id": Field("The EFS file system."),
     "homes.path": Field("Where homes are on the nodes."),

@@ -1,8 +1,8 @@
-"""Home directories of the users on EFS: what the file says, and the mounts that follow.
+"""Home directories of the users, and directories of groups beside them, on EFS: what the file says, and the mounts.
 
-hyperpod_kit.homes + hyperpod_kit.users   what is wanted: one access point a user
-config/access_points.py                   which access point AWS gave to whom
--> one EfsMount a user, like any other mount from here on
+hyperpod_kit.homes + users + groups   what is wanted: one access point each
+config/access_points.py               which access point AWS gave to whom
+-> one EfsMount each, like any other mount from here on
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping, Optional, Sequence
 
-from hyperpod_kit.config.access_points import AccessPoint
+from hyperpod_kit.config.access_points import AS_WHO_ASKS, GROUP, AccessPoint
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.model.homes import mount_name, mount_path
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.node_config import User
+from hyperpod_kit.model.shares import Group, share_mount_name, share_path
 from hyperpod_kit.model.states import ROLES
 
 PLACE = "hyperpod_kit.homes"
@@ -33,12 +34,23 @@ class Homes:
     required: bool = True
     roles: tuple[str, ...] = ROLES
 
-    def wanted(self, users: Sequence[User]) -> tuple[AccessPoint, ...]:
-        """The access points of these users, without ids."""
+    def wanted(self, users: Sequence[User], groups: Sequence[Group]) -> tuple[AccessPoint, ...]:
+        """The access points of these users, then those of the groups that have one, without ids."""
         base = self.directory.rstrip("/")
-        return tuple(
-            AccessPoint(user.name, self.file_system_id, user.uid, user.gid, f"{base}/{user.name}") for user in users
+        return (
+            *(AccessPoint(user.name, self.file_system_id, user.uid, user.gid, f"{base}/{user.name}") for user in users),
+            *(
+                AccessPoint(
+                    f"{GROUP}{group.name}", self.file_system_id, AS_WHO_ASKS, group.gid, share_path(base, group.name)
+                )
+                for group in beside_homes(groups)
+            ),
         )
+
+
+def beside_homes(groups: Sequence[Group]) -> tuple[Group, ...]:
+    """Those whose directory is beside the homes: one that is archived is not mounted anywhere."""
+    return tuple(group for group in groups if not group.mounts and not group.archived)
 
 
 def decode_homes(section: Section) -> Homes:
@@ -55,23 +67,30 @@ def decode_homes(section: Section) -> Homes:
 
 
 def home_mounts(
-    homes: Optional[Homes], users: Sequence[User], known: Mapping[str, AccessPoint]
+    homes: Optional[Homes], users: Sequence[User], groups: Sequence[Group], known: Mapping[str, AccessPoint]
 ) -> tuple[EfsMount, ...]:
-    """One mount a user, in the order of the users. `known`: access points by user name."""
+    """One mount a user and one a group beside them, in their order. `known`: access points by name."""
     if homes is None:
         return ()
-    return tuple(_mount(homes, point, known.get(point.user)) for point in homes.wanted(users))
+    of_users = [(mount_name(user.name, user.uid), mount_path(homes.path, user.name), user.name) for user in users]
+    of_groups = [(share_mount_name(group), share_path(homes.path, group.name), None) for group in beside_homes(groups)]
+    return tuple(
+        _mount(homes, name, path, owner, point, known.get(point.user))
+        for (name, path, owner), point in zip([*of_users, *of_groups], homes.wanted(users, groups))
+    )
 
 
-def _mount(homes: Homes, wanted: AccessPoint, known: Optional[AccessPoint]) -> EfsMount:
+def _mount(
+    homes: Homes, name: str, path: str, owner: Optional[str], wanted: AccessPoint, known: Optional[AccessPoint]
+) -> EfsMount:
     return EfsMount(
-        name=mount_name(wanted.user, wanted.uid),
-        path=mount_path(homes.path, wanted.user),
+        name=name,
+        path=path,
         file_system_id=homes.file_system_id,
         access_point_id=known.id if known and known.same_as(wanted) else NO_ACCESS_POINT,
         tls=True,
         iam=True,
-        owner=wanted.user,
+        owner=owner,
         required=homes.required,
         roles=homes.roles,
     )

@@ -61,7 +61,7 @@ def check(path: Path) -> Checked:
         if not any(under(finding.path, place) for place in broken):
             found.append(finding)
     if settings.homes:
-        found += access_points.findings(settings.homes.wanted(settings.users), known, path)
+        found += access_points.findings(settings.homes.wanted(settings.users, settings.groups), known, path)
     # What is wrong with the homes is wrong with the home of every user: once is enough.
     found = list(dict.fromkeys(found))
     unplaced = Checked(path, settings, (), doc.source_map)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Iterator, Mapping, Optional, TypeVar
@@ -17,6 +18,7 @@ from hyperpod_kit.model.optional_steps import OptionalSteps
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.scripts import OwnScript
 from hyperpod_kit.model.secrets import Secret
+from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.slurm_state import chosen, why_not_everywhere
 from hyperpod_kit.model.states import LifecycleMode
 
@@ -93,6 +95,7 @@ class Settings:
     metadata_users: Optional[tuple[str, ...]] = None
     scripts: tuple[ListedScript, ...] = ()
     steps: OptionalSteps = field(default_factory=OptionalSteps)
+    groups: tuple[Group, ...] = ()
     reads: tuple[KeyRead, ...] = field(default=(), compare=False, repr=False)
     directory: Path = field(default=Path("."), compare=False)
 
@@ -107,9 +110,9 @@ class Settings:
 
     @property
     def homeless(self) -> tuple[str, ...]:
-        """Users whose home has no access point yet: no bundle is made before `users apply`."""
-        homes = [mount for mount in self.mounts if mount.owner]
-        return tuple(str(mount.owner) for mount in homes if mount.access_point_id == NO_ACCESS_POINT)
+        """Whose home, or share, has no access point yet: no bundle is made before `users apply`."""
+        without = [mount for mount in self.mounts if mount.access_point_id == NO_ACCESS_POINT]
+        return tuple(mount.owner or posixpath.basename(mount.path) for mount in without)
 
     @property
     def entry_script(self) -> str:
@@ -157,4 +160,5 @@ class Settings:
             metadata_users=self.metadata_users,
             scripts=tuple(listed.script for listed in self.scripts),
             steps=self.decided_steps,
+            groups=self.groups,
         )

@@ -25,6 +25,7 @@ from hyperpod_kit.config.rules import (
     patterns,
     scripts,
     secrets,
+    shares,
     slurm_state,
     steps,
     users,
@@ -69,6 +70,9 @@ RULES: tuple[Rule, ...] = (
     metadata_service.users,  # HPK-I
     users.homes,
     users.beside_homes,
+    shares.numbers,
+    shares.members,
+    shares.places,
     scripts.named_once,  # HPK-O  scripts of one's own
     scripts.placed,
     scripts.on_nodes,

@@ -16,6 +16,7 @@ from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
 from hyperpod_kit.model.optional_steps import OptionalSteps, steps_from_dict
 from hyperpod_kit.model.scripts import OwnScript, script_from_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
+from hyperpod_kit.model.shares import Group, group_from_dict
 from hyperpod_kit.model.states import MountState
 
 FORMAT = "hpk-node/1"
@@ -71,6 +72,7 @@ class NodeConfig:
     metadata_users: Optional[Tuple[str, ...]] = None
     scripts: Tuple[OwnScript, ...] = ()
     steps: OptionalSteps = field(default_factory=OptionalSteps)
+    groups: Tuple[Group, ...] = ()
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -92,6 +94,7 @@ class NodeConfig:
             "slurm_state": self.slurm_state,
             "scripts": [script.to_dict() for script in self.scripts],
             "steps": self.steps.to_dict(),
+            "groups": [group.to_dict() for group in self.groups],
             "metadata_users": None if self.metadata_users is None else list(self.metadata_users),
         }
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
@@ -117,6 +120,7 @@ class NodeConfig:
             # Bundles of earlier releases know none.
             scripts=tuple(script_from_dict(raw) for raw in data.get("scripts", ())),
             steps=steps_from_dict(data.get("steps", {})),
+            groups=tuple(group_from_dict(raw) for raw in data.get("groups", ())),
         )
 
 

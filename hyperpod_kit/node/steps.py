@@ -11,6 +11,7 @@ from typing import Tuple
 from hyperpod_kit.node import (
     containers,
     fuse_conf,
+    groups,
     homes,
     logind,
     names,
@@ -18,6 +19,7 @@ from hyperpod_kit.node import (
     packet_rules,
     remove_stale,
     scripts,
+    shares,
     users,
 )
 from hyperpod_kit.node.clients import install as clients
@@ -41,6 +43,7 @@ from hyperpod_kit.node.step import Planned
 STEPS: Tuple[Planned, ...] = (
     names.STEP,
     users.STEP,
+    groups.STEP,
     secrets.STEP,
     clients.STEP,
     fuse_conf.STEP,
@@ -51,6 +54,7 @@ STEPS: Tuple[Planned, ...] = (
     packet_rules.STEP,
     bring_up.STEP,
     homes.STEP,
+    shares.STEP,
     own_units.TIMERS_STEP,
     # Those that hyperpod_kit.steps asks for, here and below.
     log_rotation.STEP,

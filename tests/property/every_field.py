@@ -111,6 +111,7 @@ DOCUMENT: dict[str, Any] = {
             {"kind": "nvme", "name": "local", "path": "/local", "mode": "0750"},
         ],
         "users": [{"name": "trainer", "uid": 2001, "gid": 2001}],
+        "groups": [{"name": "vision", "gid": 3001, "members": ["trainer"], "mounts": ["scratch"]}],
         "homes": {"file_system_id": HOMES, "path": "/homes", "directory": "/home", "roles": ["compute"]},
         "health": {"textfile_directory": "/var/lib/node_exporter/textfile_collector"},
         "secrets": [

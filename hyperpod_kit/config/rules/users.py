@@ -64,7 +64,7 @@ def homes(settings: Settings) -> Iterator[Finding]:
                 "Give each user a group of their own",
             )
         groups.setdefault(user.gid, index)
-    for point in chosen.wanted(settings.users):
+    for point in chosen.wanted(settings.users, settings.groups):
         if len(point.root) > ROOT_LIMIT:
             yield Finding(
                 "HPK-U013",

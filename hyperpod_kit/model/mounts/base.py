@@ -49,6 +49,7 @@ class Traits:
     one_identity: every user of the node is the same to its server, so what is refused to root is refused to jobs
     cached_stat: stat and statvfs are answered on the node alone, and only listing asks the server
     keeps_versions: whatever was written may stay for ever, even when it is removed
+    holds_shares: the numbers of who asks reach its server, so that groups can have directories on it (model/shares.py)
     carries_homes: the image's own home directories are copied to it where it would hide them
     at_home: the platform itself mounts it over /home
     keeps_slurm_state: it has the renames, links and locks that slurmctld's state needs, and all nodes see the same
@@ -67,6 +68,7 @@ class Traits:
     one_identity: bool
     cached_stat: bool
     keeps_versions: bool
+    holds_shares: bool
     carries_homes: bool
     at_home: bool
     keeps_slurm_state: bool

@@ -33,6 +33,7 @@ class LustreMount(Mount):
         one_identity=False,
         cached_stat=False,
         keeps_versions=False,
+        holds_shares=True,
         carries_homes=True,
         at_home=False,
         keeps_slurm_state=True,

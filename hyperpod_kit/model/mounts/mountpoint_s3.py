@@ -38,6 +38,7 @@ class S3Mount(Mount):
         one_identity=True,
         cached_stat=True,
         keeps_versions=True,
+        holds_shares=False,
         carries_homes=False,
         at_home=False,
         keeps_slurm_state=False,

@@ -33,6 +33,7 @@ class NvmeMount(Mount):
         one_identity=False,
         cached_stat=False,
         keeps_versions=False,
+        holds_shares=False,
         carries_homes=False,
         at_home=False,
         keeps_slurm_state=False,

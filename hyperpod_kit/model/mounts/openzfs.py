@@ -32,6 +32,7 @@ class OpenZfsMount(Mount):
         one_identity=False,
         cached_stat=False,
         keeps_versions=False,
+        holds_shares=True,
         carries_homes=True,
         at_home=True,
         keeps_slurm_state=True,

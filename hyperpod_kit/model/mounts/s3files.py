@@ -30,6 +30,7 @@ class S3FilesMount(Mount):
         one_identity=False,
         cached_stat=False,
         keeps_versions=False,
+        holds_shares=False,
         carries_homes=True,
         at_home=False,
         keeps_slurm_state=False,

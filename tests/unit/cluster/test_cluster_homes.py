@@ -21,10 +21,12 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError, ConfigError, UsageError, WaitTimeout
 from hyperpod_kit.model.node_config import User
+from hyperpod_kit.model.shares import Group
 from tests.support.clock import FakeClock
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 ALICE, BOB = User("alice", 2001, 2001), User("bob", 2002, 2002)
+VISION = Group("vision", 3001, ("alice", "bob"))
 REGION = "us-east-1"
 
 
@@ -194,8 +196,37 @@ def test_a_file_system_that_is_not_there(aws: Any, settings: Settings) -> None:
 
 def test_requests_are_what_the_api_takes(settings: Settings) -> None:
     longest = User("a" * 32, 60000, 60000)
-    for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).wanted([ALICE, longest]):
+    for point in Homes("fs-0123456789abcdef0", directory="/" + "d" * 60).wanted([ALICE, longest], [VISION]):
         assert request_shape.problems("efs", "CreateAccessPoint", access_points.request(point)) == []
+
+
+def test_a_group_has_an_access_point_that_leaves_everyone_who_he_is(aws: Any, settings: Settings) -> None:
+    settings = replace(settings, groups=(VISION, Group("speech", 3002, mounts=("fsx",))))
+    done = apply(settings)
+    assert len(done.arns) == 3
+    (made,) = [one for one in aws.describe_access_points()["AccessPoints"] if one["Tags"][1]["Value"] == "group:vision"]
+    assert "PosixUser" not in made
+    assert made["RootDirectory"] == {
+        "Path": "/home/vision",
+        "CreationInfo": {"OwnerUid": 0, "OwnerGid": 3001, "Permissions": "2770"},
+    }
+    again = observe(settings)
+    assert [item.action for item in again.items] == ["keep"] * 3 and again.policy_is_right
+    # Archived, it is mounted by nobody; its access point and every file stay, and it can be taken back.
+    archived = apply(replace(settings, groups=(replace(VISION, archived=True),)))
+    assert [found.point.whose for found in archived.orphans] == ["the group vision"] and len(archived.arns) == 2
+    assert made["AccessPointArn"] not in str(archived.policy)
+    assert len(apply(settings).arns) == 3
+
+
+def test_the_number_of_a_group_is_given_to_no_other(aws: Any, settings: Settings) -> None:
+    apply(replace(settings, groups=(VISION,)))
+    other = observe(replace(settings, groups=(Group("speech", 3001),)))
+    assert [item.detail for item in other.conflicts] == [
+        f"gid 3001 is the group vision's: {other.orphans[0].id} (the group vision) acts as whoever asks in /home/vision"
+    ]
+    moved = observe(replace(settings, groups=(Group("vision", 3009),)))
+    assert "the configuration says whoever asks, in group 3009, in /home/vision" in moved.conflicts[0].detail
 
 
 # What moto does not do.
@@ -207,7 +238,7 @@ POINT = {
     "PosixUser": {"Uid": 2001, "Gid": 2001},
     "RootDirectory": {"Path": "/home/alice"},
 }
-WANTED = Homes("fs-0123456789abcdef0").wanted([ALICE])[0]
+WANTED = Homes("fs-0123456789abcdef0").wanted([ALICE], [])[0]
 
 
 def described(number: int, **fields: Any) -> dict[str, Any]:

@@ -45,6 +45,12 @@ def homes(gid: int = 2002, **fields: Any) -> Change:
     return kit(homes={"file_system_id": HOMES, **fields}, users=users)
 
 
+def group_of(**fields: Any) -> Change:
+    """One group of a user; `fields`: of the group."""
+    users = [{"name": "alice", "uid": 2001, "gid": 2001}]
+    return kit(users=users, groups=[{"name": "vision", "gid": 3001, "members": ["alice"], **fields}])
+
+
 LUSTRE = {
     "kind": "lustre",
     "name": "second",
@@ -58,6 +64,7 @@ S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id
 WRITES = {"read_only": False}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
 STEPS = "hyperpod_kit.steps"
+G = "hyperpod_kit.groups"
 SQL = {"host": "db", "secret_arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
 ACCOUNTS = f"{STEPS}.accounting"
 LDAP = {"uri": "ldaps://ldap.example.com", "search_base": "dc=example,dc=com"}
@@ -434,6 +441,15 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-U014", f"{M}[0].path", both(homes(), mount(0, path="/home/alice"))),
     ("HPK-U015", f"{M}[0].access_point_id", both(homes(), mount(0, file_system_id=HOMES, access_point_id=None))),
     ("HPK-U016", f"{M}[0].iam", both(homes(), mount(0, file_system_id=HOMES, iam=False))),
+    ("HPK-U030", f"{G}[0].name", group_of(name="Vision")),
+    ("HPK-U031", f"{G}[0].name", group_of(name="alice")),
+    ("HPK-U031", f"{G}[0].name", group_of(name="slurm")),
+    ("HPK-U032", f"{G}[0].gid", group_of(gid=100)),
+    ("HPK-U036", f"{G}[0].gid", group_of(gid=2001)),
+    ("HPK-U033", f"{G}[0].members[1]", group_of(members=["alice", "carol"])),
+    ("HPK-U034", f"{G}[0].members", group_of(archived=True)),
+    ("HPK-U035", f"{G}[0].mounts[0]", group_of(mounts=["data"])),
+    ("HPK-U035", f"{G}[0].mounts[0]", group_of(mounts=["nowhere"])),
     ("HPK-H001", "hyperpod_kit.health.interval", kit(health={"interval": 2, "deadline": 1})),
     ("HPK-H001", "hyperpod_kit.health.interval", kit(health={"interval": 1e30, "deadline": 1})),
     ("HPK-H001", "hyperpod_kit.health.interval", kit(health={"interval": 2**63, "deadline": 1})),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.policies import MOUNT, OURS, ROOT, VERSION, WRITE
-from hyperpod_kit.config.homes import NO_ACCESS_POINT
+from hyperpod_kit.config.homes import NO_ACCESS_POINT, PLACE
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import subnet_ids
@@ -18,7 +18,8 @@ from hyperpod_kit.preflight.queries.shared import FileSystemQuery
 def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart:
     """One file system with a mount target in each subnet and an access point for each mount that asks for one.
 
-    Access points of homes are not here: `users apply` makes these, and puts into the policy who may use them.
+    Access points of homes and shares are not here: `users apply` makes these, and puts into the policy who may use
+    them.
     """
     name = f"Efs{number}"
     system: dict[str, Any] = {
@@ -38,7 +39,7 @@ def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart
         )
     ids: dict[str, Any] = {}
     for mount, at in settings.written_mounts:
-        if mount not in want.mounts or mount.owner is not None:
+        if mount not in want.mounts or at == PLACE:
             continue
         ids[f"{at}.file_system_id"] = ref(name)
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
@@ -54,8 +55,8 @@ def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart
 def replaced(settings: Settings, want: FileSystemQuery, number: int) -> Iterator[tuple[str, str]]:
     """Ids of the configuration and the resources that take their place in other resources' text."""
     yield want.id, f"Efs{number}"
-    for mount in want.mounts:
-        if mount.owner is None and mount.access_point_id not in (None, NO_ACCESS_POINT):
+    for mount, at in settings.written_mounts:
+        if mount in want.mounts and at != PLACE and mount.access_point_id not in (None, NO_ACCESS_POINT):
             yield str(mount.access_point_id), f"Efs{number}{word(mount.name)}"
 
 

@@ -7,7 +7,7 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
 from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.homes import NO_ACCESS_POINT
+from hyperpod_kit.config.homes import NO_ACCESS_POINT, PLACE
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -31,12 +31,12 @@ ONE_BY_ONE = 3
 
 
 def needs(carried: Carried, account: Account, role: RoleOf) -> Iterator[Need]:
-    """EFS that is mounted with IAM. Homes are not here: their file system's own policy lets the role in."""
+    """EFS that is mounted with IAM. Homes and shares are not here: their file system's own policy lets the role in."""
     found: dict[str, None] = {}
     for mount, at in carried:
         arn = account.arn("elasticfilesystem", f"file-system/{mount.file_system_id}", mount.region)
         found.setdefault(arn)
-        if not mount.iam or mount.owner is not None:
+        if not mount.iam or at == PLACE:
             continue
         through: dict[str, tuple[str, ...]] = {}
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
@@ -152,7 +152,7 @@ def policy(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         said = known(system.policy) if system else None
         if said is None:
             continue
-        if mount.owner is not None:
+        if at == PLACE:
             for role in roles(settings):
                 if any(mount.carried_by(group.role, group.name) for group in role.groups) and not lets_in(
                     said, role.arn, MOUNT
@@ -187,7 +187,7 @@ def closed(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         why = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
         yield Finding(
             "HPK-V411",
-            f"{at}.file_system_id" if mount.owner is None else at,
+            at if at == PLACE else f"{at}.file_system_id",
             f"{system.id}: {why}: who reaches it over the network mounts it, as anybody he says he is, root included",
             "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",
             WARNING,

@@ -37,6 +37,7 @@ CONFIG = NodeConfig("demo", "on_create", {}, MOUNTS)
 ORDER = [
     "names",
     "users",
+    "groups",
     "secrets",
     "clients",
     "fuse",
@@ -47,6 +48,7 @@ ORDER = [
     "mount:data",
     "mount:fsx",
     "homes",
+    "shares",
     "health",
     "containers",
     "logind",

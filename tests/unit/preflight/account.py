@@ -9,6 +9,7 @@ from typing import Any, Callable, NamedTuple
 from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Decision
 from hyperpod_kit.aws.quotas import Quota
+from hyperpod_kit.config import homes
 from hyperpod_kit.config.settings import ListedPackage, Settings
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
@@ -128,6 +129,17 @@ def quota(case: Case, name: str, value: float) -> Case:
 def lustre(case: Case, **changes: Any) -> Case:
     """The Lustre mount of the short form, changed."""
     return _changed(case, lambda mount: mount.kind == "lustre", changes)
+
+
+def as_home(case: Case) -> Case:
+    """The EFS mount at hyperpod_kit.mounts[0], as `homes` would have made it."""
+    written = case.settings.written_mounts
+    return case.wrote(
+        written_mounts=tuple(
+            one if one.mount.name != "home" else WrittenMount(replace(one.mount, owner="trainer"), homes.PLACE)
+            for one in written
+        )
+    )
 
 
 def first_mount(case: Case, **changes: Any) -> Case:

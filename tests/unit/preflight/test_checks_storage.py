@@ -12,6 +12,7 @@ from tests.unit.preflight.account import (
     ROLE_AT,
     Case,
     Cases,
+    as_home,
     dns_of,
     efs,
     efs_id,
@@ -104,7 +105,7 @@ CASES: Cases = {
         [("HPK-V411", "warning", f"{M0}.file_system_id")],
     ),
     "homes that the role may not mount": (
-        lambda c: efs(first_mount(c, owner="trainer"), policy=policy({"Principal": {"AWS": "arn:aws:iam::1:role/x"}})),
+        lambda c: efs(as_home(c), policy=policy({"Principal": {"AWS": "arn:aws:iam::1:role/x"}})),
         [("HPK-V410", "error", ROLE_AT)],
     ),
     "no FSx": (lambda c: c.said(fsx=dict.fromkeys(c.facts.fsx)), [("HPK-V501", "error", "fsx_dns_name")]),

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import json
 import shlex
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
 from pathlib import Path
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from driver import CONFIG, Driver, wait_until
@@ -120,6 +124,62 @@ def test_users_go_from_node_to_node_and_nobody_else_does(site: Site) -> None:
     assert site.on("find /home /fsx -name 'id_*' 2>/dev/null") == "", "no key lies anywhere"
 
 
+@pytest.fixture
+def prometheus(site: Site, tmp_path: Path) -> Iterator[str]:
+    """Address of a real Prometheus (Debian's) that scrapes every node of the cluster, from outside of it."""
+    given("prometheus", "prometheus", tmp_path, CACHE)
+    [package] = (tmp_path / "packages/prometheus").glob("prometheus_*.deb")
+    subprocess.run(["dpkg-deb", "-x", str(package), str(tmp_path / "root")], check=True, timeout=120)
+    nodes = site.driver.data("list-cluster-nodes", str(site.config))["nodes"]
+    targets = ", ".join(f'"{node["address"]}:9100"' for node in nodes)
+    (tmp_path / "prometheus.yml").write_text(
+        f"global: {{scrape_interval: 2s}}\nscrape_configs:\n"
+        f"  - job_name: hyperpod\n    static_configs: [{{targets: [{targets}]}}]\n"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    program = str(tmp_path / "root/usr/bin/prometheus")
+    options = (f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data")
+    with open(tmp_path / "log", "wb") as log:
+        running = subprocess.Popen([program, *options, f"--web.listen-address={address}"], stdout=log, stderr=log)
+    try:
+        yield address
+    finally:
+        running.terminate()
+        running.wait(60)
+
+
+def asked(address: str, query: str) -> Dict[str, float]:
+    """Instance (and state, where there is one) -> value of each series that Prometheus has; {} before it answers."""
+    try:
+        words = urllib.parse.urlencode({"query": query})
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?{words}", timeout=10) as answer:
+            found = json.load(answer)["data"]["result"]
+    except OSError:
+        return {}
+    return {
+        " ".join((one["metric"]["instance"].split(":")[0], one["metric"].get("state", ""))).strip(): float(
+            one["value"][1]
+        )
+        for one in found
+    }
+
+
+def test_prometheus_scrapes_every_node(site: Site, prometheus: str) -> None:
+    nodes = site.driver.data("list-cluster-nodes", str(site.config))["nodes"]
+    everyone = {node["address"]: 1.0 for node in nodes}
+    wait_until("all of them", lambda: asked(prometheus, 'up{job="hyperpod"}') == everyone, timeout=120)
+    served = wait_until(
+        "the mounts of all nodes",
+        lambda: set(asked(prometheus, "hyperpod_kit_mount_healthy")) == set(everyone),
+        timeout=180,
+    )
+    assert served
+    [head] = [node["address"] for node in nodes if node["group"] == "controller-machine"]
+    counted = wait_until("Slurm's numbers", lambda: asked(prometheus, "hyperpod_kit_slurm_nodes"), timeout=180)
+    assert sum(counted.values()) == 2 and {key.split()[0] for key in counted} == {head}
+
+
 def test_metrics_logs_and_the_message(site: Site) -> None:
     wait_until(
         "Slurm's metrics",
@@ -138,7 +198,7 @@ def test_metrics_logs_and_the_message(site: Site) -> None:
 
 def test_the_next_controller_knows_who_ran_what(site: Site) -> None:
     """Killed while a job runs that its last copy knows as running, and that is over when the next one looks."""
-    job = site.submit("-A research", "sleep 20")
+    job = site.submit("-A research", "sleep 90")  # a busy machine takes seconds for one look
     wait_until("running", lambda: [job, "trainer", "research", "normal", "RUNNING"] in site.records(), timeout=120)
     site.on("rm -f /var/lib/hyperpod-kit/accounting/copied; systemctl start hyperpod-kit-upkeep")
     before, old = site.records(), site.head

@@ -29,6 +29,7 @@ SSSD = Software((LDAP,), ("sssd",), ("libnss-sss", "libpam-sss"), os.R_OK)
 UNIT = "sssd.service"
 CONF, SUDOERS = "/etc/sssd/sssd.conf", "/etc/sudoers.d/60-hyperpod-kit-directory"
 NAMES, SESSION = "/etc/nsswitch.conf", "/etc/pam.d/common-session"
+STATE = "/var/lib/sss"
 MARK = "# Written by hyperpod-kit from the bundle's configuration: change that, not this file.\n"
 RESTART = "sssd-restart"
 DOMAIN = "hyperpod-kit"
@@ -172,6 +173,12 @@ def _undo(node: Node) -> str:
     for path in (CONF, SUDOERS):
         if (read_text(node.paths.real(path)) or "").startswith(MARK):
             os.unlink(node.paths.real(path))
+    # Names are served out of mc/ without any daemon, and db/ has what passwords are compared with.
+    kept = [f"mc/{name}" for name in ("passwd", "group", "initgroups", "sid")]
+    kept += [f"db/{name}_{DOMAIN}.ldb" for name in ("cache", "timestamps")]
+    for name in kept:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(node.paths.real(f"{STATE}/{name}"))
     pending_work.settle(node, RESTART)
     return "the directory's users are unknown here; their homes stay"
 

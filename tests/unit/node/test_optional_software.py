@@ -198,6 +198,17 @@ def test_sssd_conf_says_what_was_asked(fake: Any) -> None:
     assert "ldap_id_mapping = True" in sssd.conf(replace(LDAP, schema="ad"), "")
 
 
+def test_nothing_of_the_directory_is_known_any_more(fake: Any) -> None:
+    """A daemon that rests still answers out of its files: names, and what passwords are compared with."""
+    run(with_steps(fake.node, sssd=LDAP))
+    for name in ("mc/passwd", "mc/group", "db/cache_hyperpod-kit.ldb", "db/config.ldb"):
+        path = fake.root / "var/lib/sss" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    run(with_steps(fake.node))
+    assert [path.name for path in (fake.root / "var/lib/sss").rglob("*") if path.is_file()] == ["config.ldb"]
+
+
 def test_sudo_is_not_closed_by_a_file_that_it_does_not_take(fake: Any) -> None:
     fake.runner.on("visudo --check", 1, "stdin:1:18: syntax error")
     assert "sudo does not take" in run(with_steps(fake.node, sssd=LDAP))["steps"][0]["error"]

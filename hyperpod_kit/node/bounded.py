@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import time
 from typing import Any, Callable, Tuple
 
 from hyperpod_kit.errors import HyperpodKitError, NodeError
+from hyperpod_kit.system.readable import readable
 from hyperpod_kit.system.wait import every, look_until
 
 
@@ -64,7 +64,7 @@ def _read(reader: int, seconds: float) -> bytes:
     text = b""
     while True:
         left = end - time.monotonic()
-        if left <= 0 or not select.select([reader], [], [], left)[0]:
+        if left <= 0 or not readable([reader], left):
             return b""
         part = os.read(reader, 65536)
         if not part:

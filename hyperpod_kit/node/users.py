@@ -12,9 +12,13 @@ from hyperpod_kit.model.node_config import User
 from hyperpod_kit.node import homes
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.node.timing import look_until
 
 HOME_NOT_MADE = 12
 """useradd's exit status when it could not make the home (useradd(8)); it has then added nobody."""
+
+HOME_SEEN_WITHIN = 70.0
+"""Seconds until an NFS client asks the server again about a name that was not there: acdirmax, nfs(5), is 60."""
 
 
 def entry(node: Node, database: str, key: str) -> Optional[List[str]]:
@@ -54,11 +58,16 @@ def ensure_user(node: Node, user: User) -> bool:
     # A home on shared storage gets its first files once it is mounted.
     place = ["--create-home"] if home is None else ["--no-create-home", "--home-dir", home]
     argv = ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *place, "--shell", "/bin/bash", user.name]
-    done = node.runner.run(argv, timeout=30, check=False)
-    if done.returncode == HOME_NOT_MADE:
-        # Where /home is shared, another node may make the same home between useradd's look and its mkdir: a second
-        # look finds it there. Two nodes of a cluster that is created do this within the same second.
-        done = node.runner.run(argv, timeout=30, check=False)
+    # Where /home is shared, another node may make the same home between useradd's look and its mkdir; two nodes of a
+    # cluster that is created do this within the same second. A later look finds it there, once the client of the file
+    # system no longer believes its own look before that one.
+    done = look_until(
+        lambda: node.runner.run(argv, timeout=30, check=False),
+        lambda done: done.returncode != HOME_NOT_MADE,
+        seconds=HOME_SEEN_WITHIN,
+        clock=node.clock,
+        longest=5.0,
+    )
     if done.returncode != 0:
         raise RunError(argv, done.returncode, done.stdout, done.stderr)
     return True

@@ -13,7 +13,6 @@ import os
 import pty
 import re
 import secrets
-import select
 import shlex
 import signal
 import subprocess
@@ -25,6 +24,7 @@ from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.sent_report import last_words
 from hyperpod_kit.run import Completed
+from hyperpod_kit.system.readable import readable
 
 LONGEST_LINE = 3000
 """Bytes that can be typed in one line."""
@@ -114,7 +114,7 @@ def _converse(terminal: int, typed: bytes, mark: str, until: float, limit: int) 
         left = (until if sent else prompt_until) - time.monotonic()
         if left <= 0 and sent:
             return text + _LATE
-        if not select.select([terminal], [], [], max(0.0, left))[0]:
+        if not readable([terminal], left):
             continue
         try:
             chunk = os.read(terminal, 65536)

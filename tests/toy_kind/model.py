@@ -31,6 +31,7 @@ class ToyMount(Mount):
         cached_stat=False,
         keeps_versions=False,
         carries_homes=True,
+        holds_shares=False,
         at_home=False,
         keeps_slurm_state=False,
         storage_config="",

@@ -166,6 +166,12 @@ class SourceFiles:
             self._chunks.close()
             self._chunks = None
 
+    def __del__(self) -> None:
+        # A data set that nobody closed leaves no descriptors behind; a child has its parent's, and leaves them alone.
+        with contextlib.suppress(Exception):
+            if self._pid == os.getpid():
+                self.close()
+
     def _opened(self, path: str) -> SourceFile:
         """A file, or an object whose chunks are kept."""
         if not path.startswith("s3://"):

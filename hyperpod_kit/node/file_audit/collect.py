@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import time
 from typing import Any, Callable, Dict, Optional, Tuple
@@ -16,6 +15,7 @@ from hyperpod_kit.node.file_audit import fanotify
 from hyperpod_kit.node.file_audit.fanotify import Asking, FileEvent, Telling
 from hyperpod_kit.node.file_audit.identity import SeenProcesses
 from hyperpod_kit.system import hash_chain
+from hyperpod_kit.system.readable import readable
 
 _TAIL = 1 << 16
 """Bytes at the end of a log in which its last line is whole: two paths of 4,096 bytes, each byte escaped."""
@@ -67,7 +67,7 @@ def collect(place: str, log: AuditLog, alive: Callable[[], None], stop: Callable
     groups = [one.descriptor for one in (asking, telling) if one is not None]
     while not stop():
         alive()
-        select.select(groups, [], [], TICK)
+        readable(groups, TICK)
         for event in asking.events():
             program = event.path if event.mask & fanotify.EXEC_PERM else ""
             identity = identities.look(event.pid, program) if event.pid != os.getpid() else None

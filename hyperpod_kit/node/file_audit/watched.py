@@ -8,7 +8,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-import select
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any, List
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.node.file_audit.collect import AuditLog, collect
 from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.system.readable import readable
 
 LIMIT = 2.0
 """Seconds without a sign of life; the collector gives two a second."""
@@ -69,7 +69,7 @@ def _one(place: str, log: str, why: str, ending: List[int]) -> str:
     os.close(theirs)
     try:
         while True:
-            ready, _, _ = select.select([ours], [], [], LIMIT)
+            ready = readable([ours], LIMIT)
             if ending:
                 os.kill(child, signal.SIGTERM)
                 os.waitpid(child, 0)

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import fcntl
 import os
-import select
 import signal
 import sys
 import time
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.node.observe.prober import ANSWERS, OPERATIONS
+from hyperpod_kit.system.readable import readable
 
 PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "prober.py")
 
@@ -126,7 +126,7 @@ def _listen(reader: int, said: Sequence[_Said], modes: Sequence[str], deadline: 
             return
         until = end if any(one.pid is None for one in open_ones) else max(one.began for one in open_ones) + deadline
         left = min(until, end) - time.monotonic()
-        if left <= 0 or not select.select([reader], [], [], left)[0]:
+        if left <= 0 or not readable([reader], left):
             return
         chunk = os.read(reader, 65536)
         if not chunk:

@@ -246,7 +246,7 @@ def test_what_a_clusters_scripts_did_is_kept_or_named(cloud: Cloud, empty: Path,
         "on_create.sh": "#!/bin/bash\n",
         "config.py": "class Config:\n    enable_docker_enroot_pyxis = True\n    enable_slurm_log_rotation = False\n",
         "shared_users.txt": "alice,2001,/fsx/alice\n",
-        "utils/install_docker.sh": "#!/bin/bash\nset -e\n",
+        "utils/install_enroot_pyxis.sh": "#!/bin/bash\nset -e\n",
         "utils/enable_slurm_log_rotation.sh": "#!/bin/bash\n",
         "../../escape.sh": "",
         "utils/motd.sh": "#!/bin/bash\n",
@@ -255,16 +255,21 @@ def test_what_a_clusters_scripts_did_is_kept_or_named(cloud: Cloud, empty: Path,
         cloud.store.put("sagemaker-mine", f"scripts/{place}", text.encode())
     words = ["init", "--from-cluster", "old", "--region", "us-east-1"]
     told = hk(*words).err
-    assert "  utils/install_docker.sh: lost, unless it is kept as a script of yours: --scripts DIR" in told.splitlines()
+    assert (
+        "  utils/install_enroot_pyxis.sh: lost, unless it is kept as a script of yours: --scripts DIR"
+        in told.splitlines()
+    )
     done = hk(*words, "--force", "--scripts", "earlier")
     assert done.code == 0, done.err
     lines = done.err.splitlines()
-    assert "  utils/install_docker.sh: kept as your script `docker`" in lines
+    assert "  utils/install_enroot_pyxis.sh: kept as your script `enroot`" in lines
     assert "  utils/enable_slurm_log_rotation.sh: not run: enable_slurm_log_rotation is off in config.py" in done.err
     assert "not carried over: '../../escape.sh' at s3://sagemaker-mine/scripts: no name" in done.err
-    assert not Path("../escape.sh").exists() and Path("earlier/utils/install_docker.sh").read_text().endswith("-e\n")
+    assert not Path("../escape.sh").exists() and Path("earlier/utils/install_enroot_pyxis.sh").read_text().endswith(
+        "-e\n"
+    )
     kit = json.loads(empty.read_text())["hyperpod_kit"]
-    assert [script["name"] for script in kit["scripts"]] == ["docker"] and kit["steps"] == {"login_message": {}}
+    assert [script["name"] for script in kit["scripts"]] == ["enroot"] and kit["steps"] == {"login_message": {}}
     assert kit["users"] == [{"name": "alice", "uid": 2001, "gid": 2001}]
     assert hk("validate").code == 0
     again = hk(*words, "--force", "--scripts", "earlier")

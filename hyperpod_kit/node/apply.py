@@ -47,6 +47,8 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], 
         records.append(record)
         append(node.paths.log, record)
         say(record.to_words())
+    # Each with its reason: of a node that could not be made, AWS and `wait` show the last lines alone.
+    why = "; ".join(f"{record.step}: {record.error}" for record in records if record.step in failed)
     changed = sum(record.status == "changed" for record in records)
     summary = _record(
         node,
@@ -54,7 +56,7 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], 
         "failed" if failed else "ok",
         sum(record.duration_ms for record in records),
         detail=f"changed={changed}",
-        error=f"failed: {', '.join(failed)}" if failed else "",
+        error=f"failed: {why}" if failed else "",
     )
     append(node.paths.log, summary)
     say(f"{summary.to_words()} changed={changed}" if failed else summary.to_words())

@@ -104,7 +104,8 @@ def test_a_defect_in_one_step_is_a_line_in_the_log(make_node: Any) -> None:
     assert by_step["mount:home"]["status"] == "failed"
     assert by_step["slurm-worker"]["status"] == "skipped"
     # There is no bundle on this node, so there are no units either.
-    assert by_step["summary"]["error"] == "failed: units, mount:home"
+    reasons = "; ".join(f"{name}: {by_step[name]['error']}" for name in ("units", "mount:home"))
+    assert by_step["summary"]["error"] == f"failed: {reasons}"
     assert {"ts", "node", "role", "step", "status", "duration_ms", "error", "hint"} <= set(lines[0])
 
 

@@ -8,10 +8,11 @@ from typing import Callable, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent import partner_memory
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
-from hyperpod_kit.checkpoint.agent.partner_wire import Address, CopyHolder, PartnerServer, RemotePartner
+from hyperpod_kit.checkpoint.agent.partner_wire import CopyHolder, PartnerServer, RemotePartner
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
+from hyperpod_kit.checkpoint.agent.wire import Address
 from hyperpod_kit.errors import CheckpointError
 
 PAUSE = 60.0

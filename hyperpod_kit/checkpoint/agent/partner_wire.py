@@ -10,37 +10,23 @@ The bytes are the non-tensor state and then the image, each piece part of one HM
 
 from __future__ import annotations
 
-import contextlib
 import hmac
-import json
-import select
-import socket
 import sys
-import threading
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, Optional, Protocol, Sequence
 
-from hyperpod_kit.checkpoint.agent import greeting, movement, partner_memory
+from hyperpod_kit.checkpoint.agent import partner_memory
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState, page_of
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.agent.protocol.message import as_key
-from hyperpod_kit.checkpoint.agent.rpc import GREET
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot
+from hyperpod_kit.checkpoint.agent.wire import Address, Wire, WireServer, met
 from hyperpod_kit.errors import CheckpointError, Untrusted
-from hyperpod_kit.untrusted import listening, parse, proof
-from hyperpod_kit.untrusted.lines import Lines
-from hyperpod_kit.untrusted.proof import Seal
-from hyperpod_kit.untrusted.strangers import Guest, Strangers
+from hyperpod_kit.untrusted import proof
 
 PIECE = 4 << 20
 """Bytes that are sent, proved and paced at a time."""
 
-PATIENCE = 30.0
-"""Seconds in which nothing came: the other end is gone."""
-
-_LINE = 64 << 10
 _SLOTS = 100
-
-Address = Tuple[str, int]
 
 
 class CopyHolder(Protocol):
@@ -52,67 +38,6 @@ class CopyHolder(Protocol):
 
 def key_of(token: str) -> bytes:
     return proof.derived(token.encode(), "partner memory")
-
-
-class Wire:
-    """One connection whose ends have greeted. Lines and pieces take turns, so none is read into the other."""
-
-    def __init__(self, sock: socket.socket, seals: Any, lines: Lines) -> None:
-        self._sock, self._lines = sock, lines
-        self._said: Seal = seals.said
-        self._heard: Seal = seals.heard
-        sock.settimeout(PATIENCE)
-        lines.most = _LINE
-
-    def say(self, **said: Any) -> None:
-        data = json.dumps(said, separators=(",", ":")).encode()
-        self._sock.sendall(self._said.sealed(data) + b"\n")
-
-    def hear(self, op: str) -> Dict[str, Any]:
-        """The next line, which has to be that. Raises OSError, Untrusted, ValueError."""
-        found = self.heard()
-        if found.get("op") != op:
-            raise CheckpointError(f"the other end says {str(found.get('why', found.get('op')))[:200]!r}, not {op!r}")
-        return found
-
-    def heard(self) -> Dict[str, Any]:
-        """The next line. Raises OSError, Untrusted, ValueError."""
-        line = self._lines.next(PATIENCE)
-        if line is None:
-            raise ConnectionError("the other end has gone")
-        return parse.json_object(self._heard.opened(line), _LINE)
-
-    def send(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
-        for part in parts:
-            pace.take(len(part))
-            mac.update(part)
-            self._sock.sendall(part)
-            movement.moved()  # however long a slow rate takes, it is no standstill
-
-    def receive(self, parts: Iterator[memoryview], mac: Any) -> None:
-        for part in parts:
-            self._fill(part)
-            mac.update(part)
-
-    def send_all(self, data: memoryview) -> None:
-        """Bytes that the line before has said the digest of."""
-        self._sock.sendall(data)
-
-    def receive_all(self, parts: Iterable[memoryview]) -> None:
-        """The same at the other end. Raises OSError."""
-        for part in parts:
-            self._fill(part)
-
-    def _fill(self, part: memoryview) -> None:
-        at = 0
-        while at < len(part):
-            count = self._sock.recv_into(part[at:])
-            if not count:
-                raise ConnectionError("the other end has gone")
-            at += count
-
-    def close(self) -> None:
-        self._sock.close()
 
 
 def _pieces(view: memoryview) -> Iterator[memoryview]:
@@ -153,21 +78,6 @@ def _sane(body: Any, run_id: str, rank: int) -> Page:
     return page
 
 
-def _met(addresses: Sequence[Address], key: bytes, rank: int) -> Wire:
-    """A connection to one of these. Raises ConnectionError."""
-    for host, port in addresses:
-        try:
-            sock = socket.create_connection((host, port), timeout=GREET)
-        except (OSError, UnicodeError):
-            continue
-        # A greeting knows no newcomer of rank 0, which is always its host: here every rank may come.
-        met = greeting.greet(sock, key, rank + 1, False, GREET)
-        if met is not None:
-            return Wire(sock, *met)
-        sock.close()
-    raise ConnectionError(f"no answer at {', '.join(f'{host} port {port}' for host, port in addresses)}")
-
-
 class RemotePartner:
     """The agent at `addresses`, of another node, for captures of `rank`."""
 
@@ -176,7 +86,7 @@ class RemotePartner:
 
     def put(self, slot: Slot, page: Page) -> None:
         """See CopyHolder."""
-        wire = _met(self._addresses, self._key, self._rank)
+        wire = met(self._addresses, self._key, self._rank)
         try:
             wire.say(op="put", slot=slot.name.slot, page=page.to_json())
             wire.hear("go")
@@ -193,7 +103,7 @@ def get(
 ) -> None:
     """Fetch that rank's capture into the slot that `make` gives for its page. Raises OSError, CheckpointError."""
     secret = key_of(token)
-    wire = _met(addresses, secret, rank)
+    wire = met(addresses, secret, rank)
     slot: Optional[Slot] = None
     try:
         wire.say(op="get", key=list(key))
@@ -219,40 +129,14 @@ class PartnerServer:
     def __init__(
         self, folder: str, run: str, run_id: str, token: str, world: int, addresses: Sequence[str], port: int = 0
     ) -> None:
-        self._folder, self._run, self._run_id, self._world = folder, run, run_id, world
+        self._folder, self._run, self._run_id = folder, run, run_id
         self._key = key_of(token)
         self._told = ""
-        try:
-            listeners, self.port = listening.listen(addresses, port)
-        except listening.NoAddress:
-            listeners, self.port = listening.listen([listening.ANYWHERE], port)
-        self._strangers = Strangers(listeners, most=64, seconds=GREET, welcome=greeting.question)
-        threading.Thread(target=self._serve, daemon=True, name="partners").start()
-
-    def _serve(self) -> None:
-        while True:
-            poll = select.poll()
-            for sock in self._strangers.files():
-                poll.register(sock, select.POLLIN)
-            due = self._strangers.due
-            poll.poll(None if due is None else max(1.0, due * 1000.0))
-            for guest in self._strangers.arrived():
-                self._meet(guest)
-
-    def _meet(self, guest: Guest) -> None:
-        hello = None
-        with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            hello = greeting.heard(self._key, guest.said, guest.line, self._world + 1)
-        if hello is None:
-            guest.sock.close()
-            return
-        guest.sock.setblocking(True)
-        wire = Wire(guest.sock, hello.seals, guest.lines)
-        threading.Thread(target=self._answer, args=(wire, hello.rank - 1), daemon=True, name="partner").start()
+        self._wires = WireServer(self._key, world, self._answer, addresses, port, name="partners")
+        self.port = self._wires.port
 
     def _answer(self, wire: Wire, rank: int) -> None:
         try:
-            wire.say(op=greeting.WELCOME)
             asked = wire.heard()
             if asked.get("op") == "put":
                 self._take(wire, rank, asked)
@@ -263,10 +147,7 @@ class PartnerServer:
             if words != self._told:
                 self._told = words
                 print(words, file=sys.stderr, flush=True)
-            with contextlib.suppress(OSError):
-                wire.say(op="refused", why=str(err)[:200])
-        finally:
-            wire.close()
+            raise
 
     def _take(self, wire: Wire, rank: int, asked: Dict[str, Any]) -> None:
         page, number = _sane(asked.get("page"), self._run_id, rank), asked.get("slot")

@@ -106,7 +106,7 @@ class SourceFiles:
                 return [self.read(*place) for place in zip(files, offsets, lengths)]
             handles[facts.path] = file.handle
         found = list(map(os.pread, [handles[one.path] for one in files], lengths, offsets))
-        if list(map(len, found)) != lengths:
+        if list(map(len, found)) != list(lengths):
             return [self.read(*place) for place in zip(files, offsets, lengths)]
         self.bytes_read += sum(lengths)
         return found

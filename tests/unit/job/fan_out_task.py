@@ -15,7 +15,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from hyperpod_kit.checkpoint.agent.partner_wire import Wire
+from hyperpod_kit.checkpoint.agent.wire import Wire
 from hyperpod_kit.job.fan_out import part, task
 
 does = os.environ["FAN_OUT_DOES"]

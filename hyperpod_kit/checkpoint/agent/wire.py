@@ -1,0 +1,166 @@
+"""Connections between nodes whose ends have greeted: sealed lines and bytes, over TCP.
+
+Both sides greet as agents do (see greeting), each with its number; a key says what the connection is for.
+Lines and bytes take turns, as bytes that followed a line at once would be read with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import socket
+import threading
+from typing import Any, Callable, Dict, Iterable, Iterator, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.agent import greeting, movement
+from hyperpod_kit.checkpoint.agent.persist import Pace
+from hyperpod_kit.checkpoint.agent.rpc import GREET
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import listening, parse
+from hyperpod_kit.untrusted.lines import Lines
+from hyperpod_kit.untrusted.proof import Seal
+from hyperpod_kit.untrusted.strangers import Guest, Strangers
+
+PATIENCE = 30.0
+"""Seconds in which nothing came: the other end is gone."""
+
+_LINE = 64 << 10
+
+Address = Tuple[str, int]
+
+
+class Wire:
+    """One connection. An answer that is not what was expected ends it."""
+
+    def __init__(self, sock: socket.socket, seals: Any, lines: Lines) -> None:
+        self._sock, self._lines = sock, lines
+        self._said: Seal = seals.said
+        self._heard: Seal = seals.heard
+        sock.settimeout(PATIENCE)
+        lines.most = _LINE
+
+    def say(self, **said: Any) -> None:
+        data = json.dumps(said, separators=(",", ":")).encode()
+        self._sock.sendall(self._said.sealed(data) + b"\n")
+
+    def hear(self, op: str) -> Dict[str, Any]:
+        """The next line, which has to be that. Raises OSError, Untrusted, ValueError."""
+        found = self.heard()
+        if found.get("op") != op:
+            raise CheckpointError(f"the other end says {str(found.get('why', found.get('op')))[:200]!r}, not {op!r}")
+        return found
+
+    def heard(self) -> Dict[str, Any]:
+        """The next line. Raises OSError, Untrusted, ValueError."""
+        line = self._lines.next(PATIENCE)
+        if line is None:
+            raise ConnectionError("the other end has gone")
+        return parse.json_object(self._heard.opened(line), _LINE)
+
+    def send(self, parts: Iterator[memoryview], mac: Any, pace: Pace) -> None:
+        for part in parts:
+            pace.take(len(part))
+            mac.update(part)
+            self._sock.sendall(part)
+            movement.moved()  # however long a slow rate takes, it is no standstill
+
+    def receive(self, parts: Iterator[memoryview], mac: Any) -> None:
+        for part in parts:
+            self._fill(part)
+            mac.update(part)
+
+    def send_all(self, data: memoryview) -> None:
+        """Bytes that the line before has said the digest of."""
+        self._sock.sendall(data)
+
+    def receive_all(self, parts: Iterable[memoryview]) -> None:
+        """The same at the other end. Raises OSError."""
+        for part in parts:
+            self._fill(part)
+
+    def _fill(self, part: memoryview) -> None:
+        at = 0
+        while at < len(part):
+            count = self._sock.recv_into(part[at:])
+            if not count:
+                raise ConnectionError("the other end has gone")
+            at += count
+
+    def close(self) -> None:
+        self._sock.close()
+
+
+def met(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
+    """A connection to one of these, as that number. Raises ConnectionError."""
+    tried = []
+    for host, port in addresses:
+        tried.append(f"{host} port {port}")
+        try:
+            sock = socket.create_connection((host, port), timeout=GREET)
+        except (OSError, UnicodeError):
+            continue
+        # A greeting knows no newcomer of number 0, which is always its host: here every number may come.
+        seals = greeting.greet(sock, key, number + 1, False, GREET)
+        if seals is not None:
+            return Wire(sock, *seals)
+        sock.close()
+    raise ConnectionError(f"no answer at {', '.join(tried) or 'any address'}")
+
+
+class WireServer:
+    """Answers those who greet with the key, each in a thread of its own: `answer(wire, number)`, number < `numbers`.
+
+    What `answer` raises is said to the other end, and ends that connection alone. `port`: where, at each of
+    `addresses`. Raises OSError.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        numbers: int,
+        answer: Callable[[Wire, int], None],
+        addresses: Sequence[str],
+        port: int = 0,
+        *,
+        name: str,
+    ) -> None:
+        self._key, self._numbers, self._answer, self._name = key, numbers, answer, name
+        try:
+            listeners, self.port = listening.listen(addresses, port)
+        except listening.NoAddress:
+            listeners, self.port = listening.listen([listening.ANYWHERE], port)
+        most = max(64, 2 * numbers)
+        self._strangers = Strangers(listeners, most=most, seconds=GREET, welcome=greeting.question)
+        threading.Thread(target=self._serve, daemon=True, name=name).start()
+
+    def _serve(self) -> None:
+        while True:
+            poll = select.poll()
+            for sock in self._strangers.files():
+                poll.register(sock, select.POLLIN)
+            due = self._strangers.due
+            poll.poll(None if due is None else max(1.0, due * 1000.0))
+            for guest in self._strangers.arrived():
+                self._meet(guest)
+
+    def _meet(self, guest: Guest) -> None:
+        hello = None
+        with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
+            hello = greeting.heard(self._key, guest.said, guest.line, self._numbers + 1)
+        if hello is None:
+            guest.sock.close()
+            return
+        guest.sock.setblocking(True)
+        wire = Wire(guest.sock, hello.seals, guest.lines)
+        threading.Thread(target=self._meeting, args=(wire, hello.rank - 1), daemon=True, name=self._name).start()
+
+    def _meeting(self, wire: Wire, number: int) -> None:
+        try:
+            wire.say(op=greeting.WELCOME)
+            self._answer(wire, number)
+        except Exception as err:  # of the other end, or of our disk: the other end hears of it, and asks elsewhere
+            with contextlib.suppress(OSError):
+                wire.say(op="refused", why=str(err)[:200])
+        finally:
+            wire.close()

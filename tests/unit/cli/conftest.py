@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +12,11 @@ from typing import Any, Callable, Iterator, Mapping
 
 import pytest
 
+from hyperpod_kit.bundle.render import render
+from hyperpod_kit.config.load import load
+from hyperpod_kit.rehearsal.s3.bucket import Conditions
+from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
+from hyperpod_kit.rehearsal.s3.receive import receive
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
 from tests.support.aws import ARN, endpoint
@@ -204,3 +212,19 @@ def hk(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
         return Outcome(code, captured.out, captured.err, list(words))
 
     return call
+
+
+def put_bundle(store: StoredBuckets) -> None:
+    """The bundle of the working directory's configuration in its bucket, as `upload` leaves it, without its calls."""
+    bundle = render(load(Path("provisioning_parameters.json")))
+    bucket = store.create_bucket(bundle.bucket)
+    for place, data in bundle.files.items():
+        digest = base64.b64encode(hashlib.sha256(data).digest()).decode()
+        received = receive(iter([data]), bucket.blobs, {"x-amz-checksum-sha256": digest})
+        sums = Checksums(received.checksums)
+        bucket.commit(bundle.prefix + place, (received.segment,), received.md5, Attributes(), sums, Conditions())
+
+
+def put_cluster(control: Control, hk: Callable[..., Outcome]) -> None:
+    """The cluster of the working directory's configuration, without the calls that make one."""
+    control.create_cluster(json.loads(hk("create-cluster", "--dry-run", "--json").out))

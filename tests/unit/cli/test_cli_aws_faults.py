@@ -13,7 +13,7 @@ import pytest
 
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
-from tests.unit.cli.conftest import Control
+from tests.unit.cli.conftest import Control, put_cluster
 from tests.unit.cli.weather import Sky
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def test_a_bundle_that_was_cut_off_is_sent_to_its_end(sky: Sky, hk: Hk, monkeypa
 def test_the_endpoint_goes_down_in_the_middle_of_a_wait(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
     """A real process: it waits, loses AWS, says so and ends; the same words again take it up."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    assert hk("upload").code == hk("create-cluster").code == 0
+    put_cluster(sky.control, hk)
     sky.control.script = [("Creating", {"controller-machine": 1}, "")]
     argv = [sys.executable, "-m", "hyperpod_kit.cli.main", "wait", "--interval", "0.2", "--timeout", "60"]
     with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=dict(os.environ)) as waiting:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Callable
 
 import pytest
 
+from tests.unit.cli.conftest import put_bundle, put_cluster
+
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
 
@@ -54,8 +56,8 @@ def test_the_whole_life(cloud: Cloud, project: Path, hk: Hk) -> None:
 def test_a_cluster_follows_its_configuration(
     cloud: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cloud.store.create_bucket(BUCKET)
-    assert hk("upload").code == 0 and hk("create-cluster").code == 0
+    put_bundle(cloud.store)
+    put_cluster(cloud.control, hk)
     same = hk("update-cluster")
     assert (same.code, cloud.control.updates) == (0, []), same.out + same.err
     assert "is what" in same.err
@@ -95,8 +97,7 @@ def test_no_cluster_without_its_bundle(cloud: Cloud, project: Path, hk: Hk) -> N
 
 
 def test_a_failed_cluster(cloud: Cloud, project: Path, hk: Hk) -> None:
-    cloud.store.create_bucket(BUCKET)
-    hk("upload")
+    put_bundle(cloud.store)
     cloud.control.script = [("Creating", {}, ""), ("Failed", {}, "Lifecycle scripts did not run successfully.")]
     failed = hk("create-cluster", "--wait", "--interval", "0.2")
     assert failed.code == 1
@@ -106,8 +107,7 @@ def test_a_failed_cluster(cloud: Cloud, project: Path, hk: Hk) -> None:
 
 
 def test_time_is_up(cloud: Cloud, project: Path, hk: Hk) -> None:
-    cloud.store.create_bucket(BUCKET)
-    hk("upload")
+    put_bundle(cloud.store)
     cloud.control.script = [("Creating", {}, "")]
     late = hk("create-cluster", "--wait", "--interval", "0.2", "--timeout", "1")
     assert late.code == 3 and "not ready after 1 s: status Creating" in late.err
@@ -129,9 +129,7 @@ def test_nothing_answers(project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
-    cloud.store.create_bucket(BUCKET)
-    hk("upload")
-    hk("create-cluster")
+    put_cluster(cloud.control, hk)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     for line in (("delete-cluster",), ("replace-node", "worker-group/0"), ("reboot-node", "worker-group/0")):
         unanswered = hk(*line)
@@ -145,8 +143,7 @@ def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, m
 
 
 def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: Hk) -> None:
-    cloud.store.create_bucket(BUCKET)
-    hk("upload")
+    put_bundle(cloud.store)
     assert "is being created" in hk("create-cluster").err
     again = hk("create-cluster", "--wait", "--json")
     assert again.code == 0 and "is there already, and what" in again.err and json.loads(again.out)["existed"]
@@ -165,9 +162,7 @@ def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: H
 
 
 def test_a_deletion_that_is_under_way_is_waited_for(cloud: Cloud, project: Path, hk: Hk) -> None:
-    cloud.store.create_bucket(BUCKET)
-    hk("upload")
-    hk("create-cluster")
+    put_cluster(cloud.control, hk)
     cloud.control.script = [("Deleting", {}, ""), ("Deleting", {}, ""), ("Deleting", {}, "an ENI is in use")]
     late = hk("delete-cluster", "--wait", "--interval", "0.2", "--timeout", "1")
     assert late.code == 3 and "is being deleted already" in late.err and "still there after 1 s" in late.err
@@ -175,9 +170,7 @@ def test_a_deletion_that_is_under_way_is_waited_for(cloud: Cloud, project: Path,
 
 
 def test_part_of_the_nodes_can_be_refused(cloud: Cloud, project: Path, hk: Hk) -> None:
-    cloud.store.create_bucket(BUCKET)
-    hk("upload")
-    hk("create-cluster")
+    put_cluster(cloud.control, hk)
     nodes = json.loads(hk("list-cluster-nodes", "--json").out)["nodes"]
     cloud.control.busy = {nodes[1]["instance_id"]}
     part = hk("replace-node", "worker-group/0", "worker-group/1", "--yes", "--json")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Callable
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import S3Fault
+from tests.unit.cli.conftest import put_bundle, put_cluster
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
@@ -58,11 +59,6 @@ def interrupt(*words: str, when: Callable[[], bool]) -> tuple[int, str, float]:
             process.wait()
 
 
-def exists(cloud: Cloud, hk: Hk) -> None:
-    """The configuration's cluster, without the calls that make one."""
-    cloud.control.create_cluster(json.loads(hk("create-cluster", "--dry-run", "--json").out))
-
-
 def polled(cloud: Cloud, times: int = 2) -> Callable[[], bool]:
     """True when the cluster has been looked at so often from now on."""
     begin = cloud.control.looks
@@ -82,10 +78,9 @@ def polled(cloud: Cloud, times: int = 2) -> Callable[[], bool]:
 def test_waiting_ends_and_what_was_asked_for_goes_on(
     cloud: Cloud, project: Path, hk: Hk, words: list[str], left: str
 ) -> None:
-    exists(cloud, hk)
+    put_cluster(cloud.control, hk)
     if words[0] == "create-cluster":  # the others do not look at the bundle
-        cloud.store.create_bucket(BUCKET)
-        assert hk("upload").code == 0
+        put_bundle(cloud.store)
     cloud.control.script = [("Deleting", {}, "")] if "delete-cluster" in words else COMING
     code, err, seconds = interrupt(*words, "--interval", "0.2", when=polled(cloud, 4))
     assert code == 130 and err.splitlines()[-1] == "stopped" and "Traceback" not in err, err
@@ -94,7 +89,7 @@ def test_waiting_ends_and_what_was_asked_for_goes_on(
 
 
 def test_following_events_ends(cloud: Cloud, project: Path, hk: Hk) -> None:
-    exists(cloud, hk)
+    put_cluster(cloud.control, hk)
     cloud.control.events = []
     code, err, seconds = interrupt(
         "events", "--follow", "--interval", "0.2", when=lambda: cloud.control.event_looks > 2
@@ -141,7 +136,7 @@ def at_a_terminal(*words: str, answer: bytes) -> tuple[int, str]:
 
 @pytest.mark.parametrize(("answer", "code"), [(b"\x03", 130), (b"n\n", 130), (b"y\n", 0)])
 def test_a_deletion_asks_a_person(cloud: Cloud, project: Path, hk: Hk, answer: bytes, code: int) -> None:
-    exists(cloud, hk)
+    put_cluster(cloud.control, hk)
     done, shown = at_a_terminal("delete-cluster", answer=answer)
     assert done == code, shown
     assert "Delete cluster demo in us-east-1 with its 4 nodes" in shown and "Traceback" not in shown

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Callable, Iterator
 
 import pytest
 
+from tests.unit.cli.conftest import put_cluster
+
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
 
@@ -22,9 +24,8 @@ BOTH = {"controller-machine": 1, "worker-group": 3}
 
 @pytest.fixture
 def made(cloud: Cloud, project: Path, hk: Hk) -> Iterator[Cloud]:
-    cloud.store.create_bucket("sagemaker-hyperpod-kit-demo")
     cloud.control.script = [("InService", BOTH, "")]
-    assert hk("upload").code == 0 and hk("create-cluster").code == 0
+    put_cluster(cloud.control, hk)
     yield cloud
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from hyperpod_kit.cluster import software
 from hyperpod_kit.errors import UsageError
+from tests.unit.cli.conftest import put_bundle, put_cluster
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
@@ -24,8 +25,8 @@ WORKERS = ("update-software", "--group", "worker-group", "--yes")
 @pytest.fixture
 def running(cloud: Cloud, project: Path, hk: Hk) -> Cloud:
     """A cluster in service."""
-    cloud.store.create_bucket(BUCKET)
-    assert hk("upload").code == 0 and hk("create-cluster").code == 0
+    put_bundle(cloud.store)
+    put_cluster(cloud.control, hk)
     cloud.control.script = [("InService", {"controller-machine": 1, "worker-group": 3}, "")]
     return cloud
 

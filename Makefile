@@ -55,7 +55,7 @@ bench:
 
 faults:
 	./setup.sh system faults
-	./setup.sh venv admin test
+	./setup.sh venv admin torch test
 	HPK_FAULTS_PROFILE=$(PROFILE) .ci/run-faults
 
 torture:

@@ -5,15 +5,32 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import os
+import stat
 import time
-from typing import List
+from typing import List, Optional
 
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
-from hyperpod_kit.job import doctor, doctor_look, job_index, lint, saves, script, status, status_page, sweep, timeline
+from hyperpod_kit.job import (
+    doctor,
+    doctor_look,
+    job_index,
+    lint,
+    lint_captures,
+    saves,
+    script,
+    status,
+    status_page,
+    sweep,
+    timeline,
+)
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted import terminal
+
+_MOST_SOURCE = 1 << 20
+"""Characters of a trainer's file that `job lint` reads."""
 
 
 def main(args: argparse.Namespace) -> int:
@@ -93,13 +110,26 @@ def lint_command(args: argparse.Namespace) -> int:
                 text = stream.read()
         except (OSError, UnicodeDecodeError) as err:
             raise UsageError(f"cannot read {file}: {err}") from err
-        found += [(file, finding) for finding in lint.lint(script.parse(text))]
+        found += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
     if args.json:
         terminal.data([{"file": file, **finding.to_dict()} for file, finding in found], indent=2)
     else:
         for file, finding in found:
             terminal.out(finding.render(file))
     return 1 if found else 0
+
+
+def _beside(batch_script: str) -> lint_captures.Reader:
+    """Reads what a script names: from where it is called, else from where it lies itself."""
+
+    def read(name: str) -> Optional[str]:
+        for place in (name, os.path.join(os.path.dirname(batch_script), name)):
+            with contextlib.suppress(OSError, ValueError), open(place, encoding="utf-8") as stream:
+                if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                    return stream.read(_MOST_SOURCE)
+        return None
+
+    return read
 
 
 def doctor_command(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ import re
 from typing import Callable, Iterator, List, Tuple
 
 from hyperpod_kit.environment import HPK_CHECKPOINT_ROOT
-from hyperpod_kit.job import lint_containers, lint_parts
+from hyperpod_kit.job import lint_captures, lint_containers, lint_parts
 from hyperpod_kit.job.lint_finding import LintFinding
 from hyperpod_kit.job.lint_parts import NODE_LOCAL
 from hyperpod_kit.job.script import Command, Script, exports, minutes
@@ -21,9 +21,10 @@ WARN_SECONDS = 60
 """Slurm may send --signal up to 60 s early or late (man sbatch), and the step gets 90 s to save."""
 
 
-def lint(script: Script) -> List[LintFinding]:
-    """All findings, by line."""
+def lint(script: Script, read: lint_captures.Reader = lambda name: None) -> List[LintFinding]:
+    """All findings, by line. `read`: the files that its commands name."""
     found = [finding for rule in RULES for finding in rule(script)]
+    found += lint_captures.look(script, read)
     return sorted(found, key=lambda finding: (finding.line, finding.code))
 
 

@@ -21,6 +21,7 @@ from hyperpod_kit.rehearsal import host
 from tests.faults.accounting import AccountedSlurm
 from tests.faults.job import Job
 from tests.faults.machines import PREEMPTION, SENDS_SIGNAL, container_tree, machine_site
+from tests.faults.memory_nodes import MemorySite, MemorySlurm
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import PrivateBuckets
 from tests.faults.site import PrivateSite, Site
@@ -85,6 +86,20 @@ def accounted_site() -> Iterator[Site]:
     with private_site(AccountedSlurm, release=PROFILE.release) as site:
         yield site
         site.settle()
+
+
+@pytest.fixture(scope="session")
+def memory_site() -> Iterator[MemorySite]:
+    """Nodes on loopback that have a memory of their own, also beside the machines."""
+    base = Path(tempfile.mkdtemp(prefix="hpk-faults-"))
+    cluster = MemorySlurm(base)
+    try:
+        cluster.start()
+        with contextlib.closing(PrivateBuckets(base / "s3")) as buckets:
+            yield MemorySite(cluster, buckets)
+    finally:
+        cluster.stop()
+        shutil.rmtree(base, ignore_errors=True)
 
 
 @contextlib.contextmanager

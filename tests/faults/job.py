@@ -22,7 +22,7 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --ntasks-per-node=1 --open-mode=append --requeue --auto-resume=1
 #SBATCH --chdir={there} --output={there}/{name}.out
-{more}exec {run} --checkpoint-root {root} {options} -- /usr/bin/python3 -I {there}/{program} {library} {trainer}
+{more}exec {run} --checkpoint-root {root} {options} -- {python} {there}/{program} {library} {trainer}
 """
 
 
@@ -61,6 +61,7 @@ class Job:
                 more=self.checkpoint_root.script,
                 root=self.checkpoint_root.told,
                 options=f"{self.checkpoint_root.options} {inside} {options}",
+                python=self.site.python,
                 library=self.site.library,
                 program=program,
                 trainer=" ".join(trainer),

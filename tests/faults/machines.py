@@ -22,7 +22,7 @@ from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import BUCKET, BucketRoot, FolderRoot, Root
-from tests.faults.site import CAPTURER, FOREIGN, TRAINER, in_image, settle
+from tests.faults.site import CAPTURER, FOREIGN, SYSTEM_PYTHON, TRAINER, in_image, settle
 from tests.support.output import output
 from tests.support.wait import until
 
@@ -95,6 +95,7 @@ class MachineSite:
     kind = "machines"
     run = "/opt/hyperpod-kit/current/bin/hyperpod-kit job run"
     library = "/opt/hyperpod-kit/current/lib"
+    python = SYSTEM_PYTHON
     user = (UID, UID)
     container = in_image(f"{SHARED}:{SHARED}")
 

@@ -19,13 +19,16 @@ from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
 TRAINER = Path(__file__).with_name("trainer.py")
 FOREIGN = Path(__file__).with_name("foreign_trainer.py")
 CAPTURER = Path(__file__).with_name("capturer.py")
+TORCH_TRAINER = Path(__file__).with_name("torch_trainer.py")
+SYSTEM_PYTHON = "/usr/bin/python3 -I"
 
 
 class Site(Protocol):
     """`kind`: `private` or `machines`; `nodes`: the workers by their names in Slurm.
 
     `there`: the jobs' directory as the nodes see it, `here`: the same directory on this host.
-    `run`: words that start `job run` on a node; `library`: where hyperpod_kit is on a node.
+    `run`: words that start `job run` on a node; `library`: where hyperpod_kit is on a node; `python`: words that start
+    the trainer's interpreter there.
     `user`: uid and gid of the jobs. `container`: srun's options for the container in which ranks run, if they do.
     """
 
@@ -35,6 +38,7 @@ class Site(Protocol):
     here: Path
     run: str
     library: str
+    python: str
     user: Tuple[int, int]
     container: str
 
@@ -72,6 +76,7 @@ class PrivateSite:
     """Nodes n1… on this machine: everything but the death of a machine."""
 
     kind = "private"
+    python = SYSTEM_PYTHON
 
     def __init__(self, slurm: PrivateSlurm, buckets: Optional[PrivateBuckets] = None) -> None:
         self._cluster = slurm

@@ -105,7 +105,9 @@ def met(addresses: Sequence[Address], key: bytes, number: int) -> Wire:
         if seals is not None:
             return Wire(sock, *seals)
         sock.close()
-    raise ConnectionError(f"no answer at {', '.join(tried) or 'any address'}")
+    if not tried:
+        raise ConnectionError("no address but loopback is known of that node, by its name or by those of others")
+    raise ConnectionError(f"no answer at {', '.join(tried)}")
 
 
 class WireServer:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job import cli, lint, lint_containers, lint_parts, script
+from hyperpod_kit.job import cli, lint, lint_captures, lint_containers, lint_parts, script
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
 RUN = "exec hyperpod-kit job run --checkpoint-root /fsx/run -- python train.py"
@@ -110,8 +110,49 @@ def test_a_rule_finds_what_it_is_for(code: str, text: str, line: int) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    sources = (Path(module.__file__ or "").read_text() for module in (lint, lint_containers, lint_parts))
-    assert {code for code, _, _ in CASES} == {code for text in sources for code in re.findall(r'"(J\d{3})"', text)}
+    sources = (Path(module.__file__ or "").read_text() for module in (lint, lint_captures, lint_containers, lint_parts))
+    assert {code for code, _, _ in CASES} | {code for code, _, _ in CAPTURES} == {
+        code for text in sources for code in re.findall(r'"(J\d{3})"', text)
+    }
+
+
+CAPTURES = [
+    ("J030", "Manager(root, storage_every=250)", ()),
+    ("J030", "checkpoint.Manager(root, every=10, storage_every=5)", ()),
+    ("J031", "Manager(root, every=10, storage_every=25)", ()),
+    ("J032", "Manager(root, every=10, storage_every=250, slots=2)", ()),
+    ("J033", "with Manager(root, partners=True) as manager:\n    pass", ("#SBATCH --nodes=1",)),
+]
+
+
+@pytest.mark.parametrize(("code", "trainer", "head"), CAPTURES)
+def test_a_managers_arguments_are_looked_at(code: str, trainer: str, head: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(f"raise SystemExit\n{trainer}\n")
+    (tmp_path / "job").write_text(made(head=(*HEAD, *head)))
+    line = re.escape(f"{tmp_path}/job:{5 + len(head)}: ")
+    with pytest.MonkeyPatch.context() as patch:
+        said: list[str] = []
+        patch.setattr("hyperpod_kit.untrusted.terminal.out", said.append)
+        assert cli.main(["lint", str(tmp_path / "job")]) == 1
+    assert len(said) == 1 and re.match(rf"{line}(error|warning) {code}: train.py:2: ", said[0]), said
+
+
+@pytest.mark.parametrize(
+    "trainer",
+    [
+        "Manager(root, every=10, storage_every=250, partners=True)",
+        "Manager(root, every=timedelta(minutes=5), storage_every=timedelta(hours=1), slots=3)",
+        "Manager(root, storage_every=250, **options)",
+        "Manager(root, every=EVERY, storage_every=1, partners=args.partners)",
+        "multiprocessing.Manager()",
+        "def of another Python (",
+        "Manager(root, every='10', storage_every=None, slots=True)\0",
+        "(" * 5000,
+    ],
+)
+def test_what_cannot_be_judged_is_left_alone(trainer: str) -> None:
+    text = made(head=(*HEAD, "#SBATCH --nodes=2"))
+    assert lint.lint(script.parse(text), lambda name: trainer if name == "train.py" else None) == []
 
 
 @pytest.mark.parametrize(

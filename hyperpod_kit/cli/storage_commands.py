@@ -9,6 +9,7 @@ from hyperpod_kit.cli.storage_bench_command import bench
 from hyperpod_kit.cli.storage_plan_command import plan
 from hyperpod_kit.cli.storage_preload_command import preload
 from hyperpod_kit.cli.storage_quota_commands import quota
+from hyperpod_kit.cli.storage_request_commands import request, requests
 from hyperpod_kit.cli.storage_tier_command import tier
 from hyperpod_kit.cli.storage_usage_command import usage
 
@@ -22,6 +23,8 @@ storage.add_command(plan)
 storage.add_command(bench)
 storage.add_command(usage)
 storage.add_command(quota)
+storage.add_command(request)
+storage.add_command(requests)
 storage.add_command(tier)
 storage.add_command(preload)
 storage.add_command(audit)

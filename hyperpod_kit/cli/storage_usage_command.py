@@ -84,11 +84,12 @@ def _one(
     from dataclasses import replace
 
     from hyperpod_kit.cli import storage_usage_show as show
-    from hyperpod_kit.storage.usage import buckets, report, retained
+    from hyperpod_kit.storage.usage import report
     from hyperpod_kit.storage.usage.state import default_place, kept
-    from hyperpod_kit.storage.usage.walk import WalkAsked, walk
 
     if place.startswith("s3://"):
+        from hyperpod_kit.storage.usage import buckets
+
         where = buckets.parse(place)
         about: dict[str, Any] = {"root": where.url, "depth": depth}
         with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(
@@ -96,6 +97,8 @@ def _one(
         ) as told:
             buckets.count(where, depth, ledger, told)
             return report.make(where.url, ledger)
+    from hyperpod_kit.storage.usage.walk import WalkAsked, walk
+
     root = os.path.realpath(place)
     marks = {}
     if access_points:
@@ -107,4 +110,9 @@ def _one(
     with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(root, ledger) as told:
         walk(asked, ledger, told)
         made = report.make(root, ledger, marks.values())
+        if not made.runs:
+            return made
+        # Only here: what knows checkpoints takes as long to import as 30,000 files to count.
+        from hyperpod_kit.storage.usage import retained
+
         return replace(made, deletable=retained.deletable(made.runs, keep))

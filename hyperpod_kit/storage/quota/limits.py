@@ -77,4 +77,4 @@ class QuotaBackend(Protocol):
         """Raises QuotaError, RunError."""
 
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
-        """What `set` runs, in this order; `grace` in seconds. Raises QuotaError where it cannot be done."""
+        """What `set` runs, in this order; `grace`: seconds, or 0 for as it is. Raises QuotaError where it cannot be."""

@@ -56,7 +56,7 @@ class Lustre:
             ["lfs", "project", "-p", str(project), "-s", "-r", directory],
             ["lfs", "setquota", "-p", str(project), *sizes, self._mount],
         ]
-        if limits.soft_bytes or limits.soft_files:
+        if grace and (limits.soft_bytes or limits.soft_files):
             times = ["--block-grace", str(grace), "--inode-grace", str(grace)]
             found.append(["lfs", "setquota", "-t", "-p", *times, self._mount])
         return found

@@ -6,11 +6,13 @@ import grp
 import pwd
 import shutil
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from hyperpod_kit.storage.usage.ledger import UsageLedger, UsageRow
-from hyperpod_kit.storage.usage.retained import Deletable
 from hyperpod_kit.system import mountinfo
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.usage.retained import Deletable
 
 
 @dataclass(frozen=True)

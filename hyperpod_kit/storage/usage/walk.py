@@ -19,7 +19,7 @@ from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.storage.usage.scan import WalkDirectory
 from hyperpod_kit.system import mountinfo
 
-LIMIT = 50_000
+LIMIT = 20_000
 """Entries after which a task gives back what it has not seen; a killed walk looks at so many again, per process."""
 FIRST_LIMIT = 2_000
 """The same while others have nothing to do."""

@@ -1,0 +1,239 @@
+"""storage request, of a user, and storage requests, of an admin."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Optional
+
+import click
+
+from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.storage.quota.request_box import WaitingRequest
+    from hyperpod_kit.storage.quota.requests import QuotaDecision
+
+SHOWN = 20
+"""Decisions of a table, the newest; --json has more."""
+_bytes = click.option("--bytes", "hard", metavar="SIZE", default="0B", help="What it shall be allowed to hold.")
+_files = click.option("--files", metavar="COUNT", default="0", help="Files that it shall be allowed to have. Lustre.")
+_place = click.argument("place", type=click.Path(resolve_path=True, file_okay=False))
+_dry = click.option("--dry-run", is_flag=True, help="Say what would be done.")
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, resolve_path=True))
+@_bytes
+@_files
+@click.option("--why", default="", metavar="TEXT", help="For the admin who decides.")
+@_dry
+@json_option
+def request(directory: str, hard: str, files: str, why: str, dry_run: bool, as_json: bool) -> int:
+    """Ask for another limit of DIRECTORY, which is yours or your group's.
+
+    The request is a file of yours beside the directories that have limits, so that it can be written when yours is
+    full. An admin sees and answers it: `hyperpod-kit storage requests list`, which shows the answer too. What you do
+    not say stays as it is. Remove the file to take the request back.
+
+    \b
+    Examples:
+      hyperpod-kit storage request /fsx/alice --bytes 20TiB --why "two more runs until March"
+    """
+    import time
+
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.storage.plan import facts
+    from hyperpod_kit.storage.quota import request_box, requests
+
+    sizes = int(facts.size(hard)), int(facts.count(files))
+    asked = requests.QuotaRequest(directory, *sizes, why, round(time.time(), 3))
+    try:
+        requests.parse(requests.encoded(asked))
+    except ValueError as err:
+        raise UsageError(f"this cannot be asked: {err}", hint="--bytes SIZE or --files COUNT, and few words") from err
+    with closing(request_box.RequestBox(request_box.above(directory))) as box:
+        requests.require_own(box.place, directory, os.geteuid())
+        one = None if dry_run else box.put(asked)
+        written = {"dry_run": dry_run, "id": one and one.id, "file": one and os.path.join(box.path, one.file)}
+        if as_json:
+            data({**vars(asked), **written})
+            return 0
+        out(f"would ask in {box.path}" if one is None else f"request {one.id}: {written['file']}")
+        out(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
+        out(f"the answer: hyperpod-kit storage requests list {box.place} --all")
+    return 0
+
+
+@click.group()
+def requests() -> None:
+    """Other limits that users ask for: list them, approve, deny."""
+
+
+@requests.command("open")
+@_place
+@_dry
+@json_option
+def open_box(place: str, dry_run: bool, as_json: bool) -> int:
+    """Let users ask for other limits of directories below PLACE.
+
+    Run as root. It makes a directory there (`.hyperpod-kit-requests`, mode 1777) that everybody can put a request in
+    and nobody can touch another's.
+
+    \b
+    Examples:
+      hyperpod-kit storage requests open /fsx
+    """
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.storage.quota import request_box
+
+    path = os.path.join(place, request_box.NAME) if dry_run else request_box.make(place)
+    if as_json:
+        data({"box": path, "dry_run": dry_run})
+    else:
+        out(f"{'would make' if dry_run else 'made'}: {path}")
+    return 0
+
+
+@requests.command("list")
+@_place
+@click.option("--all", "every", is_flag=True, help="What was answered, too.")
+@json_option
+def list_requests(place: str, every: bool, as_json: bool) -> int:
+    """What waits for an answer. A user sees his own requests, and every answer.
+
+    Exit code 1 when something lies there that is no request.
+
+    \b
+    Examples:
+      hyperpod-kit storage requests list /fsx
+      hyperpod-kit storage requests list /fsx --all --json
+    """
+    from hyperpod_kit.cli.output import data, say
+    from hyperpod_kit.storage.quota.request_box import RequestBox
+
+    with closing(RequestBox(place)) as box:
+        waiting, refused = box.waiting()
+        decided = box.decided() if every else []
+    rows = [_waiting(one, place) for one in waiting]
+    if as_json:
+        data({"waiting": rows, "decided": [one.to_json() for one in decided], "refused": refused})
+    else:
+        _table(rows, decided)
+    for line in refused:
+        say(f"not taken: {line}")
+    return 1 if refused else 0
+
+
+@requests.command("approve")
+@_place
+@click.argument("wanted", metavar="ID")
+@_bytes
+@_files
+@_dry
+@json_option
+def approve(place: str, wanted: str, hard: str, files: str, dry_run: bool, as_json: bool) -> int:
+    """Set the limit that request ID asks for, or the one that --bytes and --files say, and record it.
+
+    Run as root where the file system is mounted. It is done as by `storage quota set`, and limits that the request does
+    not name stay. Who asks must own the directory, or be in the group that it is shared in. An ID is of one text: what
+    its user changes after you have read it is another request.
+
+    \b
+    Examples:
+      hyperpod-kit storage requests approve /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --dry-run
+      hyperpod-kit storage requests approve /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --bytes 12TiB
+    """
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.plan import facts
+    from hyperpod_kit.storage.quota import answer
+    from hyperpod_kit.storage.quota.request_box import RequestBox
+
+    sizes = {"hard_bytes": int(facts.size(hard)), "hard_files": int(facts.count(files))}
+    with closing(RequestBox(place)) as box:
+        decision, commands = answer.approve(box, wanted, LocalRunner(), **sizes, dry_run=dry_run)
+    if as_json:
+        data({**decision.to_json(), "dry_run": dry_run, "commands": commands})
+        return 0
+    for argv in commands:
+        out(("would run: " if dry_run else "ran: ") + " ".join(argv))
+    out(f"{wanted}: {'would be ' if dry_run else ''}approved")
+    return 0
+
+
+@requests.command("deny")
+@_place
+@click.argument("wanted", metavar="ID")
+@click.option("--why", required=True, metavar="TEXT", help="For the user; it stays on record.")
+@_dry
+@json_option
+def deny(place: str, wanted: str, why: str, dry_run: bool, as_json: bool) -> int:
+    """Answer request ID with no, and record it.
+
+    \b
+    Examples:
+      hyperpod-kit storage requests deny /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --why "3 TiB of old checkpoints first"
+    """
+    from hyperpod_kit.cli.output import data, out
+    from hyperpod_kit.storage.quota import answer
+    from hyperpod_kit.storage.quota.request_box import RequestBox
+
+    with closing(RequestBox(place)) as box:
+        decision = answer.deny(box, wanted, why, dry_run=dry_run)
+    if as_json:
+        data({**decision.to_json(), "dry_run": dry_run})
+    else:
+        out(f"{wanted}: {'would be ' if dry_run else ''}denied")
+    return 0
+
+
+def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
+    """A row: what is asked beside what is, as far as it can be asked; `error`: why it would be refused."""
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.quota import backends, requests
+
+    error: Optional[str] = None
+    now = None
+    try:
+        requests.require_own(place, one.request.directory, one.uid)
+        now = backends.backend_of(one.request.directory, LocalRunner()).show(one.request.directory).to_json()
+    except (HyperpodKitError, OSError) as err:
+        error = str(err)
+    who = requests.name_of(one.uid)
+    return {"id": one.id, "uid": one.uid, "user": who, **vars(one.request), "now": now, "error": error}
+
+
+def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
+    from rich.table import Table
+
+    from hyperpod_kit.cli.output import cell, console
+    from hyperpod_kit.cli.storage_usage_show import size
+    from hyperpod_kit.storage.quota.requests import name_of
+
+    def limits(amounts: tuple[int, int]) -> str:
+        hard, files = amounts
+        words = [size(hard)] if hard else []
+        return ", ".join([*words, *([f"{files:,} files"] if files else [])]) or "no limit"
+
+    grid = Table()
+    for column in ("id", "who", "directory", "holds", "may hold", "asks for", "why", "answer"):
+        grid.add_column(column, overflow="fold" if column == "id" else "ellipsis")
+    for row in waiting:
+        now, asks = row["now"], limits((row["bytes"], row["files"]))
+        held = ("?", "?") if now is None else (size(now["bytes"]), limits(_hard(now["limits"])))
+        answer = f"waits; {row['error']}" if row["error"] else "waits"
+        grid.add_row(*map(cell, (row["id"], row["user"], row["directory"], *held, asks, row["why"], answer)))
+    for one in decided[:SHOWN]:
+        asked = one.request
+        answer = f"approved by {one.by}" if one.approved else f"denied by {one.by}: {one.why}"
+        now = limits((one.bytes, one.files)) if one.approved else ""
+        asks = limits((asked["bytes"], asked["files"]))
+        words = (one.id, name_of(one.uid), asked["directory"], "", now, asks, asked["why"], answer)
+        grid.add_row(*map(cell, words))
+    console().print(grid)
+
+
+def _hard(found: dict[str, int]) -> tuple[int, int]:
+    return found["hard_bytes"], found["hard_files"]

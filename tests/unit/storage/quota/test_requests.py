@@ -1,0 +1,260 @@
+"""Users ask for other limits: real uids, a real box, btrfs where a limit is set, and what hostile users leave there."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Callable, Iterator
+
+import pytest
+
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.storage.quota import answer, request_box
+from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
+from hyperpod_kit.storage.quota.request_box import MOST_OF_ONE, RequestBox
+from hyperpod_kit.storage.quota.requests import LARGEST, QuotaRequest, encoded, granted, parse
+from tests.unit.storage.quota.conftest import subvolume
+from tests.unit.storage.quota.test_enforced import ALICE, BOB, MIB, as_user, fill
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes two users")
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory of root's that every user can come to, with a box and a directory of alice's."""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="hpk-box-") as made:
+        os.chmod(made, 0o755)
+        request_box.make(made)
+        own = Path(made) / "alice"
+        own.mkdir(0o700)
+        os.chown(own, ALICE, ALICE)
+        yield Path(made)
+
+
+def asked(directory: Path, **other: Any) -> QuotaRequest:
+    return QuotaRequest(
+        **{"directory": str(directory), "bytes": 32 * MIB, "files": 0, "why": "more", "at": 1.0, **other}
+    )
+
+
+def put(box: Path, uid: int, name: str, data: bytes) -> None:
+    path = box / request_box.NAME / name
+    path.write_bytes(data)
+    os.chown(path, uid, uid)
+
+
+def listed(place: Path, capsys: Capture, *more: str) -> dict[str, Any]:
+    run(["storage", "requests", "list", str(place), "--json", *more])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def waiting(place: Path) -> tuple[list[request_box.WaitingRequest], list[str]]:
+    box = RequestBox(str(place))
+    try:
+        return box.waiting()
+    finally:
+        box.close()
+
+
+def test_who_has_met_his_limit_asks_for_more_and_gets_it(btrfs: Path, capsys: Capture) -> None:
+    own = subvolume(btrfs, "alice", ALICE)
+    assert run(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
+    for _ in range(2):
+        assert run(["storage", "requests", "open", str(btrfs)]) == 0
+    words = ["storage", "request", str(own), "--bytes", "32MiB", "--why", "a larger model"]
+
+    def asking() -> None:
+        with pytest.raises(OSError):
+            fill(own / "much", 16 * MIB)
+        assert run([*words, "--dry-run"]) == 0 and not waiting(btrfs)[0]
+        assert run(words) == 0
+        # Not by himself: the setter is root's, and so is what is recorded.
+        assert run(["storage", "requests", "approve", str(btrfs), waiting(btrfs)[0][0].id]) != 0
+
+    as_user(ALICE, asking)
+    as_user(BOB, lambda: _refused(words))
+    capsys.readouterr()
+    (one,) = listed(btrfs, capsys)["waiting"]
+    assert (one["uid"], one["bytes"], one["why"], one["error"]) == (ALICE, 32 * MIB, "a larger model", None)
+    assert one["now"]["limits"]["hard_bytes"] == 8 * MIB
+    approve = ["storage", "requests", "approve", str(btrfs), one["id"]]
+    assert run([*approve, "--dry-run"]) == 0
+    assert "would run: btrfs qgroup limit 33554432" in capsys.readouterr().out
+    assert len(listed(btrfs, capsys)["waiting"]) == 1
+    assert run(approve) == 0
+    capsys.readouterr()
+    found = listed(btrfs, capsys, "--all")
+    assert not found["waiting"] and [row["state"] for row in found["decided"]] == ["approved"]
+    assert found["decided"][0]["bytes"] == 32 * MIB and found["decided"][0]["request"]["why"] == "a larger model"
+    as_user(ALICE, lambda: fill(own / "much", 16 * MIB))
+    assert run(approve) == 1 and "was answered" in capsys.readouterr().err
+    assert not [name for name in os.listdir(btrfs / request_box.NAME) if name.endswith(".json")]
+
+
+def _refused(words: list[str]) -> None:
+    assert run(words) == 1
+
+
+def test_a_request_is_denied_and_its_user_reads_why(place: Path, capsys: Capture) -> None:
+    put(place, ALICE, "a.json", encoded(asked(place / "alice")))
+    (one,), _ = waiting(place)
+    deny = ["storage", "requests", "deny", str(place), one.id, "--why", "old checkpoints first"]
+    assert run([*deny, "--dry-run"]) == 0 and waiting(place)[0]
+    assert run(deny) == 0 and not waiting(place)[0]
+
+    def reading() -> None:
+        box = RequestBox(str(place))
+        (said,) = box.decided()
+        assert (said.approved, said.why, said.uid) == (False, "old checkpoints first", ALICE)
+        with pytest.raises(PermissionError):
+            os.unlink(f"{box.path}/decided/{said.id}.json")
+        with pytest.raises(PermissionError):
+            os.rename(f"{box.path}/decided", f"{box.path}/mine")
+
+    as_user(ALICE, reading)
+    # The same words again are the same request, which has its answer.
+    put(place, ALICE, "b.json", encoded(asked(place / "alice")))
+    assert waiting(place) == ([], [])
+    capsys.readouterr()
+    assert run(["storage", "requests", "list", str(place), "--all"]) == 0
+    assert "denied" in capsys.readouterr().out
+
+
+def test_what_is_no_request_is_named_and_harms_nobody(place: Path) -> None:
+    box, good = place / request_box.NAME, encoded(asked(place / "alice"))
+    put(place, BOB, "garbled.json", b"\xff{")
+    put(place, BOB, "deep.json", b"[" * LARGEST)
+    put(place, BOB, "huge.json", good + b" " * (50 << 20))
+    put(place, BOB, "control\x1b[2J.json", encoded(asked(place, why="\x1b]0;root\x07")))
+    os.symlink("/etc/shadow", box / "link.json")
+    os.mkfifo(box / "fifo.json")
+    os.mkdir(box / "directory.json")
+    put(place, ALICE, "good.json", good)
+    put(place, ALICE, "two.json", encoded(asked(place / "alice", why="two names")))
+    os.link(box / "two.json", box / "two-again.json")
+    found, refused = waiting(place)
+    assert [(one.uid, one.file) for one in found] == [(ALICE, "good.json")]
+    assert len(refused) == 9 and (box / "huge.json").stat().st_size > 50 << 20
+
+
+def test_one_user_cannot_hide_the_requests_of_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(3 * MOST_OF_ONE):
+        put(place, BOB, f"0{number:02}.json", encoded(asked(place / "alice", bytes=number + 1)))
+    put(place, ALICE, "z.json", encoded(asked(place / "alice")))
+    found, refused = waiting(place)
+    assert sum(one.uid == BOB for one in found) == MOST_OF_ONE and sum(one.uid == ALICE for one in found) == 1
+    assert refused == [f"{3 * MOST_OF_ONE} files of uid {BOB}: {MOST_OF_ONE} were read"]
+    monkeypatch.setattr(request_box, "MOST_NAMES", 5)
+    assert any("more than 5 names" in line for line in waiting(place)[1])
+
+    def more() -> None:
+        with pytest.raises(QuotaError, match="wait already"):
+            RequestBox(str(place)).put(asked(place / "alice"))
+
+    monkeypatch.undo()
+    as_user(BOB, more)
+    for name in os.listdir(place / request_box.NAME):
+        if name.endswith(".json"):
+            os.rename(place / request_box.NAME / name, place / request_box.NAME / f"{name}.partial")
+    monkeypatch.setattr(request_box, "MOST_NAMES", 5)
+    assert waiting(place) == ([], ["more than 5 names: the rest was not read"])
+
+
+def test_a_text_that_is_changed_after_it_was_read_is_another_request(place: Path) -> None:
+    put(place, ALICE, "a.json", encoded(asked(place / "alice")))
+    (one,), _ = waiting(place)
+    put(place, ALICE, "a.json", encoded(asked(place / "alice", bytes=1 << 50)))
+    assert run(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
+    # Nor does the same text of another.
+    put(place, BOB, "a.json", encoded(asked(place / "alice")))
+    assert run(["storage", "requests", "deny", str(place), one.id, "--why", "no"]) == 1
+
+
+@pytest.mark.parametrize("what", ["another's", "link", "outside", "below a user's", "gone"])
+def test_nobody_asks_for_what_is_not_his(place: Path, what: str, capsys: Capture) -> None:
+    bobs = place / "bob"
+    bobs.mkdir()
+    os.chown(bobs, BOB, BOB)
+    inner = place / "alice" / "deep" / "own"
+    inner.mkdir(parents=True)
+    os.chown(inner, ALICE, ALICE)
+    os.symlink(bobs, place / "alices-link")
+    os.lchown(place / "alices-link", ALICE, ALICE)
+    directory = {
+        "another's": bobs,
+        "link": place / "alices-link",
+        "outside": Path("/etc"),
+        "below a user's": inner,
+        "gone": place / "gone",
+    }[what]
+    put(place, ALICE, "a.json", encoded(asked(directory)))
+    (row,) = listed(place, capsys)["waiting"]
+    assert row["error"] and row["now"] is None
+    assert run(["storage", "requests", "approve", str(place), row["id"], "--dry-run"]) != 0
+    assert waiting(place)[0], "nothing was decided"
+
+
+def test_a_member_asks_for_the_directory_of_his_group(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = place / "vision"
+    shared.mkdir()
+    os.chown(shared, 0, 39001)
+    os.chmod(shared, 0o2770)
+    require: Callable[..., None] = answer.require_own
+    with pytest.raises(QuotaError, match="belongs to"):
+        require(str(place), str(shared), ALICE)
+    monkeypatch.setattr("hyperpod_kit.storage.quota.requests.groups_of", lambda uid: frozenset({39001}))
+    require(str(place), str(shared), ALICE)
+    os.chmod(shared, 0o2750)
+    with pytest.raises(QuotaError, match="belongs to"):
+        require(str(place), str(shared), ALICE)
+
+
+def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys: Capture) -> None:
+    theirs = place / "alice" / request_box.NAME
+    theirs.mkdir(0o1777)
+    os.chown(theirs, ALICE, ALICE)
+    assert request_box.above(str(place / "alice" / "x")) == str(place)
+    with pytest.raises(QuotaError, match="expected root's"):
+        RequestBox(str(place / "alice"))
+    with pytest.raises(QuotaError, match="is there already"):
+        request_box.make(str(place / "alice"))
+    with pytest.raises(QuotaError, match="where requests would lie"):
+        RequestBox(str(tmp_path))
+    assert run(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
+    assert "requests open" in capsys.readouterr().err
+    assert run(["storage", "request", str(place / "alice")]) == 2
+
+
+def test_one_admin_at_a_time(place: Path) -> None:
+    put(place, ALICE, "a.json", encoded(asked(place / "alice")))
+    (one,), _ = waiting(place)
+    box = RequestBox(str(place))
+    with box.deciding(), pytest.raises(QuotaError, match="another admin"):
+        answer.deny(RequestBox(str(place)), one.id, "no")
+    answer.deny(box, one.id, "no")
+    box.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bytes": -1}, {"bytes": True}, {"bytes": "1"}, {"bytes": 1 << 62}, {"bytes": 0}, {"files": 1.5},
+        {"at": float("nan")}, {"at": None}, {"directory": "x"}, {"directory": "/a/../etc"}, {"directory": "/a\n"},
+        {"directory": "/" + "a" * 2000}, {"why": "w" * 501}, {"why": "\x1b[2J"}, {"more": 1}, {"format": "other"},
+    ],
+)  # fmt: skip
+def test_values_out_of_bounds_are_no_request(change: dict[str, Any]) -> None:
+    body = json.loads(encoded(asked(Path("/fsx/alice"))))
+    assert parse(json.dumps(body).encode()) == asked(Path("/fsx/alice"))
+    with pytest.raises(ValueError):
+        parse(json.dumps({**body, **change}).encode())
+
+
+def test_limits_that_were_not_asked_for_stay() -> None:
+    now = QuotaLimits(1, 2, 3, 4)
+    assert granted(now, 9, 0) == QuotaLimits(1, 9, 3, 4)
+    assert granted(now, 0, 9) == QuotaLimits(1, 2, 3, 9)

@@ -24,7 +24,7 @@ _dry = click.option("--dry-run", is_flag=True, help="Say what would be done.")
 
 
 @click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, resolve_path=True))
+@click.argument("directory", type=click.Path(resolve_path=True))
 @_bytes
 @_files
 @click.option("--why", default="", metavar="TEXT", help="For the admin who decides.")

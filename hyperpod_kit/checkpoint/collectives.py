@@ -62,6 +62,11 @@ class Ranks:
         self.world: int = 1 if self.alone else dist.get_world_size(self._group)
         self.holders = Holders(self.rank)
 
+    def beside(self) -> dist.ProcessGroup:
+        """The same ranks in a group of their own, for what runs beside everything else. Several ranks; all call it."""
+        group: dist.ProcessGroup = dist.new_group(ranks=dist.get_process_group_ranks(self._group), backend="gloo")
+        return group
+
     def meet(self, value: Any) -> list[Any]:
         """As `gather`, in the form that ranks of every release understand: the first thing that they say to each other.
 

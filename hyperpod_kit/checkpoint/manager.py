@@ -26,6 +26,7 @@ from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.warned import AGAIN, Warned
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.progress import Teller
 
@@ -49,7 +50,10 @@ class Manager:
     believed. `algorithm` is the digest of the shards, see `repository.digest`. `max_lost`: after so many saves in a row
     that failed or were dropped, the next `save` or `step` raises; None: it never does (the warnings stay). Saves that
     were skipped since earlier ones are on their way do not count for it. `partners`: each capture is copied to another
-    node's memory, from which the ranks of a lost node go on.
+    node's memory, from which the ranks of a lost node go on. `save_on_signal`: SIGUSR1 or SIGTERM to any rank makes
+    `step` save on all of them, wait until that is durable and end the process with 75, with which `hyperpod-kit job
+    run` starts the job again; made in the main thread then, and what heard these signals before hears them after
+    `close`. Without it they do what they did.
 
     `with Manager(root) as manager:` closes at the end of the block and raises when the newest save is not durable; when
     the block raises, nothing is waited for: the agent goes on alone, as after the death of the process.
@@ -73,12 +77,14 @@ class Manager:
         algorithm: str | None = None,
         max_lost: int | None = 10,
         partners: bool = False,
+        save_on_signal: bool = False,
     ) -> None:
         slots = (_SLOTS if storage_every is None else _SLOTS + 1) if slots is None else slots
         if slots < _SLOTS:
             raise ValueError(f"slots must be at least {_SLOTS}: the newest sealed copy is never written over")
         self._ranks = Ranks(process_group)
-        self._cadences = save_schedule.Cadences(every, storage_every, self._ranks)
+        warned = Warned(self._ranks, wanted=save_on_signal)
+        self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
         self._saves = Saves(os.fspath(root), max_lost)
         self._pid = os.getpid()
         self._closed: bool | None = None
@@ -111,6 +117,7 @@ class Manager:
         except BaseException:
             self._agent.let_go()
             raise
+        warned.listen()
         opened.enter(self)
         if self._numbering.unclaimed:
             warnings.warn(
@@ -198,11 +205,16 @@ class Manager:
 
         When saves cannot reach storage it is time at once, and raises as `save` does: a step is not trained unprotected
         until the schedule says so. `hyperpod-kit job status` knows from it how far a rank came.
+        Raises SystemExit(75) after a signal, see `save_on_signal`.
         """
         self._mine()
         step = arguments.step_of(step)
         self._progress.reached(step)
         self._saves.speak(2)
+        if self._cadences.warned.came():
+            self._save(step, state, "wait", arguments.metrics_of(metrics), "storage")
+            self.close()
+            raise SystemExit(AGAIN)
         tier = self._cadences.due(step)
         if tier is None and self._saves.trouble is None:
             return None
@@ -211,12 +223,19 @@ class Manager:
     def reached(self, step: int) -> bool:
         """For loops that decide themselves when to save, after each step: `hyperpod-kit job status` and its watch for
         jobs that do not move know from it how far this rank came. False when saves cannot reach storage: save at once,
-        which raises, with the state in memory.
+        which raises, with the state in memory. After it `ending` says whether to save and end.
         """
         self._mine()
         self._progress.reached(arguments.step_of(step))
+        self._cadences.warned.came()
         self._saves.speak(2)
         return self._saves.trouble is None
+
+    @property
+    def ending(self) -> bool:
+        """With `save_on_signal`: whether a signal had come to any rank by the last `reached`. The same on all ranks:
+        save with on_busy="wait", close, and end with exit code 75."""
+        return self._cadences.warned.found
 
     def save(
         self,
@@ -316,6 +335,7 @@ class Manager:
         if self._closed is not None and os.getpid() == self._pid:
             return self._closed
         self._mine()
+        self._cadences.warned.let_go()
         self._staging.close()
         self._agent.send(Close())
         begin = time.monotonic()
@@ -354,6 +374,7 @@ class Manager:
             return
         # Other ranks may be far behind or gone: nothing is waited for, and memory is left for the next start.
         self.rest()
+        self._cadences.warned.let_go()
         self._closed = False
         self._staging.let_go()
         self._agent.let_go()

@@ -7,6 +7,7 @@ import time
 from typing import Literal, Union
 
 from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.warned import Warned
 
 Tier = Literal["memory", "storage"]
 TIERS = ("memory", "storage")
@@ -18,8 +19,11 @@ Interval = Union[int, datetime.timedelta]
 class Cadences:
     """Saves at `every`; with `storage_every` those go to storage that are due by it, and the others stay in memory."""
 
-    def __init__(self, every: Interval | None, storage_every: Interval | None, ranks: Ranks) -> None:
-        """Raises ValueError unless both are positive, and `storage_every` is the longer one."""
+    def __init__(
+        self, every: Interval | None, storage_every: Interval | None, ranks: Ranks, warned: Warned | None = None
+    ) -> None:
+        """`warned`: what makes a step the last one. Raises ValueError unless both are positive, and `storage_every` is the longer one."""
+        self.warned = warned or Warned(ranks, wanted=False)
         self._every = SaveSchedule(every, ranks)
         self._storage = SaveSchedule(storage_every, ranks, "storage_every") if storage_every is not None else None
         if storage_every is not None and every is None:

@@ -31,6 +31,7 @@ from hyperpod_kit.checkpoint.repository import policy, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.results import Restored
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.warned import AGAIN
 from hyperpod_kit.errors import CheckpointError
 
 _STATE = "trainer_state.json"
@@ -43,7 +44,9 @@ class CheckpointedTraining:
     `hyperpod-kit job run`, else `checkpoints` in `output_dir`. `checkpoint_options` are those of Manager. When to save
     is the Trainer's business (`save_strategy`, `save_steps`), how many to keep `save_total_limit` (default: all) and
     `metric_for_best_model`. A save whose step is the best or the last waits for room, all others are skipped when
-    earlier ones are still on their way to storage. Under PEFT what is frozen is left out of the checkpoints.
+    earlier ones are still on their way to storage. Under PEFT what is frozen is left out of the checkpoints. With
+    `checkpoint_options={"save_on_signal": True}` `train` ends with SystemExit(75) after SIGUSR1 or SIGTERM, the step
+    saved.
     Raises ValueError for `save_only_model` and for a `hub_strategy` that pushes checkpoints.
     """
 
@@ -175,7 +178,8 @@ class CheckpointedTraining:
         best = state.best_global_step is not None and state.best_global_step == state.global_step
         if state.best_global_step:
             state.best_model_checkpoint = self._root
-        last = its.control.should_training_stop or state.global_step >= state.max_steps
+        ending = run.manager.ending
+        last = ending or its.control.should_training_stop or state.global_step >= state.max_steps
         if its.is_world_process_zero():
             run.state.extra[LAYOUT] = self._words()
         run.newest = run.manager.save(
@@ -184,6 +188,8 @@ class CheckpointedTraining:
             on_busy="wait" if best or last else "skip",
             metrics=_metrics(state),
         )
+        if ending:  # out of `train`, which waits for the save
+            raise SystemExit(AGAIN)
 
     def _words(self) -> dict[str, Any]:
         """What the Trainer and `from_pretrained` read of a checkpoint beside tensors."""
@@ -261,8 +267,10 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no type
             self._training._restore()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """See TrainerCallback. When saves come to nothing, the step is saved, which raises."""
-        if not self._training._running.manager.reached(state.global_step):
+        """See TrainerCallback. When saves come to nothing, the step is saved, which raises; after a signal it is
+        saved, which ends the process."""
+        manager = self._training._running.manager
+        if not manager.reached(state.global_step) or manager.ending:
             control.should_save = True
 
 

@@ -26,6 +26,7 @@ from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Restored
 from hyperpod_kit.checkpoint.staging import OnBusy
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.warned import AGAIN
 
 _TENSORS = ("state_dict", "optimizer_states")
 """Of a checkpoint of Lightning's, what is in the State itself."""
@@ -40,7 +41,8 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
     default the root of `hyperpod-kit job run`, else `checkpoints` in the Trainer's `default_root_dir`. `metrics` names
     what of the Trainer's `callback_metrics` is kept with each checkpoint, for `keep=Best(...)`.
     `fit` returns when the newest save is durable, and raises CheckpointError when it came to nothing. Where there is a
-    checkpoint, `ckpt_path` is not looked at.
+    checkpoint, `ckpt_path` is not looked at. With `save_on_signal=True` `fit` ends with SystemExit(75) after SIGUSR1 or
+    SIGTERM, the step saved.
     """
 
     def __init__(
@@ -105,8 +107,11 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         if self._manager is None or trainer.global_step == self._step:
             return
         self._step = trainer.global_step
-        if not self._manager.reached(self._step) or self._step % self._every == 0:
-            self._save(trainer, last=self._step == trainer.max_steps)
+        due = not self._manager.reached(self._step) or self._step % self._every == 0
+        if due or self._manager.ending:
+            self._save(trainer, last=self._manager.ending or self._step == trainer.max_steps)
+        if self._manager.ending:  # out of `fit`: `on_exception` waits for the save
+            raise SystemExit(AGAIN)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: the last step is saved, and waits for room."""

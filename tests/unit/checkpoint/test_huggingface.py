@@ -4,7 +4,9 @@ Two ranks under SIGKILL are in tests/unit/job/test_huggingface.py."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 
 import pytest
 
@@ -131,6 +133,23 @@ def test_it_ends_as_an_undisturbed_trainer_of_transformers(folder, calm):
     assert get_last_checkpoint(folder / "checkpoints").endswith(
         catalog.attempts(str(folder / "checkpoints"))[0].attempt
     )
+
+
+def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder, calm):
+    class Told(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 6:
+                os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.getsignal(signal.SIGUSR1)
+    told = trainer(folder, callbacks=[Told()], own={"checkpoint_options": {"save_on_signal": True}})
+    with pytest.raises(SystemExit) as ended:
+        told.train()
+    assert ended.value.code == 75 and signal.getsignal(signal.SIGUSR1) == before
+    assert steps(folder / "checkpoints") == [7, 4]
+    last = trainer(folder)
+    assert last.train().global_step == 24
+    assert same(weights(last.model), weights(calm.model)) and trace(last) == trace(calm)
 
 
 @pytest.mark.parametrize("damaged", ["shard-*", pytest.param("extra.json", marks=pytest.mark.slow)])

@@ -4,6 +4,8 @@ Two ranks under SIGKILL are in tests/unit/job/test_frameworks.py."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,30 @@ def test_it_goes_on_bit_for_bit_in_an_epoch_and_between_two(folder: Path, calm: 
     assert min(last.losses) == at + 1 and same(last, calm)
     assert all(calm.losses[step] == loss for step, loss in last.losses.items())
     assert sorted(steps(folder)) == list(range(1, STEPS + 1))
+
+
+class Told(Fails):
+    """A program that is told to save and end."""
+
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+
+def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder: Path, calm: Any) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            fit(folder, CheckpointedFit(every=100, save_on_signal=True), Told(EPOCH + 1))
+        assert ended.value.code == 75 and not heard
+        os.kill(os.getpid(), signal.SIGUSR1)  # Lightning has put back what it found, which was ours
+        assert heard == [signal.SIGUSR1]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert steps(folder) == [EPOCH + 2]
+    last = fit(folder, CheckpointedFit(every=100, keep=None), Fails())
+    assert min(last.losses) == EPOCH + 3 and same(last, calm)
 
 
 def test_the_last_step_is_saved_where_no_number_of_steps_says_which_it_is(folder: Path) -> None:

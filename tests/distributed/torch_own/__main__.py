@@ -1,0 +1,126 @@
+"""`python -m tests.distributed.torch_own SOURCES`: torch's tests of checkpoints, with its storage and with ours.
+
+SOURCES is a folder with torch's sources, of which `test/distributed/checkpoint` is read. It needs what those tests
+import (`pip install expecttest parameterized`). Ends with 1 where a test that passes with torch's storage fails with
+ours and is not named in `exceptions.py`, or is named there and passes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+from tests.distributed.torch_own import cpu
+from tests.distributed.torch_own.exceptions import EXCEPTIONS
+
+TESTS = "test/distributed/checkpoint"
+REACHES_STORAGE = ("FileSystemWriter", "FsspecWriter", "checkpoint_id=")
+MODES = ("theirs", "ours")
+
+Outcomes = dict[str, str]
+"""Test -> passed, failed or skipped."""
+
+
+def main(words: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.distributed.torch_own", description=__doc__)
+    parser.add_argument("sources", type=Path)
+    parser.add_argument("--only", default="", help="part of the path of the files to run")
+    parser.add_argument("--json", type=Path, help="where to write what each test did")
+    parser.add_argument("--output", type=Path, help="a folder for what pytest said of each file")
+    parser.add_argument("--timeout", type=int, default=180, help="seconds for one test")
+    given = parser.parse_args(words)
+    files = sorted((given.sources / TESTS).rglob("test_*.py"))
+    if not files:
+        parser.error(f"no tests in {given.sources / TESTS}")
+    found: dict[str, dict[str, Outcomes]] = {}
+    for path in files:
+        name = str(path.relative_to(given.sources / TESTS))
+        if given.only in name and any(word in path.read_text() for word in REACHES_STORAGE):
+            found[name] = {mode: _run(path, mode, given.timeout, given.output) for mode in MODES}
+            print(_row(name, found[name]), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps(found, indent=1) + "\n")
+    wrong = [line for name, modes in found.items() for line in _wrong(name, modes)]
+    print(
+        "\n".join(wrong) or "each test that passes with torch's storage passes with ours, or is named with its reason"
+    )
+    return 1 if wrong else 0
+
+
+def _run(path: Path, mode: str, timeout: int, kept: Path | None) -> Outcomes:
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder, path.name)
+        made.write_text(cpu.for_cpu(path.read_text(), mode))
+        report = Path(folder, "report.xml")
+        repository = str(Path(__file__).parents[3])
+        env = {
+            **os.environ,
+            "TMPDIR": folder,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": os.pathsep.join([repository, os.environ.get("PYTHONPATH", "")]),
+            "DISTRIBUTED_TESTS_DEFAULT_TIMEOUT": str(timeout),
+        }
+        pytest = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-rs",
+            "-c",
+            os.devnull,
+            "--rootdir",
+            folder,
+            "-p",
+            "no:cacheprovider",
+        ]
+        with open(Path(folder, "output"), "w+") as output:
+            subprocess.run(
+                [*pytest, "-p", "no:cacheprovider", f"--timeout={timeout + 30}", f"--junitxml={report}", str(made)],
+                env=env,
+                cwd=folder,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+            output.seek(0)
+            if not report.exists():
+                raise SystemExit(f"{path.name}, {mode}: pytest made no report\n{output.read()[-4000:]}")
+            if kept:
+                Path(kept, f"{path.stem}.{mode}.log").write_text(output.read())
+        return {
+            f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}": _outcome(case)
+            for case in xml.parse(report).iter("testcase")
+        }
+
+
+def _outcome(case: xml.Element) -> str:
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    return "skipped" if case.find("skipped") is not None else "passed"
+
+
+def _row(name: str, modes: dict[str, Outcomes]) -> str:
+    counts = [sum(what == "passed" for what in modes[mode].values()) for mode in MODES]
+    named = sum((name, test) in EXCEPTIONS for test in modes["theirs"])
+    return f"| {name} | {len(modes['theirs'])} | {counts[0]} | {counts[1]} | {named or ''} |"
+
+
+def _wrong(name: str, modes: dict[str, Outcomes]) -> list[str]:
+    wrong = []
+    for test, outcome in modes["theirs"].items():
+        ours = modes["ours"].get(test, "not run")
+        named = (name, test) in EXCEPTIONS
+        if outcome == "passed" and ours != "passed" and not named:
+            wrong.append(f"{name} {test}: {ours} with ours")
+        elif named and ours == "passed":
+            wrong.append(f"{name} {test}: passes, and is named as an exception")
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

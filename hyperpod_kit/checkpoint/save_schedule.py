@@ -22,7 +22,9 @@ class Cadences:
     def __init__(
         self, every: Interval | None, storage_every: Interval | None, ranks: Ranks, warned: Warned | None = None
     ) -> None:
-        """`warned`: what makes a step the last one. Raises ValueError unless both are positive, and `storage_every` is the longer one."""
+        """`warned`: what makes a step the last one.
+
+        Raises ValueError unless both are positive, and `storage_every` is the longer one."""
         self.warned = warned or Warned(ranks, wanted=False)
         self._every = SaveSchedule(every, ranks)
         self._storage = SaveSchedule(storage_every, ranks, "storage_every") if storage_every is not None else None

@@ -69,7 +69,7 @@ class Warned:
                 signal.signal(number, before)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        # A forked child (of a loader, for example) is asked by nobody, and a framework that puts back the handlers it has
+        # A forked child (of a loader, for example) is asked by nobody, and a framework that puts back the handlers it
         # found may put back this one: both do what they would without us.
         if self._over or os.getpid() != self._pid:
             signal.signal(number, self._before[signal.Signals(number)])

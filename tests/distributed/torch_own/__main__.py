@@ -41,7 +41,7 @@ def main(words: list[str] | None = None) -> int:
     found: dict[str, dict[str, Outcomes]] = {}
     for path in files:
         name = str(path.relative_to(given.sources / TESTS))
-        if given.only in name and any(word in path.read_text() for word in REACHES_STORAGE):
+        if given.only in f"/{name}" and any(word in path.read_text() for word in REACHES_STORAGE):
             found[name] = {mode: _run(path, mode, given.timeout, given.output) for mode in MODES}
             print(_row(name, found[name]), flush=True)
     if given.json:

@@ -17,7 +17,7 @@ PERCENT = click.FloatRange(0, 100)
 
 @click.command()
 @click.argument("roots", nargs=-1, required=True, metavar="ROOT…")
-@click.option("--to", metavar="DIRECTORY", help="Move there, each run into a root of its own.")
+@click.option("--to", metavar="DIRECTORY|s3://…", help="Move there, each run into a root of its own.")
 @click.option("--delete", is_flag=True, help="Delete instead.")
 @click.option("--above", type=PERCENT, metavar="PERCENT", help="Only when the file system is fuller than that.")
 @click.option("--until", type=PERCENT, metavar="PERCENT", help="And then only until that; default: 10 below --above.")
@@ -48,7 +48,7 @@ def tier(
     \b
     Examples:
       hyperpod-kit storage tier /fsx/runs/* --to /archive --above 80 --until 70 --dry-run
-      hyperpod-kit storage tier /fsx/runs/* --to /archive --older-than 30d --keep 1
+      hyperpod-kit storage tier /fsx/runs/* --to s3://my-bucket/archive --older-than 30d --keep 1
       hyperpod-kit storage tier /fsx/scratch/run --delete --above 90
     """
     import time
@@ -60,7 +60,7 @@ def tier(
     from hyperpod_kit.storage.tier.rules import TierRule
 
     if bool(to) == delete:
-        raise UsageError("where to?", hint="--to DIRECTORY, or --delete")
+        raise UsageError("where to?", hint="--to DIRECTORY, --to s3://BUCKET/PREFIX, or --delete")
     shares = [None if one is None else one / 100 for one in (above, until)]
     rule = TierRule(shares[0], shares[1], facts.seconds(older_than) if older_than else None, keep)
     planned = run.plan(roots, rule, time.time())

@@ -88,9 +88,14 @@ def apply(planned: TierPlan, rule: TierRule, to: str | None, told: Callable[[Tie
 
 
 def target_of(one: TierRoot, to: str) -> Store:
-    """The root below `to` of a run: its name and the beginning of its id, so that no two runs meet. Raises
-    UsageError."""
-    place = Path(os.path.realpath(to)) / f"{os.path.basename(one.store.url)}-{one.whose.run_id[:8]}"
+    """The root below `to`, a directory or `s3://bucket/prefix`, of a run: its name and the beginning of its id, so that
+    no two runs meet. Raises UsageError, CheckpointError."""
+    name = f"{os.path.basename(one.store.url)}-{one.whose.run_id[:8]}"
+    if to.startswith("s3:"):
+        if not to.startswith("s3://") or not to[len("s3://") :].partition("/")[0]:
+            raise UsageError(f"--to {to}: expected s3://BUCKET/PREFIX")
+        return open_store(f"{to.rstrip('/')}/{name}")
+    place = Path(os.path.realpath(to)) / name
     if os.path.commonpath((place, one.store.url)) in (str(place), one.store.url):
         raise UsageError(f"--to {to}: {place} lies in {one.store.url}, or the other way round")
     place.mkdir(parents=True, exist_ok=True)

@@ -92,15 +92,15 @@ def connect(
 
 
 def _session(request: dict[str, Any], region: Optional[str]) -> Program:
-    """Begin a session and say what takes it up. Raises UsageError, AwsError, Unreachable."""
+    """Begin a session and say what takes it up. Raises AwsError, Unreachable."""
     from hyperpod_kit.aws.ssm import Ssm
     from hyperpod_kit.cluster.session import PLUGIN, plugin_start
-    from hyperpod_kit.errors import UsageError
+    from hyperpod_kit.errors import Unreachable
     from hyperpod_kit.run import LocalRunner
 
     # Before the call: a session that nobody takes up stays open on the node.
     if shutil.which(PLUGIN) is None:
-        raise UsageError(
+        raise Unreachable(
             f"{PLUGIN} is not on PATH",
             hint="install it (docs.aws.amazon.com/systems-manager, Session Manager plugin), or use --ssh where the "
             "node's address can be reached",
@@ -113,7 +113,7 @@ def _session(request: dict[str, Any], region: Optional[str]) -> Program:
 
 def _enter(start: Program, node: ClusterNode, dry_run: bool, as_json: bool) -> None:
     """Become that program: Ctrl-C and the window's size are its own then."""
-    from hyperpod_kit.errors import UsageError
+    from hyperpod_kit.errors import Unreachable
 
     if dry_run:
         if as_json:
@@ -126,4 +126,4 @@ def _enter(start: Program, node: ClusterNode, dry_run: bool, as_json: bool) -> N
     try:
         os.execvpe(start.argv[0], start.argv, {**os.environ, **start.environment})
     except OSError as err:
-        raise UsageError(f"{start.argv[0]} cannot be started: {err.strerror}") from err
+        raise Unreachable(f"{start.argv[0]} cannot be started: {err.strerror}") from err

@@ -68,11 +68,12 @@ def init(
     scripts: Optional[Path],
     force: bool,
     **flags: Any,
-) -> None:
+) -> int:
     """Write a configuration to start from.
 
     On a terminal it asks for what the flags leave open, and explains each question; anywhere else the flags have to
     say it all. With --from-example no other flag is needed. The file is never overwritten without --force.
+    Exit code 1 when the file that was written has errors.
 
     \b
     Examples:
@@ -117,7 +118,7 @@ def init(
             for note in starter.keep(values, earlier):
                 say(f"not carried over: {note}")
     starter.write(config, values, force=force)
-    _report(config)
+    return _report(config)
 
 
 def _region_is_a_habit() -> bool:
@@ -185,8 +186,8 @@ def _value(question: Question, given: Any) -> Any:
         raise UsageError(f"{question.flag} {err}", hint=f"{question.flag} {question.metavar}") from err
 
 
-def _report(config: Path) -> None:
-    """What the rules say about the new file, and what to type next."""
+def _report(config: Path) -> int:
+    """What the rules say about the new file, and what to type next; the exit code."""
     from hyperpod_kit.config.findings import errors
     from hyperpod_kit.config.load import check
 
@@ -195,7 +196,10 @@ def _report(config: Path) -> None:
     for finding in findings:
         say(finding.render())
     say(f"wrote {config}" + (", which has findings" if findings else ""))
-    verb = "validate" if findings else "upload"
-    if checked.settings.homeless and not errors(findings):
-        verb = "users apply"
-    say(f"next: hyperpod-kit {verb} {config}")
+    wrong = bool(errors(findings))
+    if wrong:
+        say(f"next: hyperpod-kit validate {config}")
+    else:
+        then = "users apply and upload" if checked.settings.homeless else "upload"
+        say(f"next: hyperpod-kit validate --aws {config}, then {then}")
+    return int(wrong)

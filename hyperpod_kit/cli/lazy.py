@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
                 raise UsageError(message, hint=hint)
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], self._entries, 1, 0.5)
+            near = get_close_matches(args[0], self._entries, 1, 0.6)
             ctx.fail(f"no such command `{args[0]}`." + (f" Did you mean `{near[0]}`?" if near else ""))
         return super().resolve_command(ctx, args)
 
@@ -105,7 +105,26 @@ class Passthrough(click.Command):
         return []
 
     def invoke(self, ctx: click.Context) -> Any:
-        return _load(self._place)(ctx.obj)
+        shown = self._help(ctx.obj)
+        if shown is None:
+            return _load(self._place)(ctx.obj)
+        from hyperpod_kit.cli.output import out
+
+        out(shown, nl=False)
+        return 0
+
+    def _help(self, words: list[str]) -> Optional[str]:
+        """What these words ask to be shown, None for nothing that is known here: its own parser judges that."""
+        from hyperpod_kit.cli import argparse_help
+
+        named = argparse_help.asked(words)
+        if named is None:
+            return None
+        own = self._parsers.get(named[0] if named else "")
+        root = _load(own or self._parsers[""])()
+        found = argparse_help.inner(root, named[1:] if own and named else named)
+        others = [word for word in self._parsers if word and not named]
+        return None if found is None else argparse_help.text(found, others)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Words that argparse would take next."""

@@ -15,8 +15,12 @@ from hyperpod_kit.cli.output import cell, console, data, json_line, out, say
 from hyperpod_kit.errors import Unreachable, UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from hyperpod_kit.cluster.nodes import ClusterNode
 
+NARROWEST = 72
+"""Columns that a table of nodes needs, with ids and addresses whole."""
 _STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Failed": "bold red"}
 
 
@@ -136,11 +140,23 @@ def _tell(lines: Sequence[str]) -> None:
         out(f"{at} {line}")
 
 
+def _show_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
+    """Lines in place of columns, which would be cut: an id that is not whole is none."""
+    for node in nodes:
+        screen.print(cell(node.instance_id), cell(node.status, _STYLES.get(node.status, "yellow")))
+        screen.print(cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
+        if node.message:
+            screen.print(cell(f"  {node.message}"))
+
+
 def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
     from rich import box
     from rich.table import Table
 
     screen = console()
+    if screen.width < NARROWEST:
+        _show_narrow(screen, nodes)
+        return
     roomy = screen.width >= 120
     shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
     shown += ["message"] if any(node.message for node in nodes) else []

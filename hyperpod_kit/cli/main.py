@@ -83,6 +83,8 @@ SECTIONS = {
         ),
     },
 }
+FOREIGN_LINES = (("job", "submit"), ("connect",))
+"""Commands that pass on words in which no `--` need stand."""
 ELSEWHERE = {
     "node": (
         "`hyperpod-kit node` is on the cluster's nodes, not on this machine",
@@ -99,7 +101,7 @@ ELSEWHERE = {
     epilog="Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.",
 )
 @click.version_option(__version__, prog_name=PROGRAM)
-@click.option("--debug", is_flag=True, help="Show the stack trace of an error.")
+@click.option("--debug", is_flag=True, help="Show the stack trace of an error. It may also stand behind the command.")
 @click.option("--profile", metavar="NAME", help="Profile of the AWS configuration; default: AWS_PROFILE.")
 def cli(debug: bool, profile: Optional[str]) -> None:
     """Training clusters on Slurm and SageMaker HyperPod.
@@ -124,10 +126,19 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
 
 def run(words: Sequence[str]) -> int:
     """Run one command line; its exit code."""
-    return exit_code_of(
-        lambda: cli.main(list(words), prog_name=PROGRAM, standalone_mode=False),
-        debug=list(words[:1]) == ["--debug"],
-    )
+    debug, others = _debug(words)
+    return exit_code_of(lambda: cli.main(others, prog_name=PROGRAM, standalone_mode=False), debug=debug)
+
+
+def _debug(words: Sequence[str]) -> tuple[bool, list[str]]:
+    """Whether --debug is among the words of ours, and the words without it. What stands behind `--`, or in a line for
+    sbatch, is somebody else's."""
+    foreign = words.index("--") if "--" in words else len(words)
+    for command in FOREIGN_LINES:
+        if list(words[: len(command)]) == list(command):
+            foreign = 0
+    kept = [word for place, word in enumerate(words) if place >= foreign or word != "--debug"]
+    return len(kept) < len(words), kept
 
 
 if __name__ == "__main__":

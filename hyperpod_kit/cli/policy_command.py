@@ -40,7 +40,10 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
     role = _role(settings, group)
     if of_trust:
         data(role_policy.trust())
-        say(f"next: aws iam create-role --role-name {role.name} --assume-role-policy-document file://trust.json")
+        say(
+            f"next: write this to a file (> trust.json), then aws iam create-role --role-name {role.name} "
+            f"--assume-role-policy-document file://trust.json"
+        )
         return
     wanted = role_policy.permissions(needs.needs(settings, role), role_policy.bundle_denied(settings, role))
     data(wanted)
@@ -55,8 +58,8 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
         say(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")
     else:
         say(
-            f"next: aws iam put-role-policy --role-name {role.name} --policy-name hyperpod-kit "
-            f"--policy-document file://policy.json"
+            f"next: write this to a file (> policy.json), then aws iam put-role-policy --role-name {role.name} "
+            f"--policy-name hyperpod-kit --policy-document file://policy.json"
         )
 
 

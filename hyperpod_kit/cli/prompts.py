@@ -23,9 +23,11 @@ def _ask(base: dict[str, Any], answers: Answers, question: Question) -> Any:
     usual = question.proposed(answers)
     out(f"\n{question.explanation}", dim=True, err=True)
     while True:
-        text = prompted(
-            question.prompt, default="" if question.optional else usual, show_default=usual is not None
-        ).strip()
+        left_out = "" if question.optional or usual is None else usual
+        text = prompted(question.prompt, default=left_out, show_default=usual is not None).strip()
+        if not text and not question.optional:
+            say("This one has no answer that could be taken for granted: type one, or Ctrl-C.")
+            continue
         if not text and question.optional:
             return None if getattr(answers, question.key) is None else ()
         try:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 import click
 
@@ -101,6 +100,8 @@ def show_changes(found: Update) -> None:
     """A row a change."""
     from rich.table import Table
 
+    from hyperpod_kit.cluster.update import shown
+
     if not found.changes:
         return
     grid = Table()
@@ -111,13 +112,7 @@ def show_changes(found: Update) -> None:
         grid.add_row(
             *map(
                 cell,
-                (one.where, one.field, _short(one.before), _short(one.after), f"{one.how}{': ' if note else ''}{note}"),
+                (one.where, one.field, shown(one.before), shown(one.after), f"{one.how}{': ' if note else ''}{note}"),
             )
         )
     console().print(grid)
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)

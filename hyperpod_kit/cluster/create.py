@@ -86,6 +86,6 @@ def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         places = "1 place" if len(changes) == 1 else f"{len(changes)} places"
         raise ClusterError(
             f"there is a cluster {name} already, and it differs in {places}, first "
-            f"{first.field} of {first.where}: {first.before} there, {first.after} wanted",
+            f"{first.field} of {first.where}: {update.shown(first.before)} there, {update.shown(first.after)} wanted",
             hint="hyperpod-kit update-cluster --dry-run shows all; or choose another name",
         )

@@ -15,6 +15,7 @@ ThreadsPerCore; a Slurm controller cannot be removed); "Updating a cluster with 
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from typing import Any, Iterator, Mapping, Optional
 
@@ -60,6 +61,13 @@ Others (ThreadsPerCore, …) it fills in by itself.
 """
 _TOLD_APART = ("ClusterName", "InstanceGroups", "Orchestrator", *_CLUSTER_FIELDS)
 _AMI = "needs an AMI of January 2026 or later"
+
+
+def shown(value: Any) -> str:
+    """A value of a request as people know it: JSON, a text without quotes, - for none."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
 
 
 @dataclass(frozen=True)

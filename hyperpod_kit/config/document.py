@@ -123,8 +123,8 @@ def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
             else f"correct line {err.lineno}, or name the file .yaml if it is YAML",
         ) from err
     except ValueError as err:
-        # A number with thousands of digits, or NaN.
-        raise ConfigError(f"{path} is not JSON: {err}") from err
+        why = "it has a number of thousands of digits" if "digits" in str(err) else str(err)  # the other one is NaN
+        raise ConfigError(f"{path} is not JSON that can be read: {why}") from err
 
 
 def _no_constant(name: str) -> Any:

@@ -32,6 +32,9 @@ PARAMETERS = (
 )
 """AWS's own keys."""
 
+WORKER = ("instance_group_name", "partition_name")
+"""Of them, the keys of an entry of worker_groups."""
+
 _ROLES = {node_type: role for role, node_type in NODE_TYPES.items()}
 _PLAIN_GROUP_FIELDS = {
     "min_count": "MinInstanceCount",
@@ -111,12 +114,23 @@ class _RequestReader:
             if key not in PARAMETERS:
                 self.notes.append(f"`{key}` of provisioning_parameters.json: unknown")
         kept = {key: given[key] for key in PARAMETERS if given.get(key) not in (None, "", {})}
+        if isinstance(kept.get("worker_groups"), list):
+            kept["worker_groups"] = [self._worker(entry) for entry in kept["worker_groups"]]
         wrong = [finding for finding in decode(kept)[1] if not under(finding.path, "hyperpod_kit")]
         if wrong:
             raise ConfigError(
                 "this is not AWS's provisioning_parameters.json", findings=[finding.render() for finding in wrong]
             )
         return kept
+
+    def _worker(self, entry: Any) -> Any:
+        """An entry of worker_groups with the keys that it has here; AWS's Terraform module writes others there."""
+        if not isinstance(entry, Mapping):
+            return entry
+        for key in entry:
+            if key not in WORKER:
+                self.notes.append(f"`{key}` of an entry of worker_groups in provisioning_parameters.json: unknown")
+        return {key: entry[key] for key in WORKER if key in entry}
 
     def cluster(self, values: dict[str, Any], request: Mapping[str, Any]) -> None:
         """The cluster's part of the values; what AWS's file says about roles counts where the API says nothing."""

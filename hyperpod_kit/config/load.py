@@ -18,6 +18,9 @@ from hyperpod_kit.config.source_map import SourceMap
 from hyperpod_kit.config.validate import validate
 from hyperpod_kit.errors import ConfigError
 
+OURS = "hyperpod_kit"
+"""The key below which everything is that AWS's own file has not."""
+
 DEFAULT_PATH = Path("provisioning_parameters.json")
 
 
@@ -49,6 +52,10 @@ def check(path: Path) -> Checked:
     doc = document.read(path)
     known = access_points.read(path)
     settings, found = decode(doc.values, known)
+    if OURS not in doc.values and "controller_group" in doc.values:
+        # Of AWS's own file everything else that would be said follows from this.
+        found = [_without_ours(path, item) for item in found if item.path == OURS]
+        return replace(Checked(path, settings, (), doc.source_map), findings=(*doc.findings, *found))
     settings = replace(settings, directory=path.parent)
     written = list(text_checks.findings(doc.values))
     secret = [finding.path for finding in written if finding.code == text_checks.SECRET]
@@ -66,6 +73,15 @@ def check(path: Path) -> Checked:
     found = list(dict.fromkeys(found))
     unplaced = Checked(path, settings, (), doc.source_map)
     return replace(unplaced, findings=unplaced.placed(found))
+
+
+def _without_ours(path: Path, missing: Finding) -> Finding:
+    return replace(
+        missing,
+        message="missing: this is a file as AWS's own scripts take it",
+        hint=f"hyperpod-kit init --from-parameters {path} NEW.json adds it, with --from-cluster NAME or "
+        "--from-cluster-config FILE from what there is; by hand: what `hyperpod-kit init --from-example` has",
+    )
 
 
 def load(path: Path) -> Settings:

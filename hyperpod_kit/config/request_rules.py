@@ -7,11 +7,13 @@ pattern and list of values of the API, and newer ones with every botocore.
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Any, Iterator
 
-from hyperpod_kit.aws import request_shape
+from hyperpod_kit.aws import regions, request_shape
 from hyperpod_kit.config.emit import create_cluster_request
-from hyperpod_kit.config.findings import INFO, Finding
+from hyperpod_kit.config.fields import fits
+from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 
 AT = "hyperpod_kit.cluster"
@@ -63,6 +65,11 @@ def refused(settings: Settings) -> Iterator[Finding]:
             INFO,
         )
         return
+    region = settings.cluster.region
+    if fits(f"{AT}.region", region) and region not in regions.known():
+        near = get_close_matches(region, regions.known(), 1, 0.8)
+        unknown = request_shape.Problem(f"{AT}.region", "", newer=True, near=near[0] if near else "")
+        yield Finding(CODE, unknown.path, f"botocore knows no region `{region}`", _remedy(unknown), WARNING)
     for problem in found:
         place = written_at(settings, request, problem.path)
         yield Finding(CODE, place, f"CreateCluster would refuse {problem}", _remedy(problem))

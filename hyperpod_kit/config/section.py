@@ -24,6 +24,10 @@ _KINDS = {
 }
 
 
+MOST_UNKNOWN = 20
+"""Unknown keys of one object that are named; of more it is another kind of file."""
+
+
 class Section:
     """Reads `raw` (anything; wrong if not an object), which lies at `path`, and appends to `findings` and `reads`."""
 
@@ -161,12 +165,15 @@ class Section:
 
     def close(self) -> None:
         """Report the keys that nobody asked for, each with the nearest known name."""
-        for key in self.raw:
-            if key in self._known:
-                continue
+        known = set(self._known)
+        unknown = [key for key in self.raw if key not in known]
+        for key in unknown[:MOST_UNKNOWN]:
             near = get_close_matches(str(key), self._known, 1, 0.6)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(set(self._known)))}"
+            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(known))}"
             self.wrong("HPK-C001", str(key), "unknown key", hint)
+        if len(unknown) > MOST_UNKNOWN:
+            more = f"{len(unknown) - MOST_UNKNOWN} more unknown keys beside those that are named"
+            self.wrong("HPK-C001", str(unknown[MOST_UNKNOWN]), more, "Is this the configuration?")
 
     def _known_and_there(self, key: str) -> bool:
         self._known.append(key)

@@ -43,6 +43,12 @@ def _value(key: str, value: Any, place: str) -> Iterator[Finding]:
             yield Finding("HPK-C008", place, f"the text has {len(value)} characters", f"Use {LONGEST} at most")
 
 
+REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Characters after which a line is not shown in the order in which it is read (Unicode's Bidi_Control)."""
+
+
 def _odd(text: str) -> bool:
     """Whether there are line breaks, other control characters, or halves of a surrogate pair, which no file holds."""
-    return not text.isprintable() and any(unicodedata.category(char) in ("Cc", "Cs") for char in text)
+    return not text.isprintable() and any(
+        char in REORDERING or unicodedata.category(char) in ("Cc", "Cs") for char in text
+    )

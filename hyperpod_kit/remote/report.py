@@ -17,6 +17,9 @@ WIDE = ("node", "group", "mount", "path", "state", "used", "mounted", "checked")
 NARROW = 132
 """Columns that the wide form needs before it begins to fold ids."""
 
+NARROWEST = 72
+"""Columns below which ids are folded: cut ones would be none."""
+
 FEW = 12
 """Nodes that have a row for each of their mounts; of more, a row says how many nodes are in which state."""
 
@@ -88,7 +91,7 @@ def rows(cluster: str, reports: Sequence[NodeReport], now: float, width: int) ->
     grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=shape)
     columns = ("node", "mount", "path", "state", "checked") if narrow else WIDE
     for column in columns:
-        grid.add_column(column, overflow="fold", no_wrap=column in ("node", "state", "checked"))
+        grid.add_column(column, overflow="fold", no_wrap=width >= NARROWEST and column in ("node", "state", "checked"))
     for report in reports:
         node, group = report.target.instance_id, report.target.group
         for name, path, state, full, source, checked in _cells(report, now):

@@ -161,7 +161,9 @@ def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected
             hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
         )
     if isinstance(err, ssh.AuthenticationException):
-        return Unreachable(f"{where} refuses the login: {err}", hint="--ssh-user, --ssh-key")
+        ways = [way for way in getattr(err, "allowed_types", ()) if way]
+        takes = f": it takes {', '.join(ways)} only" if ways else ""
+        return Unreachable(f"{where} refuses the login{takes}", hint="--ssh-user, --ssh-key")
     text = str(err)
     # When time is up before the greeting, paramiko goes on and finds that there is no session.
     silent = "banner" in text or "No existing session" in text
@@ -171,6 +173,8 @@ def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected
     if isinstance(err, ssh.SSHException):
         if "not found in known_hosts" in text:
             return Unreachable(f"{where} has no host key in {settings.known_hosts}", hint="--known-hosts FILE")
+        if "protocol version" in text or "Incompatible version" in text:
+            return Unreachable(f"{where}: what answers there is no ssh server of today: {text[-60:]}")
         return Unreachable(f"{where}: {text}")
     if isinstance(err, ConnectionRefusedError):
         return Unreachable(f"{where} refuses the connection")

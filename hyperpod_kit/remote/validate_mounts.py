@@ -20,6 +20,9 @@ from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 from hyperpod_kit.untrusted.text import clean
 
+CLOCK = 900.0
+"""Seconds that a node's clock may differ from ours: beyond, AWS and munge refuse one of the two, and an old report that
+somebody answers with looks the same."""
 LOG = "see /var/log/provision/provisioning.log there"
 
 
@@ -68,7 +71,7 @@ def judge(
         return NodeReport(target, error=words, hint=LOG)
     # Of a report that was sent the older time counts: what is delivered late is old, whenever it came.
     said_at = now if response.at is None else min(response.at, sent.checked_at or response.at)
-    wrong = _disbelief(target, response, sent, now - said_at, max_age)
+    wrong = _disbelief(target, response, sent, now, now - said_at, max_age)
     if wrong is not None:
         return NodeReport(target, error=wrong, bundle_id=sent.bundle_id, said_at=said_at)
     return NodeReport(
@@ -81,13 +84,17 @@ def judge(
 
 
 def _disbelief(
-    target: NodeTarget, response: NodeResponse, sent: SentReport, age: float, max_age: float
+    target: NodeTarget, response: NodeResponse, sent: SentReport, now: float, age: float, max_age: float
 ) -> Optional[str]:
     """Why the report is not taken for the node's present state; None when it is."""
     # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
     names = ((sent.instance_id, target.instance_id), (sent.node, slurm_name(target.address)))
     if not any(said and said == known for said, known in names):
         return f"another node answers there: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
+    off = sent.checked_at - now
+    if response.at is None and sent.checked_at and abs(off) > CLOCK:
+        way = "ahead of" if off > 0 else "behind"
+        return f"it was asked now and its report is {in_words(abs(off))} {way} this machine's clock"
     if age > max_age:
         return f"its last report is {age:.0f} s old, expected one every {max_age:.0f} s at least"
     if response.returncode == 1 and all(mount.healthy for mount in sent.mounts):
@@ -117,6 +124,14 @@ def _absent(mount: Mount, detail: str, now: float) -> MountStatus:
     return MountStatus(
         mount.name, mount.kind, mount.path, MountState.ABSENT, required=mount.required, checked_at=now, detail=detail
     )
+
+
+def in_words(seconds: float) -> str:
+    """`20 min`, `3 h`, `56 years`."""
+    for unit, length in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 60:.0f} min"
 
 
 def slurm_name(address: str) -> str:

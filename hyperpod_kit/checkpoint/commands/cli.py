@@ -117,7 +117,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub = command(
         "verify",
         look.check,
-        "verify every byte: 0 all valid, 1 some are not or RUN.json is not whole, 2 none is",
+        "verify every byte: 0 all valid, 1 some are not, none is, or RUN.json is not whole",
         "/fsx/alice/run1",
         "/fsx/alice/run1 --json",
     )
@@ -178,7 +178,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: List[str], also: Sequence[str] = ()) -> int:
-    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check.
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.
 
     `also`: commands that the caller serves, for the help.
     """

@@ -204,7 +204,7 @@ def newest(store: Store) -> str:
 
 
 def check(args: argparse.Namespace) -> int:
-    """0 all valid, 1 some are not or RUN.json is not whole, 2 none is."""
+    """0 all valid, 1 some are not, none is, or RUN.json is not whole."""
     store = open_root(args)
     for attempt in args.attempts:
         if layout.parse_attempt(attempt) is None:
@@ -237,7 +237,7 @@ def check(args: argparse.Namespace) -> int:
             terminal.out(f"nothing was ever committed under {store.url}")
         if run_problem:
             terminal.out(_run_line(store, run_problem))
-    return 2 if not good else 0 if len(good) == len(results) and not run_problem else 1
+    return 0 if good and len(good) == len(results) and not run_problem else 1
 
 
 def _problem(store: Store, attempt: str, whose: Optional[identity.RunIdentity]) -> Tuple[Optional[str], bool]:

@@ -50,7 +50,7 @@ KIND = MountForm(
             "Mount name of the file system, as FSx shows it.",
             pattern=Pattern(
                 "HPK-F002",
-                r"[A-Za-z0-9_-]{1,8}",
+                r"[A-Za-z0-9]{1,8}",
                 "`{value}` is not a Lustre mount name",
                 "It is 1 to 8 letters and digits: see `aws fsx describe-file-systems`",
             ),

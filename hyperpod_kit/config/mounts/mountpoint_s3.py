@@ -14,7 +14,7 @@ from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
-PREFIX = r"([A-Za-z0-9._=-]+/)+"
+PREFIX = r"((?!\.\.?/)[A-Za-z0-9._=-]+/)+"
 MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Write it like "0755"')
 
 

@@ -12,6 +12,9 @@ from hyperpod_kit.model.mounts.base import Mount
 
 PATH = re.compile(r"(/[A-Za-z0-9._-]+)+")
 
+LONGEST = 200
+"""Characters: systemd names units after paths, and no file name has more than 255."""
+
 RESERVED = ("/", "/home", "/mnt", "/opt", "/root", "/srv", "/var", "/var/lib", "/var/log")
 """Directories that other things live in: a mount may lie inside, but not on top."""
 
@@ -55,12 +58,14 @@ def absolute(settings: Settings) -> Iterator[Finding]:
             yield Finding(
                 "HPK-M011", f"{at}.path", f"`{path}` is not normalised", f"Write `{posixpath.normpath(path)}`"
             )
-        elif path != "/" and not PATH.fullmatch(path):
+        elif path != "/" and not (PATH.fullmatch(path) and len(path) <= LONGEST):
+            plain = PATH.fullmatch(path) is not None
+            why = f"has {len(path)} characters, and" if plain else "has characters that a shell would change, and"
             yield Finding(
                 "HPK-M012",
                 f"{at}.path",
-                f"`{path}` has characters that a shell or systemd would change",
-                "Use letters, digits and ._- between slashes",
+                f"`{path}` {why} systemd names units after it",
+                f"Use up to {LONGEST} letters, digits and ._- between slashes",
             )
 
 

@@ -9,7 +9,15 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.homes import PLACE
 from hyperpod_kit.config.settings import Settings
 
-SYSTEM_NAMES = ("root", "daemon", "nobody", "slurm", "munge", "ubuntu", "sshd")
+SYSTEM_NAMES = (
+    *("root", "daemon", "bin", "sys", "sync", "games", "man", "lp", "mail", "news", "uucp", "proxy", "www-data"),
+    *("backup", "list", "irc", "gnats", "nobody", "_apt", "messagebus", "syslog", "sshd", "tss", "uuidd", "pollinate"),
+    *("tcpdump", "landscape", "fwupd-refresh", "lxd", "polkitd", "dnsmasq", "statd", "_rpc", "sssd", "mysql"),
+    *("slurm", "munge", "ubuntu", "nvidia-persistenced", "ec2-instance-connect", "cwagent", "prometheus"),
+)
+"""Of Debian, Ubuntu, HyperPod's images, and what steps of ours install."""
+
+SYSTEM_PREFIX = "systemd-"
 AT = "hyperpod_kit.users"
 
 ROOT_LIMIT = 100
@@ -22,7 +30,7 @@ def accounts(settings: Settings) -> Iterator[Finding]:
     uids: dict[int, int] = {}
     for index, user in enumerate(settings.users):
         at = f"{AT}[{index}]"
-        if user.name in SYSTEM_NAMES:
+        if user.name in SYSTEM_NAMES or user.name.startswith(SYSTEM_PREFIX):
             yield Finding(
                 "HPK-U002", f"{at}.name", f"`{user.name}` exists on every node already", "Choose another name"
             )

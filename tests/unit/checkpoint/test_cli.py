@@ -56,7 +56,7 @@ def test_an_empty_answer_is_never_a_mount_that_is_gone(tmp_path: Path, capsys: p
         assert cli.main([command[0], str(tmp_path / "gone"), *command[1:]]) == 3
         assert "its mount is gone" in capsys.readouterr().err
     put_checkpoint(PosixStore(str(tmp_path)), 1, committed=False)
-    assert "nothing was ever committed" in said(capsys, "verify", str(tmp_path), code=2)
+    assert "nothing was ever committed" in said(capsys, "verify", str(tmp_path), code=1)
 
 
 def test_show(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,7 +93,7 @@ def test_verify_says_how_bad_it_is(store: PosixStore, tmp_path: Path, capsys: py
     found = answer(capsys, "verify", store.url, code=1)
     assert found["newest_valid"] == old and "extra.json" in found["attempts"][0]["problem"]
     assert f"{old}  valid" in said(capsys, "verify", store.url, old)
-    assert said(capsys, "verify", store.url, new, code=2).startswith(f"{new}  INVALID: extra.json")
+    assert said(capsys, "verify", store.url, new, code=1).startswith(f"{new}  INVALID: extra.json")
     tombstone.mark(store, old, "a mistake")  # what is marked is looked at all the same
     assert answer(capsys, "verify", store.url, code=1)["newest_valid"] == old
 

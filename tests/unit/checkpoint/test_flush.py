@@ -171,7 +171,7 @@ def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> 
     data[5000] ^= 1
     shard.write_bytes(data)
     bad = run("verify", root)
-    assert bad.returncode == 2 and "INVALID: shard-00000.safetensors bytes" in bad.stdout
+    assert bad.returncode == 1 and "INVALID: shard-00000.safetensors bytes" in bad.stdout
     assert run("ls", str(tmp_path / "nowhere")).returncode == 3
     assert run("verify").returncode == 2
 

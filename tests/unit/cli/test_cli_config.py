@@ -67,7 +67,8 @@ def test_init_writes_ones_own_values_and_no_placeholder(empty: Path, hk: Hk) -> 
     )
     assert (done.code, done.err) == (
         0,
-        "wrote provisioning_parameters.json\nnext: hyperpod-kit upload provisioning_parameters.json\n",
+        "wrote provisioning_parameters.json\n"
+        "next: hyperpod-kit validate --aws provisioning_parameters.json, then upload\n",
     )
     values = json.loads(empty.read_text())
     kit = values["hyperpod_kit"]
@@ -98,7 +99,7 @@ def test_init_without_storage_has_no_mounts(empty: Path, hk: Hk) -> None:
 
 def test_init_with_homes_says_what_comes_before_the_upload(empty: Path, hk: Hk) -> None:
     done = hk("init", "--name", "big", *ACCOUNT, "--homes", "fs-00000000000000001", "--user", "anna:2002")
-    assert done.code == 0 and done.err.endswith("next: hyperpod-kit users apply provisioning_parameters.json\n")
+    assert done.code == 0 and done.err.endswith(", then users apply and upload\n")
     assert json.loads(empty.read_text())["hyperpod_kit"]["homes"] == {"file_system_id": "fs-00000000000000001"}
     assert hk("validate").code == 0
 

@@ -101,6 +101,8 @@ def _own(slave: int) -> None:
 
 def test_an_interview(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
+    terminal.answer(("Cluster name", ""))
+    terminal.until("This one has no answer that could be taken for granted")
     terminal.answer(("Cluster name", "a_b"))
     # Judged at once, and asked again.
     terminal.until("`a_b` is not a cluster name. Use 1 to 63")
@@ -136,7 +138,9 @@ def test_an_interview(tmp_path: Path) -> None:
     terminal.until("bert: expected NAME:UID")
     terminal.answer(("Users, NAME:UID", "anna:2002 bert:2003"))
     assert terminal.end() == 0, terminal.shown
-    assert terminal.shown.endswith("next: hyperpod-kit upload provisioning_parameters.json\n"), terminal.shown
+    assert terminal.shown.endswith("next: hyperpod-kit validate --aws provisioning_parameters.json, then upload\n"), (
+        terminal.shown
+    )
     values = json.loads((tmp_path / "provisioning_parameters.json").read_text())
     kit = values["hyperpod_kit"]
     assert kit["cluster"]["node_provisioning_mode"] == "Continuous" and kit["cluster"]["name"] == "ml"
@@ -215,7 +219,7 @@ LEGACY = {
 def test_from_a_cluster_that_there_is_with_its_file_beside_its_scripts(cloud: Cloud, empty: Path, hk: Hk) -> None:
     cloud.control.clusters["old"] = json.loads(json.dumps(LIVE))
     nobody = hk("init", "--from-cluster", "old", "--region", "us-east-1")
-    assert nobody.code == 0 and "HPK-G001 controller_group" in nobody.err, "without AWS's file nobody knows who is who"
+    assert nobody.code == 1 and "HPK-G001 controller_group" in nobody.err, "without AWS's file nobody knows who is who"
     cloud.store.create_bucket("sagemaker-mine")
     cloud.store.put("sagemaker-mine", "scripts/provisioning_parameters.json", json.dumps(LEGACY).encode())
     done = hk("init", "--from-cluster", "old", "--region", "us-east-1", "--force", "--user", "anna:2002")
@@ -224,7 +228,7 @@ def test_from_a_cluster_that_there_is_with_its_file_beside_its_scripts(cloud: Cl
         "  provisioning_parameters.json: done by this configuration",
         "not carried over: the lifecycle scripts at s3://sagemaker-mine/scripts: the bundle takes their place",
         "wrote provisioning_parameters.json",
-        "next: hyperpod-kit upload provisioning_parameters.json",
+        "next: hyperpod-kit validate --aws provisioning_parameters.json, then upload",
     ]
     values = json.loads(empty.read_text())
     assert values["controller_group"] == "head" and values["worker_groups"] == LEGACY["worker_groups"]
@@ -295,7 +299,7 @@ def test_from_awss_files_and_flags(empty: Path, hk: Hk) -> None:
     Path("aws.yaml").write_text(json.dumps(LEGACY))
     words = ["--from-cluster-config", "cluster.json", "--from-parameters", "aws.yaml", "--region", "eu-west-1"]
     done = hk("init", *words, "--name", "new", "--workers", "9", "--lifecycle-mode", "on_init_complete", "ours.yaml")
-    assert done.code == 0 and "next: hyperpod-kit upload ours.yaml" in done.err
+    assert done.code == 0 and "next: hyperpod-kit validate --aws ours.yaml, then upload" in done.err
     assert hk("validate", "ours.yaml").code == 0
     shown = json.loads(hk("config", "show", "ours.yaml", "--json").out)["hyperpod_kit"]["cluster"]
     assert (shown["name"], shown["instance_groups"][1]["count"]) == ("new", 9)
@@ -311,8 +315,8 @@ def test_a_region_of_habit_counts_less_than_the_clusters_own(
         "ClusterStatus": "InService",
     }
     Path("cluster.json").write_text(json.dumps(described))
-    assert hk("init", "--from-cluster-config", "cluster.json", "a.json").code == 0
-    assert hk("init", "--from-cluster-config", "cluster.json", "--region", "us-east-1", "b.json").code == 0
+    assert hk("init", "--from-cluster-config", "cluster.json", "a.json").code == 1
+    assert hk("init", "--from-cluster-config", "cluster.json", "--region", "us-east-1", "b.json").code == 1
     regions = [json.loads(Path(name).read_text())["hyperpod_kit"]["cluster"]["region"] for name in ("a.json", "b.json")]
     assert regions == ["eu-west-1", "us-east-1"]
 
@@ -380,7 +384,7 @@ def test_from_a_cluster_as_moto_describes_it(empty: Path, hk: Hk, monkeypatch: p
             Bucket="sagemaker-mine", Key="scripts/provisioning_parameters.json", Body=json.dumps(LEGACY).encode()
         )
         done = hk("init", "--from-cluster", "old", "--region", "eu-west-1")
-    assert done.code == 0 and "next: hyperpod-kit upload" in done.err, done.err
+    assert done.code == 0 and ", then upload" in done.err, done.err
     cluster = json.loads(empty.read_text())["hyperpod_kit"]["cluster"]
     assert (cluster["name"], cluster["region"]) == ("old", "eu-west-1")
     assert [(group["name"], group["count"]) for group in cluster["instance_groups"]] == [("head", 1), ("gpu", 4)]

@@ -109,7 +109,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("c.json", '{"a": ' + "[" * 70 + "]" * 70 + "}", "nested deeper than 64 levels"),
         ("c.json", '{"a": NaN}', "NaN is no number"),
         ("c.json", '{"a": -Infinity}', "-Infinity is no number"),
-        ("c.json", '{"a": ' + "9" * 5000 + "}", "is not JSON: .*digits"),
+        ("c.json", '{"a": ' + "9" * 5000 + "}", "is not JSON that can be read: .*digits"),
         ("c.json", "null", "holds nothing"),
         ("c.json", '"text"', "holds a string"),
         ("c.json", "# yaml\na: 1\n", "line 1, column 1: # yaml"),

@@ -28,9 +28,7 @@ MOUNT = {"name": "data", "kind": "mountpoint-s3", "path": "/mnt/data", "state": 
 
 
 def report(index: int) -> str:
-    return json.dumps(
-        {"node": "n", "instance_id": f"i-{index}", "bundle_id": "b", "checked_at": 1.0, "mounts": [MOUNT]}
-    )
+    return json.dumps({"node": "n", "instance_id": f"i-{index}", "bundle_id": "b", "checked_at": 0, "mounts": [MOUNT]})
 
 
 class Controller:

@@ -31,7 +31,7 @@ def said(*mounts: MountStatus, **changed: Any) -> str:
         "node": "ip-10-0-0-1",
         "instance_id": "i-0",
         "bundle_id": "b",
-        "checked_at": 1.0,
+        "checked_at": 0,
         "mounts": [asdict(mount) for mount in mounts],
     }
     return json.dumps({**report, **changed})
@@ -45,6 +45,16 @@ def test_a_sound_report_amid_what_a_login_prints() -> None:
     text = "Welcome {name}!\n{ braces }\n" + said(OK) + "\nlogout\n"
     found = verdict(text, wanted=[WANTED])
     assert found.healthy and found.bundle_id == "b" and found.said_at == NOW and found.mounts == (OK,)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"), [(-NOW, None), (-1700.0, "28 min behind"), (31 * 365.25 * 86400, "31 years ahead of")]
+)
+def test_a_node_that_is_asked_and_speaks_of_another_time(seconds: float, words: str | None) -> None:
+    now = 1e9
+    text = said(OK, checked_at=now + seconds if words else now + 600)
+    found = judge(NODE, NodeResponse(text, 0), [WANTED], max_age=60.0, now=now)
+    assert found.healthy == (words is None) and (words or "") in found.error
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -73,7 +76,22 @@ def test_a_refused_login(network: Network) -> None:
     node = network.node(lambda command: (0, "", ""), accepts="nobody")
     with pytest.raises(Unreachable, match="refuses the login") as caught:
         SshRunner(node.address, SshAccess(network.settings)).run(["x"])
-    assert caught.value.hint == "--ssh-user, --ssh-key"
+    assert caught.value.hint == "--ssh-user, --ssh-key" and "['" not in caught.value.message
+
+
+@pytest.mark.parametrize("greeting", [b"SSH-1.99-old\r\n", b"SSH-x\r\n", b"welcome\r\n" * 40])
+def test_what_is_no_ssh_server_is_called_so(network: Network, greeting: bytes) -> None:
+    node = network.node(lambda command: (0, "", ""))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        threading.Thread(target=lambda: other.accept()[0].sendall(greeting), daemon=True).start()
+        settings = replace(network.settings, port=other.getsockname()[1], connect_timeout=20.0)
+        network.known_hosts.write_text(
+            network.known_hosts.read_text().replace(node.address, f"[127.0.0.1]:{settings.port}")
+        )
+        with pytest.raises(Unreachable) as caught:
+            SshRunner("127.0.0.1", SshAccess(settings)).run(["x"])
+    said = caught.value.message
+    assert any(words in said for words in ("is silent", "no ssh server of today", "connection was closed")), said
 
 
 def test_without_host_keys_nothing_is_asked(network: Network) -> None:

@@ -39,8 +39,8 @@ def report(*mounts: MountStatus, index: int = 0, bundle: str = "0123456789abcdef
             "instance_id": f"i-{index:017x}",
             "bundle_id": bundle,
             "role": "compute",
-            "checked_at": 1.0,
-            "mounts": [{**asdict(mount), "checked_at": 1.0} for mount in mounts],
+            "checked_at": 0,
+            "mounts": [{**asdict(mount), "checked_at": 0} for mount in mounts],
         }
     )
 

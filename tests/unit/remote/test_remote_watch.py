@@ -40,7 +40,7 @@ def report(index: int, state: str = "ok") -> str:
             "node": "n",
             "instance_id": f"i-{index}",
             "bundle_id": "b",
-            "checked_at": 1.0,
+            "checked_at": 0,
             "mounts": [{"name": "data", "kind": "nvme", "path": "/mnt/data", "state": state}],
         }
     )

@@ -1,0 +1,89 @@
+"""The help of a parser of argparse in the shape in which click shows that of all other commands."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from typing import Iterator, Optional, Sequence
+
+import click
+
+HELP = ("-h", "--help")
+
+
+def asked(words: Sequence[str]) -> Optional[Sequence[str]]:
+    """The commands whose help `words` ask for; None where they ask for none, or other words stand among them."""
+    for place, word in enumerate(words):
+        if word in HELP:
+            return words[:place]
+        if word.startswith("-"):
+            return None
+    return None
+
+
+def inner(parser: argparse.ArgumentParser, words: Sequence[str]) -> Optional[argparse.ArgumentParser]:
+    """The parser of the command that `words` name below `parser`; None where they name none."""
+    for word in words:
+        commands = _commands(parser)
+        if commands is None or word not in commands.choices:
+            return None
+        parser = commands.choices[word]
+    return parser
+
+
+def text(parser: argparse.ArgumentParser, others: Sequence[str] = ()) -> str:
+    """The help of `parser`, up to 80 columns wide. `others`: commands that have parsers of their own."""
+    formatter = click.HelpFormatter(width=min(80, shutil.get_terminal_size().columns))
+    commands = _commands(parser)
+    usage = " ".join(parser.format_usage().split()[1:])[len(parser.prog) :].strip()
+    formatter.write_usage(parser.prog, "[OPTIONS] COMMAND [ARGS]..." if commands else usage)
+    if parser.description:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(_sentence(parser.description))
+    if parser.epilog:
+        formatter.write_paragraph()
+        for line in parser.epilog.splitlines():
+            formatter.write(f"  {line}\n" if line.strip() else "\n")
+    _section(formatter, "Arguments", _positional(parser))
+    _section(formatter, "Options", _options(parser))
+    if commands is not None:
+        named = {action.dest: _sentence(action.help or "") for action in commands._choices_actions}
+        _section(formatter, "Commands", iter({**named, **{name: "With torch." for name in others}}.items()))
+    return formatter.getvalue()
+
+
+def _section(formatter: click.HelpFormatter, title: str, rows: Iterator[tuple[str, str]]) -> None:
+    found = list(rows)
+    if found:
+        with formatter.section(title):
+            formatter.write_dl(found)
+
+
+def _positional(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    for action in parser._actions:
+        if not action.option_strings and not isinstance(action, argparse._SubParsersAction):
+            yield str(action.metavar or action.dest).upper(), _words(parser, action)
+
+
+def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    """Its own first, --help last, as click has them."""
+    shown = [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
+    for action in sorted(shown, key=lambda one: "--help" in one.option_strings):
+        named = ", ".join(action.option_strings)
+        if action.nargs != 0:
+            choices = f"[{'|'.join(map(str, action.choices))}]" if action.choices else action.dest.upper()
+            named += f" {action.metavar or choices}"
+        yield named, "Show this message and exit." if "--help" in action.option_strings else _words(parser, action)
+
+
+def _words(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    return _sentence(parser._get_formatter()._expand_help(action) if action.help else "")
+
+
+def _sentence(shown: str) -> str:
+    return shown[:1].upper() + shown[1:] + ("." if shown and not shown.endswith((".", ")")) else "")
+
+
+def _commands(parser: argparse.ArgumentParser) -> Optional[argparse._SubParsersAction[argparse.ArgumentParser]]:
+    return next((action for action in parser._actions if isinstance(action, argparse._SubParsersAction)), None)

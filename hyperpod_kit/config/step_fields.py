@@ -115,6 +115,8 @@ STEP_FIELDS: Mapping[str, Field] = {
     ".docker": Field("Docker, with its images on the local NVMe where there is one."),
     ".docker.users": Field("Who may use it; whoever may is root on the node.", pattern=_LOCAL_USER),
     ".podman": Field("Podman for everybody, with its images on the local NVMe where there is one."),
+    ".enroot": Field("NVIDIA's enroot, with what it unpacks on the local NVMe where there is one."),
+    ".pyxis": Field("NVIDIA's pyxis: `srun --container-image` starts tasks in containers of enroot's."),
     ".pam_slurm_adopt": Field("On compute nodes: no ssh for users who have no job there; root is never kept out."),
     ".pam_slurm_adopt.users": Field("Users who may without a job.", pattern=_LOCAL_USER),
     ".pam_slurm_adopt.groups": Field("Groups whose members may without a job.", pattern=_GROUP),

@@ -78,6 +78,7 @@ RULES: tuple[Rule, ...] = (
     scripts.on_nodes,
     scripts.in_time,
     steps.in_this_mode,  # optional steps
+    steps.containers,
     steps.accounts,
     steps.qos,
     steps.database,

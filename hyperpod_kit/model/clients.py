@@ -20,6 +20,8 @@ CLIENTS: Dict[str, str] = {
     "docker": "docker.io",
     "docker-ce": "docker-ce",
     "podman": "podman",
+    "enroot": "enroot",
+    "pyxis": "nvslurm-plugin-pyxis",
     "pam-slurm-adopt": "libpam-slurm-adopt",
     "sssd": "sssd-ldap",
 }

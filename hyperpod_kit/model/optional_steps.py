@@ -124,6 +124,16 @@ class Podman:
 
 
 @dataclass(frozen=True)
+class Enroot:
+    """NVIDIA's enroot for everybody, with what it unpacks on the local disk where there is one."""
+
+
+@dataclass(frozen=True)
+class Pyxis:
+    """NVIDIA's plugin of Slurm behind `srun --container-image`; it starts containers by enroot."""
+
+
+@dataclass(frozen=True)
 class PamSlurmAdopt:
     """On compute nodes: ssh only for who has a job there. `users`, `groups`: those who may without one, beside root."""
 
@@ -162,6 +172,8 @@ class OptionalSteps:
     node_exporter: Optional[NodeExporter] = None
     docker: Optional[Docker] = None
     podman: Optional[Podman] = None
+    enroot: Optional[Enroot] = None
+    pyxis: Optional[Pyxis] = None
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     sssd: Optional[Sssd] = None
 
@@ -172,7 +184,7 @@ class OptionalSteps:
 
     def kept_up_on(self, role: str) -> Tuple[str, ...]:
         """Keys of those that want something done again and again on nodes of that role."""
-        wanting = ["log_rotation", "ssh_between_nodes", "podman"]
+        wanting = ["log_rotation", "ssh_between_nodes", "podman", "enroot"]
         if role == Role.CONTROLLER:
             wanting += ["node_exporter", "accounting"]
         return tuple(name for name in wanting if name in self.names)
@@ -206,6 +218,8 @@ _MADE: Dict[str, Any] = {
     "node_exporter": NodeExporter,
     "docker": Docker,
     "podman": Podman,
+    "enroot": Enroot,
+    "pyxis": Pyxis,
     "pam_slurm_adopt": PamSlurmAdopt,
     "sssd": Sssd,
 }

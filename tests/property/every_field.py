@@ -155,6 +155,8 @@ DOCUMENT: dict[str, Any] = {
             "node_exporter": {"listen": ":9100"},
             "docker": {"users": ["ubuntu"]},
             "podman": {},
+            "enroot": {},
+            "pyxis": {},
             "pam_slurm_adopt": {"users": ["ubuntu"], "groups": ["admins"]},
             "sssd": {
                 "uri": "ldaps://ldap.example.com",

@@ -35,10 +35,11 @@ def given(client: str, package: str, beside: Path, cache: Path) -> List[Dict[str
             timeout=600,
         )
         (store / "complete").touch()
-    return [_entry(client, path, beside) for path in sorted(store.glob("*.deb"))]
+    return [entry(client, path, beside) for path in sorted(store.glob("*.deb"))]
 
 
-def _entry(client: str, path: Path, beside: Path) -> Dict[str, Any]:
+def entry(client: str, path: Path, beside: Path) -> Dict[str, Any]:
+    """The entry of one .deb, which is copied below `beside`."""
     said = subprocess.check_output(["dpkg-deb", "-f", str(path), "Package", "Version", "Architecture"], text=True)
     fields = dict(re.findall(r"(?m)^(\S+): (.*)$", said))
     file = f"packages/{client}/{path.name.replace('%3a', '_')}"

@@ -8,6 +8,7 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
 from hyperpod_kit.model.slurm_state import why_not_everywhere
 from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
@@ -37,6 +38,23 @@ def in_this_mode(settings: Settings) -> Iterator[Finding]:
             "HyperPod sets accounting up by itself with hyperpod_kit.cluster.accounting_database",
             "Keep one of the two",
         )
+
+
+def containers(settings: Settings) -> Iterator[Finding]:
+    """Pyxis has something to start containers with, and both come from somewhere."""
+    steps = settings.steps
+    if steps.pyxis is not None and steps.enroot is None:
+        yield Finding("HPK-O037", f"{AT}.pyxis", "pyxis starts containers by enroot", 'Add "enroot": {}')
+    listed = {one.package.name for one in settings.packages}
+    for key in ("enroot", "pyxis"):
+        if getattr(steps, key) is not None and CLIENTS[key] not in listed:
+            yield Finding(
+                "HPK-O038",
+                f"{AT}.{key}",
+                f"no package source of Ubuntu's has {CLIENTS[key]}: nodes whose image has none do not come up",
+                f'List its .deb under hyperpod_kit.clients with "client": "{key}" (hyperpod-kit describe-package FILE)',
+                WARNING,
+            )
 
 
 def accounts(settings: Settings) -> Iterator[Finding]:

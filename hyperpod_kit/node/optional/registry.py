@@ -11,11 +11,13 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.optional import (
     accounting,
     docker,
+    enroot,
     log_rotation,
     login_message,
     node_exporter,
     pam_slurm_adopt,
     podman,
+    pyxis,
     ssh_between_nodes,
     sssd,
 )
@@ -29,6 +31,8 @@ ALL: Tuple[OptionalStep, ...] = (
     ssh_between_nodes.STEP,
     docker.STEP,
     podman.STEP,
+    enroot.STEP,
+    pyxis.STEP,
     sssd.STEP,
     pam_slurm_adopt.STEP,
     accounting.DATABASE_STEP,

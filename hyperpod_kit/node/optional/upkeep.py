@@ -18,6 +18,7 @@ from hyperpod_kit.node.locks import held
 from hyperpod_kit.node.optional import (
     associations,
     copies,
+    enroot,
     host_keys,
     log_rotation,
     node_exporter,
@@ -71,5 +72,6 @@ PARTS: Dict[str, Callable[[Node], object]] = {
     "node_exporter": node_exporter.write_slurm_metrics,
     "accounting": _accounting,
     "podman": podman.keep,
+    "enroot": enroot.keep,
 }
 """Key of an optional step -> what is to be done for it."""

@@ -17,7 +17,7 @@ from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm import accounting_lines, state
+from hyperpod_kit.node.slurm import accounting_lines, pyxis_line, state
 from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
@@ -77,7 +77,8 @@ def wanted(node: Node) -> Tuple[Dict[str, str], List[str]]:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
     contexts = " contexts=allocator" if hyperpod else ""
-    plugstack = with_block(read_text(node.paths.plugstack_conf) or "", [f"optional {SPANK_PLUGIN}{contexts}"])
+    said = read_text(node.paths.plugstack_conf) or ""
+    plugstack = with_block(said, [f"optional {SPANK_PLUGIN}{contexts}", *pyxis_line.ours(node, said)])
     files = {
         node.paths.slurm_conf: text,
         node.paths.plugstack_conf: plugstack,

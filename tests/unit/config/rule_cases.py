@@ -119,6 +119,7 @@ def package(**changes: Any) -> Change:
 P = "hyperpod_kit.clients[0]"
 FUSE = {"name": "libfuse2", "version": "2.9.9-5ubuntu3", "arch": "x86_64", "sha256": "b" * 64, "file": "libfuse2.deb"}
 
+NVIDIAS = {"client": "pyxis", "version": "1", "arch": "x86_64", "sha256": "a" * 64, "file": "a.deb"}
 SCRIPT = {"name": "docker", "path": "own/docker", "run": "install.sh"}
 SECRET = {"name": "db", "arn": "arn:aws:secretsmanager:us-east-1:111122223333:secret:db-a1b2c3"}
 
@@ -422,6 +423,8 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O033", f"{STEPS}.sssd.uri", step(sssd={**LDAP, "uri": "ldap.example.com"})),
     ("HPK-O034", f"{STEPS}.sssd.ca_file", step(sssd={**LDAP, "ca_file": "ca.pem"})),
     ("HPK-O035", f"{STEPS}.sssd.home", step(sssd={**LDAP, "home": "/home"})),
+    ("HPK-O037", f"{STEPS}.pyxis", both(step(pyxis={}), kit(clients=[{**NVIDIAS, "name": "nvslurm-plugin-pyxis"}]))),
+    ("HPK-O038", f"{STEPS}.enroot", step(enroot={})),
     ("HPK-O036", f"{STEPS}.sssd.secret_arn", step(sssd={**LDAP, "bind_dn": "cn=a,dc=b"})),
     ("HPK-O027", f"{STEPS}.sssd.secret_arn", step(sssd={**LDAP, "bind_dn": "cn=a,dc=b", "secret_arn": "x"})),
     ("HPK-O023", f"{STEPS}.sssd.schema", step(sssd={**LDAP, "schema": "nis"})),

@@ -11,14 +11,15 @@ from typing import Any, Dict
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.model.optional_steps import Docker, OptionalSteps, PamSlurmAdopt, Podman, Sssd
+from hyperpod_kit.model.optional_steps import Docker, Enroot, OptionalSteps, PamSlurmAdopt, Podman, Pyxis, Sssd
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.node.apply import apply
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.optional import docker, local_disk, pam_slurm_adopt, podman, sssd
+from hyperpod_kit.node.optional import docker, enroot, local_disk, pam_slurm_adopt, podman, sssd
 from hyperpod_kit.node.optional.registry import ALL, OFF_STEP
 from hyperpod_kit.node.plan import plan
-from hyperpod_kit.node.slurm import controller
+from hyperpod_kit.node.slurm import controller, pyxis_line
+from hyperpod_kit.node.slurm.hooks import with_block
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -34,8 +35,8 @@ def fake(make_node: Any) -> Any:
     found = make_node([])
     found.mounted(NVME, "ext4", "/dev/mapper/vg.01-lv_ephemeral")
     security = f"usr/lib/{os.uname().machine}-linux-gnu/security"
-    programs = ("usr/bin/dockerd", "usr/bin/podman", sssd.LDAP[1:])
-    modules = (f"{security}/pam_succeed_if.so", "lib/security/pam_slurm_adopt.so")
+    programs = ("usr/bin/dockerd", "usr/bin/podman", "usr/bin/enroot", sssd.LDAP[1:])
+    modules = (f"{security}/pam_succeed_if.so", "lib/security/pam_slurm_adopt.so", pyxis_line.PLUGINS[0][1:])
     for path in (*programs, *modules):
         (found.root / path).parent.mkdir(parents=True, exist_ok=True)
         (found.root / path).touch(0o755 if path in programs else 0o644)
@@ -77,6 +78,7 @@ def etc(root: Path) -> Dict[str, str]:
     [
         ({"docker": Docker()}, "etc/docker/daemon.json"),
         ({"podman": Podman()}, "etc/containers/storage.conf"),
+        ({"enroot": Enroot()}, "etc/enroot/enroot.conf.d/50-hyperpod-kit.conf"),
         ({"pam_slurm_adopt": PamSlurmAdopt()}, "etc/pam.d/sshd"),
         ({"sssd": LDAP}, "etc/sssd/sssd.conf"),
     ],
@@ -88,12 +90,49 @@ def test_on_twice_and_off(fake: Any, asked: Dict[str, Any], left: str) -> None:
     assert [(one["status"], one["error"]) for one in first["steps"][:1]] == [("changed", "")]
     there = etc(fake.root)
     assert there[left] != before.get(left, "")
-    assert (NVME in there[left]) == (left in ("etc/docker/daemon.json", "etc/containers/storage.conf"))
+    assert (NVME in there[left]) == ("docker" in left or "containers" in left or "enroot" in left)
     assert run(node)["changed"] == 0 and etc(fake.root) == there
     assert [step.pending(node) for step in ALL if step.key in asked] == [""]
     assert run(with_steps(fake.node))["steps"][0]["status"] == "changed"
     assert etc(fake.root) == before
     assert run(with_steps(fake.node))["changed"] == 0
+
+
+def test_enroot_has_a_place_for_everybody_again_after_a_boot(fake: Any) -> None:
+    node = with_steps(fake.node, enroot=Enroot())
+    run(node)
+    places = [fake.root / path[1:] for path in ("/run/enroot", f"{NVME}/enroot", f"{NVME}/enroot/tmp")]
+    assert all(place.stat().st_mode & 0o7777 == 0o1777 for place in places)
+    for place in reversed(places):
+        place.rmdir()
+    assert enroot.keep(node) and not enroot.keep(node) and all(place.is_dir() for place in places)
+    assert f"{enroot.WITHOUT_DISK}/enroot" in enroot.TEXT.format(runtime="", place=enroot._place(without_disk(node)))
+
+
+def without_disk(node: Node) -> Node:
+    Path(node.paths.mountinfo).write_text("")
+    return node
+
+
+@pytest.mark.parametrize(
+    ("said", "beside", "lines"),
+    [
+        ("", "", 1),
+        ("required /usr/local/lib/slurm/spank_pyxis.so\n", "", 0),
+        ("include /opt/slurm/etc/plugstack.conf.d/*\n", "optional /a/spank_pyxis.so", 0),
+    ],
+)
+def test_pyxis_is_loaded_once_whoever_has_it_loaded(fake: Any, said: str, beside: str, lines: int) -> None:
+    node = with_steps(fake.node, enroot=Enroot(), pyxis=Pyxis())
+    assert run(node)["ok"] and run(node)["changed"] == 0
+    place = Path(node.paths.plugstack_conf)
+    if beside:
+        (place.parent / f"{place.name}.d").mkdir(parents=True)
+        (place.parent / f"{place.name}.d" / "pyxis.conf").write_text(beside)
+    found = pyxis_line.ours(node, said)
+    assert len(found) == lines and all(f"required {pyxis_line.PLUGINS[0]} " in line for line in found)
+    assert pyxis_line.ours(node, with_block(said, found)) == found, "our own line is not somebody else's"
+    assert pyxis_line.ours(with_steps(fake.node), said) == []
 
 
 def test_daemon_json_of_others_is_added_to_and_given_back(fake: Any) -> None:

@@ -1,0 +1,80 @@
+"""Enroot, with what it unpacks on the node's local disk where it has one: each user's in directories of their own.
+
+What /etc/enroot/enroot.conf says stays: enroot reads it before the file that is ours, and the first word counts.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Dict
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.optional import local_disk, software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.step import StepOutcome
+
+ENROOT = Software(("/usr/bin/enroot", "/usr/local/bin/enroot"), ("enroot",))
+CONF = "/etc/enroot/enroot.conf.d/50-hyperpod-kit.conf"
+TMPFILES = "/etc/tmpfiles.d/hyperpod-kit-enroot.conf"
+RUNTIME = "/run/enroot"
+WITHOUT_DISK = "/var/lib"
+TEXT = """\
+# Written by hyperpod-kit from the bundle's configuration: change that, not this file.
+ENROOT_RUNTIME_PATH {runtime}/user-$(id -u)
+ENROOT_CACHE_PATH {place}/cache-$(id -u)
+ENROOT_DATA_PATH {place}/data-$(id -u)
+ENROOT_TEMP_PATH {place}/tmp
+"""
+
+
+def _place(node: Node) -> str:
+    # Never a home: enroot's own default, where a home on a network file system would hold every image unpacked.
+    return f"{local_disk.place(node) or WITHOUT_DISK}/enroot"
+
+
+def _files(node: Node) -> Dict[str, str]:
+    """Path -> text. The directory in /run is made again at boot, before a job can come."""
+    return {
+        node.paths.real(CONF): TEXT.format(runtime=RUNTIME, place=_place(node)),
+        node.paths.real(TMPFILES): f"d {RUNTIME} 1777 root root -\n",
+    }
+
+
+def _run(node: Node) -> StepOutcome:
+    done = []
+    written = [path for path, text in _files(node).items() if write_if_different(path, text)]
+    if written:
+        done.append(f"wrote {', '.join(os.path.basename(path) for path in written)}")
+    done += ["made its directories"] if keep(node) else []
+    done.append(software.ensure(node, ENROOT))
+    said = "; ".join(word for word in done if word)
+    return StepOutcome(bool(said), said)
+
+
+def _pending(node: Node) -> str:
+    outdated = [path for path, text in _files(node).items() if read_text(path) != text]
+    words = [f"write {', '.join(outdated)}" if outdated else "", software.pending(node, ENROOT)]
+    return "; ".join(word for word in words if word)
+
+
+def _undo(node: Node) -> str:
+    for path in _files(node):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+    return "enroot unpacks to where it did before; what it has unpacked stays"
+
+
+def keep(node: Node) -> bool:
+    """The directories in which everybody has his own: the disk is empty again after a boot. Raises OSError."""
+    place = _place(node)
+    made = [local_disk.make_for_all(node, path) for path in (RUNTIME, place, f"{place}/tmp")]
+    return any(made)
+
+
+# Required: Slurm takes no node without pyxis where that is on, which takes none without enroot.
+STEP = OptionalStep("enroot", _run, _pending, _undo, required=True)

@@ -1,0 +1,35 @@
+"""Pyxis, by which `srun --container-image` starts tasks in enroot's containers: the plugin on every node, and on the
+controller its line in plugstack.conf (slurm/pyxis_line.py), which slurm-hooks writes.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.optional import software
+from hyperpod_kit.node.optional.optional_step import OptionalStep
+from hyperpod_kit.node.optional.software import Software
+from hyperpod_kit.node.slurm import pyxis_line
+from hyperpod_kit.node.step import StepOutcome
+
+PYXIS = Software(pyxis_line.PLUGINS, ("pyxis",), mode=os.R_OK)
+
+
+def _run(node: Node) -> StepOutcome:
+    said = software.ensure(node, PYXIS)
+    return StepOutcome(bool(said), said)
+
+
+def _pending(node: Node) -> str:
+    return software.pending(node, PYXIS)
+
+
+def _undo(node: Node) -> str:
+    return "Slurm does not load it any more; the package stays"
+
+
+# Required: with its line in plugstack.conf, no slurmd starts without it.
+STEP = OptionalStep("pyxis", _run, _pending, _undo, required=True)

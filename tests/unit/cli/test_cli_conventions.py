@@ -29,7 +29,7 @@ THEIRS: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "words",
-    [["validate"], ["job"], ["job", "run"], ["checkpoint"], ["checkpoint", "verify"], ["fan-out"], ["data", "show"]],
+    [["job"], ["job", "run"], ["checkpoint"], ["checkpoint", "verify"], ["fan-out"], ["data", "show"]],
 )
 @pytest.mark.parametrize("option", ["-h", "--help"])
 def test_help_has_one_shape(words: list[str], option: str, hk: Hk) -> None:

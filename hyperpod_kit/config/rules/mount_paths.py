@@ -99,7 +99,7 @@ def protected(settings: Settings) -> Iterator[Finding]:
 
 
 def disjoint(settings: Settings) -> Iterator[Finding]:
-    """No two mounts that one node can carry lie at the same place or inside each other."""
+    """No two mounts that one node can carry lie at the same place or inside each other; one finding a mount."""
     seen: list[Mount] = []
     for mount, at in settings.written_mounts:
         for other in seen:
@@ -113,13 +113,15 @@ def disjoint(settings: Settings) -> Iterator[Finding]:
                     f"`{mount.path}` is where `{other_name}` is mounted too",
                     "Choose another path",
                 )
-            elif inside(mount.path, other_path) or inside(other_path, mount.path):
+                break
+            if inside(mount.path, other_path) or inside(other_path, mount.path):
                 yield Finding(
                     "HPK-M015",
                     f"{at}.path",
                     f"`{mount.path}` and `{other_path}` (`{other_name}`) lie inside each other",
                     "Put them side by side: the inner one vanishes whenever the outer one is mounted again",
                 )
+                break
         seen.append(mount)
 
 

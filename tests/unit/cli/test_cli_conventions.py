@@ -104,6 +104,15 @@ def test_a_file_of_another_kind_is_not_listed_key_by_key(tmp_path: Path, hk: Hk)
     assert "a number of thousands of digits" in hk("validate", str(file)).err
 
 
+def test_findings_grow_with_the_file_and_not_with_its_square(tmp_path: Path, hk: Hk) -> None:
+    values = json.loads(EXAMPLE.read_text())
+    mount = values["hyperpod_kit"]["mounts"][0]
+    values["hyperpod_kit"]["mounts"] = [{**mount, "name": f"m{number}"} for number in range(100)]
+    file = tmp_path / "c.json"
+    file.write_text(json.dumps(values))
+    assert "99 errors" in hk("validate", str(file)).out.splitlines()[-1]
+
+
 def test_text_that_is_shown_in_another_order_is_refused(tmp_path: Path, hk: Hk) -> None:
     values = json.loads(EXAMPLE.read_text())
     file = tmp_path / "c.json"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import sys
 from typing import Any, Iterator, NamedTuple
@@ -166,6 +167,8 @@ def _has(handle: int, name: str) -> bool:
 
 def main() -> None:
     """First line: what TreeScan takes. Then {"id", "directories", "limit"} each, answered by parts with the same id."""
+    # Who asked may have been killed: then nobody is told, least of all the terminal.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     lines, answers = iter(sys.stdin), os.fdopen(1, "w")
     scan = TreeScan(**json.loads(next(lines)))
     for line in lines:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Dict, List, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository.index import Index, Piece
+from hyperpod_kit.checkpoint.repository.index import Index
 from hyperpod_kit.checkpoint.repository.rows import TableRows
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.checkpoint.repository.shard_table import ShardTable
 from hyperpod_kit.errors import CheckpointError
 
@@ -25,7 +26,7 @@ def check(index: Index) -> None:
             raise CheckpointError(f"tensor {piece.spec.name} is twice in shard {piece.shard}")
         seen.add((piece.shard, piece.spec.name))
     for name, pieces in index.tensors().items():
-        problem = _problem(pieces)
+        problem = _problem([(piece.shard, piece.spec) for piece in pieces])
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
 
@@ -44,38 +45,45 @@ def check_tables(shards: Sequence[ShardTable]) -> TableRows:
     rows = TableRows(shards)
     alike = [next((name for name in found if name not in rows.whole), "") for found in rows.alike().values()]
     for name in [*rows.whole, *alike]:
-        problem = _problem(rows[name]) if name else ""
+        problem = _problem(rows.specs(name)) if name else ""
         if problem:
             raise CheckpointError(f"tensor {name}: {problem}")
     return rows
 
 
-def _problem(pieces: Sequence[Piece]) -> str:
-    first = pieces[0].spec
+def _problem(found: Sequence[Tuple[int, TensorSpec]]) -> str:
+    """`found`: (shard, what of the tensor it has). Of each of thousands of ranks there are some: loops are plain."""
+    (first_shard, first), whole = found[0], found[0][1].whole
+    if len(found) == 1 and not first.full and not first.offsets:
+        return ""
     boxes: List[Box] = []
-    for piece in pieces:
-        spec = piece.spec
-        if (spec.dtype, spec.whole) != (first.dtype, first.whole):
-            return (
-                f"shard {piece.shard} has {spec.dtype} {list(spec.whole)}, "
-                f"shard {pieces[0].shard} has {first.dtype} {list(first.whole)}"
-            )
+    covered = 0
+    for shard, spec in found:
+        if spec.dtype != first.dtype or spec.whole != whole:
+            here, there = (f"{one.dtype} {list(one.whole)}" for one in (spec, first))
+            return f"shard {shard} has {here}, shard {first_shard} has {there}"
         offsets = spec.offsets or (0,) * len(spec.shape)
-        if len(spec.shape) != len(spec.whole) or len(offsets) != len(spec.whole):
-            return f"shard {piece.shard} has a piece of {len(spec.shape)} dimensions of {len(spec.whole)}"
-        box = tuple((begin, begin + extent) for begin, extent in zip(offsets, spec.shape))
-        if any(end > extent for (_, end), extent in zip(box, spec.whole)):
-            return f"shard {piece.shard} has {_text(box)}, which is outside of {list(spec.whole)}"
-        boxes.append(box)
-    items = volume(tuple((0, extent) for extent in first.whole))
+        if len(spec.shape) != len(whole) or len(offsets) != len(whole):
+            return f"shard {shard} has a piece of {len(spec.shape)} dimensions of {len(whole)}"
+        box = []
+        count = 1
+        outside = False
+        for begin, extent, most in zip(offsets, spec.shape, whole):
+            box.append((begin, begin + extent))
+            outside = outside or begin + extent > most
+            count *= extent
+        if outside:
+            return f"shard {shard} has {_text(tuple(box))}, which is outside of {list(whole)}"
+        covered += count
+        boxes += [tuple(box)] if count else []
+    items = volume(tuple((0, extent) for extent in whole))
     if not items:
-        return "" if len(boxes) == 1 else f"it is empty and in {len(boxes)} shards"
-    boxes = [box for box in boxes if volume(box)]
-    missing = items - sum(volume(box) for box in boxes)
+        return "" if len(found) == 1 else f"it is empty and in {len(found)} shards"
+    missing = items - covered
     overlap = _overlap(boxes, 0)
     if overlap:
         return overlap
-    return f"{missing} items of {list(first.whole)} are in no shard" if missing else ""
+    return f"{missing} items of {list(whole)} are in no shard" if missing else ""
 
 
 def volume(box: Box) -> int:

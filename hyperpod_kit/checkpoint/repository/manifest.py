@@ -11,7 +11,7 @@ import json
 import math
 import re
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository import digest, layout
@@ -53,7 +53,8 @@ class FileRecord:
     rank: Optional[int] = None
 
     def to_json(self) -> Dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if value is not None}
+        found: Dict[str, Any] = {"file": self.file, "size": self.size, "root": self.root}
+        return found if self.rank is None else {**found, "rank": self.rank}
 
     @classmethod
     def of(cls, file: str, data: bytes) -> FileRecord:

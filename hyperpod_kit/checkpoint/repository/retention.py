@@ -144,22 +144,14 @@ def _protected(item: Item, newest: Optional[CheckpointFacts]) -> Optional[str]:
 
 
 def whole(store: Store, attempt: str) -> bool:
-    """Whether all files of a checkpoint are there with their sizes. Reads the manifest, no data."""
+    """Whether all files of a checkpoint are there with their sizes. Reads the manifest, opens nothing else."""
     try:
         body = verify.read_manifest(store, attempt)
         records = [body.extra, *([body.index] if body.index else []), *body.shards]
-        with ThreadPoolExecutor(1 if store.capabilities.local else _READERS) as pool:
-            return all(pool.map(lambda record: _size(store, f"{attempt}/{record.file}") == record.size, records))
+        sizes = store.sizes(attempt)
+        return all(sizes.get(record.file) == record.size for record in records)
     except (CheckpointError, OSError):
         return False
-
-
-def _size(store: Store, name: str) -> int:
-    reader = store.open_read(name)
-    try:
-        return reader.size
-    finally:
-        reader.close()
 
 
 def apply(
@@ -205,13 +197,12 @@ def remove(store: Store, attempt: str) -> List[str]:
         raise ValueError(f"{attempt!r} is no attempt")
     store.delete(f"{attempt}/{layout.MANIFEST_FILE}")
     failpoint("retention.manifest_deleted")
-    strange = []
-    for name in store.list(attempt):
-        if layout.is_ours(name):
-            store.delete(f"{attempt}/{name}")
-            failpoint("retention.file_deleted")
-        elif not name.startswith(".nfs"):  # NFS keeps a deleted file under such a name while somebody has it open
-            strange.append(name)
+    there = store.list(attempt)
+    ours = [f"{attempt}/{name}" for name in there if layout.is_ours(name)]
+    store.delete_all(ours)
+    failpoint("retention.files_deleted")
+    # NFS keeps a deleted file under such a name while somebody has it open.
+    strange = [name for name in there if not layout.is_ours(name) and not name.startswith(".nfs")]
     if not strange:
         store.delete(f"{attempt}/")
     store.delete(layout.tombstone_file(attempt))

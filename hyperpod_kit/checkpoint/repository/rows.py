@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
+from operator import itemgetter
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import compact_index, index
@@ -124,6 +125,16 @@ class TableRows(Rows):
             for shard in self._members[pattern]
         ]
         return sorted(found + self._wholes(name), key=lambda piece: (piece.shard, piece.begin))
+
+    def specs(self, name: str) -> List[Tuple[int, TensorSpec]]:
+        """(shard, what of the tensor it has), by shard: as `[name]`, without where it begins there."""
+        found = [
+            (shard, TensorSpec(name, *self._shards[shard].boxes[self._patterns[pattern].kinds[place]]))
+            for pattern, place in self._divided.get(name, ())
+            for shard in self._members[pattern]
+        ]
+        found += [(shard, self._shards[shard].whole[place][1]) for shard, place in self._whole.get(name, ())]
+        return sorted(found, key=itemgetter(0))
 
     def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         found = []

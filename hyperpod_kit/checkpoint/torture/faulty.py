@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,9 @@ class FaultyStore:
         found: list[str] = self.guard(f"list {prefix}", lambda: self.inner.list(prefix, after=after, until=until))
         return found
 
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return dict(self.guard(f"sizes in {prefix}", lambda: self.inner.sizes(prefix)))
+
     def exists(self, name: str) -> bool:
         return bool(self.guard(f"exists {name}", lambda: self.inner.exists(name)))
 
@@ -103,6 +106,10 @@ class FaultyStore:
 
     def delete(self, name: str) -> None:
         self.guard(f"delete {name}", lambda: self.inner.delete(name))
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        for name in names:
+            self.delete(name)
 
 
 class _FaultyReader:

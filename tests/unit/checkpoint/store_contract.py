@@ -165,6 +165,26 @@ class StoreContract:
         store.delete("d/")
         assert store.list() == [] and not store.exists("d/b")
 
+    def test_sizes_of_what_lies_there(self, store: Store) -> None:
+        for name, size in (("d/a", 0), ("d/b", 5), ("d.x", 1)):
+            store.create(name, bytes(size))
+        put(store, "d/large", bytes(3 * ALIGN + 17), self.part)
+        assert store.sizes("d") == {"a": 0, "b": 5, "large": 3 * ALIGN + 17}
+        assert store.sizes("nothing") == {}
+
+    def test_many_are_deleted_and_what_is_not_there_is_fine(self, store: Store) -> None:
+        for name in ("d/a", "d/b & <c>", "d/d", "d/\u00e9"):
+            store.create(name, b".")
+        try:
+            store.delete_all(["d/a", "d/nothing", "d/b & <c>", "d/\u00e9"])
+        except Unsupported:
+            assert not store.capabilities.delete and len(store.list("d")) == 4
+            return
+        assert store.list("d") == ["d"]
+        store.delete_all(["d/d"])
+        store.delete_all([])
+        assert store.list("d") == []
+
     def test_names_stay_below_the_root(self, store: Store) -> None:
         for name in ("../x", "a//b", "/etc/passwd", "a/../../x", "", "a/.", "x\0y"):
             with pytest.raises(ValueError):

@@ -50,6 +50,34 @@ def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
     assert selection.newest_valid(store).attempt == names[6]
 
 
+def test_no_shard_is_opened_to_know_that_the_newest_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = PosixStore(str(tmp_path))
+    names = [put_checkpoint(store, seq) for seq in range(1, 4)]
+
+    def refuse(self: PosixStore, name: str) -> None:
+        raise AssertionError(f"{name} was opened")
+
+    monkeypatch.setattr(PosixStore, "open_read", refuse)
+    assert retention.run(store, Latest(1), SMALL_RUN).deleted == (names[0], names[1])
+
+
+@pytest.mark.parametrize("damage", ["longer", "missing", "a link", "a directory"])
+def test_what_is_not_whole_is_not_taken_for_the_newest(tmp_path: Path, damage: str) -> None:
+    store = PosixStore(str(tmp_path))
+    names = [put_checkpoint(store, seq) for seq in range(1, 4)]
+    shard = tmp_path / names[2] / layout.shard_file(0)
+    data = shard.read_bytes()
+    shard.unlink()
+    if damage == "longer":
+        shard.write_bytes(data + b".")
+    elif damage == "a link":
+        (tmp_path / "elsewhere").write_bytes(data)
+        shard.symlink_to(tmp_path / "elsewhere")
+    elif damage == "a directory":
+        shard.mkdir()
+    assert retention.run(store, Latest(1), SMALL_RUN).deleted == (names[0],)
+
+
 def test_pins_hold_against_every_policy_and_can_be_taken_back() -> None:
     store = store_of()
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]
@@ -215,8 +243,9 @@ retention.run(open_store(sys.argv[1]), Latest(1), identity.RunIdentity('small', 
         "retention.before",
         "retention.manifest_deleted",
         "retention.manifest_deleted@2",
-        "retention.file_deleted",
-        "retention.file_deleted@3",
+        "store.file_deleted",
+        "store.file_deleted@3",
+        "retention.files_deleted",
     ],
 )
 def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Path, place: str) -> None:

@@ -22,6 +22,7 @@ from hyperpod_kit.rehearsal.keys import Key  # noqa: E402
 from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets as Service  # noqa: E402
 from hyperpod_kit.rehearsal.sagemaker.server import serve  # noqa: E402
+from tests.support.wait import until  # noqa: E402
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint  # noqa: E402
 from tests.unit.checkpoint.store_contract import ParallelStoreContract, aligned, get, put  # noqa: E402
 
@@ -97,6 +98,27 @@ def test_more_names_than_one_answer_holds(own: Store, service: Service) -> None:
         service.put(BUCKET, f"runs/llama/{number:05d}", b"")
     assert own.list() == [f"{number:05d}" for number in range(1005)]
     assert own.list(after="01002") == ["01003", "01004"]
+
+
+def test_an_attempt_of_a_thousand_files_is_measured_and_deleted_in_two_calls_each(own: Store, service: Service) -> None:
+    names = [f"a/{number:05d}" for number in range(1005)]
+    for name in names:
+        service.put(BUCKET, f"runs/llama/{name}", b"..")
+    service.requests.clear()
+    assert own.sizes("a") == {name[2:]: 2 for name in names}
+    own.delete_all(names)
+    assert own.list("a") == []
+    # A request is written down once it is answered.
+    until(lambda: len(service.requests.entries()) == 5, what="five requests")
+    assert sorted(entry.method for entry in service.requests.entries()) == ["GET", "GET", "GET", "POST", "POST"]
+
+
+def test_a_service_that_cannot_delete_many_is_asked_for_each(own: Store, service: Service) -> None:
+    for name in "abc":
+        own.create(name, b".")
+    service.faults.add(S3Fault(status=403, method="POST"))
+    own.delete_all(list("abc"))
+    assert own.list() == [] and own.capabilities.delete
 
 
 def test_the_newest_of_thousands_takes_three_listings_at_most(own: Store, service: Service) -> None:

@@ -7,7 +7,7 @@ FileNotFoundError, FileExistsError, PermissionError, otherwise with the errno th
 
 from __future__ import annotations
 
-from typing import Iterable, List, NamedTuple, Optional, Protocol
+from typing import Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import CheckpointError, Untrusted
 
@@ -101,6 +101,13 @@ class Store(Protocol):
         """
         ...
 
+    def sizes(self, prefix: str) -> Dict[str, int]:
+        """Bytes of each object that is a direct child of `prefix`, by its name there. Nothing is opened.
+
+        What is no object is left out. Nothing there is an empty dict. Raises as `list` does.
+        """
+        ...
+
     def exists(self, name: str) -> bool:
         """Whether there is an object of that name. Raises OSError when that cannot be told."""
         ...
@@ -136,6 +143,13 @@ class Store(Protocol):
         """Remove an object, or, where there are such, the empty directory "name/". What is not there is fine.
 
         Raises Unsupported when the storage does not let us, NotAnObject when its directory is a link, OSError.
+        """
+        ...
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """`delete` of each of these objects, with as few calls as the storage has for it.
+
+        Ends with the first failure; what was deleted before it is.
         """
         ...
 

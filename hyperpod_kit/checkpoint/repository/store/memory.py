@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Dict, List
+from typing import Dict, List, Sequence
 
 from hyperpod_kit.checkpoint.repository.store.base import (
     SMALL,
@@ -60,6 +60,12 @@ class MemoryStore:
                     found.add(first + slash)
         return between(found, after, until)
 
+    def sizes(self, prefix: str) -> Dict[str, int]:
+        """See Store."""
+        with self._lock:
+            below = {name.rpartition("/"): len(data) for name, data in self._objects.items()}
+        return {last: size for (folder, _, last), size in below.items() if folder == prefix}
+
     def exists(self, name: str) -> bool:
         """See Store."""
         with self._lock:
@@ -108,6 +114,11 @@ class MemoryStore:
         """See Store."""
         with self._lock:
             self._objects.pop(check_name(name), None)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """See Store."""
+        for name in names:
+            self.delete(name)
 
 
 class _MemoryWriter:

@@ -7,9 +7,12 @@ import ctypes
 import errno
 import fcntl
 import os
+import stat
 import threading
-from typing import List, Optional, Tuple
+from itertools import groupby
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
+from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store import below, direct, durable
 from hyperpod_kit.checkpoint.repository.store.base import (
     ALIGN,
@@ -211,12 +214,23 @@ class PosixStore:
                     (entry.name + "/" if _is_folder(entry) else entry.name for entry in entries), after, until
                 )
         except OSError as err:
-            # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
-            if prefix and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):
-                raise below.no_object(path, "a directory") from None
-            if err.errno != errno.ENOENT:
-                raise
+            _raise_unless_missing(path if prefix else "", err)
             return []
+
+    def sizes(self, prefix: str) -> Dict[str, int]:
+        """See Store."""
+        path = self._path(prefix)
+        found: Dict[str, int] = {}
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        seen = entry.stat(follow_symlinks=False)
+                        if stat.S_ISREG(seen.st_mode):
+                            found[entry.name] = seen.st_size
+        except OSError as err:
+            _raise_unless_missing(path, err)
+        return found
 
     def exists(self, name: str) -> bool:
         """See Store."""
@@ -279,15 +293,36 @@ class PosixStore:
 
     def delete(self, name: str) -> None:
         """See Store. A directory that is not empty is left as it is."""
+        with self._deleting(name), below.folder(self.url, name) as folder:
+            self._remove(folder, name)
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """See Store. A directory is opened once; one name after the other, since the kernel lets one thread at a time
+        change a directory."""
+        for _, there in groupby(names, lambda name: name.rpartition("/")[0]):
+            inside = list(there)
+            with self._deleting(inside[0]), below.folder(self.url, inside[0]) as folder:
+                for name in inside:
+                    with self._deleting(name):
+                        self._remove(folder, name)
+                    failpoint("store.file_deleted")
+
+    def _remove(self, folder: int, name: str) -> None:
+        last = os.path.basename(self._path(name).rstrip("/"))
+        if not name.endswith("/"):
+            os.unlink(last, dir_fd=folder)
+        elif self.linked(name[:-1]) is not None:
+            raise below.no_object(self._path(name).rstrip("/"), "a directory of this root")
+        else:
+            os.rmdir(last, dir_fd=folder)
+
+    @contextlib.contextmanager
+    def _deleting(self, name: str) -> Iterator[None]:
+        """What is not there is fine, and so is a directory that is not empty. Raises Unsupported, OSError."""
         path = self._path(name)
         try:
-            with below.doing("deleted", path), below.folder(self.url, name) as folder:
-                if not name.endswith("/"):
-                    os.unlink(os.path.basename(path), dir_fd=folder)
-                elif self.linked(name[:-1]) is not None:
-                    raise below.no_object(path.rstrip("/"), "a directory of this root")
-                else:
-                    os.rmdir(os.path.basename(path.rstrip("/")), dir_fd=folder)
+            with below.doing("deleted", path):
+                yield
         except FileNotFoundError:
             pass
         except OSError as err:
@@ -295,6 +330,15 @@ class PosixStore:
                 raise Unsupported(f"{path} cannot be removed: {err.strerror}") from None
             if not (name.endswith("/") and err.errno in (errno.ENOTEMPTY, errno.EEXIST)):
                 raise
+
+
+def _raise_unless_missing(path: str, err: OSError) -> None:
+    """`err` of a directory that could not be listed, but when there is nothing. "": it is the root itself."""
+    # A link that leads nowhere is not the same as nothing: what it led to may be back tomorrow.
+    if path and err.errno in (errno.ENOENT, *files.MAYBE_NO_FILE) and files.kind_of(path):
+        raise below.no_object(path, "a directory") from None
+    if err.errno != errno.ENOENT:
+        raise err
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

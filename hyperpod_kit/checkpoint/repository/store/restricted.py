@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import threading
+from typing import Sequence
 
 from hyperpod_kit.checkpoint.repository.store import below, durable
 from hyperpod_kit.checkpoint.repository.store.base import (
@@ -138,3 +139,8 @@ class RestrictedStore(PosixStore):
         except Unsupported:
             self._delete = False
             raise
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """See Store."""
+        for name in names:
+            self.delete(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Sequence
 
 from hyperpod_kit.checkpoint.repository.store.base import (
     SMALL,
@@ -31,6 +31,9 @@ from hyperpod_kit.untrusted.files import too_large
 _CONFLICT_TRIES = 6
 _CONFLICT_PAUSES = BackOff(0.05, 0.8)
 _READ_TRIES = 3
+
+_DELETED_AT_ONCE = 1000
+"""Names in one DeleteObjects, which takes no more."""
 
 
 class S3Reader:
@@ -95,18 +98,32 @@ class S3Store:
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. One call for each thousand names."""
         start = self._prefix + (check_name(prefix) + "/" if prefix else "")
-        more: Dict[str, str] = {"StartAfter": start + after} if after else {}
         found: List[str] = []
+        for page in self._pages(start, after):
+            found += [item["Key"][len(start) :] for item in page.get("Contents", ())]
+            found += [item["Prefix"][len(start) :] for item in page.get("CommonPrefixes", ())]
+            if until and max(found, default="") > until:
+                break
+        # An object that is named like the directory itself, "", is what some consoles make.
+        return between(found, after, until)
+
+    def sizes(self, prefix: str) -> Dict[str, int]:
+        """See Store. One call for each thousand names."""
+        start = self._prefix + check_name(prefix) + "/"
+        items = (item for page in self._pages(start) for item in page.get("Contents", ()))
+        return {item["Key"][len(start) :]: int(item["Size"]) for item in items if item["Key"] != start}
+
+    def _pages(self, start: str, after: str = "") -> Iterator[Dict[str, Any]]:
+        """What S3 answers about the names that begin with `start`, up to the next "/" in them."""
+        more: Dict[str, str] = {"StartAfter": start + after} if after else {}
         while True:
             try:
                 page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=start, Delimiter="/", **more)
             except Exception as err:
                 raise failed(err, f"s3://{self._bucket}/{start}") from None
-            found += [item["Key"][len(start) :] for item in page.get("Contents", ())]
-            found += [item["Prefix"][len(start) :] for item in page.get("CommonPrefixes", ())]
-            if not page.get("IsTruncated") or (until and max(found, default="") > until):
-                # An object that is named like the directory itself, "", is what some consoles make.
-                return between(found, after, until)
+            yield page
+            if not page.get("IsTruncated"):
+                return
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     def exists(self, name: str) -> bool:
@@ -186,6 +203,25 @@ class S3Store:
                 self._delete = False
                 raise Unsupported(f"{self.url}/{name} may not be deleted: {code_of(err)}") from None
             raise failed(err, f"{self.url}/{name}", "deleted") from None
+
+    def delete_all(self, names: Sequence[str]) -> None:
+        """See Store. One call for each thousand names; what it could not delete is asked for once more, by itself."""
+        for at in range(0, len(names), _DELETED_AT_ONCE):
+            for name in self._not_deleted(names[at : at + _DELETED_AT_ONCE]):
+                self.delete(name)
+
+    def _not_deleted(self, names: Sequence[str]) -> List[str]:
+        keys = {self._where(name)["Key"]: name for name in names}
+        # One call less for a single one; and XML has no words for control characters, which a prefix may have.
+        if len(keys) == 1 or not self._delete or not all(key.isprintable() for key in keys):
+            return list(keys.values())
+        asked = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            answer = self._client.delete_objects(Bucket=self._bucket, Delete=asked, ChecksumAlgorithm="CRC32")
+        except Exception:
+            # Refused, or a service without that call: one by one it says what is wrong, if anything is.
+            return list(keys.values())
+        return [keys[one["Key"]] for one in answer.get("Errors", ()) if one.get("Key") in keys]
 
 
 def connect(url: str) -> S3Store:

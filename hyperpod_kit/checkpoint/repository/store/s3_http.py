@@ -105,7 +105,9 @@ class S3HttpClient:
             query["start-after"] = StartAfter
         page = _document(self._ask("ListObjectsV2", "GET", Bucket, "", query).data)
         found: Dict[str, Any] = {
-            "Contents": [{"Key": _name(item, "Key")} for item in page.iter("Contents")],
+            "Contents": [
+                {"Key": _name(item, "Key"), "Size": int(item.findtext("Size") or 0)} for item in page.iter("Contents")
+            ],
             "CommonPrefixes": [{"Prefix": _name(item, "Prefix")} for item in page.iter("CommonPrefixes")],
             "IsTruncated": page.findtext("IsTruncated") == "true",
         }
@@ -127,6 +129,15 @@ class S3HttpClient:
         """What is not there is fine."""
         self._ask("DeleteObject", "DELETE", Bucket, Key)
         return {}
+
+    def delete_objects(self, Bucket: str, Delete: Mapping[str, Any], ChecksumAlgorithm: str = "") -> Dict[str, Any]:
+        """Up to 1,000 names. `Errors`: those that are still there."""
+        names = "".join(f"<Object><Key>{escape(item['Key'])}</Key></Object>" for item in Delete["Objects"])
+        body = (f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{names}</Delete>').encode()
+        headers = {"x-amz-checksum-crc32": _crc32(body), "content-type": "application/xml"}
+        answer = self._ask("DeleteObjects", "POST", Bucket, "", {"delete": ""}, headers, body)
+        found = _document(answer.data).iter("Error")
+        return {"Errors": [{"Key": item.findtext("Key") or "", "Code": item.findtext("Code") or ""} for item in found]}
 
     def create_multipart_upload(self, Bucket: str, Key: str, ChecksumAlgorithm: str = "") -> Dict[str, Any]:
         """`UploadId`."""

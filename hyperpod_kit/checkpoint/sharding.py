@@ -1,7 +1,8 @@
 """Where the part of a tensor that lies on this rank belongs in the whole, and which other ranks hold the same part.
 
-No collective here: a DTensor (DDP over a mesh, FSDP2, HSDP, tensor parallel) and a ShardedTensor (FSDP1) carry
-everything that is needed; plain tensors are equal on all ranks that have their name (see `holders`).
+No collective here but where whole tensors are gathered: a DTensor (DDP over a mesh, FSDP2, HSDP, tensor parallel) and
+a ShardedTensor (FSDP1) carry everything that is needed; plain tensors are equal on all ranks that have their name (see
+`holders`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import unsavable
+from hyperpod_kit.checkpoint import gathering, unsavable
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.errors import StateNotSerializable
@@ -100,21 +101,30 @@ def describe(tensor: Any) -> str:
     return f"{head} {boxes}"
 
 
-def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: bool) -> LocalPart | None:
+class Full(NamedTuple):
+    """`State(full=True)`: rank 0 has whole tensors. `gather`: now, of a save; a restore fills what lies here."""
+
+    wanted: bool
+    gather: bool
+
+
+def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: Full) -> LocalPart | None:
     """Where this rank's part of `tensor` belongs; None when no part of it lies here.
 
-    `own`: it is this rank's alone, of a DTensor the part that lies here. `full`: sharded tensors are gathered (a
-    collective).
+    `own`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors are gathered this is a
+    collective.
     Raises StateNotSerializable for subclasses of Tensor and for placements that are no box of the whole.
     """
     if own and is_dtensor(tensor):
         return LocalPart(local(tensor), (), (), (0, 1), (), None)
     if is_dtensor(tensor):
-        return _whole(tensor, ranks) if full else _of_dtensor(path, tensor, ranks)
+        return _gathered(path, tensor, ranks) if full.gather else _of_dtensor(path, tensor, ranks)
     if own and is_sharded_tensor(tensor):
         raise StateNotSerializable(path, "ShardedTensor, of which each rank has a part already, as its own")
     if is_sharded_tensor(tensor):
-        return _of_sharded_tensor(path, tensor, ranks)
+        if full.gather:
+            return _gathered(path, tensor, ranks)
+        return _of_sharded_tensor(path, tensor, ranks, alone=full.wanted)
     if torch.nn.parameter.is_lazy(tensor):
         raise StateNotSerializable(
             path,
@@ -132,9 +142,14 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: boo
     return LocalPart(tensor.detach(), (), (), replica, tuple(map(ranks.global_rank, holders)), None)
 
 
-def _whole(tensor: Any, ranks: Ranks) -> LocalPart:
-    with torch.no_grad():
-        whole = tensor.full_tensor()
+def _gathered(path: str, tensor: Any, ranks: Ranks) -> LocalPart:
+    """Whole on rank 0, without memory elsewhere: the others write none of it."""
+    gather = gathering.of_dtensor if is_dtensor(tensor) else gathering.of_sharded_tensor
+    whole = gather(tensor, wanted=ranks.rank == 0)
+    if whole is None and ranks.rank == 0:
+        raise StateNotSerializable(path, "ShardedTensor with full=True, of a process group without rank 0 of the job")
+    if whole is None:
+        whole = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     return LocalPart(whole, (), (), (ranks.rank, ranks.world), (), None, temporary=True)
 
 
@@ -227,15 +242,16 @@ def _replicas(
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
-def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
+def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks, *, alone: bool) -> LocalPart | None:
+    """`alone`: who else has this part does not matter, since rank 0 writes all of it."""
     shards = tensor.local_shards()
     among = dist.get_world_size(tensor._process_group)
-    if among != ranks.world:
+    if among != ranks.world and not alone:
         # It does not say which other ranks hold the same part; a DTensor does.
         raise StateNotSerializable(
             path,
             f"ShardedTensor over {among} of {ranks.world} ranks (FSDP1's hybrid sharding "
-            "must be given `device_mesh`, not process groups)",
+            "must be given `device_mesh`, not process groups, or State(full=True))",
         )
     if not shards or shards[0].tensor.numel() == 0:
         return None

@@ -136,7 +136,7 @@ class Collector:
         self._known = known
         self._full = full
         self._owned = owned
-        self._gather = full and gather
+        self._places = sharding.Full(full, full and gather)
         self._tied = ties
         self._pieces: dict[str, TensorPiece] = {}
         self._sources: dict[str, torch.Tensor] = {}
@@ -202,7 +202,7 @@ class Collector:
         """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
         if not self._tied:
             return (path,)
-        if piece is None or piece.layout:
+        if piece is None or piece.layout or piece.temporary:
             return (id(tensor),)
         local = piece.tensor
         if not local.numel():
@@ -210,11 +210,12 @@ class Collector:
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
     def _make(self, path: str, tensor: torch.Tensor, use: TensorUse, own: bool) -> TensorPiece | None:
-        place = sharding.place(path, tensor, self._ranks, own=own, full=self._gather)
+        place = sharding.place(path, tensor, self._ranks, own=own, full=self._places)
         if place is None:
             return None
         local = place.local
-        unsavable.refuse(path, local)
+        # What was gathered has memory on rank 0 alone; elsewhere its type is looked at.
+        unsavable.refuse(path, torch.empty(0, dtype=local.dtype) if place.temporary and local.is_meta else local)
         if any(step == 0 and extent > 1 for step, extent in zip(local.stride(), local.shape, strict=True)):
             # It could be saved, but nothing could fill it again: its items are one in memory.
             raise StateNotSerializable(

@@ -182,6 +182,38 @@ def hybrid_by_groups(root: str) -> str:
     raise AssertionError("it was saved")
 
 
+def hybrid_by_groups_whole(root: str, seed: int) -> dict[str, Any]:
+    """The same with whole tensors on rank 0: train and save, or restore into other weights. What the ranks then hold,
+    and how much this rank kept of what was gathered."""
+    import torch
+    from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
+
+    from hyperpod_kit.checkpoint import Manager, Restored, State
+
+    rank = int(os.environ["RANK"])
+    within = [torch.distributed.new_group(ranks) for ranks in ([0, 1], [2, 3])][rank // 2]
+    across = [torch.distributed.new_group(ranks) for ranks in ([0, 2], [1, 3])][rank % 2]
+    torch.manual_seed(seed)
+    model = FullyShardedDataParallel(
+        torch.nn.Linear(WIDTH, 4),
+        process_group=(within, across),
+        use_orig_params=True,
+        device_id=torch.device("cpu"),
+        sharding_strategy=ShardingStrategy.HYBRID_SHARD,
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    manager, state = Manager(root), State(model, optimizer, full=True)
+    restored = isinstance(manager.restore(state), Restored)
+    if not restored:
+        step(model, optimizer, 0)
+        kept = [piece.tensor for piece in state.tensors(manager.ranks).pieces if piece.temporary]
+        assert kept and all(tensor.is_meta == bool(rank) for tensor in kept)
+        assert manager.save(0, state, on_busy="wait").wait("durable", 60)
+    answer = {"restored": restored, "holds": holds(model, optimizer)}
+    assert manager.close()
+    return answer
+
+
 def _rank(rank: int, world: int, port: int, folder: str, function: str, arguments: tuple[Any, ...]) -> None:
     os.environ.update(
         RANK=str(rank),

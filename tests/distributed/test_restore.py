@@ -57,7 +57,11 @@ def test_another_kind_of_parallelism_restores_every_bit(
 
 @pytest.mark.parametrize(
     ("saver", "reader", "full"),
-    [("fsdp2", "fsdp2", True), ("fsdp2", "ddp", False), *slow(("ddp", "ddp", True), ("ddp", "ddp", False))],
+    [
+        ("fsdp2", "fsdp2", True),
+        ("fsdp2", "ddp", False),
+        *slow(("fsdp1", "fsdp1", True), ("ddp", "ddp", True), ("ddp", "ddp", False)),
+    ],
 )
 def test_whole_tensors_of_rank_0_restore_every_bit(tmp_path: Path, saver: str, reader: str, full: bool) -> None:
     """State(full=True) makes another division among the ranks, whether the one that restores has it or not."""
@@ -65,6 +69,17 @@ def test_whole_tensors_of_rank_0_restore_every_bit(tmp_path: Path, saver: str, r
     saved = sharded_job.run(tmp_path, 2, sharded_job.job, saver, root, "save", True)
     found = sharded_job.run(tmp_path, 2, sharded_job.job, reader, root, "restore", full)
     assert all(answer["got"] == "Restored" and answer["extra_is_as_saved"] for answer in found)
+    assert found[0]["holds"] == saved[0]["holds"]
+
+
+@pytest.mark.slow
+def test_hybrid_sharding_by_process_groups_is_saved_whole(tmp_path: Path) -> None:
+    saved, found = (
+        sharded_job.run(tmp_path, 4, sharded_job.hybrid_by_groups_whole, str(tmp_path / "root"), seed)
+        for seed in (0, 99)
+    )
+    assert [answer["restored"] for answer in saved] == [False] * 4
+    assert [answer["restored"] for answer in found] == [True] * 4
     assert found[0]["holds"] == saved[0]["holds"]
 
 

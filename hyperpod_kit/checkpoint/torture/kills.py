@@ -215,7 +215,8 @@ class Campaign:
             self._note([f"{place} of a flush" for place in _deaths(trace)])
         if scene.afterwards == "pruned":
             trace = here.disk / f"trace-{scene.number}-prune"
-            place = self._dice.choice([place for place in self._places if place.startswith("retention.")])
+            theirs = ("retention.", "store.file_deleted")
+            place = self._dice.choice([place for place in self._places if place.startswith(theirs)])
             life.prune(here.root, f"{place}@{self._dice.choice((1, 1, 2, 4))}", str(trace))
             self._note(_deaths(trace))
 

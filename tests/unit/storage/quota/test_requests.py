@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any, Callable, Iterator
@@ -258,3 +259,37 @@ def test_limits_that_were_not_asked_for_stay() -> None:
     now = QuotaLimits(1, 2, 3, 4)
     assert granted(now, 9, 0) == QuotaLimits(1, 9, 3, 4)
     assert granted(now, 0, 9) == QuotaLimits(1, 2, 3, 9)
+
+
+def test_what_died_between_the_limit_and_the_record_is_done_again(
+    btrfs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    own = subvolume(btrfs, "alice", ALICE)
+    assert run(["storage", "quota", "set", str(own), "--bytes", "8MiB"]) == 0
+    request_box.make(str(btrfs))
+    put(btrfs, ALICE, "a.json", encoded(asked(own)))
+    (one,), _ = waiting(btrfs)
+
+    def died(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    approve = ["storage", "requests", "approve", str(btrfs), one.id]
+    with monkeypatch.context() as patched:
+        patched.setattr(RequestBox, "record", died)
+        assert run(approve) != 0
+    capsys.readouterr()
+    (row,) = listed(btrfs, capsys)["waiting"]
+    assert row["now"]["limits"]["hard_bytes"] == 32 * MIB, "the limit is set, and the request still waits"
+    assert run(approve) == 0 and not waiting(btrfs)[0]
+
+
+def test_what_is_mounted_in_the_box_is_not_asked(place: Path) -> None:
+    put(place, ALICE, "good.json", encoded(asked(place / "alice")))
+    put(place, BOB, "mounted.json", encoded(asked(place / "alice", bytes=1)))
+    over = str(place / request_box.NAME / "mounted.json")
+    subprocess.run(["mount", "--bind", "/etc/passwd", over], check=True, timeout=60)
+    try:
+        found, refused = waiting(place)
+    finally:
+        subprocess.run(["umount", over], check=True, timeout=60)
+    assert [one.file for one in found] == ["good.json"] and "something is mounted there" in refused[0]

@@ -1,0 +1,235 @@
+"""How long training stands still for a save: each framework's own, and ours under it. One process, the same state.
+
+    python bench/framework_stalls.py [--megabytes 600] [--saves 5] [--folder DIR]
+
+The state is a model of one layer with AdamW, so three times its parameters. Each row: the same loop of the framework,
+first with its own saves, then with ours; a save begins when the one before is durable. What the row says is the time
+between the call of a save and its return, of which the first (which makes buffers) is shown by itself. `memcpy` is a
+copy of the same bytes into memory that is there already.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+STEPS_BETWEEN = 2
+WIDTH = 1024
+
+Times = list[float]
+
+
+class Net(torch.nn.Module):
+    """`megabytes` of parameters and moments; only few of them are used, so that a step costs little."""
+
+    def __init__(self, megabytes: int) -> None:
+        super().__init__()
+        rows = megabytes * 1024 * 1024 // (3 * 4 * WIDTH)
+        self.table = torch.nn.Embedding(rows, WIDTH)
+
+    def forward(self, x: Any, **_: Any) -> dict[str, Any]:
+        return {"loss": self.table(x).square().mean()}
+
+
+class Rows(torch.utils.data.Dataset[Any]):
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> Any:
+        return {"x": torch.tensor([number % 8])}
+
+
+@contextmanager
+def timed(owner: Any, name: str, into: Times) -> Iterator[None]:
+    """Every call of `owner.name` is timed."""
+    real = getattr(owner, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return real(*args, **options)
+        finally:
+            into.append(time.perf_counter() - begin)
+
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, real)
+
+
+def hugging_face(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from hyperpod_kit.checkpoint.adapters.huggingface import CheckpointedTrainer
+
+    class Durable(TrainerCallback):  # type: ignore[misc]
+        def on_save(self, *_: Any, **__: Any) -> None:
+            if ours:
+                trainer._running.newest.wait()
+            else:
+                os.sync()
+
+    words = TrainingArguments(
+        str(folder),
+        max_steps=saves * STEPS_BETWEEN,
+        save_steps=STEPS_BETWEEN,
+        save_total_limit=2,
+        per_device_train_batch_size=1,
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        logging_strategy="no",
+        dataloader_pin_memory=False,
+    )
+    kind = CheckpointedTrainer if ours else Trainer
+    trainer = kind(Net(megabytes), words, train_dataset=Rows(saves * STEPS_BETWEEN), callbacks=[Durable()])
+    found: Times = []
+    with timed(trainer, "_save_checkpoint", found):
+        trainer.train()
+    return found
+
+
+def lightning(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
+    import lightning as pl
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from hyperpod_kit.checkpoint.adapters.lightning import CheckpointedFit
+
+    class Module(pl.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = Net(megabytes)
+
+        def training_step(self, batch: Any, number: int) -> Any:
+            return self.net(batch["x"])["loss"]
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW(self.parameters())
+
+    class Durable(pl.Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, *_: Any) -> None:
+            if not ours:
+                os.sync()
+            elif fit._newest is not None:
+                fit._newest.wait()
+
+    fit = CheckpointedFit(folder, every=STEPS_BETWEEN, keep=None)
+    plain = ModelCheckpoint(folder, every_n_train_steps=STEPS_BETWEEN, save_top_k=-1)
+    trainer = pl.Trainer(
+        accelerator="cpu",
+        max_steps=saves * STEPS_BETWEEN,
+        callbacks=[Durable(), fit if ours else plain],
+        enable_checkpointing=not ours,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+    )
+    found: Times = []
+    owner, name = (fit, "_save") if ours else (trainer, "save_checkpoint")
+    with timed(owner, name, found):
+        trainer.fit(Module(), torch.utils.data.DataLoader(Rows(saves * STEPS_BETWEEN + 1)))
+    return found
+
+
+def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as theirs
+
+    from hyperpod_kit.checkpoint.adapters.dcp import Checkpoints
+
+    dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
+    found: Times = []
+    try:
+        model = Net(megabytes)
+        optimizer = torch.optim.AdamW(model.parameters())
+        checkpoints = Checkpoints(folder) if how == "ours" else None
+        state = {"model": model, "optimizer": optimizer}
+        if checkpoints is not None:
+            checkpoints.load(state)
+        for save in range(saves):
+            for _ in range(STEPS_BETWEEN):
+                optimizer.zero_grad()
+                model(torch.tensor([save]))["loss"].backward()
+                optimizer.step()
+            begin = time.perf_counter()
+            if checkpoints is not None:
+                done: Any = checkpoints.async_save(state, step=save)
+            elif how == "async":
+                done = theirs.async_save(_plain(state), checkpoint_id=folder / str(save))
+            else:
+                done = theirs.save(_plain(state), checkpoint_id=folder / str(save))
+            found.append(time.perf_counter() - begin)
+            if how == "save":
+                os.sync()
+            else:
+                done.result()
+        if checkpoints is not None:
+            checkpoints.close()
+    finally:
+        dist.destroy_process_group()
+    return found
+
+
+def _plain(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: thing.state_dict() for name, thing in state.items()}
+
+
+def memcpy(megabytes: int, saves: int) -> Times:
+    source, target = (torch.ones(megabytes * 1024 * 1024 // 4) for _ in range(2))
+    found = []
+    for _ in range(saves):
+        begin = time.perf_counter()
+        target.copy_(source)
+        found.append(time.perf_counter() - begin)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=600)
+    parser.add_argument("--saves", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("bench-stalls"), help="on the disk to write to")
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    size, saves = given.megabytes, given.saves
+    rows: list[tuple[str, Callable[[Path], Times]]] = [
+        ("memcpy", lambda _: memcpy(size, saves)),
+        ("Trainer of transformers, its own", lambda folder: hugging_face(False, size, saves, folder)),
+        ("`CheckpointedTrainer`", lambda folder: hugging_face(True, size, saves, folder)),
+        ("Lightning, `ModelCheckpoint`", lambda folder: lightning(False, size, saves, folder)),
+        ("`CheckpointedFit`", lambda folder: lightning(True, size, saves, folder)),
+        ("`dcp.save`", lambda folder: dcp("save", size, saves, folder)),
+        ("`dcp.async_save`", lambda folder: dcp("async", size, saves, folder)),
+        ("`Checkpoints.async_save`", lambda folder: dcp("ours", size, saves, folder)),
+    ]
+    given.folder.mkdir(parents=True, exist_ok=True)
+    print(f"| {size} MB of state, {saves} saves | first, s | median of the others, s | longest of them, s |")
+    print("| --- | --- | --- | --- |", flush=True)
+    for name, run in rows:
+        folder = Path(tempfile.mkdtemp(dir=given.folder))
+        try:
+            first, *others = run(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        print(f"| {name} | {first:.3f} | {statistics.median(others):.3f} | {max(others):.3f} |", flush=True)
+    shutil.rmtree(given.folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -235,6 +235,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
     from hyperpod_kit.job.decider import Decider
     from hyperpod_kit.job.options import RunOptions
     from hyperpod_kit.job.report import JobReport
+    from hyperpod_kit.job.series import JobSeries
 
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job run --checkpoint-root DIR -- python train.py")
@@ -265,7 +266,8 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         prove_bytes=args.prove == "bytes",
         rewind_to=args.rewind_to,
     )
-    return Decider(options, os.environ, runner=LocalRunner(), report=JobReport()).run()
+    with JobSeries(options.state, os.environ) as series:
+        return Decider(options, os.environ, runner=LocalRunner(), report=JobReport(told=series)).run()
 
 
 def _rewind(args: argparse.Namespace) -> int:

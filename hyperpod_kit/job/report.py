@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 PREFIX = "hyperpod-kit: "
 
@@ -26,12 +26,18 @@ class JobReport:
     """Writes events to file descriptor `fd`, each in one write, so that srun's own output cannot cut into a line.
 
     A job does not die for its log. `dead`: the log's mount was lost under it; only a new run of the script gets a new
-    one.
+    one. `told`: hears of each event as well, with its fields.
     """
 
-    def __init__(self, fd: int = 1, write: Callable[[int, bytes], int] = os.write) -> None:
+    def __init__(
+        self,
+        fd: int = 1,
+        write: Callable[[int, bytes], int] = os.write,
+        told: Callable[[str, Mapping[str, Any]], None] = lambda event, fields: None,
+    ) -> None:
         self._fd = fd
         self._write = write
+        self._told = told
         self.dead = False
 
     def __call__(self, event: str, message: str, **fields: Any) -> None:
@@ -41,3 +47,4 @@ class JobReport:
                 data = data[self._write(self._fd, data) :]
         except OSError as err:
             self.dead = self.dead or err.errno in DEAD
+        self._told(event, fields)

@@ -12,7 +12,7 @@ import json
 import re
 from typing import NamedTuple, Optional
 
-from hyperpod_kit.checkpoint.agent.saves_note import is_count, is_time
+from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import CheckpointError

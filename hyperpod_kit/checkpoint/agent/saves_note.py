@@ -1,28 +1,18 @@
 """A word in shared memory about how the saves of a live run fare, for the node's metrics.
 
-    hpk-<uid>-<run hash>-00000.saves    one page, from rank 0's agent alone: a line of JSON, filled up with spaces
-
-It is written in place: a page that is there can be written where no memory is left. Who reads it is root, and believes
-nothing of it.
+hpk-<uid>-<run hash>-00000.saves    one page, from rank 0's agent alone: a line of JSON, filled up with spaces
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import re
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, NamedTuple, Optional
 
-from hyperpod_kit.checkpoint.agent import places, shm_slots
-from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.held import opened
+from hyperpod_kit.checkpoint.agent import note_page, shm_slots
+from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
 from hyperpod_kit.untrusted.text import clean
-
-PAGE = 4096
-MOST, MOST_OF_ONE = 64, 16
-"""Notes that are read, and of those of one user: nobody crowds out the others."""
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9a-f]{12})-00000\.saves")
 _WORDS, _PATH = 200, 300
@@ -51,19 +41,9 @@ class FoundNote(NamedTuple):
 
 def write(path: str, note: Note) -> None:
     """Leave or renew the note. Raises OSError."""
-    words = note._replace(
-        run=clean(note.run, _WORDS),
-        root=clean(note.root, _PATH),
-        job=clean(note.job, 40),
-        last_why=clean(note.last_why, _WORDS),
-    )
-    text = json.dumps(words._asdict(), ensure_ascii=False).encode("utf-8", "replace")
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    fd = note_page.opened_own(path)
     try:
-        there = os.fstat(fd)
-        if (there.st_uid, there.st_nlink, there.st_size in (0, PAGE)) != (os.geteuid(), 1, True):
-            raise PermissionError(errno.EPERM, "not a note of ours", path)
-        os.pwrite(fd, text.ljust(PAGE), 0)
+        note_page.put(fd, _bounded(note)._asdict())
     finally:
         os.close(fd)
 
@@ -76,29 +56,12 @@ def remove(folder: str, uid: int, run: str) -> None:
 
 def read_all(folder: str) -> List[FoundNote]:
     """The notes that lie there; whatever is none is passed over. Raises OSError."""
-    found: List[FoundNote] = []
-    counts: Dict[int, int] = {}
-    with contextlib.closing(places.listed(folder, ".saves", MOST_OF_ONE)) as notes:
-        for uid, name, named in notes:
-            match = _NAME.fullmatch(name)
-            note = _read(named) if match is not None and counts.get(uid, 0) < MOST_OF_ONE else None
-            if match is not None and note is not None:
-                counts[uid] = counts.get(uid, 0) + 1
-                found.append(FoundNote(uid, match.group(2), note))
-            if len(found) == MOST:
-                break
-    return found
+    return note_page.read_all(folder, ".saves", _NAME, _read)
 
 
-def _read(named: int) -> Optional[Note]:
-    try:
-        fd = opened(named, os.O_RDONLY)
-        try:
-            return _of(parse.document(os.pread(fd, PAGE, 0))) if os.fstat(fd).st_size <= PAGE else None
-        finally:
-            os.close(fd)
-    except (OSError, ValueError):
-        return None
+def _read(page: note_page.FoundPage) -> Optional[FoundNote]:
+    note = _of(page.body())
+    return FoundNote(page.uid, page.name.group(2), note) if note is not None else None
 
 
 def _of(said: Any) -> Optional[Note]:
@@ -112,19 +75,13 @@ def _of(said: Any) -> Optional[Note]:
         return None
     if note.durable_step is not None and not (is_count(note.durable_step) and is_time(note.durable_at)):
         return None
+    return _bounded(note)
+
+
+def _bounded(note: Note) -> Note:
     return note._replace(
         run=clean(note.run, _WORDS),
         root=clean(note.root, _PATH),
         job=clean(note.job, 40),
         last_why=clean(note.last_why, _WORDS),
     )
-
-
-def is_count(value: object) -> bool:
-    """A number of steps or saves, as JSON has it."""
-    return type(value) is int and 0 <= value < 2**63
-
-
-def is_time(value: object) -> bool:
-    """Unix seconds, as JSON has them."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11

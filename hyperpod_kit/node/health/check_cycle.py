@@ -11,7 +11,7 @@ import contextlib
 import os
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.mount_status import MountStatus
@@ -23,7 +23,7 @@ from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, remove_partials, write_volatile
-from hyperpod_kit.node.health import metrics
+from hyperpod_kit.node.health import metrics, user_notes
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.publish import publish
 from hyperpod_kit.node.health.record import HealthRecord
@@ -33,9 +33,6 @@ from hyperpod_kit.node.mounts.protect import unprotected
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.system.mountinfo import MountEntry
-
-if TYPE_CHECKING:
-    from hyperpod_kit.checkpoint.agent.saves_note import FoundNote
 
 METRICS_WITHIN = 5.0
 """Seconds for the file of metrics."""
@@ -104,7 +101,8 @@ def _check_cycle(node: Node) -> CheckCycle:
             node.clock.monotonic() - began,
             kept=not unkept,
             munged=munged.runs,
-            saves=saves_of(node),
+            saves=user_notes.saves(node),
+            jobs=user_notes.jobs(node),
             unprotected=len(unprotected(node)),
             guarded=guarded.holds,
         )
@@ -118,21 +116,6 @@ def _check_cycle(node: Node) -> CheckCycle:
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
     return CheckCycle(records, tuple(ordered), tuple(said), unkept)
-
-
-def saves_of(node: Node) -> Sequence[FoundNote]:
-    """How the saves of the runs here fare, by the word of rank 0's agents."""
-    from hyperpod_kit.checkpoint.agent import places
-
-    try:
-        with contextlib.closing(places.listed(node.paths.shared_memory, ".saves", 1)) as notes:
-            if next(notes, None) is None:
-                return ()  # most nodes have no run most of the time
-        from hyperpod_kit.checkpoint.agent import saves_note
-
-        return saves_note.read_all(node.paths.shared_memory)
-    except OSError:
-        return []
 
 
 def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:

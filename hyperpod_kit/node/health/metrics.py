@@ -5,12 +5,13 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
 
 if TYPE_CHECKING:
+    from hyperpod_kit.checkpoint.agent.job_note import FoundJob
     from hyperpod_kit.checkpoint.agent.saves_note import FoundNote
 
 FILE = "hyperpod_kit.prom"
@@ -26,12 +27,14 @@ def text(
     kept: bool = True,
     munged: Optional[bool] = None,
     saves: Sequence[FoundNote] = (),
+    jobs: Sequence[FoundJob] = (),
     unprotected: int = 0,
     guarded: Optional[bool] = None,
 ) -> str:
     """All series of this node; `seconds`: how long the check took; `kept`: whether the next one will know of it;
-    `munged`: whether it runs, None where nobody wants it; `saves`: how the saves of runs here fare; `unprotected`: how
-    many mounts lack nosuid or nodev; `guarded`: whether the packet rules hold, None where none are wanted.
+    `munged`: whether it runs, None where nobody wants it; `saves`: how the saves of runs here fare; `jobs`: how jobs
+    fare whose scripts run here; `unprotected`: how many mounts lack nosuid or nodev; `guarded`: whether the packet
+    rules hold, None where none are wanted.
 
     When it was made is not among them: the exporter says it of every file, as node_textfile_mtime_seconds.
     """
@@ -110,6 +113,15 @@ def text(
             "Saves in a row that came to nothing.",
             [(_run(one), one.note.lost_in_row) for one in saves],
         )
+        steps = [(_run(one), one.note.durable_step) for one in saves]
+        lines += _metric(
+            "hyperpod_kit_checkpoint_durable_step",
+            "gauge",
+            "The step of the newest save of this start on storage.",
+            [(labels, step) for labels, step in steps if step is not None],
+        )
+    if jobs:
+        lines += _jobs(jobs)
     lines += _metric(
         "hyperpod_kit_bundle_info",
         "gauge",
@@ -146,6 +158,41 @@ def _room(named: Sequence[Tuple[Mapping[str, str], HealthRecord]]) -> Iterable[s
     )
 
 
+def _jobs(jobs: Sequence[FoundJob]) -> Iterable[str]:
+    """How jobs fare, by the word of their `job run`; no series of what nobody knows."""
+    named = [({"job_id": one.note.job, "uid": str(one.uid)}, one.note) for one in jobs]
+    yield from _metric(
+        "hyperpod_kit_job_attempts",
+        "gauge",
+        "Attempts of the job so far, in all runs of its script.",
+        [(labels, note.attempts) for labels, note in named],
+    )
+    yield from _metric(
+        "hyperpod_kit_job_attempt_started_timestamp_seconds",
+        "gauge",
+        "When the attempt began that runs now.",
+        [(labels, note.started) for labels, note in named if note.started is not None],
+    )
+    yield from _metric(
+        "hyperpod_kit_job_lost_steps",
+        "gauge",
+        "Steps that were done twice, as far as that is known.",
+        [(labels, note.lost_steps) for labels, note in named if note.lost_steps is not None],
+    )
+    yield from _metric(
+        "hyperpod_kit_job_goodput_ratio",
+        "gauge",
+        "Part of the time before this attempt in which steps were done that lasted.",
+        [(labels, note.goodput) for labels, note in named if note.goodput is not None],
+    )
+    yield from _metric(
+        "hyperpod_kit_job_ended_attempts",
+        "gauge",
+        "Attempts by how they ended.",
+        [({**labels, "class": name}, count) for labels, note in named for name, count in note.ends.items()],
+    )
+
+
 def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
     status = record.status
     return {
@@ -157,14 +204,18 @@ def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
 
 
 def _run(found: FoundNote) -> Mapping[str, str]:
-    return {"run": found.note.run, "id": found.run_hash, "uid": str(found.uid), "job": found.note.job}
+    return {"run": found.note.run, "id": found.run_hash, "uid": str(found.uid), "job_id": found.note.job}
 
 
 def _metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -> Iterable[str]:
     yield f"# HELP {name} {help}"
     yield f"# TYPE {name} {kind}"
+    seen: Set[str] = set()
     for labels, value in samples:
         inner = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
+        if inner in seen:
+            continue  # two notes of a user may say the same of themselves, and a series twice is an error for all
+        seen.add(inner)
         yield f"{name}{'{' + inner + '}' if inner else ''} {_number(value)}"
 
 

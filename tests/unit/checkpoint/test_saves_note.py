@@ -11,7 +11,7 @@ from typing import Any, Dict, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, lost_rows, saves_note, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, lost_rows, note_page, saves_note, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.agent.lost_rows import Row
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, OrderKind
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
@@ -86,7 +86,7 @@ def test_rank_0_counts_what_is_of_its_start_and_each_save_once(shm: Path, tmp_pa
     heard.ended(Order(OrderKind.COMMITTED, (2, 9, "abc123"), str(AttemptName(9, 90, 2, "abc123"))))
     assert the_note(shm) == Note("run", str(root), "", 90, 5000.0, 0, "")
     (info,) = [os.stat(shm / name) for name in os.listdir(shm)]
-    assert info.st_size == saves_note.PAGE and info.st_mode & 0o777 == 0o600
+    assert info.st_size == note_page.PAGE and info.st_mode & 0o777 == 0o600
 
 
 def test_what_the_root_did_not_take_is_said_with_the_next_loss(shm: Path, tmp_path: Path) -> None:
@@ -168,12 +168,12 @@ def test_what_others_leave_in_shared_memory_is_passed_over_and_waited_for_never(
     assert found.run_hash == f"{10:012x}" and found.note.run == ("a b " + "x" * 200)[:199] + "…"
     for number in range(20, 60):
         plant(name(number))
-    assert len(saves_note.read_all(str(tmp_path))) == saves_note.MOST_OF_ONE
+    assert len(saves_note.read_all(str(tmp_path))) == note_page.MOST_OF_ONE
 
 
 def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) -> None:
     path, other = tmp_path / NAME, tmp_path / "capture.img"
-    other.write_bytes(b"i" * saves_note.PAGE)
+    other.write_bytes(b"i" * note_page.PAGE)
     os.link(other, path)
     with pytest.raises(OSError):
         saves_note.write(str(path), NOTE)
@@ -185,10 +185,10 @@ def test_a_note_is_not_written_through_what_lies_in_its_place(tmp_path: Path) ->
     os.mkfifo(path)
     with pytest.raises(OSError):
         saves_note.write(str(path), NOTE)
-    assert other.read_bytes() == b"i" * saves_note.PAGE
+    assert other.read_bytes() == b"i" * note_page.PAGE
     path.unlink()
     saves_note.write(str(path), NOTE._replace(last_why="\\" * 9000, root="/" + "\U0001f4be" * 9000, run="\udcff" * 900))
-    assert path.stat().st_size == saves_note.PAGE and the_note(tmp_path).last_why == "\\" * 199 + "…"
+    assert path.stat().st_size == note_page.PAGE and the_note(tmp_path).last_why == "\\" * 199 + "…"
     saves_note.write(str(path), NOTE)
     assert the_note(tmp_path) == NOTE
 

@@ -33,7 +33,15 @@ class Job:
     events: List[Dict[str, Any]] = field(default_factory=list)
     chooser: Any = None
 
-    def run(self, *trainer: str, restart: int = 0, nodes: int = 0, command: Any = None, **options: Any) -> int:
+    def run(
+        self,
+        *trainer: str,
+        restart: int = 0,
+        nodes: int = 0,
+        command: Any = None,
+        told: Any = lambda event, fields: None,
+        **options: Any,
+    ) -> int:
         log = self.base / f"run-{len(list(self.base.glob('run-*')))}"
         env = {**self.environment, **({"SLURM_RESTART_COUNT": str(restart)} if restart else {})}
         policy = RetryPolicy(**{"backoff": 0.01, **options.pop("policy", {})})
@@ -53,7 +61,7 @@ class Job:
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         extra = {"chooser": self.chooser, "prover": self.chooser} if self.chooser else {}
         try:
-            return Decider(chosen, env, runner=self.runner, report=JobReport(fd), **extra).run()
+            return Decider(chosen, env, runner=self.runner, report=JobReport(fd, told=told), **extra).run()
         finally:
             os.close(fd)
             self.events += [json.loads(line[len(PREFIX) :]) for line in log.read_text().splitlines()]

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -274,7 +275,7 @@ def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(make_node: Any) -
     word = saves_note.Note('llama "a"', "/fsx/run", "7", None, None, 1, "full")
     saves_note.write(str(path), word)
     assert ticked(fake.node).records["fsx"].state == "ok"
-    labels = f'{{run="llama \\"a\\"",id="0123456789ab",uid="{os.getuid()}",job="7"}}'
+    labels = f'{{run="llama \\"a\\"",id="0123456789ab",uid="{os.getuid()}",job_id="7"}}'
     assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()
     assert "hyperpod_kit_checkpoint_durable_timestamp_seconds{" not in text.read_text()
     saves_note.write(str(path), word._replace(durable_step=80, durable_at=1.5, lost_in_row=0))
@@ -290,3 +291,32 @@ def test_a_word_of_a_run_about_its_saves_gets_into_the_metrics(make_node: Any) -
     saves_note.write(str(own / path.name), word)
     assert ticked(fake.node)
     assert f"hyperpod_kit_checkpoint_lost_saves{labels} 1\n" in text.read_text()
+
+
+def test_a_job_that_runs_here_gets_into_the_metrics_until_it_is_gone(make_node: Any) -> None:
+    """Two notes that say they are of one job: a series twice would be an error of the whole file."""
+    fake = make_node([LUSTRE])
+    fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
+    shm, text = fake.root / "dev/shm", fake.root / TEXTFILE
+    shm.mkdir(parents=True)
+    words = (
+        "import sys; from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote\n"
+        "both = [HeldNote(sys.argv[1], int(sys.argv[2]), number) for number in '78']\n"
+        "[one.put(JobNote('7', 2, None, 3, 0.5, {'crash': 1})) for one in both]\n"
+        "print('held', flush=True); sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", words, str(shm), str(os.getuid())], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as job:
+        assert job.stdout and job.stdout.readline() == b"held\n"
+        assert ticked(fake.node)
+        labels = f'job_id="7",uid="{os.getuid()}"'
+        said = [line for line in text.read_text().splitlines() if line.startswith("hyperpod_kit_job_")]
+        assert said == [
+            f"hyperpod_kit_job_attempts{{{labels}}} 2",
+            f"hyperpod_kit_job_lost_steps{{{labels}}} 3",
+            f"hyperpod_kit_job_goodput_ratio{{{labels}}} 0.5",
+            f'hyperpod_kit_job_ended_attempts{{{labels},class="crash"}} 1',
+        ]
+        job.kill()
+    assert len(list(shm.iterdir())) == 2 and ticked(fake.node) and "hyperpod_kit_job" not in text.read_text()

@@ -1,0 +1,120 @@
+"""A word in shared memory about how a running job fares, for the metrics of the node that its batch script is on.
+
+    hpk-<uid>-<number of the job>.job    one page, from `job run` alone, which holds a lock (fcntl) on it while it lives
+
+So a note of a `job run` that was killed says nothing any more, and the next one of the same user removes it. The lock
+is the process's and not the file's (flock): a child of it that hangs at a dead mount holds none.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from hyperpod_kit.checkpoint.agent import note_page
+from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
+
+_NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.job")
+_JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
+_CLASS = re.compile(r"[a-z_]{1,20}")
+_CLASSES = 16
+"""Ways to end that are taken from one note; there are 11."""
+
+
+class JobNote(NamedTuple):
+    """job: its id, `7_2` for a task of an array; attempts: those so far, of all runs of its batch script; started: of
+    the attempt that runs, Unix seconds, None between two; lost_steps: done twice so far; goodput: the part, 0 to 1, of
+    the time before this attempt in which steps were done that no later attempt did again; both None when nobody knows;
+    ends: class -> attempts that ended so."""
+
+    job: str
+    attempts: int
+    started: Optional[float]
+    lost_steps: Optional[int]
+    goodput: Optional[float]
+    ends: Dict[str, int]
+
+
+class FoundJob(NamedTuple):
+    """A note and whose it is, by its name and its owner."""
+
+    uid: int
+    note: JobNote
+
+
+class HeldNote:
+    """The note of the job `number` in `folder`, for as long as this process holds it. Raises OSError."""
+
+    def __init__(self, folder: str, uid: int, number: str) -> None:
+        self._path = os.path.join(folder, f"hpk-{uid}-{number}.job")
+        self._fd = note_page.opened_own(self._path)
+        while True:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(self._fd), os.lstat(self._path)):
+                    return
+            # Another has swept it away between the two.
+            os.close(self._fd)
+            self._fd = note_page.opened_own(self._path)
+
+    def put(self, note: JobNote) -> None:
+        """Write it. Raises OSError."""
+        note_page.put(self._fd, note._asdict())
+
+    def close(self) -> None:
+        """The job ends here, or goes on elsewhere."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+        os.close(self._fd)
+
+
+def sweep(folder: str, uid: int) -> None:
+    """Remove our notes whose `job run` is no more. Raises OSError."""
+    for name in os.listdir(folder):
+        match = _NAME.fullmatch(name)
+        if match is None or match.group(1) != str(uid):
+            continue
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):
+            fd = note_page.opened_own(path)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(path)
+            finally:
+                os.close(fd)
+
+
+def read_all(folder: str) -> List[FoundJob]:
+    """The notes of jobs that run; whatever is none is passed over. Raises OSError."""
+    return note_page.read_all(folder, ".job", _NAME, _read)
+
+
+def _read(page: note_page.FoundPage) -> Optional[FoundJob]:
+    try:
+        fcntl.lockf(page.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None  # nobody holds it; the lock goes with the descriptor
+    except BlockingIOError:
+        note = _of(page.body())
+        return FoundJob(page.uid, note) if note is not None else None
+
+
+def _of(said: Any) -> Optional[JobNote]:
+    if not isinstance(said, dict) or set(said) != set(JobNote._fields):
+        return None
+    note = JobNote(**said)
+    good = (
+        type(note.job) is str and _JOB.fullmatch(note.job),
+        is_count(note.attempts),
+        note.started is None or is_time(note.started),
+        note.lost_steps is None or is_count(note.lost_steps),
+        note.goodput is None or (is_time(note.goodput) and note.goodput <= 1),
+        isinstance(note.ends, dict)
+        and len(note.ends) <= _CLASSES
+        and all(_CLASS.fullmatch(name) and is_count(count) for name, count in note.ends.items()),
+    )
+    return note if all(good) else None

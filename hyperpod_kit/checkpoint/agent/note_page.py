@@ -1,0 +1,95 @@
+"""A page in shared memory in which a user's program tells the node's checks something: a line of JSON, filled up.
+
+It is written in place: a page that is there can be written where no memory is left. Who reads it is root, and believes
+nothing of it.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from typing import Any, Callable, Dict, List, Mapping, Match, NamedTuple, Optional, Pattern, TypeVar
+
+from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.held import opened
+
+PAGE = 4096
+MOST, MOST_OF_ONE = 64, 16
+"""Notes that are read, and of those of one user: nobody crowds out the others."""
+
+T = TypeVar("T")
+
+
+class FoundPage(NamedTuple):
+    """What lies under a name that could be a note's. `fd`: open to read."""
+
+    uid: int
+    name: Match[str]
+    fd: int
+
+    def body(self) -> Any:
+        """The JSON on it. Raises OSError, ValueError."""
+        if os.fstat(self.fd).st_size > PAGE:
+            raise ValueError(f"expected at most {PAGE} bytes")
+        return parse.document(os.pread(self.fd, PAGE, 0))
+
+
+def opened_own(path: str) -> int:
+    """A descriptor to write the note that is ours, made where there is none. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    there = os.fstat(fd)
+    if (there.st_uid, there.st_nlink, there.st_size in (0, PAGE)) != (os.geteuid(), 1, True):
+        os.close(fd)
+        raise PermissionError(errno.EPERM, "not a note of ours", path)
+    return fd
+
+
+def put(fd: int, body: Mapping[str, Any]) -> None:
+    """Write it whole. Raises OSError."""
+    text = json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+    os.pwrite(fd, text.ljust(PAGE), 0)
+
+
+def read_all(folder: str, ending: str, pattern: Pattern[str], read: Callable[[FoundPage], Optional[T]]) -> List[T]:
+    """What `read` makes of the files with such names, each of the user whom its name says; what it answers None to, or
+    raises OSError or ValueError at, is passed over. Raises OSError."""
+    found: List[T] = []
+    counts: Dict[int, int] = {}
+    with contextlib.closing(places.listed(folder, ending, MOST_OF_ONE)) as files:
+        for uid, name, named in files:
+            match = pattern.fullmatch(name)
+            if match is None or counts.get(uid, 0) >= MOST_OF_ONE:
+                continue
+            note = _read(uid, match, named, read)
+            if note is not None:
+                counts[uid] = counts.get(uid, 0) + 1
+                found.append(note)
+            if len(found) == MOST:
+                break
+    return found
+
+
+def _read(uid: int, name: Match[str], named: int, read: Callable[[FoundPage], Optional[T]]) -> Optional[T]:
+    try:
+        fd = opened(named, os.O_RDONLY)
+        try:
+            return read(FoundPage(uid, name, fd))
+        finally:
+            os.close(fd)
+    except (OSError, ValueError):
+        return None
+
+
+def is_count(value: object) -> bool:
+    """A number of steps, saves or attempts, as JSON has it."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def is_time(value: object) -> bool:
+    """Unix seconds, as JSON has them."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e11

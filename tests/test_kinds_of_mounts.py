@@ -43,6 +43,7 @@ OTHER_MEANINGS = {
     ("model/clients.py", "lustre"): "a client, of whatever kind needs it",
     ("storage/quota/backends.py", "lustre"): "a type of file system",
     ("storage/preload/run.py", "lustre"): "the same",
+    ("storage/tier/fsx_link.py", "lustre"): "the same",
     ("node/mounts/protect.py", "lustre"): "a type of file system",
     ("rehearsal/standins/modinfo.py", "lustre"): "a module of the kernel",
     ("rehearsal/standins/mount_lustre.py", "lustre"): "a type of file system",

@@ -1,8 +1,8 @@
-"""FSx file systems as they are: read-only calls; errors are ours."""
+"""FSx file systems as they are, and the tasks that bring files of theirs to S3 and free their room; errors are ours."""
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any, Optional, Sequence
 
 from hyperpod_kit.aws import answers
 from hyperpod_kit.aws.errors import translated
@@ -35,3 +35,42 @@ class Fsx:
             )
             volumes = [volume for page in pages for volume in page.get("Volumes", [])]
         return [volume["OpenZFSConfiguration"]["VolumePath"] for volume in volumes if "OpenZFSConfiguration" in volume]
+
+    def associations(self, file_system_id: str) -> list[dict[str, Any]]:
+        """Which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
+        with translated("DescribeDataRepositoryAssociations", file_system_id):
+            found = self._client.describe_data_repository_associations(
+                Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]
+            )
+            return list(found["Associations"])
+
+    def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str:
+        """Begin a data repository task; its id. `kind`: EXPORT_TO_REPOSITORY, RELEASE_DATA_FROM_FILESYSTEM; `paths`: 1
+        to 100, from the root of the file system; `report`: a prefix of S3 that is linked to it.
+
+        Without a path, or with "/", FSx would take all files that there are: ValueError.
+        """
+        if not paths or not all(path.strip("/.") for path in paths):
+            raise ValueError(f"{kind} of {list(paths)!r} would be of the whole file system")
+        more: dict[str, Any] = {}
+        if kind == "RELEASE_DATA_FROM_FILESYSTEM":
+            more = {"ReleaseConfiguration": {"DurationSinceLastAccess": {"Unit": "DAYS", "Value": 0}}}
+        with translated("CreateDataRepositoryTask", file_system_id):
+            made = self._client.create_data_repository_task(
+                FileSystemId=file_system_id,
+                Type=kind,
+                Paths=list(paths),
+                Report={
+                    "Enabled": True,
+                    "Path": report,
+                    "Format": "REPORT_CSV_20191124",
+                    "Scope": "FAILED_FILES_ONLY",
+                },
+                **more,
+            )
+            return str(made["DataRepositoryTask"]["TaskId"])
+
+    def task(self, task_id: str) -> dict[str, Any]:
+        """The description of one task."""
+        with translated("DescribeDataRepositoryTasks", task_id):
+            return dict(self._client.describe_data_repository_tasks(TaskIds=[task_id])["DataRepositoryTasks"][0])

@@ -10,6 +10,7 @@ from hyperpod_kit.cli.options import json_option
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
+    from hyperpod_kit.storage.tier.fsx_release import FsxRelease
     from hyperpod_kit.storage.tier.run import TierPlan
 
 PERCENT = click.FloatRange(0, 100)
@@ -19,6 +20,7 @@ PERCENT = click.FloatRange(0, 100)
 @click.argument("roots", nargs=-1, required=True, metavar="ROOT…")
 @click.option("--to", metavar="DIRECTORY|s3://…", help="Move there, each run into a root of its own.")
 @click.option("--delete", is_flag=True, help="Delete instead.")
+@click.option("--release", metavar="FILE-SYSTEM", help="Let FSx export them to S3 and free their room: its id.")
 @click.option("--above", type=PERCENT, metavar="PERCENT", help="Only when the file system is fuller than that.")
 @click.option("--until", type=PERCENT, metavar="PERCENT", help="And then only until that; default: 10 below --above.")
 @click.option("--older-than", metavar="TIME", help="Only what was saved so long ago: 3d.")
@@ -29,6 +31,7 @@ def tier(
     roots: tuple[str, ...],
     to: Optional[str],
     delete: bool,
+    release: Optional[str],
     above: Optional[float],
     until: Optional[float],
     older_than: Optional[str],
@@ -43,6 +46,10 @@ def tier(
     valid checkpoints of each run (their bytes are read to prove it), whatever is newer than the newest, what is pinned,
     being restored or open, and what cannot be judged. Ages are those of the save: no access time is asked.
 
+    With --release they stay where they are, on FSx for Lustre: its data repository tasks export them to the linked
+    bucket and free their room, and whoever reads one gets it from there. Each file is asked (lfs hsm_state) whether
+    that is so.
+
     Exit code 1 when --until cannot be reached, or something could not be looked at or moved.
 
     \b
@@ -50,6 +57,7 @@ def tier(
       hyperpod-kit storage tier /fsx/runs/* --to /archive --above 80 --until 70 --dry-run
       hyperpod-kit storage tier /fsx/runs/* --to s3://my-bucket/archive --older-than 30d --keep 1
       hyperpod-kit storage tier /fsx/scratch/run --delete --above 90
+      hyperpod-kit storage tier /fsx/runs/* --release fs-0123456789abcdef0 --above 80
     """
     import time
 
@@ -59,20 +67,33 @@ def tier(
     from hyperpod_kit.storage.tier import run
     from hyperpod_kit.storage.tier.rules import TierRule
 
-    if bool(to) == delete:
-        raise UsageError("where to?", hint="--to DIRECTORY, --to s3://BUCKET/PREFIX, or --delete")
+    if (bool(to), delete, bool(release)).count(True) != 1:
+        raise UsageError("where to?", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete")
     shares = [None if one is None else one / 100 for one in (above, until)]
     rule = TierRule(shares[0], shares[1], facts.seconds(older_than) if older_than else None, keep)
     planned = run.plan(roots, rule, time.time())
+    by_fsx = _by_fsx(release, planned) if release else None
     if not as_json:
         _table(planned)
     done = run.TierDone((), ())
     if not dry_run:
         with bar("checkpoints", len(planned.choice.go)) as advance:
-            done = run.apply(planned, rule, to, lambda item: advance(1))
+            if by_fsx:
+                done = by_fsx.apply(planned, rule, lambda item: advance(1))
+            else:
+                done = run.apply(planned, rule, to, lambda item: advance(1))
     if as_json:
         gone = [f"{one.root}/{one.attempt}" for one in done.gone]
-        data({**planned.to_json(), "dry_run": dry_run, "to": to, "gone": gone, "left": dict(done.left)})
+        data(
+            {
+                **planned.to_json(),
+                "dry_run": dry_run,
+                "to": to,
+                "release": release,
+                "gone": gone,
+                "left": dict(done.left),
+            }
+        )
     elif not dry_run:
         out(f"{len(done.gone):,} checkpoints have gone, {size(sum(one.size for one in done.gone))}")
     for path, why in (*planned.failed, *done.left):
@@ -80,6 +101,19 @@ def tier(
     for name, short in planned.choice.short.items():
         say(f"file system {name}: {size(short)} more would have to go, and nothing else may: --keep, pins, other files")
     return 1 if planned.failed or done.left or planned.choice.short else 0
+
+
+def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:
+    """Asks FSx where the roots are; changes nothing."""
+    from hyperpod_kit.aws.fsx import Fsx
+    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.tier.fsx_link import link
+    from hyperpod_kit.storage.tier.fsx_release import FsxRelease
+
+    fsx = Fsx()
+    links = link(fsx, file_system, [one.store.url for one in planned.roots])
+    return FsxRelease(file_system, links, fsx, LocalRunner(), say)
 
 
 def _table(planned: TierPlan) -> None:

@@ -73,6 +73,7 @@ RULES: tuple[Rule, ...] = (
     shares.numbers,
     shares.members,
     shares.places,
+    shares.archived,
     scripts.named_once,  # HPK-O  scripts of one's own
     scripts.placed,
     scripts.on_nodes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.rules.users import SYSTEM_NAMES
 from hyperpod_kit.config.settings import Settings
 
@@ -73,3 +73,17 @@ def places(settings: Settings) -> Iterator[Finding]:
                     f"`{name}` is {what}: a directory of a group is on lustre or openzfs, or beside the homes",
                     f"Use one of: {', '.join(able)}" if able else "Leave `mounts` out, and configure homes",
                 )
+
+
+def archived(settings: Settings) -> Iterator[Finding]:
+    """What closes the directory of an archived group must know where it is."""
+    able = [mount.name for mount in settings.mounts if mount.traits.holds_shares]
+    for index, group in enumerate(settings.groups):
+        if group.archived and not group.mounts and settings.homes is None and able:
+            yield Finding(
+                "HPK-U037",
+                f"{AT}[{index}]",
+                f"`{group.name}` is archived without `mounts`: a directory of it on {', '.join(able)} stays open",
+                "Keep the `mounts` that it had",
+                severity=WARNING,
+            )

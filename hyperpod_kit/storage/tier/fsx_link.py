@@ -1,0 +1,67 @@
+"""Where runs lie on an FSx for Lustre file system, and which prefix of S3 is linked to that place."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple, Optional, Protocol, Sequence
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.system import mountinfo
+
+REPORTS = ".hyperpod-kit/tasks"
+"""Below the linked prefix: FSx writes there which files a task could not do."""
+
+
+class FsxTasks(Protocol):
+    """What is asked of FSx: aws/fsx.py."""
+
+    def file_system(self, file_system_id: str) -> Optional[dict[str, Any]]: ...
+
+    def associations(self, file_system_id: str) -> list[dict[str, Any]]: ...
+
+    def create_task(self, file_system_id: str, kind: str, paths: Sequence[str], report: str) -> str: ...
+
+    def task(self, task_id: str) -> dict[str, Any]: ...
+
+
+class LinkedRoot(NamedTuple):
+    """A run's root as FSx has it. `path`: from the root of the file system; `report`: where tasks on it report."""
+
+    path: str
+    report: str
+
+
+def link(fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional[str] = None) -> dict[str, LinkedRoot]:
+    """Root -> where it is. `roots`: without links; `mounts`: the text of mountinfo, this machine's by default.
+
+    Raises UsageError for a root that is not on that file system or in no directory that is linked, AwsError.
+    """
+    mounts = mountinfo.read() if mounts is None else mounts
+    found = fsx.file_system(file_system)
+    lustre = (found or {}).get("LustreConfiguration")
+    if not lustre:
+        raise UsageError(f"--release {file_system}: FSx has no such file system of Lustre here", hint="which region?")
+    linked = [one for one in fsx.associations(file_system) if one.get("Lifecycle") in ("AVAILABLE", "UPDATING")]
+    answer = {}
+    for root in roots:
+        path = _path(root, mounts, file_system, str(lustre.get("MountName", "")))
+        into = [one for one in linked if mountinfo.is_below(path, "/" + str(one["FileSystemPath"]).strip("/"))]
+        if not into:
+            known = ", ".join(str(one["FileSystemPath"]) for one in linked) or "none"
+            raise UsageError(
+                f"{root}: no data repository association of {file_system} covers {path}; linked are: {known}",
+                hint="aws fsx create-data-repository-association",
+            )
+        answer[root] = LinkedRoot(path, f"{str(into[0]['DataRepositoryPath']).rstrip('/')}/{REPORTS}")
+    return answer
+
+
+def _path(root: str, mounts: str, file_system: str, mount_name: str) -> str:
+    """From the root of the file system: what is mounted may be a directory of it, and a part of that."""
+    entry = mountinfo.holding(mounts, root)
+    if entry is None or entry.fs_type != "lustre":
+        raise UsageError(f"{root} is not on Lustre, as it is mounted here")
+    name, _, inside = entry.source.rpartition(":/")[2].partition("/")
+    if name != mount_name:
+        raise UsageError(f"{root} is on the file system that mounts as {name}, {file_system} as {mount_name}")
+    return "/" + os.path.normpath(f"{inside}/{entry.root}/{os.path.relpath(root, entry.path)}").lstrip("/")

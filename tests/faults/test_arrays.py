@@ -35,6 +35,7 @@ class Array:
                 root=lead.checkpoint_root.told + root,
                 more=lead.checkpoint_root.script,
                 options=lead.checkpoint_root.options,
+                python=site.python,
                 library=site.library,
                 trainer=" ".join(trainer),
             )

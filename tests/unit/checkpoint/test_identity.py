@@ -130,7 +130,7 @@ def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
     put_checkpoint(store, 1)
     run_file.unlink()
     identity.write(store, OTHER)
-    found = answer(capsys, "verify", store.url, code=2)
+    found = answer(capsys, "verify", store.url, code=1)
     assert "no checkpoint here is" in found["run_problem"]
     assert cli.main(["repair", store.url]) == 1 and "--run-id" in capsys.readouterr().err
     assert answer(capsys, "repair", store.url, "--run-id", SMALL_RUN.run_id)["written"] is True

@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import os
 import re
+import time
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent import note_page
@@ -24,6 +25,8 @@ _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _CLASS = re.compile(r"[a-z_]{1,20}")
 _CLASSES = 16
 """Ways to end that are taken from one note; there are 11."""
+_LOOK = 1.0
+"""Seconds in which a check of the node has long looked at a note and let go of it."""
 
 
 class JobNote(NamedTuple):
@@ -48,19 +51,27 @@ class FoundJob(NamedTuple):
 
 
 class HeldNote:
-    """The note of the job `number` in `folder`, for as long as this process holds it. Raises OSError."""
+    """The note of the job `number` in `folder`, for as long as this process holds it. Raises OSError, BlockingIOError
+    when another does: a batch script may run several at once."""
 
     def __init__(self, folder: str, uid: int, number: str) -> None:
         self._path = os.path.join(folder, f"hpk-{uid}-{number}.job")
-        self._fd = note_page.opened_own(self._path)
+        until = time.monotonic() + _LOOK
         while True:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
+            self._fd = note_page.opened_own(self._path)
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Another may have swept it away between the two.
                 if os.path.samestat(os.fstat(self._fd), os.lstat(self._path)):
                     return
-            # Another has swept it away between the two.
+            except FileNotFoundError:
+                pass
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    os.close(self._fd)
+                    raise
+                time.sleep(0.02)
             os.close(self._fd)
-            self._fd = note_page.opened_own(self._path)
 
     def put(self, note: JobNote) -> None:
         """Write it. Raises OSError."""

@@ -81,6 +81,19 @@ def test_a_note_counts_as_long_as_its_job_run_lives(tmp_path: Path, holder: Hold
     assert [one.name for one in tmp_path.iterdir()] == ["hpk-7.job"]
 
 
+def test_two_of_one_job_do_not_wait_for_each_other(
+    tmp_path: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder.put(NOTE)
+    with pytest.raises(BlockingIOError):
+        HeldNote(str(tmp_path), UID, "7")
+    monkeypatch.setenv("HPK_SHM_DIR", str(tmp_path))
+    with series.JobSeries(str(tmp_path / "state"), {}) as told:
+        told("start", {"job": "7", "number": "7", "restart": 0})
+        told("attempt", {"attempt": "7.0.0", "step": None})
+    assert notes(tmp_path) == [NOTE]
+
+
 def test_a_note_goes_with_a_job_run_that_ends(tmp_path: Path, holder: Holder) -> None:
     holder.put(NOTE)
     holder.close()

@@ -11,7 +11,7 @@ import zlib
 from random import Random
 from typing import Any, Callable
 
-from hyperpod_kit.checkpoint.agent import control_page, local, lost_rows, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent import control_page, job_note, local, lost_rows, note_page, saves_note, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.repository import (
@@ -329,15 +329,18 @@ def a_page() -> Parser:
     return Parser("shared memory: control page", read, (CheckpointError,), make, (seed,))
 
 
-def a_note() -> Parser:
-    note = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
-    seed = json.dumps(note._asdict()).encode().ljust(saves_note.PAGE)
+def a_note(name: str, note: Any, of: Callable[[Any], object]) -> Parser:
+    seed = json.dumps(note._asdict()).encode().ljust(note_page.PAGE)
 
     def read(data: bytes) -> None:
         with contextlib.suppress(ValueError):
-            saves_note._of(parse.document(data))
+            of(parse.document(data))
 
-    return Parser("shared memory: note of saves", read, (), lambda rng: a_json(rng, [note._asdict()])[:5000], (seed,))
+    return Parser(name, read, (), lambda rng: a_json(rng, [note._asdict()])[:5000], (seed,))
+
+
+SAVES = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no room")
+FARES = job_note.JobNote("7_2", 3, 1.7e9, 4, 0.5, {"crash": 2})
 
 
 def a_lost_row() -> Parser:
@@ -377,7 +380,8 @@ PARSERS = [
     a_compact_index(),
     a_shard(),
     a_page(),
-    a_note(),
+    a_note("shared memory: note of saves", SAVES, saves_note._of),
+    a_note("shared memory: note of a job", FARES, job_note._of),
     a_lost_row(),
     sealed("node's disk: report", REPORT, read_report),
 ]

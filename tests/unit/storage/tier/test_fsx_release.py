@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
 
 import pytest
 from botocore.stub import Stubber
@@ -16,12 +16,12 @@ from hyperpod_kit.checkpoint.repository import catalog, pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run as command
 from hyperpod_kit.errors import AwsError, UsageError
-from hyperpod_kit.run import Completed
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, link
 from hyperpod_kit.storage.tier.fsx_release import EXPORT, RELEASE, FsxRelease
 from hyperpod_kit.storage.tier.rules import TierItem, TierRule
 from hyperpod_kit.system import mountinfo
+from tests.support.runner import RecordingRunner
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 ID = "fs-0123456789abcdef0"
@@ -33,10 +33,9 @@ class StandIn:
     """FSx, its tasks done at once, and `lfs hsm_state` over the same files. `passes_over`: files that a task leaves as
     they are, so many times; `before`: called as a task begins."""
 
-    target = ""
-
     def __init__(self, mount: Path) -> None:
         self.mount = mount
+        self.runner = RecordingRunner({"lfs hsm_state": self._hsm_state})
         self.flags: Dict[str, int] = {}
         self.tasks: List[tuple[str, tuple[str, ...], str]] = []
         self.passes_over: Dict[str, int] = {}
@@ -71,18 +70,8 @@ class StandIn:
         counts = {"TotalCount": 4, "SucceededCount": 2}
         return {"Lifecycle": self.ends, "Status": counts, "FailureDetails": {"Message": "S3 said no"}}
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float = 60.0,
-        check: bool = True,
-        input: Optional[str] = None,
-        env: Optional[Mapping[str, Optional[str]]] = None,
-    ) -> Completed:
-        assert list(argv[:2]) == ["lfs", "hsm_state"]
-        lines = [f"{path}: (0x{self.flags.get(path, 0):08x})\n" for path in argv[2:]]
-        return Completed(argv, 0, "".join(lines), "")
+    def _hsm_state(self, argv: Sequence[str]) -> str:
+        return "".join(f"{path}: (0x{self.flags.get(path, 0):08x})\n" for path in argv[2:])
 
     @property
     def kinds(self) -> List[str]:
@@ -106,7 +95,7 @@ class Place:
         planned = tiering.plan([str(self.root)], RULE, NOW)
         links = link(self.fsx, ID, [one.store.url for one in planned.roots], self.mounts)
         with_clock = {"clock": lambda: self.seconds, "sleep": self._sleep, "patience": 300.0}
-        by_fsx = FsxRelease(ID, links, self.fsx, self.fsx, self.said.append, **with_clock)  # type: ignore[arg-type]
+        by_fsx = FsxRelease(ID, links, self.fsx, self.fsx.runner, self.said.append, **with_clock)  # type: ignore[arg-type]
         return by_fsx.apply(planned, RULE, lambda item: None)
 
     def _sleep(self, seconds: float) -> None:
@@ -255,7 +244,7 @@ def test_the_command_says_what_would_go_and_then_lets_it_go(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("hyperpod_kit.aws.fsx.Fsx", lambda: place.fsx)
-    monkeypatch.setattr("hyperpod_kit.run.LocalRunner", lambda: place.fsx)
+    monkeypatch.setattr("hyperpod_kit.run.LocalRunner", lambda: place.fsx.runner)
     monkeypatch.setattr(mountinfo, "read", lambda *path: place.mounts)
     words = ["storage", "tier", str(place.root), "--release", ID, "--older-than", "1d", "--keep", "2", "--json"]
     assert command([*words, "--dry-run"]) == 0

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
+from typing import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +26,20 @@ settings.register_profile(
 settings.load_profile("tests")
 
 gc.disable()
+
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
+
+
+@pytest.fixture(autouse=True)
+def who_hears_signals() -> Iterator[None]:
+    """A handler that a test or its subject leaves behind is the fault of that test, not of the next ones."""
+    before = [signal.getsignal(number) for number in _SIGNALS]
+    yield
+    after = [signal.getsignal(number) for number in _SIGNALS]
+    if after != before:
+        for number, handler in zip(_SIGNALS, before):
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+    assert after == before, "a signal is heard by another handler than before the test"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -43,7 +42,6 @@ def main(argv: list[str]) -> int:
         args = build_parser().parse_args(argv)
     except SystemExit as end:
         return int(end.code or 0)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     begin = time.monotonic()
     found: dict[str, Any] = {
         "version": hyperpod_kit.__version__,

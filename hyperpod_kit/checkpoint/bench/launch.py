@@ -10,8 +10,8 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
 
 from hyperpod_kit.checkpoint.bench import machine, rank
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
@@ -37,17 +37,20 @@ class BenchError(Exception):
 
 
 class Bench:
-    """A scratch directory on the disk to measure, and one in shared memory; both are removed at the end."""
+    """A scratch directory on the disk to measure, and one in shared memory; both are removed at the end, also after a
+    SIGTERM, which ends the block as an exception does."""
 
     def __init__(self, base: Path, shared: str, patience: float) -> None:
         """`patience`: seconds that all phases together may wait for a quiet machine."""
         self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
         self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
         self._before = os.environ.get(HPK_SHM_DIR)
+        self._heard: Any = None
         self.patience = machine.QuietWait(patience)
         self._count = 0
 
     def __enter__(self) -> Bench:
+        self._heard = signal.signal(signal.SIGTERM, _stopped)
         os.environ[HPK_SHM_DIR] = self.shared
         for name in (HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_FAILPOINT, "SLURM_JOB_ID"):
             os.environ.pop(name, None)
@@ -64,6 +67,7 @@ class Bench:
             os.environ.pop(HPK_SHM_DIR, None)
         else:
             os.environ[HPK_SHM_DIR] = self._before
+        signal.signal(signal.SIGTERM, self._heard)
 
     def place(self, name: str) -> Path:
         """A directory for one run's files."""
@@ -139,6 +143,10 @@ class Bench:
                 for pid in agents:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
+
+
+def _stopped(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _agents(shared: str) -> list[int]:

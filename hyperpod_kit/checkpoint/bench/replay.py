@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 from pathlib import Path
 
@@ -17,7 +16,6 @@ from hyperpod_kit.checkpoint.bench.replaying import WRITERS
 def main(argv: list[str]) -> int:
     """Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
     args = build_parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
     with launch.Bench(args.dir, places.base(), 0.0) as scratch:
         try:

@@ -45,14 +45,19 @@ def test_a_signal_saves_the_next_step_and_ends_with_75(shm: Path, tmp_path: Path
 
 
 def test_a_forked_child_ends_as_it_would_and_the_trainer_hears_nothing_of_it(shm: Path, tmp_path: Path) -> None:
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     with Manager(tmp_path / "run", every=100, save_on_signal=True) as manager:
         manager.restore(state_of(-1))
         ready, told = os.pipe()
         child = os.fork()
         if child == 0:
-            os.write(told, b"x")  # what comes before, Python forgets in a child
-            while True:  # a pause() would miss a signal that came just before it
-                time.sleep(0.1)
+            try:
+                os.write(told, b"x")  # what comes before, Python forgets in a child
+                end = time.monotonic() + 120
+                while time.monotonic() < end:  # a pause() would miss a signal that came just before it
+                    time.sleep(0.1)
+            finally:
+                os._exit(1)  # not a second pytest
         assert os.read(ready, 1) == b"x"
         os.kill(child, signal.SIGTERM)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGTERM

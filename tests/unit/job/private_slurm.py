@@ -192,7 +192,13 @@ class PrivateSlurm:
     def start_controller(self, *options: str) -> None:
         """Returns when slurmctld answers."""
         self._spawn("slurmctld", "-D", *options)
-        until(lambda: self.call("scontrol", "ping", check=False).count("UP"), what="slurmctld")
+
+        def answers() -> bool:
+            log = self.base / "slurmctld.out"
+            assert self._daemons["slurmctld"].poll() is None, f"slurmctld has ended: {log.read_text()[-500:]}"
+            return "UP" in self.call("scontrol", "ping", check=False)
+
+        until(answers, timeout=180, what=f"slurmctld (logs in {self.base})")
 
     def kill_daemon(self, tag: str) -> None:
         """SIGKILL `slurmctld`, or the slurmd of a node."""
@@ -272,8 +278,9 @@ class PrivateSlurm:
 
 def _free_ports(count: int) -> tuple[int, int]:
     """A free port and the first of `count` free ports in a row."""
-    # At random: others that choose at the same moment may have this process's number in a namespace of their own.
-    for base in random.SystemRandom().sample(range(42000, 60000, 100), 180):
+    # At random: others that choose at the same moment may have this process's number in a namespace of their own. Below
+    # the ports that Linux gives to whoever connects (32768 to 60999): one of those may be taken before the daemon is up
+    for base in random.SystemRandom().sample(range(12000, 32000, 100), 200):
         try:
             with contextlib.ExitStack() as stack:
                 for port in range(base, base + count + 1):

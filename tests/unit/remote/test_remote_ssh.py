@@ -83,7 +83,13 @@ def test_a_refused_login(network: Network) -> None:
 def test_what_is_no_ssh_server_is_called_so(network: Network, greeting: bytes) -> None:
     node = network.node(lambda command: (0, "", ""))
     with socket.create_server(("127.0.0.1", 0)) as other:
-        threading.Thread(target=lambda: other.accept()[0].sendall(greeting), daemon=True).start()
+        taken: list[socket.socket] = []  # held: closed with our greeting unread, it would be reset
+
+        def greet() -> None:
+            taken.append(other.accept()[0])
+            taken[0].sendall(greeting)
+
+        threading.Thread(target=greet, daemon=True).start()
         settings = replace(network.settings, port=other.getsockname()[1], connect_timeout=20.0)
         network.known_hosts.write_text(
             network.known_hosts.read_text().replace(node.address, f"[127.0.0.1]:{settings.port}")

@@ -66,6 +66,7 @@ def _complete(store: Store, attempt: str, world: int) -> bool:
         if store.read(f"{attempt}/{name}", max(SMALL, len(data))) != data:
             raise CheckpointError(f"{name} of {attempt} is not what the ranks handed in")
     identity.confirm(store, identity.RunIdentity(made.manifest.run, made.manifest.run_id))
+    store.sync(attempt)
     with contextlib.suppress(FileExistsError):
         store.create(f"{attempt}/{layout.MANIFEST_FILE}", made.manifest.encode())
     return True

@@ -138,6 +138,7 @@ def write(shard: SlotShard, place: Store, attempt: str, how: persist.How) -> Rep
     _make(place.url)
     record = persist.write_shard(shard, place, attempt, how)
     report = report_of(shard.slot, record)
+    place.sync(attempt)
     failpoint("local.before_report")
     place.create(f"{attempt}/{layout.report_file(shard.page.origin.rank)}", manifest.seal_json(report.to_json()))
     failpoint("local.after_report")

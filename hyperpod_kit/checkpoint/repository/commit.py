@@ -1,7 +1,9 @@
 """The write path on storage: files are created, never renamed, overwritten or deleted.
 
-Order of a commit: the attempt's directory, its shards (every agent its own), extra.json, MANIFEST.json. Each file is
-synced before the next begins; only the last one makes the checkpoint exist.
+Order of a commit: the attempt's directory, its shards (every agent its own), extra.json, the directory itself,
+MANIFEST.json. Each is synced before the next begins; only the last one makes the checkpoint exist. Names of shards are
+synced with the directory, once: on a file system that all nodes share that covers what each of them has made there (a
+server of NFS has a name on disk before it answers; Lustre's commits its journal as a whole).
 """
 
 from __future__ import annotations
@@ -60,6 +62,7 @@ def commit(where: Where, attempt: str, body: manifest.Manifest, extra: bytes, in
     if index is not None:
         _create(store, f"{attempt}/{layout.INDEX_FILE}", index)
     identity.confirm(store, identity.RunIdentity(body.run, body.run_id))
+    store.sync(attempt)
     failpoint("commit.before_manifest")
     store.create(f"{attempt}/{layout.MANIFEST_FILE}", body.encode())
     failpoint("commit.after_manifest")

@@ -97,6 +97,9 @@ class FaultyStore:
             self, self.guard(f"open for writing {name}", lambda: self.inner.open_write(name, size)), name
         )
 
+    def sync(self, folder: str) -> None:
+        self.guard(f"sync {folder}", lambda: self.inner.sync(folder))
+
     def replace(self, name: str, data: bytes) -> None:
         self.guard(
             f"replace {name}",

@@ -80,6 +80,7 @@ def copy(source: Store, target: Store, attempt: str, whose: identity.RunIdentity
             for file in files:
                 target.delete(file)
         raise
+    target.sync(attempt)
     target.create(name, data)
     failpoint("tier.committed")
     return True

@@ -75,7 +75,8 @@ class StoreWriter(Protocol):
         ...
 
     def finish(self) -> None:
-        """Durable, visible and complete after it. Raises OSError."""
+        """Complete, visible and its bytes durable after it; its name is once `Store.sync` was called. Raises OSError.
+        """
         ...
 
     def abort(self) -> None:
@@ -133,6 +134,12 @@ class Store(Protocol):
 
     def open_write(self, name: str, size: int) -> StoreWriter:
         """Begin a large new object of `size` bytes. Raises FileExistsError (or `finish` does), OSError."""
+        ...
+
+    def sync(self, folder: str) -> None:
+        """Make durable the name of `folder` and of each object that is in it, whichever machine made it: called once a
+        checkpoint, where each of its thousands of writers would have to. Raises OSError.
+        """
         ...
 
     def replace(self, name: str, data: bytes) -> None:

@@ -147,7 +147,6 @@ class FileWriter:
         os.fsync(self._fd)
         fd, self._fd = self._fd, -1
         os.close(fd)
-        durable.sync_folder(self._folder)
         self._leave()
 
     def abort(self) -> None:
@@ -190,20 +189,24 @@ class PosixStore:
         return os.path.join(self.url, check_name(name))
 
     def _folder_to_make(self, name: str) -> int:
-        """A descriptor of the directory in which `name` is to be made; it is there, durable, and no link."""
+        """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
         folder = check_name(name).rpartition("/")[0]
         if not folder:
             os.makedirs(self.url, exist_ok=True)
             return below.open_folder(self.url, name)
+        with contextlib.suppress(FileNotFoundError):
+            return below.open_folder(self.url, name)
+        with below.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
+            os.mkdir(folder, dir_fd=top)
+        return below.open_folder(self.url, name)
+
+    def _sync_name_of(self, folder: str) -> None:
+        """Whoever made it may have died before its name was on disk."""
         with self._lock:
-            if self._synced != folder:
+            if folder and self._synced != folder:
                 with below.folder(self.url, folder) as top:
-                    with contextlib.suppress(FileExistsError):
-                        os.mkdir(folder, dir_fd=top)
-                    # Whoever made it may have died before it was on disk.
                     durable.sync_folder(top)
                 self._synced = folder
-        return below.open_folder(self.url, name)
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store. Takes types from the directory itself: nothing is looked up but where links lead."""
@@ -263,6 +266,7 @@ class PosixStore:
         with below.doing("written", path):
             folder = self._folder_to_make(name)
             try:
+                self._sync_name_of(name.rpartition("/")[0])
                 durable.create(folder, os.path.basename(path), data)
             finally:
                 os.close(folder)
@@ -280,6 +284,13 @@ class PosixStore:
                 with contextlib.suppress(OSError):
                     os.close(folder)
                 raise
+
+    def sync(self, folder: str) -> None:
+        """See Store."""
+        with below.doing("written", self._path(folder)):
+            self._sync_name_of(folder)
+            with below.folder(self.url, f"{folder}/.") as found:
+                durable.sync_folder(found)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store. In place: a reader may see it torn, and a hint that is torn is none."""

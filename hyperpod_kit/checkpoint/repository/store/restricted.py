@@ -121,6 +121,9 @@ class RestrictedStore(PosixStore):
             finally:
                 os.close(folder)
 
+    def sync(self, folder: str) -> None:
+        """See Store: an object is durable with its name."""
+
     def replace(self, name: str, data: bytes) -> None:
         """See Store: not here."""
         raise Unsupported(f"{self.url} does not overwrite")

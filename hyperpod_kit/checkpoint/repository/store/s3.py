@@ -183,6 +183,9 @@ class S3Store:
             raise FileExistsError(errno.EEXIST, "the object is there", f"{self.url}/{name}")
         return S3Writer(self._client, self._where(name), f"{self.url}/{name}", size)
 
+    def sync(self, folder: str) -> None:
+        """See Store: an object is durable with its name."""
+
     def replace(self, name: str, data: bytes) -> None:
         """See Store."""
         try:

@@ -60,7 +60,7 @@ faults:
 
 torture:
 	./setup.sh venv admin torch test
-	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 $(TORTURE_ARGS)
+	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
 	@if [ "$$(id -u)" = 0 ] && [ -e /dev/fuse ]; then \
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \

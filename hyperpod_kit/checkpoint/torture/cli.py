@@ -69,6 +69,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
     parser.add_argument(
+        "--ranks",
+        type=_ranks,
+        default=(1, 1, 1, 1, 2),
+        metavar="N,N",
+        help="how many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
+    )
+    parser.add_argument(
         "--meetings", type=int, default=6, help="roll-backs, jobs that meet, lost nodes (default 6 of each)"
     )
     parser.add_argument(
@@ -81,6 +88,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--dir", default=None, help="scratch directory (default: the temporary one)")
     parser.add_argument("--json", action="store_true", help="the report as JSON on standard output")
     return parser
+
+
+def _ranks(text: str) -> tuple[int, ...]:
+    found = tuple(int(word) for word in text.split(",") if word.isdecimal() and 1 <= int(word) <= 64)
+    if len(found) != text.count(",") + 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected numbers from 1 to 64, such as 1,1,2,8")
+    return found
 
 
 def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> PartOutcome:
@@ -100,7 +114,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "flips": lambda: flips.run(here, args.seed, part, budget),
         "damage": lambda: damage.run(here, args.seed, part, budget, most=args.damage, mounted=args.mounted),
         "memory": lambda: memory_flips.run(here, args.seed, part, budget),
-        "kills": lambda: kills.run(here, args.seed, part, budget),
+        "kills": lambda: kills.run(here, args.seed, part, budget, worlds=args.ranks),
         "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),
         "reshard": lambda: reshard.run(here, args.seed, part, budget),
         "branch": lambda: branch.run(here, args.seed, part, budget),

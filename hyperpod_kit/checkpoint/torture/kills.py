@@ -58,9 +58,8 @@ class Scene:
 class Campaign:
     """One root after the other; `run` until enough were killed or the budget is over."""
 
-    def __init__(
-        self, ground: Ground, seed: int, part: PartOutcome, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)
-    ) -> None:
+    def __init__(self, ground: Ground, seed: int, part: PartOutcome, *, worlds: tuple[int, ...]) -> None:
+        """`worlds`: how many ranks a run has is drawn from these."""
         self._top = ground
         self._seed = seed
         self._part = part
@@ -98,6 +97,7 @@ class Campaign:
     def _one_run(self, here: Ground, budget: Budget) -> None:
         ledger = RootHistory()
         world = self._dice.choice(self._worlds)
+        self._part.counts[f"runs of {world} ranks"] += 1
         width = 800 if self._dice.random() < 0.05 else 32
         self._options = self._drawn(here.disk / "node-local")
         last: Scene | None = None
@@ -250,6 +250,8 @@ def _deaths(trace: Path) -> list[str]:
     return [line.split()[0] for line in trace.read_text().splitlines()] if trace.exists() else []
 
 
-def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
+def run(
+    here: Ground, seed: int, part: PartOutcome, budget: Budget, *, worlds: tuple[int, ...] = (1, 1, 1, 1, 2)
+) -> None:
     """Kill until `part.asked` processes have died at named places or the budget is over."""
-    Campaign(here, seed, part).run(budget)
+    Campaign(here, seed, part, worlds=worlds).run(budget)

@@ -16,7 +16,7 @@ from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
 
-CHANGES = ((4, 2), (4, 3), (2, 4), (3, 1), (1, 2))
+CHANGES = ((4, 2), (4, 3), (2, 4), (3, 1), (1, 2), (8, 3))
 _STEP = 7
 
 

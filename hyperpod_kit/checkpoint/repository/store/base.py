@@ -75,8 +75,7 @@ class StoreWriter(Protocol):
         ...
 
     def finish(self) -> None:
-        """Complete, visible and its bytes durable after it; its name is once `Store.sync` was called. Raises OSError.
-        """
+        """Complete, visible and its bytes durable after it; its name is after `Store.sync`. Raises OSError."""
         ...
 
     def abort(self) -> None:

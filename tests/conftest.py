@@ -27,7 +27,8 @@ settings.load_profile("tests")
 
 gc.disable()
 
-_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGCHLD)
+_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
+"""Not SIGCHLD: the first DataLoader with workers of a process takes it for good."""
 
 
 @pytest.fixture(autouse=True)

@@ -135,6 +135,7 @@ class Told(Fails):
 
 def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder: Path, calm: Any) -> None:
     heard: list[int] = []
+    term = signal.getsignal(signal.SIGTERM)
     before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
     try:
         with pytest.raises(SystemExit) as ended:
@@ -144,6 +145,7 @@ def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folde
         assert heard == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGTERM, term)
     assert steps(folder) == [EPOCH + 2]
     last = fit(folder, CheckpointedFit(every=100, keep=None), Fails())
     assert min(last.losses) == EPOCH + 3 and same(last, calm)

@@ -12,8 +12,9 @@ from hyperpod_kit.aws.sagemaker import Batched, SageMaker
 from hyperpod_kit.cluster.times import in_utc
 from hyperpod_kit.errors import AwsError, UsageError
 
+RUNNING = "Running"
 GONE = ("ShuttingDown", "NotFound")
-"""States of nodes that nobody waits for any more."""
+"""The state of a node that serves, and states of nodes that nobody waits for any more."""
 
 LOOKUPS = 8
 _HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.ssm import session_request, target
-from hyperpod_kit.cluster.nodes import GONE, ClusterNode
+from hyperpod_kit.cluster.nodes import GONE, RUNNING, ClusterNode
 from hyperpod_kit.errors import ClusterError, UsageError
 
 PLUGIN = "session-manager-plugin"
@@ -32,7 +32,7 @@ class Program:
 
 
 def choose(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
-    """The node that is meant when none is named: the Slurm controller, or the only one there is.
+    """The node that is meant when none is named: the first Slurm controller that runs, or the only node there is.
 
     live: DescribeCluster's answer; controller: the configuration's controller group. Raises UsageError.
     """
@@ -45,7 +45,7 @@ def choose(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Op
     heads = [node for node in there if node.group in groups] or (there if len(there) == 1 else [])
     if not heads:
         raise UsageError("which node? The controller is not known", hint="hyperpod-kit list-cluster-nodes, then NODE")
-    return heads[0]
+    return next((head for head in heads if head.status == RUNNING), heads[0])
 
 
 def require_running(node: ClusterNode) -> None:

@@ -6,7 +6,7 @@
 | NodeRecovery, partitions, Slurm strategy| in place                                                         |
 | bundle, storage of a group              | for nodes that come from now on; those that are there stay as they are |
 | type, node type, role, threads per core, network of a group | never: a group of another name is needed     |
-| the controller's group                  | never taken out, never without its node                          |
+| the controller's group                  | never taken out, and it keeps its number of nodes                |
 | VPC; from SlurmConfig or Continuous back| never: another cluster is needed                                 |
 Sources: the service model; "Update cluster configuration" (an existing group keeps its instance type, its role and its
 ThreadsPerCore; a Slurm controller cannot be removed); "Updating a cluster with new or updated lifecycle scripts";
@@ -196,6 +196,9 @@ def _group(name: str, live: Mapping[str, Any], wanted: Mapping[str, Any], head: 
     before, after = int(live.get("TargetCount", 0)), int(wanted["InstanceCount"])
     if head and after < before:
         yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, "the Slurm controller cannot be removed")
+    elif head and 0 < before < after:
+        note = "a cluster keeps as many Slurm controllers as it was made with: create another cluster"
+        yield Change(name, "InstanceCount", before, after, IMPOSSIBLE, note)
     elif before != after:
         yield Change(name, "InstanceCount", before, after, IN_PLACE, destroys=max(0, before - after))
     slurm, asked = live.get("SlurmConfig") or {}, wanted.get("SlurmConfig") or {}

@@ -14,6 +14,7 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.emit import NODE_TYPES
 from hyperpod_kit.config.findings import under
+from hyperpod_kit.config.imported_heads import several_controllers
 from hyperpod_kit.config.imported_storage import ImportedStorage
 from hyperpod_kit.config.rules.passthrough_fields import OURS, OURS_OF_A_GROUP
 from hyperpod_kit.errors import ConfigError
@@ -61,6 +62,9 @@ def from_aws(cluster: Any, parameters: Any) -> Imported:
     values = reader.parameters(parameters) if parameters is not None else {}
     if cluster is not None:
         reader.cluster(values, _request(cluster))
+    mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
+    if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
+        reader.notes += several_controllers(values)
     source, entry = ("", "") if cluster is None else (lifecycle_source(cluster) or "", _entry(cluster))
     return Imported(values, tuple(dict.fromkeys(reader.notes)), source, entry)
 

@@ -20,7 +20,7 @@ from hyperpod_kit.model.scripts import OwnScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.model.slurm_state import chosen, why_not_everywhere
-from hyperpod_kit.model.states import LifecycleMode
+from hyperpod_kit.model.states import LifecycleMode, Role
 
 K = TypeVar("K")
 
@@ -131,6 +131,11 @@ class Settings:
         return tuple(WrittenMount(mount, at) for mount, (_, at) in zip(decided, self.written_mounts))
 
     @property
+    def controllers(self) -> int:
+        """How many nodes run slurmctld."""
+        return sum(group.count for group in self.cluster.groups if group.role == Role.CONTROLLER)
+
+    @property
     def slurm_state_mount(self) -> str:
         """Name of the mount on which slurmctld keeps its state; "" for the controller's own disk."""
         return chosen(self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode)
@@ -161,4 +166,5 @@ class Settings:
             scripts=tuple(listed.script for listed in self.scripts),
             steps=self.decided_steps,
             groups=self.groups,
+            controllers=max(1, self.controllers),
         )

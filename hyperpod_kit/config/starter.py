@@ -103,6 +103,8 @@ def _groups(data: dict[str, Any], cluster: dict[str, Any], answers: Answers) -> 
     for group in cluster["instance_groups"]:
         if group["name"] in (controller, login):
             chosen, usual, count = answers.controller_type, CONTROLLER_TYPE, 1
+            if group["name"] == controller and data.get("slurm_configurations"):
+                count = 2  # AWS's settings of several controllers, and the number that its pages show
             if group["name"] == login and answers.login_type is not None:
                 chosen = answers.login_type
         else:

@@ -14,6 +14,7 @@ from hyperpod_kit.config.rules import (
     bundle,
     clients,
     cluster,
+    controllers,
     filesystems,
     groups,
     health,
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     patterns.match,  # of several topics: what a text must look like
     cluster.identity,  # HPK-K  VPC, recovery, tags
     groups.one_controller,  # HPK-G  which group plays which role
+    controllers.several,
     groups.login_group_exists,
     groups.instance_groups,
     groups.partitions,

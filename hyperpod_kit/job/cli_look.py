@@ -25,7 +25,7 @@ from hyperpod_kit.job import (
     timeline,
 )
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm import control, heads
 from hyperpod_kit.slurm.job_id import JobId
 from hyperpod_kit.untrusted import terminal
 
@@ -143,6 +143,13 @@ def doctor_command(args: argparse.Namespace) -> int:
 
 def sweep_command(args: argparse.Namespace) -> int:
     runner = LocalRunner()
+    other = "" if args.dry_run else heads.acting_elsewhere(runner)
+    if other:
+        if args.json:
+            terminal.data([], indent=2)
+        else:
+            terminal.out(f"this is done on {other}, the first of the controllers that answers")
+        return 0
     try:
         found, problems = sweep.orphans(sweep.jobs(runner))
     except RunError as err:

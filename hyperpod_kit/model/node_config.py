@@ -57,7 +57,7 @@ class HealthPolicy:
 class NodeConfig:
     """What a node must become. `roles`: instance group name -> role; `failure_pause`: seconds for CloudWatch;
     `slurm_state`: the mount on which slurmctld keeps its state, "" for the controller's own disk; `metadata_users`: who
-    besides root may use the instance metadata service, None for everybody."""
+    besides root may use the instance metadata service, None for everybody; `controllers`: nodes that run slurmctld."""
 
     cluster_name: str
     lifecycle_mode: str
@@ -73,6 +73,7 @@ class NodeConfig:
     scripts: Tuple[OwnScript, ...] = ()
     steps: OptionalSteps = field(default_factory=OptionalSteps)
     groups: Tuple[Group, ...] = ()
+    controllers: int = 1
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
@@ -97,6 +98,8 @@ class NodeConfig:
             "groups": [group.to_dict() for group in self.groups],
             "metadata_users": None if self.metadata_users is None else list(self.metadata_users),
         }
+        if self.controllers > 1:  # the bundle of a cluster with one is what it always was
+            data["controllers"] = self.controllers
         return json.dumps(data, indent=2, sort_keys=True) + "\n"
 
     @classmethod
@@ -121,6 +124,7 @@ class NodeConfig:
             scripts=tuple(script_from_dict(raw) for raw in data.get("scripts", ())),
             steps=steps_from_dict(data.get("steps", {})),
             groups=tuple(group_from_dict(raw) for raw in data.get("groups", ())),
+            controllers=data.get("controllers", 1),
         )
 
 

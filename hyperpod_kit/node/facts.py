@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_NODE_ADDRESS
 from hyperpod_kit.errors import NodeError, UnknownRole
@@ -25,7 +25,7 @@ PLACED_WITHIN = 60.0
 @dataclass(frozen=True)
 class NodeFacts:
     """What a node knows about itself. `node`: short host name; `controller_address`: None when nobody says;
-    `cluster`: the end of the cluster's ARN, "" when nobody says."""
+    `cluster`: the end of the cluster's ARN, "" when nobody says; `controllers`: addresses, the primary's first."""
 
     node: str
     address: str
@@ -36,6 +36,7 @@ class NodeFacts:
     partition: str
     controller_address: Optional[str]
     cluster: str = ""
+    controllers: Tuple[str, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -79,6 +80,7 @@ def find_self(
             hint="add the group to provisioning_parameters.json, then hyperpod-kit upload",
         )
     region, partition = resource_config.place(raw)
+    controllers = resource_config.controller_addresses(raw, roles)
     return NodeFacts(
         node=hostname,
         address=own.address,
@@ -87,8 +89,9 @@ def find_self(
         role=roles[own.group],
         region=region,
         partition=partition,
-        controller_address=resource_config.controller_address(raw, roles),
+        controller_address=controllers[0] if controllers else None,
         cluster=resource_config.cluster_id(raw),
+        controllers=controllers,
     )
 
 
@@ -105,7 +108,7 @@ def gather(
     environ: Mapping[str, str] = os.environ,
     within: float = PLACED_WITHIN,
 ) -> NodeFacts:
-    """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and the controller.
+    """Read the facts anew, waiting up to `within` seconds until HyperPod has listed this node and every controller.
 
     A worker's copy of the file may lag behind: one that never names the controller gives an address of None. Raises
     NodeError without a resource config or with one that contradicts the bundle, UnknownRole when this node is not in
@@ -124,7 +127,7 @@ def gather(
         except ValueError:
             return None  # being written just now
         seen[0] = find_self(raw, config.roles, hostname, is_own) if isinstance(raw, dict) else None
-        return seen[0] if seen[0] is not None and seen[0].controller_address else None
+        return seen[0] if seen[0] is not None and len(seen[0].controllers) >= config.controllers else None
 
     wait_for(look, seconds=within, clock=clock)
     if seen[0] is None:
@@ -161,6 +164,7 @@ def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
     """The facts of creation; gathered anew, without waiting, when the node was never provisioned."""
     raw = read_json(paths.facts)
     try:
-        return NodeFacts(**raw) if raw else gather(paths, config, clock, within=0.0)
+        found = NodeFacts(**raw) if raw else gather(paths, config, clock, within=0.0)
+        return replace(found, controllers=tuple(found.controllers))
     except TypeError:
         return gather(paths, config, clock, within=0.0)  # written by another version

@@ -50,15 +50,15 @@ def find_own(resource_config: Mapping[str, Any], is_own: Callable[[str], bool]) 
     return found[-1] if found else None
 
 
-def controller_address(resource_config: Mapping[str, Any], roles: Mapping[str, str]) -> Optional[str]:
-    """Address of the Slurm controller: what HyperPod says, else the first instance of the controller group."""
-    said = (resource_config.get("SlurmConfig") or {}).get("PrimaryControllerIp")
-    if said:
-        return str(said)
-    return next(
-        (instance.address for instance in instances(resource_config) if roles.get(instance.group) == Role.CONTROLLER),
-        None,
-    )
+def controller_addresses(resource_config: Mapping[str, Any], roles: Mapping[str, str]) -> Tuple[str, ...]:
+    """Addresses of the Slurm controllers, the primary first: what HyperPod says, then the instances of their group."""
+    said = resource_config.get("SlurmConfig") or {}
+    others = said.get("SecondaryControllerIps")
+    named = [said.get("PrimaryControllerIp"), *(others if isinstance(others, list) else ())]
+    listed = [
+        instance.address for instance in instances(resource_config) if roles.get(instance.group) == Role.CONTROLLER
+    ]
+    return tuple(dict.fromkeys(str(address) for address in [*named, *listed] if address))
 
 
 def place(resource_config: Mapping[str, Any]) -> Tuple[str, str]:

@@ -100,9 +100,14 @@ class RehearsedCluster:
         return sorted((node for node in self.nodes.values() if node.group == name), key=lambda node: node.index)
 
     @property
+    def controllers(self) -> List[RehearsedNode]:
+        """The nodes that run slurmctld, the primary first; none without Slurm."""
+        return sorted((node for node in self.nodes.values() if node.role == CONTROLLER), key=lambda node: node.index)
+
+    @property
     def controller(self) -> Optional[RehearsedNode]:
-        """The Slurm controller's node, None without Slurm."""
-        return next((node for node in self.nodes.values() if node.role == CONTROLLER), None)
+        """The first of them."""
+        return next(iter(self.controllers), None)
 
 
 def instance_type(group: Mapping[str, Any]) -> str:

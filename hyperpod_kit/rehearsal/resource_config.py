@@ -33,6 +33,7 @@ def render(cluster: RehearsedCluster) -> str:
         "ClusterConfig": {"ClusterArn": cluster.arn, "ClusterName": cluster.name},
         "InstanceGroups": groups,
     }
-    if cluster.controller is not None:
-        data["SlurmConfig"] = {"PrimaryControllerIp": cluster.controller.ip, "SecondaryControllerIps": []}
+    if cluster.controllers:
+        primary, *others = [node.ip for node in cluster.controllers]
+        data["SlurmConfig"] = {"PrimaryControllerIp": primary, "SecondaryControllerIps": others}
     return json.dumps(data, indent=1) + "\n"

@@ -20,7 +20,7 @@ CPUS_PER_NODE = 2
 
 BASE = """\
 ClusterName={name}
-SlurmctldHost={controller}({controller_ip})
+{heads}
 AuthType=auth/munge
 AuthInfo=cred_expire={cred_expire}
 SlurmUser=root
@@ -159,13 +159,12 @@ def render(
     cluster: RehearsedCluster, memory_mb: int, cred_expire: int, slurmd_timeout: int, profile: Profile = STOCK
 ) -> str:
     """The whole file for a new controller."""
-    controller = cluster.controller
-    if controller is None:
+    heads = cluster.controllers
+    if not heads:
         raise RehearsalError(f"cluster {cluster.name} has no Slurm controller")
     base = BASE.format(
         name=cluster.name,
-        controller=controller.host,
-        controller_ip=controller.ip,
+        heads="\n".join(f"SlurmctldHost={head.host}({head.ip})" for head in heads),
         cred_expire=cred_expire,
         slurmd_timeout=slurmd_timeout,
         tracking=profile.tracking,

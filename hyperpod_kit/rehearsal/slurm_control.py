@@ -5,6 +5,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Dict, Optional
 
@@ -30,19 +31,17 @@ class SlurmNode:
 
 
 class SlurmControl:
-    """Every method is silent (None, False, {}) while the controller does not answer."""
+    """Every method is silent (None, False, {}) while no controller answers."""
 
     def __init__(self, machines: Machines) -> None:
         self._machines = machines
 
     def _run(self, cluster: RehearsedCluster, *argv: str, timeout: float = 15.0) -> Optional[str]:
-        controller = cluster.controller
-        if controller is None:
-            return None
-        try:
-            return self._machines.execute(controller.instance_id, argv, timeout=timeout).stdout
-        except HyperpodKitError:
-            return None
+        """On the first controller that can; Slurm's commands go from there to the one in control."""
+        for controller in cluster.controllers:
+            with suppress(HyperpodKitError):
+                return self._machines.execute(controller.instance_id, argv, timeout=timeout).stdout
+        return None
 
     def lost(self, cluster: RehearsedCluster, node: RehearsedNode) -> bool:
         """Tell Slurm at once that a machine is gone: its jobs are requeued now, not after SlurmdTimeout."""
@@ -95,8 +94,9 @@ class SlurmControl:
         """
         if self._run(cluster, "systemctl", "is-active", "--quiet", "slurmctld") is None:
             return False
-        if self._run(cluster, "systemctl", "try-restart", "slurmctld", timeout=60) is None:
-            return False
+        for controller in cluster.controllers:  # those that stand by too: they read their files when they start
+            with suppress(HyperpodKitError):
+                self._machines.execute(controller.instance_id, ("systemctl", "try-restart", "slurmctld"), timeout=60)
         if (
             look_until(
                 lambda: self._run(cluster, SCONTROL, "ping"), lambda said: said is not None, every(0.2), seconds=30

@@ -5,6 +5,7 @@ It reaches what this machine does not: nodes in a private subnet, and those that
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from typing import Any, Mapping, Optional, Sequence
@@ -24,15 +25,21 @@ AT_ONCE = 256
 
 
 class ControllerTransport:
-    """`address`: of the node that asks the others, as this machine reaches it."""
+    """`addresses`: of the nodes that can ask the others, as this machine reaches them: one after the other is tried."""
 
     words = "by way of the controller"
 
-    def __init__(self, access: SshAccess, address: str) -> None:
-        self._access, self._address = access, address
+    def __init__(self, access: SshAccess, addresses: Sequence[str]) -> None:
+        self._access, self._addresses = access, addresses
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises Unreachable when the controller cannot be asked, and UsageError."""
+        """As Transport. Raises Unreachable when no controller can be asked, with what the last one said; UsageError."""
+        for address in self._addresses[:-1]:
+            with contextlib.suppress(Unreachable):
+                return self._by_way_of(address, targets, progress)
+        return self._by_way_of(self._addresses[-1], targets, progress)
+
+    def _by_way_of(self, address: str, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         settings = self._access.settings
         question = {
             "connect_timeout": settings.connect_timeout,
@@ -46,14 +53,14 @@ class ControllerTransport:
         # Each round of nodes may try ssh in vain and then Slurm.
         rounds = math.ceil(len(targets) / AT_ONCE)
         seconds = 30 + rounds * 2 * (settings.connect_timeout + settings.command_timeout)
-        runner = SshRunner(self._address, self._access, limit=max(1 << 20, len(targets) * LONGEST_REPORT // 8))
+        runner = SshRunner(address, self._access, limit=max(1 << 20, len(targets) * LONGEST_REPORT // 8))
         try:
             done = runner.run([COMMAND[0], "node", "ask"], timeout=seconds, check=False, input=json.dumps(question))
         except RunTimeout as err:
-            raise Unreachable(f"the controller {self._address} did not end within {seconds:g} s") from err
+            raise Unreachable(f"the controller {address} did not end within {seconds:g} s") from err
         if done.returncode != 0:
             raise Unreachable(
-                f"the controller {self._address} cannot ask the others: exit code {done.returncode}: "
+                f"the controller {address} cannot ask the others: exit code {done.returncode}: "
                 f"{last_words(done.stderr, done.stdout)}",
                 hint="2: its bundle is older than this command, 127: it has none; --via ssh, or --via pull",
             )

@@ -49,11 +49,11 @@ class LiveCluster:
             )
         return found
 
-    def controller(self) -> str:
-        """The private address of the controller. Raises UsageError when it is not known which node that is."""
-        for target in self.targets():
-            if target.role == Role.CONTROLLER and target.address:
-                return target.address
+    def controllers(self) -> list[str]:
+        """The private addresses of the controllers. Raises UsageError when it is not known which nodes those are."""
+        found = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
+        if found:
+            return found
         raise UsageError(
             f"which node of {self.name} is the controller?",
             hint="--controller HOST, or name the configuration file, which says it",

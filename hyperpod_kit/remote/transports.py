@@ -42,7 +42,7 @@ def opened(
             yield _ssm(cluster, ssh)
         else:
             access = _access(stack, ssh)
-            yield _by_controller(access, controller or cluster.controller()) if via == "controller" else _ssh(access)
+            yield _by_controller(access, cluster, controller) if via == "controller" else _ssh(access)
 
 
 def _any_way(
@@ -71,7 +71,7 @@ def _any_way(
         ):
             raise Unreachable("it does not let us in either")
         access.load()
-        return _by_controller(access, controller or cluster.controller())
+        return _by_controller(access, cluster, controller)
 
     return AnyWay(
         (
@@ -98,10 +98,10 @@ def _ssh(access: SshAccess) -> Transport:
     return SshTransport(access)
 
 
-def _by_controller(access: SshAccess, address: str) -> Transport:
+def _by_controller(access: SshAccess, cluster: LiveCluster, named: Optional[str]) -> Transport:
     from hyperpod_kit.remote.controller import ControllerTransport
 
-    return ControllerTransport(access, address)
+    return ControllerTransport(access, [named] if named else cluster.controllers())
 
 
 def _pull(cluster: LiveCluster, max_age: float) -> Transport:

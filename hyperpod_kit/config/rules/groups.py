@@ -16,7 +16,7 @@ from hyperpod_kit.model.states import LifecycleMode, Role
 
 
 def one_controller(settings: Settings) -> Iterator[Finding]:
-    """Exactly one instance group is the controller's, and it has exactly one node."""
+    """Exactly one instance group is the controller's, and it has a node; of several see controllers.py."""
     wanted = settings.parameters.controller_group
     groups = settings.cluster.groups
     controllers = [index for index, group in enumerate(groups) if group.role == Role.CONTROLLER]
@@ -35,12 +35,12 @@ def one_controller(settings: Settings) -> Iterator[Finding]:
             "A cluster has exactly one: remove or rename this group",
         )
     for index in controllers[:1]:
-        if groups[index].count != 1:
+        if groups[index].count < 1:
             yield Finding(
                 "HPK-G003",
                 f"{AT}.instance_groups[{index}].count",
-                f"the controller group has {groups[index].count} nodes: hyperpod-kit runs clusters with one",
-                "A new cluster gets 1; one that has several head nodes (AWS's multi-headnode) stays with AWS's scripts",
+                f"the controller group has {groups[index].count} nodes, so nothing runs Slurm's controller",
+                "Say 1, or 2 where one is to take over from the other",
             )
 
 

@@ -38,7 +38,7 @@ def _words(node: Node, asked: LoginMessage) -> str:
         "",
         f"  cluster     {node.config.cluster_name}, {facts.region}",
         f"  this node   {facts.role}, {facts.group}, {facts.instance_id}, {facts.address}",
-        f"  controller  {facts.controller_address or 'unknown'}",
+        f"  controller  {', '.join(facts.controllers) or facts.controller_address or 'unknown'}",
         *(f"  {line}" for line in asked.text.splitlines()),
     ]
     return "\n".join(lines) + "\n"

@@ -20,6 +20,7 @@ from hyperpod_kit.node.optional import software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.slurm import heads
 
 EXPORTER = Software(("/usr/bin/prometheus-node-exporter",), ("node-exporter",))
 UNIT = "prometheus-node-exporter.service"
@@ -99,6 +100,10 @@ def _undo(node: Node) -> str:
 def write_slurm_metrics(node: Node) -> None:
     """How many nodes and jobs are in each state; nothing on other nodes than the controller. Raises RunError."""
     if node.facts.role != Role.CONTROLLER:
+        return
+    if node.config.controllers > 1 and heads.acting_elsewhere(node.runner, node.paths.scontrol):
+        with contextlib.suppress(FileNotFoundError):  # counted twice, a sum over the nodes would be wrong
+            os.unlink(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"))
         return
     bin_ = os.path.dirname(node.paths.scontrol)
     nodes = _counted(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)

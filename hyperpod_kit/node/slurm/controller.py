@@ -156,7 +156,9 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
             audit.record("moved", f"Slurm's state to {where.state}", done, asked_by="node apply")
             notes.append(done)
     differing = [path for path, text in files.items() if read_text(path) != text]
-    if accounting_lines.restart_needed(slurm_conf(node), files[node.paths.slurm_conf]):
+    # A controller that stands by reads its files when it starts, and is told nothing by `scontrol reconfigure`.
+    standing_by = bool(differing) and node.config.controllers > 1
+    if standing_by or accounting_lines.restart_needed(slurm_conf(node), files[node.paths.slurm_conf]):
         stop_slurmctld(node)
     if differing:
         pending_work.note(node, RECONFIGURE)

@@ -1,7 +1,8 @@
 """`hyperpod-kit node slurm-state`: the unit that slurmctld is bound to where its state is on shared storage.
 
 It waits for the mount, takes the lease, lets slurmctld start, and renews. When the lease is lost, or could not be
-renewed for so long that another machine may take it, it kills slurmctld: at once and without a last save.
+renewed for so long that another machine may take it, it kills slurmctld: at once and without a last save. On a cluster
+with several controllers it waits for the mount and no more.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -47,12 +48,7 @@ class LeaseKeeper:
         seen: Optional[Any] = None
         since = 0.0
         while not self.stopping:
-            status = check(self._node, self._where.mount)
-            if not status.healthy:
-                self._tell(
-                    f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
-                    f"{f', {status.detail}' if status.detail else ''}"
-                )
+            if not self._mounted():
                 seen = None
             else:
                 try:
@@ -85,6 +81,26 @@ class LeaseKeeper:
                     "that no two slurmctlds ever write it"
                 )
             self._node.clock.sleep(1.0)
+
+    def attend(self) -> None:
+        """Wait for the mount alone. Where several controllers share the state, Slurm has them all running and decides
+        by its heartbeat in that directory who works on it: a lease would keep those that stand by from starting."""
+        while not self.stopping and not self._mounted():
+            self._node.clock.sleep(1.0)
+
+    def rest(self) -> None:
+        """Until told to stop."""
+        while not self.stopping:
+            self._node.clock.sleep(lease.RENEW)
+
+    def _mounted(self) -> bool:
+        status = check(self._node, self._where.mount)
+        if not status.healthy:
+            self._tell(
+                f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
+                f"{f', {status.detail}' if status.detail else ''}"
+            )
+        return status.healthy
 
     def _look(self) -> Any:
         numbers = lease.generations(self._place)
@@ -158,12 +174,19 @@ def run(node: Node) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    keeper.claim()
+    several = node.config.controllers > 1
+    if several:
+        keeper.attend()
+    else:
+        keeper.claim()
     if keeper.stopping:
         return 0
     ready()
     # After a lease that was lost nobody else would: slurmctld is bound to this unit, and was ended with it.
     node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10, check=False)
+    if several:
+        keeper.rest()
+        return 0
     why = keeper.keep()
     if why:
         say(why)

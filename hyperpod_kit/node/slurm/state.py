@@ -11,6 +11,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import pwd
 import shutil
@@ -77,7 +78,9 @@ def prepare(node: Node, where: StateLocation, user: str, before: str) -> str:
     real = node.paths.real
 
     def work() -> str:
-        return _prepare(real(where.mount.path), real(where.base), user, real(before) if before else "")
+        return _prepare(
+            real(where.mount.path), real(where.base), user, real(before) if before else "", node.facts.instance_id
+        )
 
     try:
         return str(in_child(f"Slurm's state in {where.base}", work, SECONDS))
@@ -85,7 +88,7 @@ def prepare(node: Node, where: StateLocation, user: str, before: str) -> str:
         raise NodeError(err.message, hint=HINT) from err
 
 
-def _prepare(mount: str, base: str, user: str, before: str) -> str:
+def _prepare(mount: str, base: str, user: str, before: str, instance: str) -> str:
     make_base(mount, base)
     entry = pwd.getpwnam(user)
     make_directory(f"{base}/lease", 0o700)
@@ -93,8 +96,8 @@ def _prepare(mount: str, base: str, user: str, before: str) -> str:
     if _is_there(state):
         _check(state, entry.pw_uid)
         return ""
-    # Whole or not at all: a copy that was cut off is begun anew.
-    seed = f"{base}/slurmctld.seed"
+    # Whole or not at all: a copy that was cut off is begun anew. Another controller may be at it in the same moment.
+    seed = f"{base}/slurmctld.seed-{instance}"
     shutil.rmtree(seed, ignore_errors=True)
     copied = bool(before) and os.path.exists(f"{before}/job_state")
     if copied:
@@ -105,7 +108,14 @@ def _prepare(mount: str, base: str, user: str, before: str) -> str:
         for path in (folder, *(f"{folder}/{name}" for name in files)):
             os.chown(path, entry.pw_uid, entry.pw_gid)
     os.chmod(seed, 0o700)
-    os.rename(seed, state)
+    try:
+        os.rename(seed, state)
+    except OSError as err:
+        if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        shutil.rmtree(seed)  # the other one was faster, and its slurmctld works there already
+        _check(state, entry.pw_uid)
+        return ""
     return f"Slurm's state is kept in {state} now{f', as it was in {before}' if copied else ''}"
 
 

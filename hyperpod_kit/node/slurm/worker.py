@@ -27,7 +27,7 @@ DROP_IN = """\
 StartLimitIntervalSec=0
 
 [Service]
-Environment=SLURMD_OPTIONS=--conf-server={controller}
+Environment=SLURMD_OPTIONS=--conf-server={controllers}
 # slurmd gives up when the controller is not there yet: at creation, and when the whole cluster boots.
 Restart=on-failure
 RestartSec=2
@@ -46,7 +46,8 @@ def drop_in(node: Node) -> Tuple[str, str]:
             "the resource config names no Slurm controller",
             hint="check the name of the controller group in provisioning_parameters.json",
         )
-    return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controller=address)
+    several = ",".join(node.facts.controllers) if node.config.controllers > 1 else ""
+    return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controllers=several or address)
 
 
 def configure(node: Node) -> None:

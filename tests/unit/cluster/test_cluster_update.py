@@ -132,7 +132,8 @@ def test_the_controller_stays() -> None:
     gone["InstanceGroups"].pop(0)
     renamed = wanted(InstanceGroupName="other")
     empty = wanted(InstanceCount=0)
-    for request, count in ((gone, 1), (renamed, 2), (empty, 1)):
+    second = wanted(InstanceCount=2)
+    for request, count in ((gone, 1), (renamed, 2), (empty, 1), (second, 1)):
         changes = plan(live(), request).changes
         assert [change.how for change in changes] == [IMPOSSIBLE] * count, changes
         assert "controller" in changes[0].note

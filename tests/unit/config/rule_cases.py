@@ -149,7 +149,15 @@ CASES: list[tuple[str, str, Change]] = [
             {"name": "controller-machine", "instance_type": "ml.c5.xlarge", "count": 1}
         ),
     ),
-    ("HPK-G003", f"{C}.instance_groups[0].count", group(0, count=2)),
+    ("HPK-G003", f"{C}.instance_groups[0].count", group(0, count=0)),
+    ("HPK-G020", f"{C}.instance_groups[0].count", both(INIT, group(0, count=2))),
+    ("HPK-G021", f"{C}.instance_groups[0].count", both(OWN_DISK, group(0, count=2))),
+    ("HPK-G022", ACCOUNTS, both(accounting(), group(0, count=2))),
+    (
+        "HPK-G023",
+        "slurm_configurations.slurm_shared_directory",
+        both(group(0, count=2), top(slurm_configurations={"slurm_shared_directory": "/fsx2"})),
+    ),
     ("HPK-G004", "login_group", top(login_group="controller-machine")),
     ("HPK-G005", "login_group", top(login_group="login")),
     (

@@ -98,7 +98,7 @@ def worker_as_a_role(values: dict[str, Any]) -> None:
 TABLE: list[tuple[str, Callable[[dict[str, Any]], None], str, str, str]] = [
     ("has no InstanceGroup with Controller node type", no_controller, "HPK-G001", "controller_group", ERROR),
     ("Controller Groups found", two_controllers, "HPK-G002", f"{C}.instance_groups[2].name", ERROR),
-    ("exactly one InstanceGroup with Controller node type", two_controller_nodes, "HPK-G003",
+    ("exactly one InstanceGroup with Controller node type", two_controller_nodes, "HPK-G020",
      f"{C}.instance_groups[0].count", ERROR),
     ("Partitions can only be assigned to Compute node types", partition_of_the_controller, "HPK-G012",
      "worker_groups[1].instance_group_name", ERROR),

@@ -267,3 +267,37 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
     kit = found.values["hyperpod_kit"]
     assert kit["cluster"]["lifecycle_mode"] == "on_create" and kit["bundle"]["bucket"] == "sagemaker-mine"
     assert "`lifecycleConfig` of group `worker-group` as it is spelled: AWS says LifeCycleConfig" in found.notes
+
+
+def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
+    """AWS's pages "Preparing and uploading lifecycle scripts" and "Creating a SageMaker HyperPod cluster"."""
+    arn = "arn:aws:secretsmanager:eu-west-1:111122223333:secret:rds-a1b2c3"
+    slurm = {
+        "slurm_database_secret_arn": arn,
+        "slurm_database_endpoint": "slurm.abc.eu-west-1.rds.amazonaws.com",
+        "slurm_shared_directory": "/fsx",
+        "slurm_database_user": "alice",
+        "slurm_sns_arn": "arn:aws:sns:eu-west-1:111122223333:failover",
+    }
+    legacy = {**LEGACY, "slurm_configurations": slurm}
+    request = {
+        "ClusterName": "old",
+        "InstanceGroups": [group("head", InstanceCount=2, ThreadsPerCore=1), group("gpu", ExecutionRole=ROLE + "2")],
+        "VpcConfig": {
+            "SecurityGroupIds": ["sg-0123456789abcdef0"],
+            "Subnets": ["subnet-0123456789abcdef0", "subnet-0123456789abcdef1"],
+        },
+    }
+    for cluster in (request, None):
+        vpc = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
+        found = from_aws(cluster, legacy)
+        answers = Answers(name="old", region="eu-west-1", execution_role=ROLE, **({} if cluster else vpc))
+        settings, problems = decode(fill(found.values, answers))
+        assert problems == [] and errors(validate(settings)) == []
+        assert (settings.controllers, settings.cluster.lifecycle_mode) == (2, "on_create")
+        assert settings.slurm_state_mount and settings.node_config().controllers == 2
+        assert settings.steps.accounting is None
+        assert json.loads(provisioning_parameters(settings) or "")["slurm_configurations"] == slurm
+        notes = " ".join(found.notes)
+        assert "below /fsx/aws/hyperpod is not taken over" in notes and "nobody is told of a failover" in notes
+        assert "slurm_database_endpoint: there is no accounting" in notes

@@ -160,7 +160,7 @@ def test_the_first_state_is_what_slurmctld_had_and_is_never_taken_again(fake: An
     local = fake.root / "var/spool/slurmctld"
     local.mkdir(parents=True)
     (local / "job_state").write_text("jobs 1 to 7")
-    seed = Path(f"{fake.root}{BASE}/slurmctld.seed")
+    seed = Path(f"{fake.root}{BASE}/slurmctld.seed-i-0me")
     seed.mkdir(parents=True)
     os.chmod(seed.parent, 0o755)
     (seed / "half").write_text("of a copy that was killed")

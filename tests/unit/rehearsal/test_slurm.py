@@ -9,6 +9,7 @@ from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import CONTROLLER, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.profiles import HYPERPOD, NEWEST, STOCK
 from hyperpod_kit.rehearsal.slurm_control import SlurmControl, parse_node
+from hyperpod_kit.run import Completed
 
 GROUPS = [
     {"InstanceGroupName": "head", "InstanceType": "ml.m5.large"},
@@ -82,6 +83,30 @@ def test_slurm_conf_names_controller_nodes_and_partitions():
     assert "NodeName=ip-10-1-43-18 NodeAddr=10.1.43.18 CPUs=2 RealMemory=4096 State=UNKNOWN" in lines
     assert "PartitionName=dev Nodes=ip-10-1-43-18,ip-10-1-43-19 Default=YES MaxTime=INFINITE State=UP" in lines
     assert not any(line.startswith("NodeName=ip-10-1-41-18") for line in lines)
+
+
+def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_where_it_can_be():
+    import json
+
+    two = cluster()
+    two.nodes["i-0"] = RehearsedNode("i-0", "head", "ml.x", 1, "10.1.41.19", role=CONTROLLER)
+    two.nodes["i-1"] = two.nodes.pop("i-1")  # replaced: it comes last, and keeps its place
+    lines = slurm_conf.render(two, 4096, cred_expire=7, slurmd_timeout=31).splitlines()
+    hosts = [line for line in lines if line.startswith("SlurmctldHost=")]
+    assert hosts == ["SlurmctldHost=ip-10-1-41-18(10.1.41.18)", "SlurmctldHost=ip-10-1-41-19(10.1.41.19)"]
+    said = json.loads(resource_config.render(two))["SlurmConfig"]
+    assert said == {"PrimaryControllerIp": "10.1.41.18", "SecondaryControllerIps": ["10.1.41.19"]}
+
+    asked = []
+
+    class Machines:
+        def execute(self, instance_id, argv, timeout):
+            asked.append(instance_id)
+            if instance_id == "i-1":
+                raise RunError(argv, 1)
+            return Completed(tuple(argv), 0, "", "")
+
+    assert SlurmControl(Machines()).resume(two, two.nodes["i-3"]) and asked == ["i-1", "i-0"]
 
 
 def test_a_profile_that_tracks_by_cgroup_says_so_and_how():

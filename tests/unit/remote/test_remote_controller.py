@@ -103,7 +103,7 @@ def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network,
     access = SshAccess(type(settings)(settings.user, settings.known_hosts, settings.key, settings.port, 3.0, 2.0))
     told: list[int] = []
     found = validate_mounts(
-        targets, ControllerTransport(access, controller.node.address), expected={}, progress=told.append
+        targets, ControllerTransport(access, [controller.node.address]), expected={}, progress=told.append
     )
     assert sum(told) == len(targets)
     assert found[0].healthy, "the controller itself is asked without any login"
@@ -136,7 +136,7 @@ def test_the_controller_asks_all_and_each_failure_is_one_nodes(network: Network,
 def test_a_controller_that_cannot_ask_is_no_verdict(network: Network, answer: Any, words: str) -> None:
     node = network.node(always(*answer))
     with pytest.raises(Unreachable, match=words):
-        ControllerTransport(SshAccess(network.settings), node.address).query(
+        ControllerTransport(SshAccess(network.settings), [node.address]).query(
             [NodeTarget("i-1", "w", "", "10.0.0.9")], print
         )
 
@@ -145,8 +145,16 @@ def test_what_the_controller_leaves_out_is_a_failure(network: Network) -> None:
     lines = ['{"id": "i-1", "returncode": "0"}', "[" * 100_000, '{"id": 5}', "null", '{"end": 3}']
     node = network.node(always(0, "\n".join(lines)))
     targets = [NodeTarget(f"i-{index}", "w", "", "10.0.0.9") for index in (1, 2)]
-    found = ControllerTransport(SshAccess(network.settings), node.address).query(targets, lambda count: None)
+    found = ControllerTransport(SshAccess(network.settings), [node.address]).query(targets, lambda count: None)
     assert [one.error for one in found] == [
         "what the controller said of it cannot be read",
         "the controller said nothing of it",
     ]
+
+
+def test_where_one_controller_does_not_answer_the_next_is_asked(network: Network) -> None:
+    line = json.dumps({"id": "i-1", "returncode": 0, "stdout": report(1), "stderr": "", "owner": 0})
+    down, up = network.node(always(127, "", "bash: no such file")), network.node(always(0, line))
+    transport = ControllerTransport(SshAccess(network.settings), [down.address, network.address(), up.address])
+    found = transport.query([NodeTarget("i-1", "w", "", "10.0.0.9")], lambda count: None)
+    assert [one.returncode for one in found] == [0] and found[0].error == ""

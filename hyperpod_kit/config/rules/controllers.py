@@ -1,0 +1,64 @@
+"""Several controllers: what Slurm and HyperPod need before one of them can take over from another.
+
+Sources: AWS's "SageMaker HyperPod multi-head node support" and "Migrating to API-driven Slurm configuration" (whose
+part on multi-head says that the API has no words for it); Slurm's slurm.conf(5), SlurmctldHost and StateSaveLocation.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Iterator
+
+from hyperpod_kit.config.findings import Finding
+from hyperpod_kit.config.rules.cluster import AT
+from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.states import LifecycleMode, Role
+
+DIRECTORY = "slurm_configurations.slurm_shared_directory"
+
+
+def several(settings: Settings) -> Iterator[Finding]:
+    """Lifecycle scripts set them up, their state is one, and nothing is asked for that was not seen to work."""
+    if settings.controllers < 2:
+        return
+    groups = settings.cluster.groups
+    at = next(f"{AT}.instance_groups[{index}].count" for index, one in enumerate(groups) if one.role == Role.CONTROLLER)
+    if settings.cluster.lifecycle_mode != LifecycleMode.ON_CREATE:
+        yield Finding(
+            "HPK-G020",
+            at,
+            f"{settings.controllers} controllers, and HyperPod sets several up by lifecycle scripts only: its API has "
+            "no words for their shared state",
+            "Use lifecycle_mode on_create",
+        )
+        return
+    mount = next((one for one in settings.mounts if one.name == settings.slurm_state_mount), None)
+    if mount is None:
+        yield Finding(
+            "HPK-G021",
+            at,
+            f"{settings.controllers} controllers, and no mount that all of them have for Slurm's state: the one that "
+            "takes over would know no job",
+            "Mount FSx for Lustre, OpenZFS or EFS on the controllers and require it, and leave slurm.state out or name "
+            "it there",
+        )
+    if settings.steps.accounting is not None:
+        yield Finding(
+            "HPK-G022",
+            "hyperpod_kit.steps.accounting",
+            f"{settings.controllers} controllers, and accounting has been seen to work on clusters with one only",
+            "Leave it out, or keep one controller",
+        )
+    given = settings.parameters.passthrough.get("slurm_configurations")
+    directory = given.get("slurm_shared_directory") if isinstance(given, dict) else None
+    if mount is not None and isinstance(directory, str) and not _below(directory, mount.path):
+        yield Finding(
+            "HPK-G023",
+            DIRECTORY,
+            f"`{directory}` is not on {mount.path}, where Slurm's state is kept",
+            f"Say {mount.path}, or name the other mount in hyperpod_kit.slurm.state",
+        )
+
+
+def _below(path: str, mount: str) -> bool:
+    return posixpath.normpath(path) == mount or posixpath.normpath(path).startswith(mount.rstrip("/") + "/")

@@ -1,0 +1,50 @@
+"""Which of several Slurm controllers does what must be done once: timers run on each of them.
+
+The first that answers is as good as the one in control, since slurmctld's commands go to that one from everywhere.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from dataclasses import dataclass
+from typing import Sequence, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.run import Runner
+
+PING_WITHIN = 30.0
+"""Seconds; slurmctld's own MessageTimeout counts for each controller that does not answer."""
+_LINE = re.compile(r"^Slurmctld\(\w+\) at (\S+) is (UP|DOWN)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class SlurmHead:
+    """A controller as `scontrol ping` lists it, in the order of slurm.conf. `host`: its short name."""
+
+    host: str
+    up: bool
+
+
+def listed(said: str) -> Tuple[SlurmHead, ...]:
+    """What `scontrol ping` has printed; lines that it does not print are no controllers."""
+    return tuple(SlurmHead(host.split(".")[0], word == "UP") for host, word in _LINE.findall(said))
+
+
+def acting(heads: Sequence[SlurmHead], here: str) -> str:
+    """Name of the controller that acts in place of `here`; "" where `here` does, or nothing says who else would."""
+    if len(heads) < 2 or here not in [head.host for head in heads]:
+        return ""
+    first = next((head.host for head in heads if head.up), here)
+    return "" if first == here else first
+
+
+def acting_elsewhere(runner: Runner, scontrol: str = "scontrol") -> str:
+    """The same of this machine, as Slurm says now."""
+    try:
+        said = runner.run([scontrol, "ping"], timeout=PING_WITHIN, check=False).stdout
+    except RunError:
+        return ""
+    return acting(listed(said), socket.gethostname().split(".")[0])

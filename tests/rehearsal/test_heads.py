@@ -1,0 +1,117 @@
+"""Two controllers on machines: one dies, the other takes over with every job, and the one that died comes back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Iterator, List, Optional
+
+import pytest
+from driver import CONFIG, Driver, wait_until
+
+from tests.rehearsal import jobs
+
+POLL = ("--interval", "1", "--timeout", "280")
+HEADS = ("head/0", "head/1")
+ROOT = "/fsx/trainer/heads"
+KIT = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
+
+
+class Heads(Driver):
+    """`controller` means the second head, which is not the one that dies."""
+
+    def on(
+        self, node: str, command: str, *, user: Optional[str] = None, check: bool = True, timeout: float = 180
+    ) -> str:
+        return super().on(HEADS[1] if node == "controller" else node, command, user=user, check=check, timeout=timeout)
+
+
+@pytest.fixture
+def driver(endpoint: Driver, tmp_path: Path) -> Iterator[Heads]:
+    values: Any = json.loads(CONFIG.read_text())
+    own = values["hyperpod_kit"]
+    own["cluster"].update(
+        name="heads",
+        # Only until the failover has been seen: a head is back in the rehearsal before AWS has noticed its loss.
+        node_recovery="None",
+        instance_groups=[
+            {"name": "head", "instance_type": "ml.c5.xlarge", "count": 2},
+            {"name": "work", "instance_type": "ml.c5.4xlarge", "count": 2},
+        ],
+    )
+    values.update(
+        controller_group="head",
+        worker_groups=[{"instance_group_name": "work", "partition_name": "train"}],
+        slurm_configurations={"slurm_shared_directory": "/fsx"},
+    )
+    own["steps"] = {"ssh_between_nodes": {}, "login_message": {}}
+    own["failure_pause"] = 0
+    config = tmp_path / "provisioning_parameters.json"
+    config.write_text(json.dumps(values))
+    made = Heads(endpoint.name, endpoint.logs, config=config, environment=endpoint.environment)
+    made.kit("upload", str(config))
+    try:
+        made.kit("create-cluster", str(config), "--wait", *POLL)
+        yield made
+    finally:
+        made.kit("delete-cluster", str(config), "--yes", "--wait", *POLL, check=False)
+
+
+def pinged(driver: Heads) -> List[str]:
+    """UP or DOWN of each controller, the primary first, as the second one says."""
+    lines = driver.on(HEADS[1], "scontrol ping", check=False).splitlines()
+    return [line.split()[-1] for line in lines if line.startswith("Slurmctld(")]
+
+
+def same_on_both(driver: Heads) -> None:
+    """What is ours in Slurm's configuration is on both, and Slurm's state is in one place."""
+    files = "/opt/slurm/etc/slurm.conf /opt/slurm/etc/plugstack.conf"
+    look = f"sha256sum {files}; readlink /opt/hyperpod-kit/current"
+    one, two = (driver.on(head, look).split() for head in HEADS)
+    assert one == two and len(one) == 5
+    conf = driver.on(HEADS[0], "cat /opt/slurm/etc/slurm.conf")
+    assert conf.count("SlurmctldHost=") == 2 and "StateSaveLocation=/fsx/.hyperpod-kit/heads-" in conf
+    for head in HEADS:
+        driver.on(head, "systemctl is-active slurmctld hyperpod-kit-slurm-state hyperpod-kit-sweep.timer")
+
+
+def sweeps(driver: Heads) -> List[bool]:
+    """Whether each head does what is done once."""
+    return ["this is done on" not in driver.on(head, f"{KIT} job sweep") for head in HEADS]
+
+
+@pytest.mark.slow
+def test_a_head_dies_and_the_other_takes_over_and_it_comes_back(driver: Heads) -> None:
+    wait_until("both controllers", lambda: pinged(driver) == ["UP", "UP"], timeout=120)
+    same_on_both(driver)
+    assert sweeps(driver) == [True, False]
+    servers = driver.on("work/0", "systemctl show -p Environment slurmd")
+    assert servers.count(".") >= 6 and "," in servers, "slurmd asks either of them"
+
+    job = driver.submit(jobs.SCRIPT, "60", root=ROOT)
+    jobs.until_committed(driver, job, ROOT, 1)
+    before = {node["instance_id"] for node in driver.nodes()}
+    driver.kit("rehearse", "kill-node", "--name", driver.name, HEADS[0])
+    wait_until("the backup in control", lambda: driver.job_state(job), timeout=240, every=1)
+    assert pinged(driver) == ["DOWN", "UP"] and driver.job_state(job) in ("RUNNING", "COMPLETED")
+    assert driver.on(HEADS[1], f"{KIT} job sweep") == "", "the one that is left does what is done once"
+    queued = driver.on(HEADS[1], "sbatch --parsable --chdir /fsx/trainer --wrap true", user="trainer").strip()
+
+    # A worker dies too; then HyperPod replaces both, and each comes back by the bundle alone.
+    driver.kit("rehearse", "kill-node", "--name", driver.name, "work/1")
+    values = json.loads(driver.config.read_text())
+    values["hyperpod_kit"]["cluster"]["node_recovery"] = "Automatic"
+    driver.config.write_text(json.dumps(values))
+    driver.kit("update-cluster", str(driver.config), "--yes", "--wait", *POLL)
+    driver.kit("wait", str(driver.config), *POLL)
+    fresh = {node["instance_id"] for node in driver.nodes()}
+    assert len(fresh) == 4 and len(fresh - before) == 2
+    assert jobs.finish(driver, job) == "COMPLETED", driver.output(job)
+    assert jobs.restored(driver.output(job))
+    wait_until("both controllers again", lambda: pinged(driver) == ["UP", "UP"], timeout=120)
+    same_on_both(driver)
+    assert sweeps(driver) == [True, False]
+    assert jobs.finish(driver, queued) == "COMPLETED", "what was submitted to the backup has run"
+    # What is submitted now runs, by whichever is in control.
+    again = driver.on(HEADS[0], "srun --nodes 2 --immediate=60 hostname", user="trainer").split()
+    assert len(set(again)) == 2

@@ -8,6 +8,7 @@ from hyperpod_kit.config.section import Section
 from hyperpod_kit.model.optional_steps import (
     Accounting,
     AccountingQos,
+    DeviceChecks,
     Docker,
     Enroot,
     LoginMessage,
@@ -43,6 +44,7 @@ def decode_steps(kit: Section) -> OptionalSteps:
         pyxis=_written(section, "pyxis", lambda inner: Pyxis()),
         pam_slurm_adopt=_written(section, "pam_slurm_adopt", _pam_slurm_adopt),
         sssd=_written(section, "sssd", _sssd),
+        device_checks=_written(section, "device_checks", _device_checks),
     )
     section.close()
     return steps
@@ -78,6 +80,16 @@ def _sssd(section: Section) -> Sssd:
         section.text("home", default.home),
         section.texts("allow", ()),
         section.texts("sudo", ()),
+    )
+
+
+def _device_checks(section: Section) -> DeviceChecks:
+    default = DeviceChecks()
+    return DeviceChecks(
+        section.text("action", default.action),
+        section.boolean("gate", default.gate),
+        section.boolean("dcgm", default.dcgm),
+        section.boolean("efa", default.efa),
     )
 
 

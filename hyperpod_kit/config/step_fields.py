@@ -7,6 +7,7 @@ from typing import Mapping
 from hyperpod_kit.config import patterns
 from hyperpod_kit.config.field import Field
 from hyperpod_kit.config.patterns import Pattern
+from hyperpod_kit.model.accelerators import ACTIONS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, PREEMPT_MODES, SCHEMAS
 
 _WORD = Pattern(
@@ -151,4 +152,13 @@ STEP_FIELDS: Mapping[str, Field] = {
     ),
     ".sssd.allow": Field("Groups whose members may log in; left out, everybody.", pattern=_GROUP),
     ".sssd.sudo": Field("Groups whose members may become root with sudo.", pattern=_GROUP),
+    ".device_checks": Field("GPUs and EFA devices of compute nodes are looked at every minute, and before each job."),
+    ".device_checks.action": Field(
+        "The most that is done about a fault: nothing but to report it, drain the node, have HyperPod reboot it, or "
+        "have HyperPod replace it.",
+        ACTIONS,
+    ),
+    ".device_checks.gate": Field("The Prolog looks too, and lets no job start on a node with a fault."),
+    ".device_checks.dcgm": Field("The Prolog also runs `dcgmi diag -r 1`, for 20 s at most."),
+    ".device_checks.efa": Field("EFA devices are counted; false where fewer are attached than the instance type has."),
 }

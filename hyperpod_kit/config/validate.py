@@ -87,6 +87,7 @@ RULES: tuple[Rule, ...] = (
     steps.database,
     steps.directory,
     steps.numbers,
+    steps.devices,
     steps.host_keys,
     health.health,  # HPK-H
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+from hyperpod_kit.model.accelerators import REPORT
 from hyperpod_kit.model.states import Role
 
 LIMITS: Dict[str, str] = {
@@ -162,6 +163,20 @@ class Sssd:
 
 
 @dataclass(frozen=True)
+class DeviceChecks:
+    """On compute nodes: GPUs and EFA devices are looked at every minute.
+
+    action: of model/accelerators.py, the most that is done about a fault; gate: whether the Prolog looks too and lets
+    no job start with one; dcgm: whether that runs `dcgmi diag -r 1` as well; efa: whether EFA devices are counted.
+    """
+
+    action: str = REPORT
+    gate: bool = True
+    dcgm: bool = False
+    efa: bool = True
+
+
+@dataclass(frozen=True)
 class OptionalSteps:
     """What is on."""
 
@@ -176,6 +191,7 @@ class OptionalSteps:
     pyxis: Optional[Pyxis] = None
     pam_slurm_adopt: Optional[PamSlurmAdopt] = None
     sssd: Optional[Sssd] = None
+    device_checks: Optional[DeviceChecks] = None
 
     @property
     def names(self) -> Tuple[str, ...]:
@@ -222,4 +238,5 @@ _MADE: Dict[str, Any] = {
     "pyxis": Pyxis,
     "pam_slurm_adopt": PamSlurmAdopt,
     "sssd": Sssd,
+    "device_checks": DeviceChecks,
 }

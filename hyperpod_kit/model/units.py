@@ -25,6 +25,8 @@ MEMORY_UNIT = f"{PREFIX}memory.service"
 MEMORY_TIMER = f"{PREFIX}memory.timer"
 UPKEEP_UNIT = f"{PREFIX}upkeep.service"
 UPKEEP_TIMER = f"{PREFIX}upkeep.timer"
+DEVICES_UNIT = f"{PREFIX}devices.service"
+DEVICES_TIMER = f"{PREFIX}devices.timer"
 FLUSH_UNIT = f"{PREFIX}flush@.service"
 
 NODE_UNITS = (
@@ -41,6 +43,8 @@ NODE_UNITS = (
     ("flush@.service.j2", FLUSH_UNIT),
     ("upkeep.service.j2", UPKEEP_UNIT),
     ("upkeep.timer.j2", UPKEEP_TIMER),
+    ("devices.service.j2", DEVICES_UNIT),
+    ("devices.timer.j2", DEVICES_TIMER),
 )
 """(template under templates/systemd/, unit name) of every unit that a node has once, whatever its mounts."""
 
@@ -52,6 +56,8 @@ ONLY = {
     MEMORY_UNIT: Role.COMPUTE,
     MEMORY_TIMER: Role.COMPUTE,
     FLUSH_UNIT: Role.COMPUTE,
+    DEVICES_UNIT: Role.COMPUTE,
+    DEVICES_TIMER: Role.COMPUTE,
 }
 """Units that nodes of one role alone have: some are slurmctld's neighbours, captures lie where jobs run."""
 
@@ -96,6 +102,8 @@ def units_of(mounts: Sequence[Mount], role: str, steps: OptionalSteps) -> List[s
     elsewhere = {unit for unit, only in ONLY.items() if role != only}
     if not steps.kept_up_on(role):
         elsewhere |= {UPKEEP_UNIT, UPKEEP_TIMER}
+    if steps.device_checks is None:
+        elsewhere |= {DEVICES_UNIT, DEVICES_TIMER}
     return [
         *(unit for mount in mounts for _, unit in units_for(mount)),
         *(unit for _, unit in NODE_UNITS if unit not in elsewhere),

@@ -68,6 +68,12 @@ def upkeep_command(args: argparse.Namespace) -> int:
     return upkeep.upkeep_command()
 
 
+def devices_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node.devices import commands
+
+    return commands.devices_command(args)
+
+
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
@@ -142,6 +148,18 @@ def build_parser() -> argparse.ArgumentParser:
     add("slurm-state", creation.slurm_state_command, "keep Slurm's shared state this machine's alone: a unit's")
     add("memory", mounts.memory_command, "save and free the shared memory that ended jobs left: what a timer runs")
     add("upkeep", upkeep_command, "keep up what optional steps want done again and again: what a timer runs")
+    sub = as_json(
+        add(
+            "devices",
+            devices_command,
+            "look at the GPUs and EFA devices now",
+            "devices",
+            "devices --dcgm --json",
+            "devices --count  # what the timer runs",
+        )
+    )
+    sub.add_argument("--dcgm", action="store_true", help="run `dcgmi diag -r 1` too, as the gate may")
+    sub.add_argument("--count", action="store_true", help="count what is found, tell Slurm, leave metrics")
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     sub = as_json(
         add(

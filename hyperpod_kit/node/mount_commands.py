@@ -194,10 +194,16 @@ def gate_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.prolog_gate import closed_by, reason, unguarded
 
     node = open_node()
+    began = node.clock.monotonic()
     job = os.environ.get("SLURM_JOB_ID", "")
     give(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=f"Prolog of job {job}" if job else "node gate")
     bad = closed_by(node, os.environ.get("SLURM_JOB_USER", ""))
     why = reason(bad) if bad else unguarded(node)
+    devices = node.config.steps.device_checks
+    if not why and devices is not None and devices.gate:
+        from hyperpod_kit.node.devices.gate import refusal  # off by default, and dear to import
+
+        why = refusal(node, devices, began)
     if why:
         print(why, file=sys.stderr)
     return 1 if why else 0

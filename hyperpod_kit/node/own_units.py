@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import List
 
 from hyperpod_kit.model.units import (
+    DEVICES_TIMER,
     HEALTH_TIMER,
     MEMORY_TIMER,
     ONLY,
@@ -29,7 +30,8 @@ def timers(node: Node) -> List[str]:
     """What runs again and again."""
     of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
     upkeep = [UPKEEP_TIMER] if node.config.steps.kept_up_on(node.facts.role) else []
-    return [HEALTH_TIMER, *of_the_role, *upkeep]
+    looking = node.config.steps.device_checks is not None and ONLY[DEVICES_TIMER] == node.facts.role
+    return [HEALTH_TIMER, *of_the_role, *upkeep, *([DEVICES_TIMER] if looking else [])]
 
 
 def at_boot(node: Node) -> List[str]:

@@ -139,6 +139,25 @@ class NodePaths:
         """What we told Slurm about this node; outlives a reboot, as the drain does."""
         return self.real("/var/lib/hyperpod-kit/drain.json")
 
+    @property
+    def devices(self) -> str:
+        """What the last look at GPUs and EFA devices found."""
+        return self.real("/run/hyperpod-kit/devices.json")
+
+    @property
+    def devices_note(self) -> str:
+        """What we told Slurm about them; outlives a reboot, as the drain does."""
+        return self.real("/var/lib/hyperpod-kit/devices.json")
+
+    @property
+    def devices_gate_mark(self) -> str:
+        """When the gate last kept a job from starting for one of them."""
+        return self.real("/run/hyperpod-kit/devices-gate-closed.json")
+
+    def stuck_program(self, name: str) -> str:
+        """Which process of a program that asks the driver was killed and has not ended."""
+        return self.real(f"/run/hyperpod-kit/programs/{name}.json")
+
     def lock(self, name: str) -> str:
         return self.real(f"/run/hyperpod-kit/locks/{name}")
 
@@ -196,6 +215,18 @@ class NodePaths:
     @property
     def hostname(self) -> str:
         return self.real("/proc/sys/kernel/hostname")
+
+    @property
+    def kernel_log(self) -> str:
+        return self.real("/dev/kmsg")
+
+    @property
+    def pci_devices(self) -> str:
+        return self.real("/sys/bus/pci/devices")
+
+    @property
+    def boot_id(self) -> str:
+        return self.real("/proc/sys/kernel/random/boot_id")
 
     @property
     def cgroups(self) -> str:

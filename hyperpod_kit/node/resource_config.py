@@ -61,6 +61,16 @@ def controller_addresses(resource_config: Mapping[str, Any], roles: Mapping[str,
     return tuple(dict.fromkeys(str(address) for address in [*named, *listed] if address))
 
 
+def instance_type(resource_config: Mapping[str, Any], group: str) -> str:
+    """`ml.p5.48xlarge` of an instance group; "" when the file does not say."""
+    groups = resource_config.get("InstanceGroups")
+    for raw in groups if isinstance(groups, list) else []:
+        if isinstance(raw, dict) and raw.get("Name") == group:
+            found = raw.get("InstanceType")
+            return found if isinstance(found, str) and len(found) <= 64 else ""
+    return ""
+
+
 def place(resource_config: Mapping[str, Any]) -> Tuple[str, str]:
     """(region, partition) out of the cluster's ARN; ("", "aws") without one."""
     arn: List[str] = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", "")).split(":")

@@ -26,6 +26,7 @@ from hyperpod_kit.node.clients import install as clients
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.optional import (
     accounting,
+    device_checks,
     docker,
     enroot,
     log_rotation,
@@ -69,6 +70,7 @@ STEPS: Tuple[Planned, ...] = (
     pyxis.STEP,
     sssd.STEP,
     pam_slurm_adopt.STEP,
+    device_checks.STEP,
     scripts.AFTER_MOUNTS_STEPS,
     # Always: enroot may be installed later, and does nothing with it until then.
     containers.STEP,

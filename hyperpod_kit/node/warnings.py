@@ -14,4 +14,9 @@ from hyperpod_kit.node.mounts.protect import unprotected
 
 def warnings(node: Node) -> List[str]:
     """One line each, the same words while it stays the same. Runs no command, touches no mount."""
-    return [*(found.words for found in unprotected(node)), *packet_rules.warnings(node)]
+    lines = [*(found.words for found in unprotected(node)), *packet_rules.warnings(node)]
+    if node.config.steps.device_checks is not None:
+        from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
+
+        lines += devices.warnings(node)
+    return lines

@@ -169,6 +169,7 @@ DOCUMENT: dict[str, Any] = {
                 "allow": ["researchers"],
                 "sudo": ["admins"],
             },
+            "device_checks": {"action": "replace", "gate": True, "dcgm": True, "efa": True},
         },
         "clients": [
             {

@@ -8,6 +8,7 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.model.accelerators import ACTIONS, REBOOT, REPLACE, efas_of, gpus_of
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
 from hyperpod_kit.model.slurm_state import why_not_everywhere
@@ -175,6 +176,42 @@ def directory(settings: Settings) -> Iterator[Finding]:
         )
     if asked.secret_arn:
         yield from _kept_for(settings, f"{AT}.sssd.secret_arn", asked.secret_arn, ROLES)
+
+
+def devices(settings: Settings) -> Iterator[Finding]:
+    """There is something to look at, and somebody who acts on what is asked of HyperPod."""
+    asked = settings.steps.device_checks
+    if asked is None:
+        return
+    at = f"{AT}.device_checks"
+    if asked.action not in ACTIONS:
+        yield _unknown(f"{at}.action", "action", asked.action, list(ACTIONS))
+    if asked.dcgm and not asked.gate:
+        yield Finding(
+            "HPK-O039",
+            f"{at}.dcgm",
+            "the diagnostic runs in the gate alone, and the gate is off",
+            'Set "gate": true, or remove dcgm',
+        )
+    groups = [one for one in settings.cluster.groups if one.role == Role.COMPUTE]
+    if not any(gpus_of(one.instance_type) or efas_of(one.instance_type) for one in groups):
+        types = ", ".join(sorted({one.instance_type for one in groups})) or "no group"
+        yield Finding(
+            "HPK-O040",
+            at,
+            f"no compute group is known to have GPUs or EFA devices ({types}): only GPUs on the PCI bus are looked at",
+            "Remove device_checks where there are none",
+            WARNING,
+        )
+    if asked.action in (REBOOT, REPLACE) and settings.cluster.node_recovery != "Automatic":
+        yield Finding(
+            "HPK-O041",
+            f"{at}.action",
+            f"HyperPod recovers no node with node_recovery {settings.cluster.node_recovery}: a node that asks for "
+            f"it is only kept from jobs",
+            'Set "node_recovery": "Automatic", or use "drain"',
+            WARNING,
+        )
 
 
 def numbers(settings: Settings) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from typing import Tuple
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.optional import (
     accounting,
+    device_checks,
     docker,
     enroot,
     log_rotation,
@@ -37,6 +38,7 @@ ALL: Tuple[OptionalStep, ...] = (
     pam_slurm_adopt.STEP,
     accounting.DATABASE_STEP,
     accounting.STEP,
+    device_checks.STEP,
 )
 
 

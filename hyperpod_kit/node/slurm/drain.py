@@ -116,7 +116,7 @@ def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> T
         if not (shown.draining and ours):
             return "", CLEAR
         # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-        _update(node, "state=undrain")
+        update(node, "state=undrain")
         audit.record("undrained", f"node {node.facts.node}", f"{shown.reason} is over", asked_by=ASKED_BY)
         return f"undrained: {shown.reason} is over", CLEAR
     if shown.reason and HOLDS_BY_REASON.search(shown.state) and not ours:
@@ -126,7 +126,7 @@ def _settle(node: Node, reason: str, note: Mapping[str, Any], shown: Shown) -> T
         return "left as it is: somebody has resumed this node", reason
     if shown.draining and shown.reason == reason:
         return "", reason
-    _update(node, "state=drain", f"reason={reason}")
+    update(node, "state=drain", f"reason={reason}")
     audit.record("drained", f"node {node.facts.node}", reason, asked_by=ASKED_BY)
     return f"drained: {reason}", reason
 
@@ -145,9 +145,12 @@ def is_ours(node: Node, shown: Shown, given: str) -> bool:
         name, _, state = shown.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)
     refused = refused_since(node)
-    return (
-        refused is not None and shown.reason.lower() == "prolog error" and abs(shown.reason_at - refused) <= GATE_WITHIN
-    )
+    return refused is not None and is_prolog_error(shown, refused)
+
+
+def is_prolog_error(shown: Shown, refused: float) -> bool:
+    """Whether this is Slurm's own word for a refusal of our gate at that time."""
+    return shown.reason.lower() == "prolog error" and abs(shown.reason_at - refused) <= GATE_WITHIN
 
 
 def show(node: Node) -> Shown:
@@ -180,7 +183,8 @@ def program(node: Node, name: str) -> str:
     return path if os.path.exists(path) else name
 
 
-def _update(node: Node, *words: str) -> None:
+def update(node: Node, *words: str) -> None:
+    """Change what Slurm says of this node. Raises RunError."""
     node.runner.run([program(node, "scontrol"), "update", f"nodename={node.facts.node}", *words], timeout=SECONDS)
 
 

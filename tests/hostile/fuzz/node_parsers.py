@@ -9,6 +9,7 @@ from typing import Any, Dict
 
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.node.devices import answers
 from hyperpod_kit.node.peers.query import PeerQuestion
 from hyperpod_kit.remote import causes, controller, installed, sent_report
 from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
@@ -144,7 +145,39 @@ SCRIPT = (
 QUESTION = {"connect_timeout": 10, "timeout": 10, "nodes": [{"id": "i-1", "address": "10.0.0.1", "slurm": "n1"}]}
 HEARD = {"id": TARGET.instance_id, "way": "ssh", "returncode": 0, "stdout": json.dumps(MOUNTS), "stderr": ""}
 
+GPUS = b"0, 00000000:10:1C.0, 0\n1, 00000000:10:1D.0, [N/A]\n"
+GPUS += b"Unable to determine the device handle for GPU 0000:02:00.0: x\n"
+REMAPS = b"00000000:10:1C.0, 0, 1\n00000000:10:1D.0, No, Yes\n"
+LINKS = b"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-4039dfe4)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n"
+EFAS = b"provider: efa\n    fabric: efa\n    domain: rdmap16s27-rdm\n    version: 111.20\n    type: FI_EP_RDM\n"
+KERNEL = b"3,1,1,-;NVRM: Xid (PCI:0000:44:00): 79, GPU has fallen off the bus.\n SUBSYSTEM=pci\n"
+TESTS = [{"name": "Denylist", "results": [{"gpu_ids": "0", "status": "Fail", "warnings": ["x"]}]}, None]
+DCGM = {"DCGM GPU Diagnostic": {"test_categories": [{"category": "Deployment", "tests": TESTS}]}}
+
+
+def words_of(*seeds: bytes) -> Any:
+    return lambda rng: some_bytes(
+        rng, rng.choice(seeds), list(seeds), [b"\n", b", ", b": ", b"[N/A]", b"<inactive>", b";"]
+    )
+
+
+def read_devices(read: Any) -> Any:
+    """What nvidia-smi and its like say: a value or ValueError, never a fault that nobody has."""
+    return lambda data: read(text_of(data))
+
+
 PARSERS = [
+    *(
+        Parser(f"node: devices ({name})", read_devices(read), (ValueError,), words_of(seed), (seed,))
+        for name, read, seed in (
+            ("nvidia-smi", answers.read_gpus, GPUS),
+            ("remapped rows", answers.read_remaps, REMAPS),
+            ("NVLink", answers.read_links, LINKS),
+            ("fi_info", answers.read_efas, EFAS),
+        )
+    ),
+    Parser("node: devices (kernel)", read_devices(answers.read_xids), (), words_of(KERNEL), (KERNEL,)),
+    Parser("node: devices (dcgmi)", read_devices(answers.read_dcgm), (ValueError,), of_json(DCGM), (js(DCGM),)),
     Parser(
         "node: mount report",
         lambda data: sent_report.read_report(text_of(data)),

@@ -17,6 +17,8 @@ import pytest
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.node.devices import tell_slurm
+from hyperpod_kit.node.devices.findings import Cure, Finding
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish
@@ -251,3 +253,50 @@ def test_what_is_wished_and_when_slurm_is_asked(node: Any) -> None:
     assert is_due(node.node, healthy, first=True)
     controller = replace(node.node, facts=replace(node.node.facts, role="controller"))
     assert not is_due(controller, found(node, DEGRADED), first=True)
+
+
+LOST = Finding("gpu", "lost", "the GPU at 0000:02:00.0", Cure.REPLACE, 3)
+FOR_LOST = "hyperpod-kit:device:gpu:lost"
+
+
+def test_a_lost_gpu_drains_and_its_return_undrains(node: Any, slurm: Slurm) -> None:
+    mine = replace(node.node, runner=slurm)
+    assert tell_slurm.settle(mine, [LOST], "report") == "" and slurm.shown() == ("IDLE", "")
+    assert tell_slurm.settle(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
+    assert slurm.shown() == ("IDLE+DRAIN", FOR_LOST)
+    assert tell(node, slurm, DEGRADED).startswith("left as it is") and tell(node, slurm, GOOD) == ""
+    assert slurm.shown() == ("IDLE+DRAIN", FOR_LOST), "what is said of a mount takes nothing back that is a GPU's"
+    assert tell_slurm.settle(mine, [], "drain") == f"undrained: {FOR_LOST} is over"
+    assert slurm.shown() == ("IDLE", "")
+
+
+def test_hyperpod_is_asked_in_its_own_words_and_the_node_is_its_own_then(node: Any, slurm: Slurm) -> None:
+    mine = replace(node.node, runner=slurm)
+    assert tell_slurm.settle(mine, [LOST], "replace") == "fail: Action:Replace"
+    state, reason = slurm.shown()
+    assert state.startswith("FAIL") or "FAIL" in state, state
+    assert reason == "Action:Replace"
+    assert tell_slurm.settle(mine, [], "replace") == "left to HyperPod: Action:Replace"
+    assert slurm.shown() == (state, reason)
+    assert tell(node, slurm, DEGRADED).endswith(", Action:Replace")
+
+
+def test_a_refusal_for_a_device_is_not_undone_for_the_mounts(node: Any, slurm: Slurm) -> None:
+    mine = replace(node.node, runner=slurm)
+    node.clock.now = time.time()
+    tell_slurm.note_refusal(mine)
+    slurm.say("state=drain", "reason=Prolog error")
+    assert tell(node, slurm, GOOD) == "" and slurm.shown()[0] == "IDLE+DRAIN"
+    assert tell_slurm.settle(mine, [LOST], "drain") == f"drain: {FOR_LOST}"
+    assert not os.path.exists(mine.paths.devices_gate_mark)
+    assert tell_slurm.withdraw(mine) == f"undrained: {FOR_LOST} is over"
+
+
+def test_a_slurm_that_does_not_answer_is_asked_again(node: Any) -> None:
+    silent = replace(node.node, runner=RecordingRunner())
+    with pytest.raises(NodeError, match="was not told of this node's devices"):
+        tell_slurm.settle(silent, [LOST], "drain")
+    assert tell_slurm.settle(silent, [LOST], "drain") == "", "not at once"
+    node.clock.now += AGAIN_AFTER + 1
+    with pytest.raises(NodeError):
+        tell_slurm.settle(silent, [LOST], "drain")

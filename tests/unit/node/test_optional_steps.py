@@ -15,6 +15,7 @@ from hyperpod_kit.model.node_config import NodeConfig, User
 from hyperpod_kit.model.optional_steps import (
     Accounting,
     AccountingQos,
+    DeviceChecks,
     Docker,
     Enroot,
     LoginMessage,
@@ -63,6 +64,7 @@ EACH = OptionalSteps(
     Pyxis(),
     PamSlurmAdopt(),
     Sssd("ldaps://ldap", "dc=b"),
+    DeviceChecks(),
 )
 SIMPLE = {
     "log_rotation": (log_rotation.STEP, LogRotation(), {"/etc/hyperpod-kit/logrotate.conf"}),

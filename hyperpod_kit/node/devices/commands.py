@@ -1,0 +1,55 @@
+"""`hyperpod-kit node devices`: look at the GPUs and EFA devices now, or as the timer does.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from hyperpod_kit.errors import NodeError, Unreachable
+from hyperpod_kit.model.optional_steps import DeviceChecks
+from hyperpod_kit.node.context import Node, open_node
+from hyperpod_kit.node.devices.cycle import device_cycle
+from hyperpod_kit.node.devices.look import look
+from hyperpod_kit.node.devices.record import DeviceRecord, recorded
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def devices_command(args: argparse.Namespace) -> int:
+    """Exit code 0 without a fault, 1 with one, 3 when another look is at it."""
+    node = open_node()
+    asked = node.config.steps.device_checks or DeviceChecks()
+    if not args.count:
+        found = recorded(look(node, asked, dcgm=args.dcgm), None, node.clock.wall())
+        _show(node, found, args.json)
+        return 1 if found.faults else 0
+    try:
+        done = device_cycle(node, asked)
+    except PermissionError as err:
+        raise NodeError(f"{err.filename}: {err.strerror}", hint="sudo hyperpod-kit node devices --count") from err
+    if done is None:
+        raise Unreachable(
+            "the devices are being looked at by another process just now",
+            hint="hyperpod-kit node devices looks at them without counting",
+        )
+    for line in done.said:
+        print(line, file=sys.stderr)
+    if args.json:
+        _show(node, done.record, True)
+    return 1 if done.record.faults else 0
+
+
+def _show(node: Node, record: DeviceRecord, as_json: bool) -> None:
+    if as_json:
+        findings = [{**asdict(one), "cure": one.cure.name.lower()} for one in record.findings]
+        print(json.dumps({"node": node.facts.node, **asdict(record), "findings": findings}))
+        return
+    print(f"{record.instance_type or 'an instance type that nobody says'}: {record.summary}")
+    for finding in record.findings:
+        print(f"{'fault ' if finding.is_fault else 'notice'}  {finding.name}  {finding.detail}")

@@ -1,0 +1,188 @@
+"""From what the programs said to what is wrong with this node's GPUs and EFA devices. Pure.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Iterator, Mapping, Optional, Tuple
+
+from hyperpod_kit.node.devices.answers import FALLEN_XID, Gpu
+
+
+class Cure(IntEnum):
+    """What helps against a fault. NOTICE: it is no fault, a job can run; PERSON: nobody knows but a person."""
+
+    NOTICE = 0
+    PERSON = 1
+    REBOOT = 2
+    REPLACE = 3
+
+
+@dataclass(frozen=True)
+class Finding:
+    """subject: `gpu`, `nvlink`, `efa` or `dcgm`; state: one word; looks: how many in a row have found it."""
+
+    subject: str
+    state: str
+    detail: str
+    cure: Cure
+    looks: int = 1
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether a job would fail here."""
+        return self.cure > Cure.NOTICE
+
+    @property
+    def name(self) -> str:
+        return f"{self.subject}:{self.state}"
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one program came to. outcome: ANSWERED, NOT_INSTALLED, NO_ANSWER (it hangs), UNREADABLE, NO_DRIVER or
+    NOT_ASKED; detail: its words."""
+
+    outcome: str
+    detail: str = ""
+
+
+ANSWERED, NOT_INSTALLED, NO_ANSWER = "answered", "not_installed", "no_answer"
+UNREADABLE, NO_DRIVER, NOT_ASKED = "unreadable", "no_driver", "not_asked"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look. gpus_expected, efas_expected: by the instance type, None where it is not known; gpus_on_bus: NVIDIA's
+    GPUs that the PCI bus lists. Each program with what it said, and what that means; None: it was not asked."""
+
+    instance_type: str = ""
+    gpus_expected: Optional[int] = None
+    gpus_on_bus: int = 0
+    smi: Said = Said(NOT_ASKED)
+    gpus: Tuple[Gpu, ...] = ()
+    remaps: Mapping[str, Tuple[bool, bool]] = field(default_factory=dict)
+    links: Mapping[int, Tuple[int, int]] = field(default_factory=dict)
+    unread: Tuple[str, ...] = ()
+    xids: Mapping[int, str] = field(default_factory=dict)
+    efas_expected: Optional[int] = None
+    fi_info: Said = Said(NOT_ASKED)
+    efas: Tuple[str, ...] = ()
+    dcgm: Said = Said(NOT_ASKED)
+    dcgm_failed: Tuple[str, ...] = ()
+
+    @property
+    def wants_gpus(self) -> int:
+        """GPUs that there should be: of a type that is not known, as many as the bus lists."""
+        return self.gpus_on_bus if self.gpus_expected is None else self.gpus_expected
+
+
+REPLACE_XIDS: Mapping[int, str] = {
+    64: "rows of its memory could not be remapped",
+    FALLEN_XID: "it has fallen off the bus",
+}
+REBOOT_XIDS: Mapping[int, str] = {
+    48: "a double-bit error of its memory",
+    62: "its micro-controller has halted",
+    74: "an error of NVLink",
+    95: "an error of its memory that was not contained",
+    119: "its GSP does not answer",
+    120: "an error of its GSP",
+    140: "an error of its memory that was not recovered",
+    143: "it was not initialised",
+}
+"""Of NVIDIA's catalogue, "Xid Errors": after these a GPU is of no use until it is reset. All others are a program's
+own, or cured by its restart."""
+
+
+def judge(seen: Seen) -> Tuple[Finding, ...]:
+    """Everything that is wrong, in the order in which it was asked."""
+    return (*_gpu(seen), *_kernel(seen), *_links(seen), *_efa(seen), *_dcgm(seen))
+
+
+def _gpu(seen: Seen) -> Iterator[Finding]:
+    wanted, said = seen.wants_gpus, seen.smi
+    if wanted == 0 or said.outcome == NOT_ASKED:
+        return
+    if said.outcome == NOT_INSTALLED:
+        yield Finding("gpu", NOT_INSTALLED, f"{_wanted(seen)}, and there is no nvidia-smi", Cure.PERSON)
+    elif said.outcome == NO_ANSWER:
+        yield Finding("gpu", NO_ANSWER, said.detail or "nvidia-smi does not answer", Cure.REBOOT)
+    elif said.outcome == NO_DRIVER:
+        yield Finding("gpu", NO_DRIVER, said.detail, Cure.PERSON)
+    elif said.outcome == UNREADABLE:
+        yield Finding("gpu", UNREADABLE, f"what nvidia-smi says cannot be read: {said.detail}", Cure.NOTICE)
+    if said.outcome != ANSWERED:
+        return
+    if len(seen.gpus) < wanted:
+        yield Finding("gpu", "too_few", f"nvidia-smi lists {len(seen.gpus)}, and {_wanted(seen)}", Cure.REPLACE)
+    yield from _each(seen.gpus)
+    failed = [bus for bus, (_, failure) in seen.remaps.items() if failure]
+    pending = [bus for bus, (waits, failure) in seen.remaps.items() if waits and not failure]
+    if failed:
+        yield Finding("gpu", "remap_failed", f"memory of {_places(failed)} cannot be remapped", Cure.REPLACE)
+    if pending:
+        yield Finding("gpu", "remap_pending", f"{_places(pending)} wants a reset to remap its memory", Cure.NOTICE)
+    for words in seen.unread:
+        yield Finding("gpu", UNREADABLE, words, Cure.NOTICE)
+
+
+def _each(gpus: Tuple[Gpu, ...]) -> Iterator[Finding]:
+    troubled = [gpu for gpu in gpus if gpu.trouble]
+    resets = [gpu.bus for gpu in troubled if "reset" in gpu.trouble.lower()]
+    lost = [gpu for gpu in troubled if gpu.bus not in resets]
+    if lost:
+        yield Finding("gpu", "lost", f"{_places([gpu.bus for gpu in lost])}: {lost[0].trouble}", Cure.REPLACE)
+    if resets:
+        yield Finding("gpu", "needs_reset", f"{_places(resets)} wants a reset", Cure.REBOOT)
+    errors = [gpu.bus for gpu in gpus if gpu.ecc]
+    if errors:
+        yield Finding("gpu", "ecc", f"uncorrected errors in the memory of {_places(errors)}", Cure.REBOOT)
+
+
+def _kernel(seen: Seen) -> Iterator[Finding]:
+    for cure, table in ((Cure.REPLACE, REPLACE_XIDS), (Cure.REBOOT, REBOOT_XIDS)):
+        for number in sorted(set(table) & set(seen.xids)):
+            yield Finding("gpu", f"xid_{number}", f"Xid {number} of {seen.xids[number]}: {table[number]}", cure)
+
+
+def _links(seen: Seen) -> Iterator[Finding]:
+    """Some of a GPU's links: all of them down is how a GPU without NVLink, or one that is divided (MIG), looks."""
+    partly = [str(gpu) for gpu, (up, down) in seen.links.items() if up and down]
+    if partly:
+        yield Finding("nvlink", "down", f"some links of GPU {', '.join(partly)} are down", Cure.REBOOT)
+
+
+def _efa(seen: Seen) -> Iterator[Finding]:
+    wanted, said = seen.efas_expected, seen.fi_info
+    if not wanted or said.outcome == NOT_ASKED:
+        return
+    if said.outcome != ANSWERED:
+        words = {NOT_INSTALLED: "there is no fi_info", NO_ANSWER: said.detail or "fi_info does not answer"}
+        detail = words.get(said.outcome, f"what fi_info says cannot be read: {said.detail}")
+        yield Finding("efa", said.outcome, f"{seen.instance_type} has {wanted} EFA devices: {detail}", Cure.NOTICE)
+    elif len(seen.efas) < wanted:
+        yield Finding(
+            "efa", "too_few", f"fi_info lists {len(seen.efas)}, and {seen.instance_type} has {wanted}", Cure.PERSON
+        )
+
+
+def _dcgm(seen: Seen) -> Iterator[Finding]:
+    said = seen.dcgm
+    if seen.dcgm_failed:
+        yield Finding("dcgm", "failed", "; ".join(seen.dcgm_failed[:3]), Cure.PERSON)
+    elif said.outcome not in (ANSWERED, NOT_ASKED):
+        yield Finding("dcgm", said.outcome, said.detail or "dcgmi has said nothing", Cure.NOTICE)
+
+
+def _wanted(seen: Seen) -> str:
+    who = seen.instance_type if seen.gpus_expected is not None else "the bus"
+    return f"{who} has {seen.wants_gpus} GPU{'s' if seen.wants_gpus > 1 else ''}"
+
+
+def _places(buses: list[str]) -> str:
+    more = f" and {len(buses) - 4} more" if len(buses) > 4 else ""
+    return f"the GPU{'s' if len(buses) > 1 else ''} at {', '.join(sorted(buses)[:4])}{more}"

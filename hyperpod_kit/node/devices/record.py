@@ -1,0 +1,97 @@
+"""What the last look found, kept until the next: how often in a row, and whether anybody else is to know.
+
+/run/hyperpod-kit/devices.json is gone after a reboot, as most faults are.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Dict, List, Optional, Tuple
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.devices.findings import ANSWERED, Cure, Finding, Seen, judge
+from hyperpod_kit.node.files import read_json, write_volatile_json
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """gpus, efas: how many answered, None where they were not counted; expected: None where nobody knows."""
+
+    checked_at: float = 0.0
+    instance_type: str = ""
+    gpus: Optional[int] = None
+    gpus_expected: Optional[int] = None
+    efas: Optional[int] = None
+    efas_expected: Optional[int] = None
+    findings: Tuple[Finding, ...] = ()
+
+    @property
+    def faults(self) -> Tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.is_fault)
+
+    @property
+    def summary(self) -> str:
+        """What there is, in words: `8 of 8 GPUs, 32 of 32 EFA devices`."""
+        counts = [
+            _counted(self.gpus, self.gpus_expected, "GPUs"),
+            _counted(self.efas, self.efas_expected, "EFA devices"),
+        ]
+        return ", ".join(words for words in counts if words) or "no GPU and no EFA device is expected here"
+
+
+def _counted(found: Optional[int], expected: Optional[int], what: str) -> str:
+    if not expected:
+        return ""
+    return f"{'?' if found is None else found} of {expected} {what}"
+
+
+def recorded(seen: Seen, before: Optional[DeviceRecord], now: float) -> DeviceRecord:
+    """The record of one look, counted on from the last. Pure."""
+    known = {finding.name: finding.looks for finding in (before.findings if before else ())}
+    return DeviceRecord(
+        now,
+        seen.instance_type,
+        len(seen.gpus) if seen.smi.outcome == ANSWERED else None,
+        seen.wants_gpus or None,
+        len(seen.efas) if seen.fi_info.outcome == ANSWERED else None,
+        seen.efas_expected,
+        tuple(replace(finding, looks=known.get(finding.name, 0) + 1) for finding in judge(seen)),
+    )
+
+
+def changes(before: Optional[DeviceRecord], after: DeviceRecord) -> List[str]:
+    """A line for each finding that is new, and for each that is over; one for a first look with none."""
+    old = {finding.name: finding for finding in (before.findings if before else ())}
+    new = {finding.name: finding for finding in after.findings}
+    lines = [f"{name}: {finding.detail}" for name, finding in new.items() if name not in old]
+    lines += [f"{name}: over" for name in old if name not in new]
+    return lines or ([after.summary] if before is None else [])
+
+
+def load(node: Node) -> Optional[DeviceRecord]:
+    """None before the first look since boot."""
+    raw = read_json(node.paths.devices)
+    if not isinstance(raw, dict):
+        return None
+    try:
+        findings = tuple(_finding(one) for one in raw.pop("findings"))
+        return DeviceRecord(**raw, findings=findings)
+    except (KeyError, TypeError, ValueError):
+        return None  # of another release
+
+
+def _finding(raw: Dict[str, Any]) -> Finding:
+    return Finding(str(raw["subject"]), str(raw["state"]), str(raw["detail"]), Cure(raw["cure"]), int(raw["looks"]))
+
+
+def save(node: Node, record: DeviceRecord) -> None:
+    findings = [{**asdict(finding), "cure": int(finding.cure)} for finding in record.findings]
+    write_volatile_json(node.paths.devices, {**asdict(record), "findings": findings})
+
+
+def warnings(node: Node) -> List[str]:
+    """For reports about the whole node: one line a finding."""
+    record = load(node)
+    return [f"{finding.name}: {finding.detail}" for finding in (record.findings if record else ())]

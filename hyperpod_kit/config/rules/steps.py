@@ -8,7 +8,7 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.accelerators import ACTIONS, REBOOT, REPLACE, efas_of, gpus_of
+from hyperpod_kit.model.accelerators import ACTIONS, efas_of, gpus_of
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
 from hyperpod_kit.model.slurm_state import why_not_everywhere
@@ -201,15 +201,6 @@ def devices(settings: Settings) -> Iterator[Finding]:
             at,
             f"no compute group is known to have GPUs or EFA devices ({types}): only GPUs on the PCI bus are looked at",
             "Remove device_checks where there are none",
-            WARNING,
-        )
-    if asked.action in (REBOOT, REPLACE) and settings.cluster.node_recovery != "Automatic":
-        yield Finding(
-            "HPK-O041",
-            f"{at}.action",
-            f"HyperPod recovers no node with node_recovery {settings.cluster.node_recovery}: a node that asks for "
-            f"it is only kept from jobs",
-            'Set "node_recovery": "Automatic", or use "drain"',
             WARNING,
         )
 

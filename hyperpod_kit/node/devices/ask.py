@@ -30,7 +30,7 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProgramAnswer:
     """code: how it ended; text: what it said on both of its outputs. installed, in_time, whole: each may be what is
     missing, in that order."""
 
@@ -46,12 +46,12 @@ def find(places: Sequence[str]) -> str:
     return next((path for path in places if os.access(path, os.X_OK) and os.path.isfile(path)), "")
 
 
-def ask(argv: Sequence[str], seconds: float, stuck_note: str) -> Answer:
+def ask(argv: Sequence[str], seconds: float, stuck_note: str) -> ProgramAnswer:
     """What `argv` says within `seconds`; `stuck_note`: file that remembers a process which did not end."""
     import subprocess  # not for the checks of mounts, which load what is beside this
 
     if alive(_stuck(stuck_note)):
-        return Answer(in_time=False)
+        return ProgramAnswer(in_time=False)
     try:
         process = subprocess.Popen(
             list(argv),
@@ -62,7 +62,7 @@ def ask(argv: Sequence[str], seconds: float, stuck_note: str) -> Answer:
             start_new_session=True,
         )
     except OSError:
-        return Answer(installed=False)
+        return ProgramAnswer(installed=False)
     assert process.stdout is not None
     end = time.monotonic() + seconds
     text, ended, whole = _read(process.stdout.fileno(), end)
@@ -77,7 +77,7 @@ def ask(argv: Sequence[str], seconds: float, stuck_note: str) -> Answer:
             jot(stuck_note, list(held) if held else [])
     process.stdout.close()
     code = process.poll()
-    return Answer(-1 if code is None else code, text, in_time=ended or not whole, whole=whole)
+    return ProgramAnswer(-1 if code is None else code, text, in_time=ended or not whole, whole=whole)
 
 
 def _read(descriptor: int, end: float) -> Tuple[str, bool, bool]:

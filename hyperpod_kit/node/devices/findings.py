@@ -22,7 +22,7 @@ class Cure(IntEnum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class DeviceFinding:
     """subject: `gpu`, `nvlink`, `efa` or `dcgm`; state: one word; looks: how many in a row have found it."""
 
     subject: str
@@ -42,7 +42,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Said:
+class ProgramOutcome:
     """What one program came to. outcome: ANSWERED, NOT_INSTALLED, NO_ANSWER (it hangs), UNREADABLE, NO_DRIVER or
     NOT_ASKED; detail: its words."""
 
@@ -62,16 +62,16 @@ class Seen:
     instance_type: str = ""
     gpus_expected: Optional[int] = None
     gpus_on_bus: int = 0
-    smi: Said = Said(NOT_ASKED)
+    smi: ProgramOutcome = ProgramOutcome(NOT_ASKED)
     gpus: Tuple[Gpu, ...] = ()
     remaps: Mapping[str, Tuple[bool, bool]] = field(default_factory=dict)
     links: Mapping[int, Tuple[int, int]] = field(default_factory=dict)
     unread: Tuple[str, ...] = ()
     xids: Mapping[int, str] = field(default_factory=dict)
     efas_expected: Optional[int] = None
-    fi_info: Said = Said(NOT_ASKED)
+    fi_info: ProgramOutcome = ProgramOutcome(NOT_ASKED)
     efas: Tuple[str, ...] = ()
-    dcgm: Said = Said(NOT_ASKED)
+    dcgm: ProgramOutcome = ProgramOutcome(NOT_ASKED)
     dcgm_failed: Tuple[str, ...] = ()
 
     @property
@@ -98,84 +98,88 @@ REBOOT_XIDS: Mapping[int, str] = {
 own, or cured by its restart."""
 
 
-def judge(seen: Seen) -> Tuple[Finding, ...]:
+def judge(seen: Seen) -> Tuple[DeviceFinding, ...]:
     """Everything that is wrong, in the order in which it was asked."""
     return (*_gpu(seen), *_kernel(seen), *_links(seen), *_efa(seen), *_dcgm(seen))
 
 
-def _gpu(seen: Seen) -> Iterator[Finding]:
+def _gpu(seen: Seen) -> Iterator[DeviceFinding]:
     wanted, said = seen.wants_gpus, seen.smi
     if wanted == 0 or said.outcome == NOT_ASKED:
         return
     if said.outcome == NOT_INSTALLED:
-        yield Finding("gpu", NOT_INSTALLED, f"{_wanted(seen)}, and there is no nvidia-smi", Cure.PERSON)
+        yield DeviceFinding("gpu", NOT_INSTALLED, f"{_wanted(seen)}, and there is no nvidia-smi", Cure.PERSON)
     elif said.outcome == NO_ANSWER:
-        yield Finding("gpu", NO_ANSWER, said.detail or "nvidia-smi does not answer", Cure.REBOOT)
+        yield DeviceFinding("gpu", NO_ANSWER, said.detail or "nvidia-smi does not answer", Cure.REBOOT)
     elif said.outcome == NO_DRIVER:
-        yield Finding("gpu", NO_DRIVER, said.detail, Cure.PERSON)
+        yield DeviceFinding("gpu", NO_DRIVER, said.detail, Cure.PERSON)
     elif said.outcome == UNREADABLE:
-        yield Finding("gpu", UNREADABLE, f"what nvidia-smi says cannot be read: {said.detail}", Cure.NOTICE)
+        yield DeviceFinding("gpu", UNREADABLE, f"what nvidia-smi says cannot be read: {said.detail}", Cure.NOTICE)
     if said.outcome != ANSWERED:
         return
     if len(seen.gpus) < wanted:
-        yield Finding("gpu", "too_few", f"nvidia-smi lists {len(seen.gpus)}, and {_wanted(seen)}", Cure.REPLACE)
+        yield DeviceFinding("gpu", "too_few", f"nvidia-smi lists {len(seen.gpus)}, and {_wanted(seen)}", Cure.REPLACE)
     yield from _each(seen.gpus)
     failed = [bus for bus, (_, failure) in seen.remaps.items() if failure]
     pending = [bus for bus, (waits, failure) in seen.remaps.items() if waits and not failure]
     if failed:
-        yield Finding("gpu", "remap_failed", f"memory of {_places(failed)} cannot be remapped", Cure.REPLACE)
+        yield DeviceFinding("gpu", "remap_failed", f"memory of {_places(failed)} cannot be remapped", Cure.REPLACE)
     if pending:
-        yield Finding("gpu", "remap_pending", f"{_places(pending)} wants a reset to remap its memory", Cure.NOTICE)
+        yield DeviceFinding(
+            "gpu", "remap_pending", f"{_places(pending)} wants a reset to remap its memory", Cure.NOTICE
+        )
     for words in seen.unread:
-        yield Finding("gpu", UNREADABLE, words, Cure.NOTICE)
+        yield DeviceFinding("gpu", UNREADABLE, words, Cure.NOTICE)
 
 
-def _each(gpus: Tuple[Gpu, ...]) -> Iterator[Finding]:
+def _each(gpus: Tuple[Gpu, ...]) -> Iterator[DeviceFinding]:
     troubled = [gpu for gpu in gpus if gpu.trouble]
     resets = [gpu.bus for gpu in troubled if "reset" in gpu.trouble.lower()]
     lost = [gpu for gpu in troubled if gpu.bus not in resets]
     if lost:
-        yield Finding("gpu", "lost", f"{_places([gpu.bus for gpu in lost])}: {lost[0].trouble}", Cure.REPLACE)
+        yield DeviceFinding("gpu", "lost", f"{_places([gpu.bus for gpu in lost])}: {lost[0].trouble}", Cure.REPLACE)
     if resets:
-        yield Finding("gpu", "needs_reset", f"{_places(resets)} wants a reset", Cure.REBOOT)
+        yield DeviceFinding("gpu", "needs_reset", f"{_places(resets)} wants a reset", Cure.REBOOT)
     errors = [gpu.bus for gpu in gpus if gpu.ecc]
     if errors:
-        yield Finding("gpu", "ecc", f"uncorrected errors in the memory of {_places(errors)}", Cure.REBOOT)
+        yield DeviceFinding("gpu", "ecc", f"uncorrected errors in the memory of {_places(errors)}", Cure.REBOOT)
 
 
-def _kernel(seen: Seen) -> Iterator[Finding]:
+def _kernel(seen: Seen) -> Iterator[DeviceFinding]:
     for cure, table in ((Cure.REPLACE, REPLACE_XIDS), (Cure.REBOOT, REBOOT_XIDS)):
         for number in sorted(set(table) & set(seen.xids)):
-            yield Finding("gpu", f"xid_{number}", f"Xid {number} of {seen.xids[number]}: {table[number]}", cure)
+            yield DeviceFinding("gpu", f"xid_{number}", f"Xid {number} of {seen.xids[number]}: {table[number]}", cure)
 
 
-def _links(seen: Seen) -> Iterator[Finding]:
+def _links(seen: Seen) -> Iterator[DeviceFinding]:
     """Some of a GPU's links: all of them down is how a GPU without NVLink, or one that is divided (MIG), looks."""
     partly = [str(gpu) for gpu, (up, down) in seen.links.items() if up and down]
     if partly:
-        yield Finding("nvlink", "down", f"some links of GPU {', '.join(partly)} are down", Cure.REBOOT)
+        yield DeviceFinding("nvlink", "down", f"some links of GPU {', '.join(partly)} are down", Cure.REBOOT)
 
 
-def _efa(seen: Seen) -> Iterator[Finding]:
+def _efa(seen: Seen) -> Iterator[DeviceFinding]:
     wanted, said = seen.efas_expected, seen.fi_info
     if not wanted or said.outcome == NOT_ASKED:
         return
     if said.outcome != ANSWERED:
         words = {NOT_INSTALLED: "there is no fi_info", NO_ANSWER: said.detail or "fi_info does not answer"}
         detail = words.get(said.outcome, f"what fi_info says cannot be read: {said.detail}")
-        yield Finding("efa", said.outcome, f"{seen.instance_type} has {wanted} EFA devices: {detail}", Cure.NOTICE)
+        yield DeviceFinding(
+            "efa", said.outcome, f"{seen.instance_type} has {wanted} EFA devices: {detail}", Cure.NOTICE
+        )
     elif len(seen.efas) < wanted:
-        yield Finding(
+        yield DeviceFinding(
             "efa", "too_few", f"fi_info lists {len(seen.efas)}, and {seen.instance_type} has {wanted}", Cure.PERSON
         )
 
 
-def _dcgm(seen: Seen) -> Iterator[Finding]:
+def _dcgm(seen: Seen) -> Iterator[DeviceFinding]:
     said = seen.dcgm
     if seen.dcgm_failed:
-        yield Finding("dcgm", "failed", "; ".join(seen.dcgm_failed[:3]), Cure.PERSON)
+        yield DeviceFinding("dcgm", "failed", "; ".join(seen.dcgm_failed[:3]), Cure.PERSON)
     elif said.outcome not in (ANSWERED, NOT_ASKED):
-        yield Finding("dcgm", said.outcome, said.detail or "dcgmi has said nothing", Cure.NOTICE)
+        yield DeviceFinding("dcgm", said.outcome, said.detail or "dcgmi has said nothing", Cure.NOTICE)
 
 
 def _wanted(seen: Seen) -> str:

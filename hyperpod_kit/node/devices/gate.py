@@ -11,7 +11,7 @@ from hyperpod_kit.model.accelerators import REPORT
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import record
-from hyperpod_kit.node.devices.findings import Finding, judge
+from hyperpod_kit.node.devices.findings import DeviceFinding, judge
 from hyperpod_kit.node.devices.look import look
 from hyperpod_kit.node.devices.tell_slurm import note_refusal
 
@@ -29,7 +29,7 @@ def refusal(node: Node, asked: DeviceChecks, began: float) -> str:
     left = began + WITHIN - now
     if left < SHORTEST:
         before = record.load(node)
-        faults: Sequence[Finding] = before.faults if before else ()
+        faults: Sequence[DeviceFinding] = before.faults if before else ()
     else:
         seen = look(node, asked, each=LONGEST, end=now + min(LONGEST, left), dcgm=asked.dcgm)
         faults = [finding for finding in judge(seen) if finding.is_fault]

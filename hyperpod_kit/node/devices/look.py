@@ -14,7 +14,7 @@ from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node import resource_config
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices import answers
-from hyperpod_kit.node.devices.ask import Answer, ask, find, kernel_log
+from hyperpod_kit.node.devices.ask import ProgramAnswer, ask, find, kernel_log
 from hyperpod_kit.node.devices.findings import (
     ANSWERED,
     NO_ANSWER,
@@ -22,7 +22,7 @@ from hyperpod_kit.node.devices.findings import (
     NOT_ASKED,
     NOT_INSTALLED,
     UNREADABLE,
-    Said,
+    ProgramOutcome,
     Seen,
 )
 from hyperpod_kit.node.files import read_json, read_text
@@ -53,14 +53,14 @@ class Asker:
     def __init__(self, node: Node, each: float, end: Optional[float]) -> None:
         self.node, self.each, self.end = node, each, end
 
-    def ask(self, places: Tuple[str, ...], *words: str) -> Optional[Answer]:
+    def ask(self, places: Tuple[str, ...], *words: str) -> Optional[ProgramAnswer]:
         """None when no time is left for it."""
         left = self.each if self.end is None else min(self.each, self.end - self.node.clock.monotonic())
         if left < 0.5:
             return None
         program = find([self.node.paths.real(path) for path in places])
         if not program:
-            return Answer(installed=False)
+            return ProgramAnswer(installed=False)
         return ask([program, *words], left, self.node.paths.stuck_program(os.path.basename(program)))
 
 
@@ -92,9 +92,9 @@ def _gpus(seen: Seen, asker: Asker) -> Seen:
     said, gpus = _told(answer, answers.read_gpus, NO_GPUS)
     words = answer.text if answer else ""
     if said.outcome in (ANSWERED, UNREADABLE) and any(mark in words for mark in _NO_DRIVER):
-        said = Said(NO_DRIVER, clean(words, 160))
+        said = ProgramOutcome(NO_DRIVER, clean(words, 160))
     elif said.outcome == ANSWERED and answer and _is_cut_off(answer, gpus):
-        said = Said(UNREADABLE, f"it ended with code {answer.code}: {clean(words, 120)}")
+        said = ProgramOutcome(UNREADABLE, f"it ended with code {answer.code}: {clean(words, 120)}")
     seen = replace(seen, smi=said, gpus=gpus if said.outcome == ANSWERED else NO_GPUS)
     if said.outcome != ANSWERED or not gpus:
         return seen
@@ -107,34 +107,38 @@ def _gpus(seen: Seen, asker: Asker) -> Seen:
         if said.outcome == UNREADABLE
     ]
     if NO_ANSWER in (remap_said.outcome, link_said.outcome):
-        seen = replace(seen, smi=Said(NO_ANSWER, "nvidia-smi does not answer any more"))
+        seen = replace(seen, smi=ProgramOutcome(NO_ANSWER, "nvidia-smi does not answer any more"))
     return replace(seen, remaps=remaps, links=links, unread=tuple(unread))
 
 
-def _is_cut_off(answer: Answer, gpus: Tuple[answers.Gpu, ...]) -> bool:
+def _is_cut_off(answer: ProgramAnswer, gpus: Tuple[answers.Gpu, ...]) -> bool:
     """Whether nvidia-smi failed without saying which GPU it cannot ask: that is no list of all of them."""
     return answer.code not in (0, NO_GPU_FOUND) and not any(gpu.trouble for gpu in gpus)
 
 
 def _told(
-    answer: Optional[Answer], read: Callable[[str], T], nothing: T, *, may_be_silent: bool = False
-) -> Tuple[Said, T]:
+    answer: Optional[ProgramAnswer], read: Callable[[str], T], nothing: T, *, may_be_silent: bool = False
+) -> Tuple[ProgramOutcome, T]:
     """What a program came to, and what its words mean where they mean something."""
     if answer is None:
-        return Said(NOT_ASKED), nothing
+        return ProgramOutcome(NOT_ASKED), nothing
     if not answer.installed:
-        return Said(NOT_INSTALLED), nothing
+        return ProgramOutcome(NOT_INSTALLED), nothing
     if not answer.in_time:
-        return Said(NO_ANSWER), nothing
+        return ProgramOutcome(NO_ANSWER), nothing
     if not answer.whole:
-        return Said(UNREADABLE, "it says more than any answer has"), nothing
+        return ProgramOutcome(UNREADABLE, "it says more than any answer has"), nothing
     if not answer.text.strip():
-        silent = Said(ANSWERED) if may_be_silent else Said(UNREADABLE, f"nothing, and ends with code {answer.code}")
+        silent = (
+            ProgramOutcome(ANSWERED)
+            if may_be_silent
+            else ProgramOutcome(UNREADABLE, f"nothing, and ends with code {answer.code}")
+        )
         return silent, nothing
     try:
-        return Said(ANSWERED), read(answer.text)
+        return ProgramOutcome(ANSWERED), read(answer.text)
     except ValueError as err:
-        return Said(UNREADABLE, clean(err, 160)), nothing
+        return ProgramOutcome(UNREADABLE, clean(err, 160)), nothing
 
 
 def instance_type(node: Node) -> str:

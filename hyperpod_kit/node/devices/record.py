@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.devices.findings import ANSWERED, Cure, Finding, Seen, judge
+from hyperpod_kit.node.devices.findings import ANSWERED, Cure, DeviceFinding, Seen, judge
 from hyperpod_kit.node.files import read_json, write_volatile_json
 
 
@@ -25,10 +25,10 @@ class DeviceRecord:
     gpus_expected: Optional[int] = None
     efas: Optional[int] = None
     efas_expected: Optional[int] = None
-    findings: Tuple[Finding, ...] = ()
+    findings: Tuple[DeviceFinding, ...] = ()
 
     @property
-    def faults(self) -> Tuple[Finding, ...]:
+    def faults(self) -> Tuple[DeviceFinding, ...]:
         return tuple(finding for finding in self.findings if finding.is_fault)
 
     @property
@@ -82,8 +82,10 @@ def load(node: Node) -> Optional[DeviceRecord]:
         return None  # of another release
 
 
-def _finding(raw: Dict[str, Any]) -> Finding:
-    return Finding(str(raw["subject"]), str(raw["state"]), str(raw["detail"]), Cure(raw["cure"]), int(raw["looks"]))
+def _finding(raw: Dict[str, Any]) -> DeviceFinding:
+    return DeviceFinding(
+        str(raw["subject"]), str(raw["state"]), str(raw["detail"]), Cure(raw["cure"]), int(raw["looks"])
+    )
 
 
 def save(node: Node, record: DeviceRecord) -> None:

@@ -13,8 +13,8 @@ from typing import Optional, Sequence
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.devices.findings import Finding
-from hyperpod_kit.node.devices.wish import ACTION_REBOOT, CLEAR, Note, order, wish
+from hyperpod_kit.node.devices.findings import DeviceFinding
+from hyperpod_kit.node.devices.wish import ACTION_REBOOT, CLEAR, ToldSlurm, order, wish
 from hyperpod_kit.node.files import jot, read_json, read_text, write_json
 from hyperpod_kit.node.slurm import drain
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
@@ -22,10 +22,10 @@ from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 ASKED_BY = "node devices"
 
 
-def settle(node: Node, findings: Sequence[Finding], action: str) -> str:
+def settle(node: Node, findings: Sequence[DeviceFinding], action: str) -> str:
     """Tell Slurm what is due; what was done, in words, "" for nothing. Raises NodeError when it does not answer."""
     now, boot = node.clock.wall(), _boot(node)
-    note = Note.of(read_json(node.paths.devices_note))
+    note = ToldSlurm.of(read_json(node.paths.devices_note))
     wished = wish(findings, action, note, boot, now)
     if wished is None or not _is_due(node, wished, note, now):
         return ""
@@ -34,13 +34,13 @@ def settle(node: Node, findings: Sequence[Finding], action: str) -> str:
 
 def withdraw(node: Node) -> str:
     """Take back what this module gave; for a node whose configuration asks for it no more. Raises NodeError."""
-    note = Note.of(read_json(node.paths.devices_note))
+    note = ToldSlurm.of(read_json(node.paths.devices_note))
     if note.reason == CLEAR:
         return ""
     return _tell(node, CLEAR, replace(note, wish=CLEAR, at=node.clock.wall()), _boot(node))
 
 
-def _tell(node: Node, wished: str, note: Note, boot: str) -> str:
+def _tell(node: Node, wished: str, note: ToldSlurm, boot: str) -> str:
     try:
         shown = drain.show(node)
         refused = refused_at(node)
@@ -73,7 +73,7 @@ def _tell(node: Node, wished: str, note: Note, boot: str) -> str:
     return found.words
 
 
-def _is_due(node: Node, wished: str, note: Note, now: float) -> bool:
+def _is_due(node: Node, wished: str, note: ToldSlurm, now: float) -> bool:
     if wished != note.wish or refused_at(node) is not None:
         return True
     return not note.settled and not 0 <= now - note.at < drain.AGAIN_AFTER
@@ -95,5 +95,5 @@ def _boot(node: Node) -> str:
     return (read_text(node.paths.boot_id) or "").strip()
 
 
-def _keep(node: Node, note: Note) -> None:
+def _keep(node: Node, note: ToldSlurm) -> None:
     write_json(node.paths.devices_note, note.to_dict())

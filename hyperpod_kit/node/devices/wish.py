@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
 from hyperpod_kit.model.accelerators import REBOOT, REPLACE, REPORT
-from hyperpod_kit.node.devices.findings import Cure, Finding
+from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.slurm.control import MOUNT_REASON
 
 REASON = "hyperpod-kit:device:"
@@ -30,7 +30,7 @@ CLEAR = ""
 
 
 @dataclass(frozen=True)
-class Note:
+class ToldSlurm:
     """What was told to Slurm, on disk: it outlives a reboot.
 
     wish: the last; reason: of ours, or for HyperPod, that was given; settled: whether Slurm agreed; at, rebooted_at:
@@ -48,7 +48,7 @@ class Note:
         return asdict(self)
 
     @classmethod
-    def of(cls, raw: Any) -> Note:
+    def of(cls, raw: Any) -> ToldSlurm:
         """Of what is on disk, whatever it is."""
         try:
             return cls(**raw)
@@ -56,7 +56,7 @@ class Note:
             return cls()
 
 
-def wish(findings: Sequence[Finding], action: str, note: Note, boot: str, now: float) -> Optional[str]:
+def wish(findings: Sequence[DeviceFinding], action: str, note: ToldSlurm, boot: str, now: float) -> Optional[str]:
     """The reason that this node should have, CLEAR, or None: no fault has been there for long enough."""
     if action == REPORT:
         return None
@@ -74,14 +74,14 @@ def wish(findings: Sequence[Finding], action: str, note: Note, boot: str, now: f
     return f"{REASON}{worst.name}"
 
 
-def _may_reboot(note: Note, boot: str, now: float) -> bool:
+def _may_reboot(note: ToldSlurm, boot: str, now: float) -> bool:
     if note.reason == ACTION_REBOOT and note.boot == boot:
         return True  # it was asked for, and has not happened yet
     return not note.rebooted_at or not 0 <= now - note.rebooted_at < REBOOT_AGAIN
 
 
 @dataclass(frozen=True)
-class Order:
+class SlurmOrder:
     """What to tell Slurm. update: words of `scontrol update`, none for nothing; words: what was done and why; reason:
     ours that stands then; settled: whether that is what was wished for."""
 
@@ -91,26 +91,28 @@ class Order:
     settled: bool = True
 
 
-def order(wished: str, given: str, reason: str, *, holds: bool, draining: bool, by_our_gate: bool) -> Order:
+def order(wished: str, given: str, reason: str, *, holds: bool, draining: bool, by_our_gate: bool) -> SlurmOrder:
     """What becomes of a wish. given: the reason that we gave last; reason: what Slurm shows now; holds: whether it
     keeps jobs away for it; draining: whether the node is drained; by_our_gate: it is Slurm's word for our gate's
     refusal."""
     if reason in FOR_HYPERPOD and holds:
-        return Order(words=f"left to HyperPod: {reason}", reason=given, settled=reason == wished or wished == CLEAR)
+        return SlurmOrder(
+            words=f"left to HyperPod: {reason}", reason=given, settled=reason == wished or wished == CLEAR
+        )
     ours = by_our_gate or reason.startswith(REASON) or bool(given and reason == given)
     if wished == CLEAR:
         if draining and ours:
             # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-            return Order(("state=undrain",), f"undrained: {reason} is over")
-        return Order()
+            return SlurmOrder(("state=undrain",), f"undrained: {reason} is over")
+        return SlurmOrder()
     acts = wished in FOR_HYPERPOD
     of_a_mount = reason.startswith(MOUNT_REASON)
     if reason and holds and not ours and not (of_a_mount and acts):
-        return Order(words=f"left as it is: {reason}", reason=given, settled=False)
+        return SlurmOrder(words=f"left as it is: {reason}", reason=given, settled=False)
     if not holds and given == wished:
-        return Order(words="left as it is: somebody has resumed this node", reason=wished)
+        return SlurmOrder(words="left as it is: somebody has resumed this node", reason=wished)
     if holds and reason == wished:
-        return Order(reason=wished)
+        return SlurmOrder(reason=wished)
     # `fail` is what HyperPod looks for. A job that runs goes on in both states; no new one begins.
     verb = "fail" if acts else "drain"
-    return Order((f"state={verb}", f"reason={wished}"), f"{verb}: {wished}", wished)
+    return SlurmOrder((f"state={verb}", f"reason={wished}"), f"{verb}: {wished}", wished)

@@ -74,12 +74,9 @@ OWN_DISK = kit(slurm={"state": "own-disk"})
 TYPO = {"name": "a", "limits": {"max_wal": "1"}}
 
 
-def no_gpus(values: dict[str, Any]) -> None:
+def with_gpus(values: dict[str, Any]) -> None:
     for group in values["hyperpod_kit"]["cluster"]["instance_groups"]:
-        group["instance_type"] = "ml.c5.xlarge"
-
-
-NO_RECOVERY = cluster(node_recovery="None")
+        group["instance_type"] = "ml.g5.8xlarge"
 
 
 def step(**steps: Any) -> Change:
@@ -444,10 +441,9 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-O036", f"{STEPS}.sssd.secret_arn", step(sssd={**LDAP, "bind_dn": "cn=a,dc=b"})),
     ("HPK-O027", f"{STEPS}.sssd.secret_arn", step(sssd={**LDAP, "bind_dn": "cn=a,dc=b", "secret_arn": "x"})),
     ("HPK-O023", f"{STEPS}.sssd.schema", step(sssd={**LDAP, "schema": "nis"})),
-    ("HPK-O023", f"{STEPS}.device_checks.action", step(device_checks={"action": "explode"})),
-    ("HPK-O039", f"{STEPS}.device_checks.dcgm", step(device_checks={"gate": False, "dcgm": True})),
-    ("HPK-O040", f"{STEPS}.device_checks", both(step(device_checks={}), no_gpus)),
-    ("HPK-O041", f"{STEPS}.device_checks.action", both(step(device_checks={"action": "replace"}), NO_RECOVERY)),
+    ("HPK-O023", f"{STEPS}.device_checks.action", both(step(device_checks={"action": "explode"}), with_gpus)),
+    ("HPK-O039", f"{STEPS}.device_checks.dcgm", both(step(device_checks={"gate": False, "dcgm": True}), with_gpus)),
+    ("HPK-O040", f"{STEPS}.device_checks", step(device_checks={})),
     ("HPK-O028", f"{STEPS}.ssh_between_nodes.mount", step(ssh_between_nodes={"mount": "data"})),
     ("HPK-A001", "hyperpod_kit.secrets[0].name", kit(secrets=[{**SECRET, "name": "Db password"}])),
     ("HPK-A002", "hyperpod_kit.secrets[1].name", kit(secrets=[SECRET, SECRET])),

@@ -20,7 +20,7 @@ from hyperpod_kit.node.devices import commands
 from hyperpod_kit.node.devices import record as device_record
 from hyperpod_kit.node.devices.ask import LARGEST, ask
 from hyperpod_kit.node.devices.cycle import METRICS, device_cycle
-from hyperpod_kit.node.devices.findings import Cure, Finding, judge
+from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
 from hyperpod_kit.node.devices.gate import WITHIN, refusal
 from hyperpod_kit.node.devices.look import DCGMI, FI_INFO, SMI, look
 from hyperpod_kit.node.devices.wish import (
@@ -29,7 +29,7 @@ from hyperpod_kit.node.devices.wish import (
     CLEAR,
     LOOKS,
     REBOOT_AGAIN,
-    Note,
+    ToldSlurm,
     order,
     wish,
 )
@@ -51,10 +51,10 @@ EFAS = [
         "    type: FI_EP_RDM",
     )
 ]
-LOST = Finding("gpu", "lost", "x", Cure.REPLACE, LOOKS)
-HANGS = Finding("gpu", "no_answer", "x", Cure.REBOOT, LOOKS)
-NO_EFA = Finding("efa", "too_few", "x", Cure.PERSON, LOOKS)
-ODD = Finding("gpu", "unreadable", "x", Cure.NOTICE, LOOKS)
+LOST = DeviceFinding("gpu", "lost", "x", Cure.REPLACE, LOOKS)
+HANGS = DeviceFinding("gpu", "no_answer", "x", Cure.REBOOT, LOOKS)
+NO_EFA = DeviceFinding("efa", "too_few", "x", Cure.PERSON, LOOKS)
+ODD = DeviceFinding("gpu", "unreadable", "x", Cure.NOTICE, LOOKS)
 
 
 def program(root: Path, places: Any, script: str) -> None:
@@ -223,17 +223,17 @@ def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
         ("replace", [HANGS, replace(LOST, looks=1)], ACTION_REBOOT),
     ],
 )
-def test_what_is_wished(action: str, faults: List[Finding], wished: Optional[str]) -> None:
-    assert wish(faults, action, Note(), "b", 1e9) == wished
+def test_what_is_wished(action: str, faults: List[DeviceFinding], wished: Optional[str]) -> None:
+    assert wish(faults, action, ToldSlurm(), "b", 1e9) == wished
 
 
 def test_a_node_is_rebooted_once_a_day_and_then_drained() -> None:
-    asked = Note(reason=ACTION_REBOOT, rebooted_at=1e9, boot="first")
+    asked = ToldSlurm(reason=ACTION_REBOOT, rebooted_at=1e9, boot="first")
     assert wish([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, "it has not happened yet"
     assert wish([HANGS], "reboot", asked, "second", 1e9 + 600) == "hyperpod-kit:device:gpu:no_answer"
     assert wish([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
     assert wish([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
-    assert Note.of(["odd"]) == Note.of({"other": 1}) == Note()
+    assert ToldSlurm.of(["odd"]) == ToldSlurm.of({"other": 1}) == ToldSlurm()
 
 
 OURS = "hyperpod-kit:device:gpu:lost"

@@ -18,7 +18,7 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.devices import tell_slurm
-from hyperpod_kit.node.devices.findings import Cure, Finding
+from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish
@@ -255,7 +255,7 @@ def test_what_is_wished_and_when_slurm_is_asked(node: Any) -> None:
     assert not is_due(controller, found(node, DEGRADED), first=True)
 
 
-LOST = Finding("gpu", "lost", "the GPU at 0000:02:00.0", Cure.REPLACE, 3)
+LOST = DeviceFinding("gpu", "lost", "the GPU at 0000:02:00.0", Cure.REPLACE, 3)
 FOR_LOST = "hyperpod-kit:device:gpu:lost"
 
 

@@ -29,18 +29,27 @@ def ending_of(error: HyperpodKitError) -> Ending:
 def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = lambda error: None) -> int:
     """The exit code of `work`, whose errors are said. `system`: how an error of the system ends it, None: raise it."""
     try:
-        return work()
+        return raised(work, system)
     except HyperpodKitError as error:
         ending = ending_of(error)
-    except OSError as error:
-        found = system(error)
-        if found is None:
-            raise
-        ending = found
     from hyperpod_kit.untrusted import terminal
 
     terminal.error(ending.message, ending.hint)
     return ending.code
+
+
+def raised(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]]) -> int:
+    """The exit code of `work`, with errors of the system as errors of ours: for who says them himself, and may be asked
+    for the stack trace. Raises HyperpodKitError, and OSError where `system` knows nothing of it."""
+    try:
+        return work()
+    except OSError as error:
+        found = system(error)
+        if found is None:
+            raise
+        ours = HyperpodKitError(found.message, hint=found.hint)
+        ours.exit_code = found.code
+        raise ours from error
 
 
 def without_reader(code: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
+from hyperpod_kit import ending
 from hyperpod_kit.untrusted import terminal
 
 WITH_TORCH = {
@@ -18,12 +19,13 @@ _USAGE_EXIT = 2
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check."""
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage (verify: nothing valid), 3 could not check. Raises
+    HyperpodKitError: `hyperpod-kit` says it, with the stack trace where that is asked for."""
     command = argv[0] if argv else ""
     if command not in WITH_TORCH:
         from hyperpod_kit.checkpoint.commands import cli
 
-        return cli.main(argv, also=sorted(WITH_TORCH))
+        return cli.perform(argv, also=sorted(WITH_TORCH))
     try:
         module = import_module(WITH_TORCH[command])
     except ModuleNotFoundError as err:
@@ -35,4 +37,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ending.run(lambda: main(sys.argv[1:])))

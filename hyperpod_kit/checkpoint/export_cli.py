@@ -33,9 +33,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 written, 1 not, 2 usage, 3 could not check."""
+    """Exit codes: 0 written, 1 not, 2 usage, 3 could not check. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.run(lambda: _export(args), lambda err: ending.Ending(str(err), None, 1))
+    return ending.raised(lambda: _export(args), lambda err: ending.Ending(str(err), None, 1))
 
 
 def _export(args: argparse.Namespace) -> int:

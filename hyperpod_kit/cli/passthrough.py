@@ -15,7 +15,7 @@ checkpoint = Passthrough(
         **{word: f"{module}:build_parser" for word, module in WITH_TORCH.items()},
     },
 )
-data = Passthrough("data", "hyperpod_kit.data.cli:main", {"": "hyperpod_kit.data.cli:build_parser"})
+data = Passthrough("data", "hyperpod_kit.data.cli:perform", {"": "hyperpod_kit.data.cli:build_parser"})
 fan_out = Passthrough(
     "fan-out",
     "hyperpod_kit.job.fan_out.command:main",

@@ -172,6 +172,11 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check, 74 storage does not give the data."""
+    return ending.run(lambda: perform(argv))
+
+
+def perform(argv: list[str]) -> int:
+    """As `main`, with errors raised. Raises HyperpodKitError."""
     try:
         args = build_parser().parse_args(argv)
     except SystemExit as end:
@@ -191,7 +196,7 @@ def main(argv: list[str]) -> int:
         except BrokenPipeError:
             return ending.without_reader(0)
 
-    return ending.run(work, lambda err: ending.Ending(str(err), None, DataUnavailable.exit_code))
+    return ending.raised(work, lambda err: ending.Ending(str(err), None, DataUnavailable.exit_code))
 
 
 if __name__ == "__main__":

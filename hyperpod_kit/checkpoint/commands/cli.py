@@ -178,10 +178,12 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: List[str], also: Sequence[str] = ()) -> int:
-    """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.
+    """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check. `also`: as `perform`'s."""
+    return ending.run(lambda: perform(argv, also))
 
-    `also`: commands that the caller serves, for the help.
-    """
+
+def perform(argv: List[str], also: Sequence[str] = ()) -> int:
+    """As `main`, with errors raised. `also`: commands that the caller serves, for the help. Raises HyperpodKitError."""
     try:
         args = build_parser(also).parse_args(argv)
     except SystemExit as end:
@@ -193,7 +195,7 @@ def main(argv: List[str], also: Sequence[str] = ()) -> int:
         except BrokenPipeError:
             return ending.without_reader(0)  # it has seen enough (`ls | head`)
 
-    return ending.run(work, lambda err: _of_a_file(err, args))
+    return ending.raised(work, lambda err: _of_a_file(err, args))
 
 
 def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:

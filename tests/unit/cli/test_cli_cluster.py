@@ -153,6 +153,11 @@ def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: H
     other = hk("create-cluster")
     assert other.code == 1
     assert "differs in 1 place, first InstanceCount of worker-group: 3 there, 4 wanted" in other.err
+    cloud.control.clusters["demo"]["Orchestrator"] = {"Slurm": {"SlurmConfigStrategy": "Merge"}}
+    two = hk("create-cluster")
+    strategy = '{"Slurm": {"SlurmConfigStrategy": "Merge"}}'
+    assert two.code == 1 and "differs in 2 places" in two.err and "'Slurm'" not in two.err
+    assert f"Orchestrator of cluster: {strategy} there, - wanted" in two.err
     cloud.control.script = [("Failed", {}, "no capacity")]
     failed = hk("create-cluster")
     assert failed.code == 1 and "it is Failed: no capacity\nhint: hyperpod-kit delete-cluster" in failed.err

@@ -51,6 +51,9 @@ def test_help_of_a_line_for_sbatch_is_ours_only_in_front(hk: Hk) -> None:
     [
         ["--debug", "validate", "none.json"],
         ["validate", "none.json", "--debug"],
+        ["checkpoint", "verify", "/nowhere/at/all", "--debug"],
+        ["--debug", "checkpoint", "pin", "/nowhere/at/all", "x"],
+        ["data", "verify-ledger", "/nowhere/at/all", "--debug"],
     ],
 )
 def test_a_stack_trace_where_it_is_asked_for(words: list[str], hk: Hk) -> None:

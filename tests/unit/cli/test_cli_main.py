@@ -116,3 +116,11 @@ def test_errors_become_words_and_exit_codes(monkeypatch: pytest.MonkeyPatch, hk:
 
 def test_the_group_is_a_click_group_for_completion() -> None:
     assert set(cli.list_commands(None)) == {name for section in SECTIONS.values() for name in section}  # type: ignore[arg-type]
+
+
+def test_no_far_word_is_suggested_and_a_node_s_command_is_named_as_that(hk: Hk) -> None:
+    far = hk("frob")
+    assert far.code == 2 and "no such command `frob`." in far.err and "Did you mean" not in far.err
+    on_nodes = hk("node", "mounts")
+    assert on_nodes.code == 2 and "`hyperpod-kit node` is on the cluster's nodes" in on_nodes.err
+    assert "hint: hyperpod-kit connect NODE" in on_nodes.err

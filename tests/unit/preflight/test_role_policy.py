@@ -161,6 +161,9 @@ def test_the_command_prints_json_and_says_what_to_do_with_it(
         printed = capsys.readouterr()
         assert sid in [statement["Sid"] for statement in json.loads(printed.out)["Statement"]]
         assert hint in printed.err
+        file_of = "trust.json" if words == ("--trust",) else "policy.json"
+        assert f"next: write this to a file (> {file_of}), then aws iam" in printed.err, "nobody else wrote that file"
+        assert printed.err.count(f"file://{file_of}") == 1
     assert run(["policy", str(file), "--group", "nobody"]) == 2
 
 

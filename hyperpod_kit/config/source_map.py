@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import json
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, field
-from typing import Iterator, NamedTuple, Optional
+from typing import NamedTuple, Optional
 
 DEEPEST = 64
 """Levels of nesting that a configuration may have; ours needs seven."""
 
-_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],]|[^\s{}\[\]:,"]+', re.DOTALL)
+"""A colon is none: which text is a key is known without it."""
+
+_TEXT = json.JSONDecoder(strict=False)
 
 
 class Mark(NamedTuple):
@@ -83,17 +85,24 @@ def of_json(text: str) -> SourceMap:
     """Positions in a text that is JSON. Raises TooDeep."""
     positions = SourceMap()
     stack: list[_Open] = []
-    for token, mark in _tokens(text):
+    starts = [0, *(match.end() for match in re.finditer("\n", text)), len(text) + 1]
+    line = 1
+    for match in _TOKEN.finditer(text):
+        token = match.group()
         inside = stack[-1] if stack else None
         if token in ("}", "]"):
             stack.pop()
-        elif token == ":":
-            pass
-        elif token == ",":
+            continue
+        if token == ",":
             assert inside is not None
             inside.index += 1
-        elif inside is not None and inside.is_object and inside.key is None:
-            inside.key = (json.loads(token, strict=False), mark)
+            continue
+        start = match.start()
+        while starts[line] <= start:
+            line += 1
+        mark = Mark(line, start - starts[line - 1] + 1)
+        if inside is not None and inside.is_object and inside.key is None:
+            inside.key = (_TEXT.decode(token) if "\\" in token else token[1:-1], mark)
         else:
             path = "" if inside is None else _note(positions, inside, mark)
             if token in ("{", "["):
@@ -114,10 +123,3 @@ def _note(positions: SourceMap, inside: _Open, mark: Mark) -> str:
     positions.add(path, key_mark, mark, written_before=name in inside.seen)
     inside.seen.add(name)
     return path
-
-
-def _tokens(text: str) -> Iterator[tuple[str, Mark]]:
-    starts = [0, *(match.end() for match in re.finditer("\n", text))]
-    for match in _TOKEN.finditer(text):
-        line = bisect_right(starts, match.start())
-        yield match.group(), Mark(line, match.start() - starts[line - 1] + 1)

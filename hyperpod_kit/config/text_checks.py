@@ -23,12 +23,7 @@ def findings(values: Mapping[str, Any], path: str = "") -> Iterator[Finding]:
 
 
 def _value(key: str, value: Any, place: str) -> Iterator[Finding]:
-    if isinstance(value, Mapping):
-        yield from findings(value, place)
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _value(key, item, f"{place}[{index}]")
-    elif isinstance(value, str):
+    if isinstance(value, str):
         what = credentials.beside_key(key, value)
         if what:
             yield Finding(
@@ -41,6 +36,11 @@ def _value(key: str, value: Any, place: str) -> Iterator[Finding]:
             yield Finding("HPK-C007", place, "the text has control characters", "Write it on one line of plain text")
         elif len(value) > LONGEST:
             yield Finding("HPK-C008", place, f"the text has {len(value)} characters", f"Use {LONGEST} at most")
+    elif isinstance(value, Mapping):
+        yield from findings(value, place)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _value(key, item, f"{place}[{index}]")
 
 
 REORDERING = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"

@@ -2,7 +2,8 @@
 
     python bench/framework_stalls.py [--megabytes 600] [--saves 5] [--folder DIR]
 
-The state is a model of one layer with AdamW, so three times its parameters. Each row: the same loop of the framework,
+The state is a model of one layer with AdamW, so three times its parameters (under DeepSpeed, with bf16, they are two
+bytes more for each of them). Each row: the same loop of the framework,
 first with its own saves, then with ours; a save begins when the one before is durable. What the row says is the time
 between the call of a save and its return, of which the first (which makes buffers) is shown by itself. `memcpy` is a
 copy of the same bytes into memory that is there already.
@@ -11,6 +12,7 @@ copy of the same bytes into memory that is there already.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import statistics
@@ -186,6 +188,47 @@ def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     return found
 
 
+def zero(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
+    os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
+    os.environ["MASTER_PORT"] = "0"
+    import deepspeed
+    import torch.distributed as dist
+
+    from hyperpod_kit.checkpoint.adapters.deepspeed import ZeroCheckpoints
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
+    dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
+    found: Times = []
+    try:
+        deepspeed.init_distributed("gloo")
+        config = {
+            "train_micro_batch_size_per_gpu": 1,
+            "zero_optimization": {"stage": 2},
+            "bf16": {"enabled": True},
+            "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+        }
+        model = Net(megabytes)
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+        checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if ours else None
+        if checkpoints is not None:
+            checkpoints.load()
+        for save in range(saves):
+            for _ in range(STEPS_BETWEEN):
+                engine.backward(engine(torch.tensor([save]))["loss"])
+                engine.step()
+            with timed(engine, "save_checkpoint", found):
+                engine.save_checkpoint(str(folder / "theirs"), f"step-{save}")
+            if checkpoints is None:
+                os.sync()
+            else:
+                assert checkpoints.newest is not None and checkpoints.newest.wait()
+        if checkpoints is not None:
+            checkpoints.close()
+    finally:
+        dist.destroy_process_group()
+    return found
+
+
 def _plain(state: dict[str, Any]) -> dict[str, Any]:
     return {name: thing.state_dict() for name, thing in state.items()}
 
@@ -208,20 +251,25 @@ def main() -> None:
     given = parser.parse_args()
     warnings.simplefilter("ignore")
     size, saves = given.megabytes, given.saves
-    rows: list[tuple[str, Callable[[Path], Times]]] = [
-        ("memcpy", lambda _: memcpy(size, saves)),
-        ("Trainer of transformers, its own", lambda folder: hugging_face(False, size, saves, folder)),
-        ("`CheckpointedTrainer`", lambda folder: hugging_face(True, size, saves, folder)),
-        ("Lightning, `ModelCheckpoint`", lambda folder: lightning(False, size, saves, folder)),
-        ("`CheckpointedFit`", lambda folder: lightning(True, size, saves, folder)),
-        ("`dcp.save`", lambda folder: dcp("save", size, saves, folder)),
-        ("`dcp.async_save`", lambda folder: dcp("async", size, saves, folder)),
-        ("`Checkpoints.async_save`", lambda folder: dcp("ours", size, saves, folder)),
+    rows: list[tuple[str, str, Callable[[Path], Times]]] = [
+        ("memcpy", "torch", lambda _: memcpy(size, saves)),
+        ("Trainer of transformers, its own", "transformers", lambda folder: hugging_face(False, size, saves, folder)),
+        ("`CheckpointedTrainer`", "transformers", lambda folder: hugging_face(True, size, saves, folder)),
+        ("Lightning, `ModelCheckpoint`", "lightning", lambda folder: lightning(False, size, saves, folder)),
+        ("`CheckpointedFit`", "lightning", lambda folder: lightning(True, size, saves, folder)),
+        ("`dcp.save`", "torch", lambda folder: dcp("save", size, saves, folder)),
+        ("`dcp.async_save`", "torch", lambda folder: dcp("async", size, saves, folder)),
+        ("`Checkpoints.async_save`", "torch", lambda folder: dcp("ours", size, saves, folder)),
+        ("DeepSpeed's `save_checkpoint`, its own", "deepspeed", lambda folder: zero(False, size, saves, folder)),
+        ("the same with `ZeroCheckpoints`", "deepspeed", lambda folder: zero(True, size, saves, folder)),
     ]
     given.folder.mkdir(parents=True, exist_ok=True)
     print(f"| {size} MB of state, {saves} saves | first, s | median of the others, s | longest of them, s |")
     print("| --- | --- | --- | --- |", flush=True)
-    for name, run in rows:
+    for name, needs, run in rows:
+        if importlib.util.find_spec(needs) is None:
+            print(f"| {name} | {needs} is not installed | | |", flush=True)
+            continue
         folder = Path(tempfile.mkdtemp(dir=given.folder))
         try:
             first, *others = run(folder)

@@ -1,39 +1,37 @@
-"""A committed checkpoint in another format: DCP's own, safetensors, or torch.save."""
+"""A committed checkpoint in another format: DCP's own, safetensors, torch.save, or a framework's."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import secrets
-import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint import codec, export_deepspeed, whole_tensors
 from hyperpod_kit.checkpoint.agent import trees
-from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.dcp import reshard, sharing
-from hyperpod_kit.checkpoint.dcp.slices import SliceRequests
-from hyperpod_kit.checkpoint.reason import Verdict
+from hyperpod_kit.checkpoint.appearing import appearing
+from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.durable import sync_directory
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.checkpoint.tensors import own_name
-from hyperpod_kit.errors import CheckpointError, StorageUnreadable, UsageError
+from hyperpod_kit.errors import UsageError
 
-FORMATS = ("dcp", "huggingface", "lightning", "megatron", "safetensors", "torch")
+FORMATS = ("dcp", "deepspeed", "huggingface", "lightning", "megatron", "safetensors", "torch")
 LAYOUT = "huggingface"
 """Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
 "names": our name of an adapter's tensor -> PEFT's}."""
 LIGHTNING = "lightning"
 """Name of the object under which an adapter keeps what Lightning's checkpoints say beside weights and optimizers."""
 _OWN_MODEL = own_name(0, "model.")
+
+Taken = TypeVar("Taken")
+Rejections = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ class Exported:
     step: int
     tensors: int
     bytes: int
-    rejected: tuple[tuple[str, str], ...] = ()
+    rejected: Rejections = ()
     own: int = 0
 
 
@@ -57,7 +55,8 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     own rank 0's); `safetensors` a file with the model's tensors, a tied one under its first name; `huggingface` a
     directory that `from_pretrained` reads, of a checkpoint that a CheckpointedTraining saved; `lightning` a file that
     `Trainer.fit(ckpt_path=)` reads, of one that a CheckpointedFit saved; `megatron` a directory that Megatron-core
-    reads, of one that its adapter saved. Holds the whole state in memory.
+    reads, and `deepspeed` one that DeepSpeed's `load_checkpoint` reads, with all ranks' partitions, each of one that
+    its adapter saved. Holds the whole state in memory, of `deepspeed` one file of one rank.
     Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
@@ -66,19 +65,31 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     if target.exists():
         raise UsageError(f"{target} exists", hint="name a place that does not")
     store = as_store(where)
-    if attempt is not None:
-        return _write(_read(store, attempt), to, target, ())
-    state, found = selection.newest(store, lambda name: _read(store, name))
-    return _write(state, to, target, found.rejected)
+    if to == "deepspeed":
+        return _deepspeed(store, target, attempt)
+    state, rejected = _chosen(store, attempt, lambda name: _read(store, name))
+    return _write(state, to, target, rejected)
 
 
 def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[str, Any]:
     """What Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`. Of what is
     each rank's own rank 0's. Raises as `export` does."""
     store = as_store(where)
+    return _lightning_of(_chosen(store, attempt, lambda name: _read(store, name))[0])
+
+
+def _chosen(store: Store, attempt: str | None, take: Callable[[str], Taken]) -> tuple[Taken, Rejections]:
+    """What `take` makes of that attempt, or of the newest that it does not reject, and which were rejected."""
     if attempt is not None:
-        return _lightning_of(_read(store, attempt))
-    return _lightning_of(selection.newest(store, lambda name: _read(store, name))[0])
+        return take(attempt), ()
+    taken, found = selection.newest(store, take)
+    return taken, found.rejected
+
+
+def _deepspeed(store: Store, target: Path, attempt: str | None) -> Exported:
+    with appearing(target) as beside:
+        made, rejected = _chosen(store, attempt, lambda name: export_deepspeed.write(store, name, beside))
+    return Exported(*made, rejected)
 
 
 @dataclass(frozen=True)
@@ -95,18 +106,8 @@ def _read(store: Store, attempt: str) -> _State:
     body = verify.read_manifest(store, attempt)
     tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
     with reshard.opened(store, attempt, body) as opened:
-        requests = SliceRequests(opened.rows())
-        names = set(codec.tensor_names(tree)) or set(opened.rows())
-        tensors = {name: requests.add_whole(name) for name in sorted(names)}
-        ranks = Ranks(alone=True)
-        work = sharing.work_of(ranks, requests, body.chunk)
-        problem = reshard.carry_out(ranks, opened, work, requests)
-    if problem is not None and problem.verdict is Verdict.UNREAD:
-        raise StorageUnreadable(
-            attempt, problem.words, hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {store.url}"
-        )
-    if problem is not None:
-        raise CheckpointError(problem.words)
+        rows = opened.rows()
+        tensors = whole_tensors.read(opened, rows, set(codec.tensor_names(tree)) or set(rows))
     nested = (
         _from_dcp(tree["dcp"], tensors)
         if "dcp" in tree
@@ -124,7 +125,7 @@ def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict
     return dict(unflatten_state_dict(held, paths))
 
 
-def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str], ...]) -> Exported:
+def _write(state: _State, to: str, target: Path, rejected: Rejections) -> Exported:
     makers: dict[str, Callable[[_State, Path], None]] = {
         "dcp": _to_dcp,
         "huggingface": _to_huggingface,
@@ -133,30 +134,10 @@ def _write(state: _State, to: str, target: Path, rejected: tuple[tuple[str, str]
         "safetensors": _to_safetensors,
         "torch": lambda state, path: torch.save(state.nested, path),
     }
-    # Torch or safetensors write it, a file or a directory.
-    beside = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-    try:
+    with appearing(target) as beside:  # torch or safetensors write it, a file or a directory
         makers[to](state, beside)
-        for path in [beside, *beside.rglob("*")] if beside.is_dir() else [beside]:
-            _sync(path)
-        os.rename(beside, target)
-    except BaseException:
-        if beside.is_dir():
-            shutil.rmtree(beside, ignore_errors=True)
-        else:
-            beside.unlink(missing_ok=True)
-        raise
-    sync_directory(str(target.absolute().parent))
     own = sum(name.startswith(_OWN_MODEL) for name in state.tensors)
     return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected, own)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _to_dcp(state: _State, path: Path) -> None:

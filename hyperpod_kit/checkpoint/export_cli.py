@@ -26,7 +26,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--attempt", help="which checkpoint (default: the newest valid one)")
     parser.add_argument("--to", required=True, choices=FORMATS, help="format to write")
     parser.add_argument(
-        "--output", required=True, help="file to make (dcp, huggingface, megatron: a directory); not one that exists"
+        "--output",
+        required=True,
+        help="file to make (dcp, deepspeed, huggingface, megatron: a directory); not one that exists",
     )
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser

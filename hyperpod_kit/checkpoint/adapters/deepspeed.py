@@ -16,27 +16,43 @@ from typing import Any
 
 import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
-from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-from deepspeed.runtime.zero.config import ZeroStageEnum
-from deepspeed.utils.tensor_fragment import fragment_address
 
-from hyperpod_kit.checkpoint import randomness
+from hyperpod_kit.checkpoint import randomness, zero_files
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.boxed_state import object_bytes, object_of
+from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state_dict import StateDict
+from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.errors import CheckpointError
 
 _PARTITION = "zero_pp_rank_"
 _OWN = ("words", "generators", f"files.*{_PARTITION}*")
-_CLASSES = [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
-"""Of DeepSpeed's, which its files hold."""
+_CLASSES = zero_files.own_classes()
 _TAG = "state"
-_HELD = "hyperpod_kit.tensor"
-"""Key of what stands in the place of a tensor: its number."""
+
+
+class ZeroFiles(StateDict):
+    """What the ranks' files hold, each rank's partitions its own: they fit the number of ranks that saved them."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__({}, own=_OWN)
+        self._root = root
+
+    def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
+        """See State."""
+        saved = tree.get("world", ranks.world)
+        if saved != ranks.world:
+            raise CheckpointError(
+                f"{saved} ranks saved it and {ranks.world} are here, and DeepSpeed cuts ZeRO's partitions by their "
+                f"number: its universal checkpoint leads on, made of `hyperpod-kit checkpoint export {self._root} "
+                "--to deepspeed`",
+                hint="docs/how-to/deepspeed.md, Another number of ranks",
+            )
+        return super().targets(ranks, tree)
 
 
 class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is not asked for its types
@@ -65,7 +81,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         self._files: dict[str, Any] = {}
         self._loaded: dict[str, Any] = {}
         self._collecting = False
-        self._state = StateDict({}, own=_OWN)
+        self._state = ZeroFiles(self.manager.root)
         engine.checkpoint_engine = self
         engine.save_non_zero_checkpoint = True  # what ranks hold alike is every rank's: one of them writes it
 
@@ -74,7 +90,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         None, and everything as it was, where nothing was ever committed.
 
         With a `path` it is what DeepSpeed asks for: the state dict of one of its files. Raises what `Manager.restore`
-        raises, CheckpointError for another number of ranks under ZeRO.
+        raises, CheckpointError for a checkpoint of another number of ranks.
         """
         if path is not None:
             return self._loaded[os.path.basename(path)]
@@ -86,16 +102,18 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
             values = self._state.extra
             with torch.serialization.safe_globals(_CLASSES):
                 words = {name: object_of(bytes(data.numpy())) for name, data in values["words"].items()}
-            self._loaded = {name: _joined(words[name], values["files"][name]) for name in words}
+            self._loaded = {name: zero_files.joined(words[name], values["files"][name]) for name in words}
             for names in self.manager.ranks.gather(sorted(words)):
                 for name in names:  # DeepSpeed looks whether its files are there
                     Path(folder, _TAG, name).touch()
+            config = self._engine._config
+            universal, config.load_universal_checkpoint = config.load_universal_checkpoint, False  # ours is none
             try:
                 _, said = self._engine.load_checkpoint(folder, _TAG)
             finally:
-                self._loaded = {}
+                self._loaded, config.load_universal_checkpoint = {}, universal
         randomness.restore(values["generators"])
-        self._state = StateDict({}, own=_OWN)
+        self._state = ZeroFiles(self.manager.root)
         return said
 
     def _collected(self, folder: str) -> dict[str, Any]:
@@ -115,11 +133,12 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         with torch.serialization.safe_globals(_CLASSES):
             for name, said in files.items():
                 held: list[torch.Tensor] = []
-                words[name] = object_bytes(name, _split(said, held))
+                words[name] = object_bytes(name, zero_files.split(said, held))
                 anew = not whole and _PARTITION in name
                 tensors[name] = {} if anew else {str(number): tensor for number, tensor in enumerate(held)}
-        said = {"words": words, "generators": randomness.capture()} if whole else {"words": {}, "generators": {}}
-        self._state.extra.update(files=tensors, **said)
+        self._state.extra.update(files=tensors, words={}, generators={})
+        if whole:
+            self._state.extra.update(words=words, generators=randomness.capture(), world=self.manager.ranks.world)
 
     # --- what DeepSpeed calls -----------------------------------------------------------------------------------
 
@@ -137,8 +156,9 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
             return True
         files, self._files = self._files, {}
         self._fill(files)
-        numbered = any(letter.isdigit() for letter in info.tag)
-        step = step_of(None if numbered else self._engine.global_steps, info.tag)
+        tag = getattr(info, "tag", info)  # before 0.18 it is all that is given
+        numbered = any(letter.isdigit() for letter in tag)
+        step = step_of(None if numbered else self._engine.global_steps, tag)
         self.newest = self.manager.save(step, self._state)
         self._state.extra.clear()  # DeepSpeed made copies of some of it
         return True
@@ -162,28 +182,3 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.manager.__exit__(kind, error, trace)
-
-
-def _split(said: Any, held: list[torch.Tensor]) -> Any:
-    """`said` with `{_HELD: number}` in the place of each tensor, which goes to `held`."""
-    if isinstance(said, torch.Tensor):
-        held.append(said)
-        return {_HELD: len(held) - 1}
-    if isinstance(said, dict):
-        return {key: _split(item, held) for key, item in said.items()}
-    if type(said) in (list, tuple):
-        return type(said)(_split(item, held) for item in said)
-    return said
-
-
-def _joined(said: Any, held: Mapping[str, torch.Tensor]) -> Any:
-    """Undo `_split`. Raises CheckpointError for a tensor that is not there."""
-    if isinstance(said, dict):
-        if said.keys() == {_HELD}:
-            if str(said[_HELD]) not in held:
-                raise CheckpointError("the checkpoint has other tensors than DeepSpeed's engine")
-            return held[str(said[_HELD])]
-        return {key: _joined(item, held) for key, item in said.items()}
-    if type(said) in (list, tuple):
-        return type(said)(_joined(item, held) for item in said)
-    return said

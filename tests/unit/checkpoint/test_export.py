@@ -10,8 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import State, cli  # noqa: E402
+from hyperpod_kit.checkpoint import State, cli, zero_files  # noqa: E402
+from hyperpod_kit.checkpoint.boxed_state import object_bytes  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
+from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
+from tests.support.damage import flip  # noqa: E402
 
 
 @pytest.fixture
@@ -95,3 +98,63 @@ def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(
     from safetensors.torch import load_file
 
     assert torch.equal(load_file(out)["bias"], model.bias)
+
+
+MODEL, PARTITION = "mp_rank_00_model_states.pt", "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"
+
+
+def deepspeed_files(seed: int) -> dict[str, Any]:
+    """What DeepSpeed says in its files, less its own classes; the values of a step are its seed's."""
+    torch.manual_seed(seed)
+    weight = torch.randn(3, 5, dtype=torch.bfloat16)
+    model = {"module": {"a": weight, "tied": weight}, "param_shapes": [{"a": torch.Size([3, 5])}], "step": seed}
+    moments = {"state": {0: {"exp_avg": torch.randn(4096), "step": torch.tensor(3.0)}}, "betas": (0.9, 0.95), "own": []}
+    return {MODEL: model, PARTITION: {"optimizer_state_dict": moments, "module": None}}
+
+
+@pytest.fixture
+def saved_files(shm: Path, tmp_path: Path) -> Path:
+    """A root with steps 3 and 4 as DeepSpeed's adapter saves them."""
+    manager = Manager(tmp_path / "zero")
+    manager.restore(StateDict({}))
+    for step in (3, 4):
+        files: dict[str, Any] = {}
+        words = {}
+        for name, said in deepspeed_files(step).items():
+            held: list[Any] = []
+            words[name] = object_bytes(name, zero_files.split(said, held))
+            files[name] = {str(number): tensor for number, tensor in enumerate(held)}
+        state = StateDict({"words": words, "files": files, "generators": {}, "world": 1}, own=["words", "files.*zero*"])
+        assert manager.save(step, state, on_busy="wait").wait("durable", 60)
+    assert manager.close()
+    return tmp_path / "zero"
+
+
+def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
+    saved_files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    words = ["export", str(saved_files), "--to", "deepspeed", "--output"]
+    assert cli.main([*words, str(tmp_path / "nowhere" / "out")]) == 1
+    assert "cannot make" in capsys.readouterr().err, "a place that cannot be written is no fault of a checkpoint"
+    second = max(path for path in saved_files.glob("seq-*") if path.is_dir())
+    flip(next(second.glob("shard-*")), -5000)
+    assert cli.main([*words, str(out), "--attempt", second.name]) == 1
+    assert not list(tmp_path.glob("*out*"))
+    assert cli.main([*words, str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rejected"][0][0] == second.name
+    assert (out / "latest").read_text() == "global_step3"
+    assert sorted(path.name for path in out.rglob("*")) == [PARTITION, "global_step3", "latest", MODEL]
+    for name, expected in deepspeed_files(3).items():
+        found = torch.load(out / "global_step3" / name, weights_only=True)
+        assert repr(zero_files.split(found, ours := [])) == repr(zero_files.split(expected, theirs := []))
+        assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(ours, theirs, strict=True))
+    module = torch.load(out / "global_step3" / MODEL, weights_only=True)["module"]
+    assert module["a"].data_ptr() == module["tied"].data_ptr()
+
+
+def test_a_checkpoint_of_another_adapter_has_no_files_of_deepspeed(
+    saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["export", str(saved[0]), "--to", "deepspeed", "--output", str(tmp_path / "out")]) == 2
+    assert "not of DeepSpeed's adapter" in capsys.readouterr().err and not list(tmp_path.glob("*out*"))

@@ -1,0 +1,110 @@
+"""A checkpoint of ZeroCheckpoints as the files that DeepSpeed's own engine writes and loads, one after the other: no
+more than one file of one rank is in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, whole_tensors, zero_files
+from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.boxed_state import object_of
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+
+
+class WrittenFiles(NamedTuple):
+    """`step` names the directory: `global_step<step>`. `bytes` were read and proved."""
+
+    attempt: str
+    step: int
+    tensors: int
+    bytes: int
+
+
+def write(store: Store, attempt: str, path: Path) -> WrittenFiles:
+    """Make the directory `path`: `latest`, and the files of all ranks in `global_step<step>`.
+
+    What is at `path` goes first: a checkpoint that turned out damaged when a part of it was written. Raises UsageError
+    for a checkpoint of another adapter, HyperpodKitError for what cannot be written, and for what cannot be read
+    StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
+    """
+    body = verify.read_manifest(store, attempt)
+    extra = verify.read_extra(store, attempt, body.extra)
+    folder = path / f"global_step{body.step}"
+    _made(path, folder)
+    done: set[str] = set()
+    count = size = 0
+    with reshard.opened(store, attempt, body) as opened:
+        rows = opened.rows()
+        for rank in range(body.world):
+            tree = trees.read(store, attempt, extra, rank)
+            if "words" not in tree or "files" not in tree:
+                raise UsageError(f"{attempt} is not of DeepSpeed's adapter", hint="--to torch or --to dcp")
+            # Of a file that the ranks have alike the first one's: nothing of it is a rank's own.
+            for name in sorted(tree["words"].keys() - done):
+                words, held = tree["words"][name], tree["files"].get(name, {})
+                tensors = whole_tensors.read(opened, rows, {*codec.tensor_names(words), *codec.tensor_names(held)})
+                said = _said(attempt, codec.decode(words, tensors.__getitem__))
+                found = zero_files.joined(said, codec.decode(held, tensors.__getitem__))
+                _save(found, folder / os.path.basename(name))
+                done.add(name)
+                count += len(tensors)
+                size += sum(tensor.nbytes for tensor in tensors.values())
+    _written(path / "latest", folder.name)
+    return WrittenFiles(attempt, body.step, count, size)
+
+
+def _said(attempt: str, words: torch.Tensor) -> Any:
+    """What a file says, numbers in the places of tensors. Raises UsageError where that takes DeepSpeed, and it is not
+    there."""
+    try:
+        with torch.serialization.safe_globals(_classes()):
+            return object_of(bytes(words.numpy()))
+    except pickle.UnpicklingError as err:
+        why = next((line.strip() for line in str(err).splitlines() if "GLOBAL" in line), str(err))
+        raise UsageError(
+            f"{attempt} holds values of classes that are not known here: {why}",
+            hint="pip install 'hyperpod-kit[torch,deepspeed]'",
+        ) from None
+
+
+def _classes() -> list[Any]:
+    with contextlib.suppress(ImportError):
+        return zero_files.own_classes()
+    return []
+
+
+# --- writing: what fails here says nothing of the checkpoint, so no older one is taken for it --------------------
+
+
+def _made(path: Path, folder: Path) -> None:
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.mkdir()
+        folder.mkdir()
+    except OSError as err:
+        raise HyperpodKitError(f"cannot make {path.parent}: {err}") from err
+
+
+def _save(said: Any, path: Path) -> None:
+    try:
+        torch.save(said, path)
+    except (OSError, RuntimeError) as err:  # torch says a full disk with either
+        raise HyperpodKitError(f"cannot write {path.name} in {path.parents[2]}: {err}") from err
+
+
+def _written(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as err:
+        raise HyperpodKitError(f"cannot write {path.name} in {path.parents[1]}: {err}") from err

@@ -197,35 +197,33 @@ def zero(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
     from hyperpod_kit.checkpoint.adapters.deepspeed import ZeroCheckpoints
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
-    dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
-    found: Times = []
-    try:
+    if not dist.is_initialized():  # once: DeepSpeed keeps the groups that it has made
+        dist.init_process_group("gloo", init_method=f"file://{folder}.ranks", rank=0, world_size=1)
         deepspeed.init_distributed("gloo")
-        config = {
-            "train_micro_batch_size_per_gpu": 1,
-            "zero_optimization": {"stage": 2},
-            "bf16": {"enabled": True},
-            "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
-        }
-        model = Net(megabytes)
-        engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-        checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if ours else None
-        if checkpoints is not None:
-            checkpoints.load()
-        for save in range(saves):
-            for _ in range(STEPS_BETWEEN):
-                engine.backward(engine(torch.tensor([save]))["loss"])
-                engine.step()
-            with timed(engine, "save_checkpoint", found):
-                engine.save_checkpoint(str(folder / "theirs"), f"step-{save}")
-            if checkpoints is None:
-                os.sync()
-            else:
-                assert checkpoints.newest is not None and checkpoints.newest.wait()
-        if checkpoints is not None:
-            checkpoints.close()
-    finally:
-        dist.destroy_process_group()
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 2},
+        "bf16": {"enabled": True},
+        "optimizer": {"type": "AdamW", "params": {"torch_adam": True}},
+    }
+    model = Net(megabytes)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
+    checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if ours else None
+    if checkpoints is not None:
+        checkpoints.load()
+    found: Times = []
+    for save in range(saves):
+        for _ in range(STEPS_BETWEEN):
+            engine.backward(engine(torch.tensor([save]))["loss"])
+            engine.step()
+        with timed(engine, "save_checkpoint", found):
+            engine.save_checkpoint(str(folder / "theirs"), f"step-{save}")
+        if checkpoints is None:
+            os.sync()
+        else:
+            assert checkpoints.newest is not None and checkpoints.newest.wait()
+    if checkpoints is not None:
+        checkpoints.close()
     return found
 
 

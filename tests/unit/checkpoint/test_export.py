@@ -10,11 +10,17 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import State, cli, zero_files  # noqa: E402
 from hyperpod_kit.checkpoint.boxed_state import object_bytes  # noqa: E402
 from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
 from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
+
+
+def typed(words: list[str]) -> int:
+    """The exit code of `hyperpod-kit checkpoint WORDS`, whose errors are said."""
+    return ending.run(lambda: cli.main(words))
 
 
 @pytest.fixture
@@ -44,7 +50,7 @@ def test_every_format_has_the_same_values(
     root, model = saved
     wanted = model.state_dict()
     for to in ("dcp", "safetensors", "torch"):
-        assert cli.main(["export", str(root), "--to", to, "--output", str(tmp_path / to), "--json"]) == 0
+        assert typed(["export", str(root), "--to", to, "--output", str(tmp_path / to), "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["step"] == 1
     loaded = torch.load(tmp_path / "torch", weights_only=True)
     assert all(torch.equal(loaded["model"][name], value) for name, value in wanted.items())
@@ -74,12 +80,12 @@ def test_damage_leads_to_the_older_one_or_to_an_error_and_leaves_nothing(
     data[-5000] ^= 1
     shard.write_bytes(data)
     out = tmp_path / "out"
-    assert cli.main(["export", str(root), "--to", "torch", "--output", str(out), "--attempt", second.name]) == 1
+    assert typed(["export", str(root), "--to", "torch", "--output", str(out), "--attempt", second.name]) == 1
     assert "expected" in capsys.readouterr().err and not list(tmp_path.glob("*out*"))
-    assert cli.main(["export", str(root), "--to", "torch", "--output", str(out)]) == 0
+    assert typed(["export", str(root), "--to", "torch", "--output", str(out)]) == 0
     said = capsys.readouterr()
     assert "step 0" in said.out and f"passed over {second.name}" in said.err
-    assert cli.main(["export", str(root), "--to", "torch", "--output", str(out)]) == 2
+    assert typed(["export", str(root), "--to", "torch", "--output", str(out)]) == 2
     assert "exists" in capsys.readouterr().err
     assert first.name in said.out
 
@@ -93,7 +99,7 @@ def test_of_what_is_each_ranks_own_rank_0s_is_written_and_that_is_said(
     manager.restore(state)
     assert manager.save(0, state, on_busy="wait").wait("durable", 60) and manager.close()
     out = tmp_path / "out"
-    assert cli.main(["export", str(tmp_path / "root"), "--to", "safetensors", "--output", str(out)]) == 0
+    assert typed(["export", str(tmp_path / "root"), "--to", "safetensors", "--output", str(out)]) == 0
     assert "1 of the model's tensors are each rank's own: those of rank 0" in capsys.readouterr().err
     from safetensors.torch import load_file
 
@@ -135,13 +141,13 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
 ) -> None:
     out = tmp_path / "out"
     words = ["export", str(saved_files), "--to", "deepspeed", "--output"]
-    assert cli.main([*words, str(tmp_path / "nowhere" / "out")]) == 1
+    assert typed([*words, str(tmp_path / "nowhere" / "out")]) == 1
     assert "cannot make" in capsys.readouterr().err, "a place that cannot be written is no fault of a checkpoint"
     second = max(path for path in saved_files.glob("seq-*") if path.is_dir())
     flip(next(second.glob("shard-*")), -5000)
-    assert cli.main([*words, str(out), "--attempt", second.name]) == 1
+    assert typed([*words, str(out), "--attempt", second.name]) == 1
     assert not list(tmp_path.glob("*out*"))
-    assert cli.main([*words, str(out), "--json"]) == 0
+    assert typed([*words, str(out), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rejected"][0][0] == second.name
     assert (out / "latest").read_text() == "global_step3"
     assert sorted(path.name for path in out.rglob("*")) == [PARTITION, "global_step3", "latest", MODEL]
@@ -156,5 +162,5 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
 def test_a_checkpoint_of_another_adapter_has_no_files_of_deepspeed(
     saved: tuple[Path, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["export", str(saved[0]), "--to", "deepspeed", "--output", str(tmp_path / "out")]) == 2
+    assert typed(["export", str(saved[0]), "--to", "deepspeed", "--output", str(tmp_path / "out")]) == 2
     assert "not of DeepSpeed's adapter" in capsys.readouterr().err and not list(tmp_path.glob("*out*"))

@@ -50,10 +50,13 @@ class ToldSlurm:
     @classmethod
     def of(cls, raw: Any) -> ToldSlurm:
         """Of what is on disk, whatever it is."""
+        none = cls()
         try:
-            return cls(**raw)
+            found = cls(**raw)
         except TypeError:
-            return cls()
+            return none
+        alike = all(type(value) is type(getattr(none, name)) for name, value in asdict(found).items())
+        return found if alike else none
 
 
 def wish(findings: Sequence[DeviceFinding], action: str, note: ToldSlurm, boot: str, now: float) -> Optional[str]:

@@ -11,6 +11,8 @@
 #             what its nodes still save: some minutes (root)
 # make data-proof  300 killed ranks: each sample exactly once, packed tokens and losses as undisturbed; 10 minutes
 # make bench  what the machine and the checkpoint engine can do
+# make torch-own SOURCES=DIR  torch's own tests of its checkpoints, from a folder with its sources, over our reader and
+#             writer and over torch's own: a quarter of an hour on 2 cores
 # make scale  simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes
 # make ends   a step ended in each way at 20 random moments, 2 GB a node, with process tracking by cgroup  (root)
 # make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
@@ -20,7 +22,7 @@ WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 
-.PHONY: demo docs docs-search sweep test check bench faults torture fuzz gpu-check ends scale data-proof clean
+.PHONY: demo docs docs-search sweep test check bench faults torture torch-own fuzz gpu-check ends scale data-proof clean
 
 demo:
 	./setup.sh system
@@ -65,6 +67,14 @@ torture:
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
 	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
+
+# No package of ours asks for what those tests import, so it goes into a folder beside the libraries.
+torch-own:
+	@test -d "$(SOURCES)/test/distributed/checkpoint" || { \
+	  echo "make torch-own SOURCES=DIR: DIR has torch's sources, or their test/distributed/checkpoint"; exit 2; }
+	./setup.sh venv admin torch test
+	$(PY) -m pip install -q --no-deps --target .venv/torch-own expecttest parameterized
+	PYTHONPATH=.venv/torch-own $(PY) -m tests.distributed.torch_own $(SOURCES) $(TORCH_OWN_ARGS)
 
 scale:
 	./setup.sh venv admin torch

@@ -1,8 +1,9 @@
 """`python -m tests.distributed.torch_own SOURCES`: torch's tests of checkpoints, with its storage and with ours.
 
 SOURCES is a folder with torch's sources, of which `test/distributed/checkpoint` is read. It needs what those tests
-import (`pip install expecttest parameterized`). Ends with 1 where a test that passes with torch's storage fails with
-ours and is not named in `exceptions.py`, or is named there and passes.
+import (`pip install expecttest parameterized`). Prints a row of the table in docs/how-to/dcp.md for each file, and then
+what did not pass, with the reason. Ends with 1 where a test that passes with torch's storage fails with ours and is not
+named in `exceptions.py`, or is named there and passes.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -22,9 +24,12 @@ from tests.distributed.torch_own.exceptions import EXCEPTIONS
 TESTS = "test/distributed/checkpoint"
 REACHES_STORAGE = ("FileSystemWriter", "FsspecWriter", "checkpoint_id=")
 MODES = ("theirs", "ours")
+ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
+FOLLOWS = re.compile("exited with error code|Connection closed by peer")
+"""So it ends for who waits for the rank that failed."""
 
 Outcomes = dict[str, str]
-"""Test -> passed, failed or skipped."""
+"""Test -> passed, or failed or skipped with the reason."""
 
 
 def main(words: list[str] | None = None) -> int:
@@ -44,8 +49,10 @@ def main(words: list[str] | None = None) -> int:
         if given.only in f"/{name}" and any(word in path.read_text() for word in REACHES_STORAGE):
             found[name] = {mode: _run(path, mode, given.timeout, given.output) for mode in MODES}
             print(_row(name, found[name]), flush=True)
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1) + "\n")
+            if given.json:  # each time: it takes a while, and what was found so far is worth having
+                given.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(_together(found))
+    print("\n".join(line for name, modes in found.items() for line in _not_passed(name, modes)))
     wrong = [line for name, modes in found.items() for line in _wrong(name, modes)]
     print(
         "\n".join(wrong) or "each test that passes with torch's storage passes with ours, or is named with its reason"
@@ -78,20 +85,24 @@ def _run(path: Path, mode: str, timeout: int, kept: Path | None) -> Outcomes:
             folder,
             "-p",
             "no:cacheprovider",
+            f"--timeout={timeout + 30}",
+            f"--junitxml={report}",
+            str(made),
         ]
         with open(Path(folder, "output"), "w+") as output:
             subprocess.run(
-                [*pytest, "-p", "no:cacheprovider", f"--timeout={timeout + 30}", f"--junitxml={report}", str(made)],
+                pytest,
                 env=env,
                 cwd=folder,
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
             output.seek(0)
-            if not report.exists():
-                raise SystemExit(f"{path.name}, {mode}: pytest made no report\n{output.read()[-4000:]}")
+            said = output.read()
             if kept:
-                Path(kept, f"{path.stem}.{mode}.log").write_text(output.read())
+                Path(kept, f"{path.stem}.{mode}.log").write_text(said)
+        if not report.exists():  # pytest itself was ended: by a fault, or by the limit of a test that hangs in C
+            return {"(the whole file)": f"failed: pytest made no report: {said[-200:]!r}"}
         return {
             f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}": _outcome(case)
             for case in xml.parse(report).iter("testcase")
@@ -99,15 +110,50 @@ def _run(path: Path, mode: str, timeout: int, kept: Path | None) -> Outcomes:
 
 
 def _outcome(case: xml.Element) -> str:
-    if case.find("failure") is not None or case.find("error") is not None:
-        return "failed"
-    return "skipped" if case.find("skipped") is not None else "passed"
+    for word, names in (("failed", ("failure", "error")), ("skipped", ("skipped",))):
+        for name in names:
+            if (found := case.find(name)) is not None:
+                return f"{word}: {_last_line(found)}"
+    return "passed"
+
+
+def _last_line(found: xml.Element) -> str:
+    """What was raised: where ranks are processes of their own, by the last of them that said so."""
+    text = f"{found.get('message') or ''}\n{found.text or ''}"
+    lines = [line.removeprefix("E ").strip() for line in text.splitlines()]
+    raised = [line for line in lines if ERROR.match(line) and not FOLLOWS.search(line)]
+    return (raised or [line for line in lines if line] or [""])[-1][:200]
+
+
+def _passed(outcomes: Outcomes) -> int:
+    return sum(what == "passed" for what in outcomes.values())
 
 
 def _row(name: str, modes: dict[str, Outcomes]) -> str:
-    counts = [sum(what == "passed" for what in modes[mode].values()) for mode in MODES]
     named = sum((name, test) in EXCEPTIONS for test in modes["theirs"])
-    return f"| {name} | {len(modes['theirs'])} | {counts[0]} | {counts[1]} | {named or ''} |"
+    counts = " | ".join(str(_passed(modes[mode])) for mode in MODES)
+    return f"| `{name}` | {len(modes['theirs'])} | {counts} | {named or ''} |"
+
+
+def _together(found: dict[str, dict[str, Outcomes]]) -> str:
+    sums = [sum(len(modes["theirs"]) for modes in found.values())]
+    sums += [sum(_passed(modes[mode]) for modes in found.values()) for mode in MODES]
+    return f"| together, {len(found)} files | {' | '.join(map(str, sums))} | |"
+
+
+def _not_passed(name: str, modes: dict[str, Outcomes]) -> list[str]:
+    tests = sorted({*modes["theirs"], *modes["ours"]})
+    said = [(test, *(modes[mode].get(test, "not run") for mode in MODES)) for test in tests]
+    return [
+        f"{name} {test}\n  torch's: {theirs}\n  ours: {ours}{_named(name, test)}"
+        for test, theirs, ours in said
+        if not theirs == ours == "passed"
+    ]
+
+
+def _named(name: str, test: str) -> str:
+    reason = EXCEPTIONS.get((name, test))
+    return f"\n  it {reason}" if reason else ""
 
 
 def _wrong(name: str, modes: dict[str, Outcomes]) -> list[str]:

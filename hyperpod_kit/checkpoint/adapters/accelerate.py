@@ -107,6 +107,14 @@ class CheckpointedAccelerator(Accelerator):  # type: ignore[misc]  # accelerate 
                 )
         return found.step if isinstance(found, Restored) else 0
 
+    def export_state(self, output_dir: str | os.PathLike[str], **options: Any) -> str:
+        """Write what was prepared and registered as Accelerator's own `save_state` does, in its own layout, which
+        `load_state` of a plain Accelerator reads without us; returns where that is. Right after `load_state` it is the
+        checkpoint that was restored. All ranks call it; it is waited for, and not proved when it is read.
+        `options` and what is raised are those of Accelerator's."""
+        made: str = super().save_state(os.fspath(output_dir), **options)
+        return made
+
     def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
         """See Accelerator. The first time after a restore the generators are put back when the first batch has come,
         which was drawn before the save; without batches to skip, the loader as it is."""

@@ -109,6 +109,44 @@ def test_it_goes_on_bit_for_bit_with_two_models_after_a_flipped_bit(
     assert torch.equal(plain[0].weight, same[0].weight)
 
 
+def test_a_plain_accelerator_goes_on_from_what_is_exported(tmp_path: Path) -> None:
+    def made(kind: type, **options: Any) -> tuple[Any, Any, Any, Any, Count]:
+        _forget()
+        torch.manual_seed(5)
+        its, net = kind(cpu=True, **options), torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+        adam = torch.optim.AdamW(net.parameters(), lr=0.1)
+        model, adam, slower = its.prepare(net, adam, torch.optim.lr_scheduler.StepLR(adam, 2))
+        its.register_for_checkpointing(count := Count())
+        return its, model, adam, slower, count
+
+    def steps(its: Any, model: Any, adam: Any, slower: Any, count: Count) -> list[float]:
+        found = []
+        for _ in range(3):
+            its.backward(loss := model(torch.ones(2, 4)).square().sum())
+            adam.step()
+            adam.zero_grad()
+            slower.step()
+            count.samples += 2
+            found.append(loss.item())
+        return found
+
+    root = {"checkpoint_root": tmp_path / "root"}
+    first = made(CheckpointedAccelerator, **root)
+    assert first[0].load_state() == 0
+    steps(*first)
+    assert first[0].save_state("step_3").wait("durable", 60)
+    calm = steps(*first)
+    first[0].end_training()
+    again = made(CheckpointedAccelerator, **root)
+    assert again[0].load_state() == 3
+    where = again[0].export_state(tmp_path / "plain")
+    again[0].end_training()
+    plain = made(accelerate.Accelerator)
+    plain[0].load_state(where)
+    assert plain[4].samples == 6 and plain[3].get_last_lr() == again[3].get_last_lr() != [0.1]
+    assert steps(*plain) == calm
+
+
 def test_what_cannot_be_is_refused_or_warned_of(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no root of checkpoints"):
         CheckpointedAccelerator(cpu=True)

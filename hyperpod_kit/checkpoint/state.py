@@ -93,7 +93,7 @@ class State:
         """
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return
-        waiting = [thing for thing in self.optimizers if not thing.state]
+        waiting = self._waiting()
         if not waiting:
             then(self)
             return
@@ -103,6 +103,10 @@ class State:
             then(self)
 
         hook = waiting[0].register_step_post_hook(first)
+
+    def _waiting(self) -> list[torch.optim.Optimizer]:
+        """Optimizers that make their state in their first step."""
+        return [thing for thing in self.optimizers if not thing.state]
 
     # --- saving -------------------------------------------------------------------------------------------------
 

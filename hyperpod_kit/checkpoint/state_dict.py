@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, optimizer, sharding
+from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, sharding
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.state import Filling, State
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorUse
@@ -83,6 +83,12 @@ class StateDict(State):
             else:
                 self.extra[name] = filled
         self._filling, self._asked = Filling({}, []), {}
+
+    def _waiting(self) -> list[torch.optim.Optimizer]:
+        if any(isinstance(value, torch.nn.Module) and fsdp1.is_used(value) for value in self.extra.values()):
+            return []  # whose state dict is a collective
+        found = [optimizer.stepper(value) for value in self.extra.values() if isinstance(value, torch.optim.Optimizer)]
+        return [thing for thing in found if thing is not None and not thing.state]
 
     def _walked(self) -> dict[str, Any]:
         return {name: value.state_dict() if _is_stateful(value) else value for name, value in self.extra.items()}

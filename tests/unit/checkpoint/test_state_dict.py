@@ -115,3 +115,16 @@ def test_of_the_weights_alone_nothing_else_is_read(shm: Path, tmp_path: Path, mo
     load_state(tmp_path / "root", State(other, extra=extra, rng=False))
     assert torch.equal(other.weight, model.weight) and extra["x"].tolist() == [1.0]
     assert asked == ["rank.00000.extra.x"]
+
+
+def test_its_memory_is_made_once_the_optimizer_has_its_state() -> None:
+    model = torch.nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(model.parameters())
+    found: list[int] = []
+    StateDict({"model": model}).when_complete(lambda _: found.append(-1))
+    assert found == [-1], "nothing is missing"
+    StateDict({"model": model, "optimizer": optimizer}).when_complete(lambda _: found.append(len(optimizer.state)))
+    for _ in range(2):
+        model(torch.ones(3)).sum().backward()
+        optimizer.step()
+    assert found == [-1, 2], "after the first step, once"

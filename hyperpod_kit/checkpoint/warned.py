@@ -62,17 +62,19 @@ class Warned:
         return self.found
 
     def let_go(self) -> None:
-        """Who heard the signals before hears them again. Twice is once."""
+        """Who heard the signals before hears them again. Where one was found nobody does: this process is about to end
+        with 75, and Slurm and `job run` may both tell it, and `srun` what it has heard. Twice is once."""
         self._over = True
         for number, before in self._before.items():
             if signal.getsignal(number) == self._hear:
-                signal.signal(number, before)
+                # Ignored, not heard: Python takes its handlers away before it has ended, and then a signal kills.
+                signal.signal(number, signal.SIG_IGN if self.found else before)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == self._pid and (self.found or not self._over):
+            self._heard = True
+            return
         # A forked child (of a loader, for example) is asked by nobody, and a framework that puts back the handlers it
         # found may put back this one: both do what they would without us.
-        if self._over or os.getpid() != self._pid:
-            signal.signal(number, self._before[signal.Signals(number)])
-            os.kill(os.getpid(), number)
-            return
-        self._heard = True
+        signal.signal(number, self._before[signal.Signals(number)])
+        os.kill(os.getpid(), number)

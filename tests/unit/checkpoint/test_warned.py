@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +28,50 @@ def committed(root: str) -> list[int]:
     return sorted(entry.name.step for entry in catalog.newest_first(root) if entry.committed)
 
 
+@pytest.fixture
+def heard() -> Iterator[list[int]]:
+    """Signals that somebody else has heard, who did so before."""
+    found: list[int] = []
+    before = {one: signal.signal(one, lambda number, _: found.append(number)) for one in SIGNALS}
+    yield found
+    for one, handler in before.items():
+        signal.signal(one, handler)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_saves_the_next_step_and_ends_with_75(shm: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_saves_the_next_step_and_ends_with_75_however_often_it_comes(
+    shm: Path, tmp_path: Path, number: signal.Signals, heard: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     root = str(tmp_path / "run")
-    before = [signal.getsignal(one) for one in SIGNALS]
     manager = Manager(root, every=100, save_on_signal=True)
     manager.restore(state_of(-1))
     assert manager.step(0, state_of(0)) is None and not manager.ending
     os.kill(os.getpid(), number)
+    waits = manager._agent.wait_end
+
+    def told_again(seconds: float) -> bool:
+        for one in SIGNALS:  # by Slurm, by `job run`, by srun: each of them may come while the save is on its way
+            os.kill(os.getpid(), one)
+        return waits(seconds)
+
+    monkeypatch.setattr(manager._agent, "wait_end", told_again)
     with pytest.raises(SystemExit) as ended:
         manager.step(1, state_of(1))
-    assert ended.value.code == 75 and committed(root) == [1]
-    assert [signal.getsignal(one) for one in SIGNALS] == before
+    os.kill(os.getpid(), number)
+    assert ended.value.code == 75 and committed(root) == [1] and heard == []
     with Manager(root) as again:
         got = again.restore(state_of(-1))
     assert isinstance(got, Restored) and got.step == 1
+
+
+def test_who_heard_the_signals_before_hears_them_after_a_normal_end(
+    shm: Path, tmp_path: Path, heard: list[int]
+) -> None:
+    with Manager(tmp_path / "run", save_on_signal=True) as manager:
+        manager.restore(state_of(-1))
+    for number in SIGNALS:
+        os.kill(os.getpid(), number)
+    assert heard == list(SIGNALS)
 
 
 def test_a_forked_child_ends_as_it_would_and_the_trainer_hears_nothing_of_it(shm: Path, tmp_path: Path) -> None:

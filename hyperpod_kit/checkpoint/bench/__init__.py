@@ -10,6 +10,8 @@ Limits:
                    torch's copy, each on 1..n threads (n: the rank's cores). All ranks copy at once.
     write          O_DIRECT write and fsync of the same bytes, from shared memory, into new files of the same
                    directory, best of 1 and 2 files a rank at a time. All ranks write at once.
+    proof          seconds to digest the same bytes chunk by chunk and to copy each chunk after its digest, on 1..n
+                   threads, after each hot restore
     cold read      O_DIRECT read of the very shard files into huge pages, best of 1, 2 and 4 threads, page cache
                    emptied before.
 
@@ -25,8 +27,8 @@ Ours:
 The whole lasts less than eight minutes: the phases share the time, and what would take more than three samples need
 not. The training loops come last, and those for which no time is left are left out and named.
 
-Summary (a run's own, and the worst over all runs): stall_over_floor, overlap_over_floor and hot_restore_over_floor
-are times over the floor's time, lower is better; persist_over_limit and cold_restore_over_limit are throughputs over
-the limit's throughput, higher is better. After each restore all tensors are compared with those that were saved; a
-difference is an error, not a figure.
+Summary (a run's own, and the worst over all runs): stall_over_floor and overlap_over_floor are times over the floor's
+time, hot_restore_over_proof is one over the proof's, lower is better; persist_over_limit and cold_restore_over_limit
+are throughputs over the limit's throughput, higher is better. After each restore all tensors are compared with those
+that were saved; a difference is an error, not a figure.
 """

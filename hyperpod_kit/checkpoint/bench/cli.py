@@ -31,7 +31,8 @@ _LINES = (
     ("cold read limit", "read_s", None),
     ("cold restore", "cold_restore_s", "cold_restore_over_limit"),
     ("memory floor, after restores", "hot_floor_s", None),
-    ("hot restore", "hot_restore_s", "hot_restore_over_floor"),
+    ("digest and copy, after restores", "hot_proof_s", None),
+    ("hot restore", "hot_restore_s", "hot_restore_over_proof"),
 )
 _NO_RATE = ("overlap_lost_s", "inflation_blocking_s", "inflation_overlap_s")
 

@@ -59,6 +59,10 @@ def restore(
     for way in floor.ways:
         peers.barrier()
         result["floor"][way] = [peers.slowest(floor.seconds(way))]
+    result["proof"] = {}
+    for count in range(1, threads + 1):
+        peers.barrier()
+        result["proof"][str(count)] = [peers.slowest(floor.proof_seconds(count, manager.algorithm))]
     return result
 
 

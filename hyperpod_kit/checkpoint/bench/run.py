@@ -96,14 +96,15 @@ class Run:
     def _hot(self, place: Path) -> dict[str, Any]:
         """A trainer saves and is killed; again and again a new one restores from memory and is killed too."""
         digests = self._phase("leave", place)["digests"]
-        taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}}
+        taken: dict[str, Any] = {"seconds": [], "start": [], "floor": {}, "proof": {}}
         for _ in self._samples():
             result = self._phase("hot", place)
             self._same(result["digests"], digests, "the state restored from memory")
             for name in ("seconds", "start"):
                 taken[name].append(result[name])
-            for way, samples in result["floor"].items():
-                taken["floor"].setdefault(way, []).extend(samples)
+            for limit in ("floor", "proof"):
+                for way, samples in result[limit].items():
+                    taken[limit].setdefault(way, []).extend(samples)
         return taken
 
     def _same(self, found: list[str], saved: list[str], what: str) -> None:

@@ -57,6 +57,9 @@ class RootHistory:
                 if (event["epoch"], event["step"]) not in self.begun:
                     out.append(f"restored epoch {event['epoch']} step {event['step']}, which nobody saved")
                 if (event["epoch"], event["seq"]) < self.sealed:
-                    out.append(f"restored {(event['epoch'], event['seq'])} although {self.sealed} was sealed")
+                    passed_over = f"; passed over: {event['rejected']}" if event.get("rejected") else ""
+                    out.append(
+                        f"restored {(event['epoch'], event['seq'])} although {self.sealed} was sealed{passed_over}"
+                    )
                 return out
         return []  # killed before it got so far

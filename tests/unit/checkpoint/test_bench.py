@@ -14,6 +14,7 @@ import torch
 
 from hyperpod_kit.checkpoint.bench import cli, limits, machine, run, summary
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
+from hyperpod_kit.checkpoint.repository import digest
 
 
 def run_of(**changes: Any) -> dict[str, Any]:
@@ -79,10 +80,10 @@ def test_what_an_early_phase_leaves_later_ones_have() -> None:
 def test_restores_are_ratios_in_their_own_direction() -> None:
     run = run_of()
     run["cold"] = {"seconds": [4.0], "start": [0.1], "limit": {"1": [3.0], "4": [2.0]}, "page_cache": "dropped"}
-    run["hot"] = {"seconds": [4.0], "start": [0.1], "floor": {"torch 2": [2.0]}}
+    run["hot"] = {"seconds": [4.0], "start": [0.1], "floor": {"torch 2": [1.0]}, "proof": {"2": [2.0]}}
     found = summary.of_run(run)
     assert found["cold_restore_over_limit"] == 0.5
-    assert found["hot_restore_over_floor"] == 2.0
+    assert found["hot_restore_over_proof"] == 2.0
 
 
 def test_the_summary_is_the_worst_run() -> None:
@@ -91,7 +92,22 @@ def test_the_summary_is_the_worst_run() -> None:
     )
     assert worst["stall_over_floor"] == 1.3
     assert worst["persist_over_limit"] == 0.8
-    assert worst["hot_restore_over_floor"] is None
+    assert worst["hot_restore_over_proof"] is None
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_proof_digests_every_byte_and_then_copies_it(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    tensors = [torch.arange(size, dtype=torch.float32) + 1 for size in (1, 4097, 0, 70_000)]
+    floor = limits.MemoryFloor(tensors, 2)
+    seen: list[int] = []
+    real = digest.algorithm("blake2b")
+    counting = real._replace(leaf=lambda data: seen.append(len(data)) or real.leaf(data))
+    monkeypatch.setattr(digest, "algorithm", lambda name: counting)
+    monkeypatch.setattr(digest, "CHUNK", 65536)
+    assert floor.proof_seconds(count, "blake2b") > 0
+    assert sum(seen) == sum(tensor.numel() * 4 for tensor in tensors) and max(seen) <= 65536
+    for target, source in floor._pairs:
+        assert torch.equal(target, source)
 
 
 @pytest.mark.parametrize("way", ["memmove 1", "memmove 2", "memmove 3", "torch 1", "torch 2"])
@@ -161,7 +177,7 @@ def test_a_small_run_measures_compares_and_leaves_nothing(
     assert (code, found["errors"]) == (0, [])
     assert 0 < found["summary"]["persist_over_limit"] < 10
     assert 0 < found["summary"]["cold_restore_over_limit"] < 10
-    assert found["summary"]["hot_restore_over_floor"] is None
+    assert found["summary"]["hot_restore_over_proof"] is None
     assert list(shm.iterdir()) == []
     assert [path for path in tmp_path.iterdir() if path != shm] == []
 

@@ -101,6 +101,8 @@ class Coordinator:
         self._local = local
         self._captures: Dict[Key, _Capture] = {}
         self._done: Set[int] = set()
+        self._lost: Set[int] = set()
+        """Of those that are done, the ranks whose agents are gone: nobody can say any more what these hold."""
         self._bye = False
         self._hurried = False
         self._cadences = False
@@ -144,7 +146,8 @@ class Coordinator:
         elif capture.state is CaptureState.CAPTURING and len(capture.captured) == self.world:
             orders += self._compare(key, capture)
         elif capture.state is CaptureState.CAPTURING and self._done - capture.captured:
-            orders += self._drop(key, f"rank {min(self._done - capture.captured)} has ended without it")
+            missing = min(self._done - capture.captured)
+            orders += self._missed(key, capture, missing, f"rank {missing} has ended without it")
         return orders
 
     def _compare(self, key: Key, capture: _Capture) -> List[Order]:
@@ -300,13 +303,15 @@ class Coordinator:
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
             if capture.state is CaptureState.CAPTURING and rank not in capture.captured:
-                orders += self._drop(key, f"rank {rank}: {why}")
+                orders += self._missed(key, capture, rank, f"rank {rank}: {why}")
         return orders + self._relieve() + self._end()
 
     def renew(self, rank: int) -> None:
         """`rank` has another agent, which begins anew. Every agent reports once more what it holds (as `adopted`), so
-        what is on its way is forgotten here; only a commit that has begun needs nobody any more."""
-        self._done.discard(rank)
+        what is on its way is forgotten here; only a commit that has begun needs nobody any more. Who was done says so
+        again after that: until then it is not missing what it has not reported yet."""
+        self._lost.discard(rank)
+        self._done = set(self._lost)
         kept = {
             key: one for key, one in self._captures.items() if one.state is CaptureState.COMMITTING or one.state.is_end
         }
@@ -315,6 +320,7 @@ class Coordinator:
 
     def lost(self, rank: int) -> List[Order]:
         """The agent of `rank` does not answer any more: what it has not written it never will."""
+        self._lost.add(rank)
         orders: List[Order] = []
         for key, capture in sorted(self._captures.items()):
             if (
@@ -344,6 +350,13 @@ class Coordinator:
             if other < key and capture.state is CaptureState.CAPTURING and rank not in capture.captured:
                 orders += self._drop(other, f"rank {rank} went on without it")
         return orders
+
+    def _missed(self, key: Key, capture: _Capture, rank: int, why: str) -> List[Order]:
+        """It will not be whole, as `rank` does not have it. Of an earlier one, which all ranks may have sealed, a rank
+        whose agent is gone may have its part in memory: there it stays for the next start."""
+        if capture.adopted and rank in self._lost:
+            return self._become(capture, CaptureState.FAILED, key, why)
+        return self._drop(key, why)
 
     def _drop(self, key: Key, why: str) -> List[Order]:
         capture = self._captures.setdefault(key, _Capture())

@@ -94,6 +94,33 @@ def test_a_lost_agent_that_had_written_its_part_does_no_harm() -> None:
     assert kinds(brain.persisted(0, key(1), "a")) == [OrderKind.COMMIT]
 
 
+def test_ranks_that_are_done_are_not_missing_what_they_have_not_said_again() -> None:
+    """One agent died at the end of training and another took its place: it reports first, and its neighbours, who had
+    long been done, after it. What all had sealed was dropped by that, in all memories."""
+    brain = Coordinator(3)
+    captured(brain, 1)
+    for rank in range(3):
+        brain.sealed(rank, key(1))
+    assert brain.done(1, "") == [] and brain.done(2, "") == []
+    brain.renew(0)
+    assert brain.captured(0, key(1), adopted=True) == []
+    assert brain.captured(1, key(1), adopted=True) == [] and brain.done(1, "") == []
+    assert brain.captured(2, key(1), adopted=True) == [Order(OrderKind.LOOK, key(1))]
+
+
+def test_what_a_rank_may_hold_whose_agent_is_gone_stays_in_the_others_memory() -> None:
+    brain = Coordinator(3)
+    captured(brain, 1)
+    brain.renew(0)
+    brain.captured(0, key(1), adopted=True)
+    assert kinds(brain.lost(2)) == [OrderKind.FAILED]
+    assert kinds(brain.captured(1, key(1), adopted=True)) == [OrderKind.FAILED]
+    brain = Coordinator(3)
+    brain.lost(2)
+    assert kinds(brain.captured(0, key(1), adopted=True)) == [OrderKind.FAILED]
+    assert kinds(brain.captured(0, key(2))) == [OrderKind.DROPPED], "made after it: its part can be nowhere"
+
+
 def test_the_end_waits_for_the_commit() -> None:
     brain = Coordinator(1)
     brain.captured(0, key(1))

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 from hyperpod_kit.checkpoint.agent.channel import Message
+from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     AgentEnded,
     AgentEvent,
@@ -78,7 +79,7 @@ class SaidBefore:
 class AgentKeeper:
     """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more.
 
-    `tries`: so many agents are started in the place of dead ones, counted from the last save that became durable.
+    `tries`: so many agents are started in the place of dead ones, counted from the newest durable save.
     """
 
     def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
@@ -88,6 +89,7 @@ class AgentKeeper:
         self._on_event = on_event
         self._lock = threading.Lock()
         self._used = 0
+        self._durable: Key | None = None
         self._said = SaidBefore()
         self._left = self._final = False
         self._over = threading.Event()
@@ -161,8 +163,9 @@ class AgentKeeper:
         if isinstance(event, AgentEnded):
             threading.Thread(target=self._ended, daemon=True, name="hpk-agent-ended").start()
         elif not isinstance(event, Alive):
-            if isinstance(event, SaveDurable):
-                self._used = 0
+            if isinstance(event, SaveDurable) and (self._durable is None or event.key > self._durable):
+                # Not what was said before: an agent that dies of the same again and again says that each time.
+                self._durable, self._used = event.key, 0
             self._final = self._final or isinstance(event, Fatal)
             self._on_event(event)
 

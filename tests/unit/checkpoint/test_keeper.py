@@ -130,6 +130,23 @@ def test_so_many_agents_and_no_more(root: str, state: State) -> None:
     assert not manager.close()
 
 
+def test_an_agent_that_dies_of_the_same_each_time_is_not_started_for_ever(
+    root: str, state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them says once more that the part on the local disk is durable, and dies when it frees memory."""
+    local = str(tmp_path / "local")
+    with Manager(root, local=local) as manager:
+        manager.restore(state)
+        assert manager.save(0, state).wait("durable", 60)
+    monkeypatch.setenv("HPK_FAILPOINT", "agent.before_free@1")
+    manager = Manager(root, local=local)
+    assert isinstance(manager.restore(state), Restored)
+    with pytest.raises(CheckpointError, match="and 3 in its place"):
+        for step in range(1, 5):
+            manager.save(step, state, on_busy="wait").wait("sealed", 60)
+    assert not manager.close() and 0 in committed(root)
+
+
 def test_a_stopped_agent_is_noticed_and_another_one_does_its_work(
     root: str, state: State, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -70,9 +70,9 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
-                manager.step(step, state)
-                if rank == 0:
+                if rank == 0:  # before the save: a step that is restored has said its loss, wherever it was killed
                     print(f"epoch {epoch} step {step} loss {loss.item()}", flush=True)
+                manager.step(step, state)
                 step += 1
         manager.save(step - 1, state, on_busy="wait")
     if dist.is_initialized():

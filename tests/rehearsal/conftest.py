@@ -102,7 +102,7 @@ def cluster(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Drive
 
 @pytest.fixture(scope="session")
 def undisturbed(cluster: Driver) -> str:
-    """The weights that every run of 45 steps on two nodes must end with."""
-    job = cluster.submit(jobs.SCRIPT, "45", root="/fsx/trainer/calm")
+    """The weights that every run of 90 steps on two nodes must end with."""
+    job = cluster.submit(jobs.SCRIPT, "90", root="/fsx/trainer/calm")
     assert jobs.finish(cluster, job) == "COMPLETED", cluster.output(job)
     return jobs.weights(cluster.output(job))

@@ -22,7 +22,7 @@ def flip(driver: Driver, path: str) -> None:
 
 def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver, undisturbed: str) -> None:
     root = "/fsx/trainer/killed"
-    job = cluster.submit(SCRIPT, "45", root=root)
+    job = cluster.submit(SCRIPT, "90", root=root)
     until_committed(cluster, job, root, 2)
     victim = cluster.job_nodes(job)[0]  # the batch host itself
     before = {node["instance_id"] for node in cluster.nodes()}
@@ -47,13 +47,13 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
     cluster: Driver, undisturbed: str
 ) -> None:
     root = "/fsx/trainer/agent"
-    job = cluster.submit(SCRIPT, "45", root=root)
+    job = cluster.submit(SCRIPT, "90", root=root)
     until_committed(cluster, job, root, 1)
     nodes = cluster.job_nodes(job)
     # The agent's lock names it: [[pid, start time], [the trainer's]].
     agent = json.loads(cluster.on(nodes[0], "cat /dev/shm/hyperpod-kit/*/hpk-*-00000.lock"))[0][0]
     cluster.on(nodes[0], f"kill -KILL {agent}")
-    second = cluster.submit(SCRIPT, "45", root=root, options=("--auto-resume=1", "--nodes=1"))
+    second = cluster.submit(SCRIPT, "90", root=root, options=("--auto-resume=1", "--nodes=1"))
     assert finish(cluster, second) == "FAILED"
     assert f"is used by job {job}, which is RUNNING" in cluster.output(second) and not events(cluster.output(second))
     assert finish(cluster, job) == "COMPLETED", cluster.output(job)

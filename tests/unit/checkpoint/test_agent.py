@@ -170,6 +170,7 @@ def test_room_is_made_by_giving_up_what_nobody_writes_yet(start, capture, shm: P
         save(run, capture, seq, slot=seq - 1)
         run.until("sealed")
     until(lambda: states(shm) == ["FREE", "SEALED", "SEALED", "SEALED"])
+    until(lambda: list(Path(run.root).glob("seq-000002.*/*.safetensors")), what="the writing of the second one")
     run.links[0].send(MakeRoom((1, 5, run.incarnation)))
     told = run.until("released")
     assert told[-1]["slot"] == 2 and told[0]["ev"] == "dropped" and told[0]["key"][1] == 3

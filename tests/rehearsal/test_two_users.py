@@ -50,13 +50,13 @@ def mallory(cluster: Driver) -> Iterator[Driver]:
 
 @pytest.fixture(scope="module")
 def attacked(mallory: Driver) -> Dict[str, Any]:
-    """A job of 45 steps, attacked all the time on each node; the sweep runs in the middle of it."""
+    """A job of 90 steps, attacked all the time on each node; the sweep runs in the middle of it."""
     nodes = [item["instance_id"] for item in mallory.nodes()]
     command = f"nice -n 19 timeout 240 python3 /tmp/mallory.py {TRAINER} {ROOT} {STOP} {PORTS}"
     with ThreadPoolExecutor(len(nodes)) as pool:
         at_work = {node: pool.submit(mallory.on, node, command, user="mallory", timeout=300) for node in nodes}
         try:
-            job = mallory.submit(SCRIPT, "45", root=ROOT)
+            job = mallory.submit(SCRIPT, "90", root=ROOT)
             until_committed(mallory, job, ROOT, 1)
             for node in nodes:
                 mallory.on(node, f"({OURS}) >{PORTS}", check=False)
@@ -89,7 +89,7 @@ def test_the_job_went_through_in_one_attempt_with_the_same_weights(attacked: Dic
     output = attacked["output"]
     assert attacked["state"] == "COMPLETED", output
     assert weights(output) == undisturbed
-    assert len(steps(output)) == len(set(steps(output))) == 45
+    assert len(steps(output)) == len(set(steps(output))) == 90
     assert [event["class"] for event in events(output) if event.get("event") == "ended"] == ["done"]
 
 
@@ -103,7 +103,7 @@ def test_no_mount_and_no_node_is_worse_for_it(mallory: Driver, attacked: Dict[st
 def test_a_later_job_of_the_victim_starts_and_saves_where_names_were_taken(
     mallory: Driver, attacked: Dict[str, Any]
 ) -> None:
-    job = mallory.submit(SCRIPT, "50", root=ROOT)
+    job = mallory.submit(SCRIPT, "95", root=ROOT)
     assert finish(mallory, job) == "COMPLETED", mallory.output(job)
     output = mallory.output(job)
-    assert [event["restored"]["step"] for event in events(output) if "restored" in event] == [44], output
+    assert [event["restored"]["step"] for event in events(output) if "restored" in event] == [89], output

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Dict, Iterator, Type
 
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm
+from tests.unit.job.private_slurm import PrivateSlurm, running
 
 VICTIM, ATTACKER = 65534, 9
 """`nobody` and `news`: slurmd starts no job of a number that has no name."""
@@ -71,12 +69,5 @@ class Two:
 
 @contextlib.contextmanager
 def two_users(nodes: int = 2, kind: Type[PrivateSlurm] = PrivateSlurm) -> Iterator[Two]:
-    # Not under pytest's own directory, into which other users must not look; munge wants a short, safe path.
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = kind(base, nodes=nodes)
-    try:
-        cluster.start()
+    with running(kind, nodes=nodes) as cluster:
         yield Two(cluster)
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)

@@ -11,6 +11,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.cluster import AT
+from hyperpod_kit.config.rules.mount_paths import inside
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LifecycleMode, Role
 
@@ -51,14 +52,10 @@ def several(settings: Settings) -> Iterator[Finding]:
         )
     given = settings.parameters.passthrough.get("slurm_configurations")
     directory = given.get("slurm_shared_directory") if isinstance(given, dict) else None
-    if mount is not None and isinstance(directory, str) and not _below(directory, mount.path):
+    if mount is not None and isinstance(directory, str) and not inside(posixpath.normpath(directory), mount.path):
         yield Finding(
             "HPK-G023",
             DIRECTORY,
             f"`{directory}` is not on {mount.path}, where Slurm's state is kept",
             f"Say {mount.path}, or name the other mount in hyperpod_kit.slurm.state",
         )
-
-
-def _below(path: str, mount: str) -> bool:
-    return posixpath.normpath(path) == mount or posixpath.normpath(path).startswith(mount.rstrip("/") + "/")

@@ -14,8 +14,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 from tests.support.container_root import ContainerRoot
 from tests.support.release_root import ReleaseRoot
@@ -274,6 +275,20 @@ class PrivateSlurm:
                 stdout=log,
                 stderr=log,
             )
+
+
+@contextlib.contextmanager
+def running(kind: type[PrivateSlurm] = PrivateSlurm, **how: Any) -> Iterator[PrivateSlurm]:
+    """One that is up, with `how` it is made, in a directory that goes with it."""
+    # Not under pytest's own directory, into which other users must not look; munge wants a short, safe path.
+    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
+    cluster = kind(base, **how)
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+        shutil.rmtree(base, ignore_errors=True)
 
 
 def _free_ports(count: int) -> tuple[int, int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import shutil
 import socket
 import sys
 import tempfile
@@ -18,7 +17,7 @@ from hyperpod_kit.errors import HyperpodKitError, JobError, UsageError
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.fan_out import command, destination, listing, part, peers
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm, missing, running
 
 FILES = 40
 
@@ -171,14 +170,8 @@ def test_outside_of_a_job_it_says_so(source: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def slurm() -> Iterator[PrivateSlurm]:
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = PrivateSlurm(base)
-    try:
-        cluster.start()
+    with running() as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
 
 
 @pytest.mark.slow

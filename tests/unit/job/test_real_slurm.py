@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm, missing, running
 from tests.unit.job.toy_trainer import commit_checkpoint
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
@@ -26,15 +25,8 @@ MAIN = Path(cli.__file__).with_name("__main__.py")
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[PrivateSlurm]:
-    # Not under pytest's own directory, into which the job's user must not look; munge wants a short, safe path.
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = PrivateSlurm(base)
-    try:
-        cluster.start()
+    with running() as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
 
 
 class Work:

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
 from tests.support.wait import until
-from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, missing
+from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, missing, running
 
 pytestmark = [
     pytest.mark.slow,
@@ -54,14 +54,8 @@ def interpreter() -> str:
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[PrivateSlurm]:
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = PrivateSlurm(base, nodes=2, user=USER, more=PREEMPTION)
-    try:
-        cluster.start()
+    with running(nodes=2, user=USER, more=PREEMPTION) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
 
 
 class Training:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from pathlib import Path
 from typing import Iterator
 
@@ -15,23 +13,17 @@ from hyperpod_kit.node.peers.over_slurm import OverSlurm, Way
 from hyperpod_kit.node.peers.query import PeerQuestion, ask
 from hyperpod_kit.run import LocalRunner
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm, missing, running
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[PrivateSlurm]:
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = PrivateSlurm(base, nodes=2)
-    try:
-        cluster.start()
+    with running(nodes=2) as cluster:
         for name in ("SLURM_CONF", "PATH"):
             monkeypatch.setenv(name, cluster.environment[name])
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
 
 
 def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(

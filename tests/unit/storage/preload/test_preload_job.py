@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any, Dict, Iterator
 
 import pytest
 
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm, missing, running
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
 
 
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[PrivateSlurm]:
-    base = Path(tempfile.mkdtemp(prefix="hpk-slurm-"))
-    cluster = PrivateSlurm(base, nodes=2, user=0)
-    try:
-        cluster.start()
+    with running(nodes=2, user=0) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
-        shutil.rmtree(base, ignore_errors=True)
 
 
 def send(slurm: PrivateSlurm, *what: str) -> Dict[str, Any]:

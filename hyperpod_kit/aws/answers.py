@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import queue
 import threading
 import time
@@ -19,12 +20,19 @@ from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, TypeVar
 from hyperpod_kit.aws.shapes import Constraint, Violation, violations
 from hyperpod_kit.errors import UnreadableAnswer
 
-SECONDS = 25.0
-"""That one answer may take; botocore asks four times, so a silent service is given up within two minutes."""
+SECONDS = 20.0
+"""That one answer may take; botocore asks four times, so a silent service is given up within a minute and a half."""
+SECONDS_AFTER_SILENCE = 4.0
+"""The same, once a call has been given up for silence and until something is answered: a command that goes on without
+what it asked for does not wait as long for each of the rest."""
+QUIET = 10.0
+"""Seconds after which it is said that an answer is waited for."""
 UPLOAD = 64 * 1024
 """Bytes a second that a request's own body is given besides."""
 LARGEST = 8 << 20
 """Bytes of an answer. FilterLogEvents gives 1 MiB at most, ListObjectsV2 a thousand keys of 1 KiB."""
+PIECE = 1 << 20
+"""Bytes of a streaming body that are taken at once."""
 PAGES = 200
 """Pages of a list: of ListClusterNodes 20,000 nodes, several times what a HyperPod can have."""
 
@@ -42,6 +50,15 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
+class Silence:
+    """Whether the last call of this process was given up because no answer came."""
+
+    given_up = False
+
+
+SILENCE = Silence()
+
+
 def guard(client: Any) -> Any:
     """The same boto3 client, with the edge around all that it is answered."""
     endpoint = client._endpoint
@@ -56,15 +73,17 @@ class BoundedSession:
     Bodies that botocore hands on as streams (S3's objects) are bounded by who reads them: see `whole`.
     """
 
-    def __init__(self, session: Any, service: str, *, seconds: float = SECONDS) -> None:
+    def __init__(self, session: Any, service: str, *, seconds: float = SECONDS, quiet: float = QUIET) -> None:
         self._session = session
         self._service = service
         self._seconds = seconds
+        self._quiet = quiet
 
     def send(self, request: Any) -> Any:
         """The answer. Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats."""
         from botocore.exceptions import ReadTimeoutError
 
+        most = SECONDS_AFTER_SILENCE if SILENCE.given_up else self._seconds
         streams = request.stream_output
         request.stream_output = True  # else the session reads the body itself, whole
 
@@ -75,17 +94,27 @@ class BoundedSession:
             return response
 
         try:
-            return within(self._seconds + _length(request.headers) / UPLOAD, exchange)
+            answer = within(most + _length(request.headers) / UPLOAD, exchange, self._quiet, self._waits)
         except TimeoutError:
-            logger.warning("%s: no whole answer within %g s; asking again", self._service, self._seconds)
+            logger.warning("%s: no whole answer within %g s; asking again", self._service, most)
             raise ReadTimeoutError(endpoint_url=request.url, error="no whole answer in time") from None
+        SILENCE.given_up = False
+        return answer
 
     def close(self) -> None:
         self._session.close()
 
+    def _waits(self) -> None:
+        logger.warning("%s: no answer for %g s; still waiting", self._service, self._quiet)
 
-def within(seconds: float, work: Callable[[], Result]) -> Result:
-    """What `work` returns or raises. Raises TimeoutError when it takes longer; its thread then goes on by itself."""
+
+def within(
+    seconds: float, work: Callable[[], Result], quiet: float = math.inf, waits: Callable[[], None] = lambda: None
+) -> Result:
+    """What `work` returns or raises; `waits` is called when it has taken `quiet` seconds.
+
+    Raises TimeoutError when it takes longer than `seconds`; its thread then goes on by itself.
+    """
     answers: queue.SimpleQueue[tuple[Optional[Result], Optional[BaseException]]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -96,7 +125,13 @@ def within(seconds: float, work: Callable[[], Result]) -> Result:
 
     threading.Thread(target=run, daemon=True, name="aws").start()
     try:
-        result, error = answers.get(timeout=seconds)
+        try:
+            result, error = answers.get(timeout=min(quiet, seconds))
+        except queue.Empty:
+            if quiet >= seconds:
+                raise
+            waits()
+            result, error = answers.get(timeout=seconds - quiet)
     except queue.Empty:
         raise TimeoutError(f"not done within {seconds:g} s") from None
     if error is not None:
@@ -106,15 +141,31 @@ def within(seconds: float, work: Callable[[], Result]) -> Result:
 
 def whole(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
     """The bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
+    data = bytearray()
+    handed(body, what, data.extend, largest=largest, seconds=seconds)
+    return bytes(data)
+
+
+def handed(body: Any, what: str, to: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
+    """A streaming `body` piece by piece, so that no more than a piece is in memory. Raises as `whole` does."""
     begun = time.monotonic()
+
+    def read() -> None:
+        left = largest
+        while time.monotonic() - begun <= seconds:  # who has given it up reads no further
+            piece = body.read(PIECE)
+            if not piece:
+                return
+            left -= len(piece)
+            if left < 0:
+                raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
+            to(piece)
+
     try:
-        data = bytes(within(seconds, lambda: body.read(largest + 1)))
+        within(seconds, read)
     except TimeoutError:
         taken = time.monotonic() - begun
         raise UnreadableAnswer(f"{what}: its bytes have not come within {taken:.0f} s", hint=HINT) from None
-    if len(data) > largest:
-        raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
-    return data
 
 
 def pages(

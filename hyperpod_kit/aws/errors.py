@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Iterator, Optional
 from urllib.parse import urlsplit
 
-from hyperpod_kit.aws.answers import HINT
+from hyperpod_kit.aws.answers import HINT, SILENCE
 from hyperpod_kit.errors import AwsError, HyperpodKitError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
 
 NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "NoSuchBucket", "NoSuchKey", "404")
@@ -100,6 +100,7 @@ def translated(operation: str, target: str = "") -> Iterator[None]:
     except boto.InvalidRegionError as err:
         raise Unreachable(f"{what}: {err}", hint="a region is written like us-east-1") from err
     except (boto.HTTPClientError, boto.ConnectionError, HTTPError, OSError) as err:
+        SILENCE.given_up = isinstance(err, boto.ReadTimeoutError)
         raise _unanswered(what, err) from err
     except boto.ParamValidationError as err:
         raise AwsError(

@@ -16,9 +16,21 @@ PAGE = 1000
 """Keys in one answer; S3 gives no more."""
 LARGEST = 256 << 20
 """Bytes of an object of a bundle; packages of mount clients are the largest."""
+SMALL = answers.LARGEST
+"""Bytes of a file that is read into memory."""
 SECONDS = 110.0
 """That it may take."""
 Answer = TypeVar("Answer")
+
+
+def _small(body: Any, what: str) -> bytes:
+    return answers.whole(body, what, largest=SMALL, seconds=SECONDS)
+
+
+def _sha256(body: Any, what: str) -> str:
+    digest = hashlib.sha256()
+    answers.handed(body, what, digest.update, largest=LARGEST, seconds=SECONDS)
+    return digest.hexdigest()
 
 
 class Bucket:
@@ -49,8 +61,8 @@ class Bucket:
         )
 
     def get(self, key: str) -> Optional[bytes]:
-        """The bytes of an object, None when there is no such object."""
-        return self._if_there(lambda: self._bytes(key))
+        """The bytes of a small file, None when there is no such object."""
+        return self._if_there(lambda: self._read(key, _small))
 
     def sha256(self, key: str) -> Optional[str]:
         """Hex SHA-256 of an object, from the stored checksum or else from its bytes.
@@ -69,16 +81,14 @@ class Bucket:
         # "…-3" is the checksum of the checksums of three parts, which says nothing about the whole.
         if stored and "-" not in stored:
             return base64.b64decode(stored).hex()
-        return hashlib.sha256(self._bytes(key)).hexdigest()
+        return self._read(key, _sha256)
 
-    def _bytes(self, key: str) -> bytes:
+    def _read(self, key: str, reader: Callable[[Any, str], Answer]) -> Answer:
+        """What `reader` makes of an object's body, which it gets with the words for it."""
         what = f"GetObject s3://{self.name}/{key}"
-
-        def read() -> bytes:
-            body = self._client.get_object(Bucket=self.name, Key=key)["Body"]
-            return answers.whole(body, what, largest=LARGEST, seconds=SECONDS)
-
-        return self._ask("GetObject", key, read)
+        return self._ask(
+            "GetObject", key, lambda: reader(self._client.get_object(Bucket=self.name, Key=key)["Body"], what)
+        )
 
     def _ask(self, operation: str, key: str, call: Callable[[], Answer]) -> Answer:
         def once() -> Answer:

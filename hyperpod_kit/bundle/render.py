@@ -83,7 +83,8 @@ def write(bundle: Bundle, directory: Path) -> None:
 
     Modes are those of `mode`, whatever the umask and the sources say.
     """
-    if directory.is_dir() and any(directory.iterdir()) and not (directory / manifest.DESCRIPTION).is_file():
+    whole = all((directory / name).is_file() for name in (manifest.DESCRIPTION, manifest.SUMS))
+    if directory.is_dir() and any(directory.iterdir()) and not whole:
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
     foreign = _foreign(directory)
     if foreign:
@@ -113,7 +114,7 @@ def write(bundle: Bundle, directory: Path) -> None:
 
 
 def _foreign(directory: Path) -> list[str]:
-    """What lies in a bundle's directory and is not in its SHA256SUMS; of one without any, nothing is known."""
+    """What lies in a bundle's directory and is not in its SHA256SUMS."""
     sums = directory / manifest.SUMS
     if not sums.is_file():
         return []

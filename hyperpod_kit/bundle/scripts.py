@@ -16,6 +16,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.rules.scripts import AT
 from hyperpod_kit.config.settings import ListedScript, Settings
 from hyperpod_kit.errors import BundleError
+from hyperpod_kit.model.scripts import WITHOUT_FIRST_LINE
 
 LARGEST = 50 << 20
 """Bytes of one script's files: each node downloads them at its creation."""
@@ -76,7 +77,7 @@ def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
     path = places[script.run]
     data = _read(path)
     first = data[: data.find(b"\n") + 1]
-    if not first.startswith(b"#!/"):
+    if not first.startswith(b"#!/") and (first.startswith(b"#!") or path.suffix not in WITHOUT_FIRST_LINE):
         raise BundleError(f"{path} does not begin with #!/, so no node can start it", hint="begin it with #!/bin/bash")
     if first.endswith(b"\r\n"):
         raise BundleError(f"{path} has Windows line ends, with which no script starts", hint=f"dos2unix {path}")

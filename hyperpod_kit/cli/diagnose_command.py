@@ -90,6 +90,10 @@ def _show(found: ClusterDiagnosis, with_log: bool) -> None:
         out(indented(f"cluster {found.name} is {found.status}: {found.failure}"))
         for known in recognise(found.failure):
             out(f"  {known.cause.code}: {known.cause.meaning}\n  do: {known.cause.remedy}")
+    for few in found.few:
+        out(f"{few.group}: {few.wanted} nodes wanted, {few.listed} listed by AWS, cluster {found.status}")
+    if found.few:
+        out("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
     for one in found.nodes:
         for line in sentences(one):
             out(line)
@@ -99,4 +103,6 @@ def _show(found: ClusterDiagnosis, with_log: bool) -> None:
     sick = sum(not one.healthy for one in found.nodes)
     told = sum(one.sent_at > 0 for one in found.nodes)
     sent = f" ({told} of them by what they have sent to CloudWatch)" if told else ""
-    say(f"{len(found.nodes)} nodes: {f'{sick} not well' if sick else 'nothing is wrong with them'}{sent}")
+    missing = sum(one.wanted - one.listed for one in found.few)
+    there = f"{sick} not well" if sick or missing else "nothing is wrong with them"
+    say(f"{len(found.nodes)} nodes: {there}{f', {missing} missing' if missing else ''}{sent}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import click
 
-from hyperpod_kit.cli.options import config_argument
+from hyperpod_kit.cli.options import config_argument, named_cluster
 from hyperpod_kit.cli.output import say
 from hyperpod_kit.config.answers import QUESTIONS, Answers, Question, count, yes
 from hyperpod_kit.errors import HyperpodKitError, UsageError
@@ -42,7 +42,12 @@ def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command()
 @config_argument
 @click.option("--from-example", is_flag=True, help="Write the complete example as it is; it is what `rehearse` uses.")
-@click.option("--from-cluster", metavar="NAME", help="Begin with a cluster that there is: asks DescribeCluster.")
+@click.option(
+    "--from-cluster",
+    metavar="NAME",
+    callback=named_cluster,
+    help="Begin with a cluster that there is: asks DescribeCluster.",
+)
 @click.option(
     "--from-cluster-config",
     type=FILE,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 
@@ -11,6 +12,7 @@ import click
 
 from hyperpod_kit.environment import HPK_CONFIG
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted.text import clean
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings import Settings
@@ -23,8 +25,20 @@ config_argument = click.argument("config", default=DEFAULT_CONFIG, envvar=HPK_CO
 json_option = click.option("--json", "as_json", is_flag=True, help="Data on stdout, in JSON.")
 
 
+def named_cluster(_: click.Context, __: click.Parameter, value: Optional[str]) -> Optional[str]:
+    """The name, or ARN, of a cluster as an option's value. Raises BadParameter: AWS is asked for no other."""
+    from hyperpod_kit.config.patterns import CLUSTER_ARN, CLUSTER_NAME
+
+    if value is not None and not re.fullmatch(f"{CLUSTER_NAME}|{CLUSTER_ARN}", value):
+        raise click.BadParameter(f"`{clean(value, 100)}` is not a cluster's name: letters, digits and hyphens")
+    return value
+
+
 _cluster_option = click.option(
-    "--cluster", metavar="NAME", help="A cluster by name; no configuration file is needed then."
+    "--cluster",
+    metavar="NAME",
+    callback=named_cluster,
+    help="A cluster by name; no configuration file is needed then.",
 )
 region_option = click.option("--region", help="AWS region; default: the configuration's, else AWS_DEFAULT_REGION.")
 

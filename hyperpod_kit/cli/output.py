@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
@@ -96,9 +97,10 @@ def console(stderr: bool = False) -> Console:
 
 @contextmanager
 def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr, nothing at all when that is no terminal. Yields advance(count)."""
+    """A progress bar on stderr; where that is no terminal, a line for each QUIET seconds. Yields advance(count)."""
     if not sys.stderr.isatty():
-        yield lambda count: None
+        with _told(title, total) as advance:
+            yield advance
         return
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -112,6 +114,31 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     ) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+QUIET = 10.0
+"""Seconds after which work that goes on without a terminal says how far it is, so that nobody takes it for stuck."""
+
+
+@contextmanager
+def _told(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    done, over = 0, threading.Event()
+
+    def tell() -> None:
+        while not over.wait(QUIET):
+            say(f"{title}: {done} of {total}")
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+
+    teller = threading.Thread(target=tell, daemon=True, name="progress")
+    teller.start()
+    try:
+        yield advance
+    finally:
+        over.set()
+        teller.join()
 
 
 SILENCE = 30.0

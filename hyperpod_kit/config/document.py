@@ -144,4 +144,5 @@ def _printable(text: str) -> str:
 
 
 def _kind(value: object) -> str:
-    return {list: "a list", str: "a string", type(None): "nothing"}.get(type(value), f"a {type(value).__name__}")
+    known = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+    return known.get(type(value), "nothing")

@@ -10,9 +10,9 @@ import ast
 import posixpath
 import re
 from dataclasses import dataclass, field
-from typing import Any, Iterator, Mapping, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
-from hyperpod_kit.model.scripts import AFTER_MOUNTS, AFTER_SLURM, BEFORE_MOUNTS
+from hyperpod_kit.model.scripts import AFTER_MOUNTS, AFTER_SLURM, BEFORE_MOUNTS, ROLE
 from hyperpod_kit.model.states import ROLES, Role
 
 AWS_MAIN = "lifecycle_script.py"
@@ -53,7 +53,7 @@ _DONE: Mapping[str, str] = {
 }
 _LOST: Mapping[str, str] = {
     "multi_headnode_setup/": "nobody is told of a failover; SlurmctldPrimaryOnProg of a script of yours can",
-    "observability/": "it is started in its own directory: call it from a script of yours",
+    "observability/": "list observability/ itself as the path of a script, and install_observability.py as its run",
 }
 _PARTS = {
     "utils/enroot.conf": "utils/install_enroot_pyxis.sh",
@@ -64,7 +64,8 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class _Known:
-    """A script of AWS's set that we have no step for. `told_role`: the role is its last argument."""
+    """A script of AWS's set that we have no step for. `told_role`: the role is its last argument; `below`: it fails
+    where nothing is mounted there."""
 
     name: str
     run: str
@@ -74,28 +75,28 @@ class _Known:
     told_role: bool = False
     flag: str = ""
     timeout: int = 60
+    below: str = ""
 
-    def entries(self, path: str) -> Iterator[dict[str, Any]]:
+    def entry(self, path: str) -> dict[str, Any]:
         """Of `hyperpod_kit.scripts`."""
-        for role in self.roles if self.told_role else ("",):
-            entry: dict[str, Any] = {"name": f"{self.name}-{role}" if role else self.name, "path": path}
-            entry["run"] = self.run
-            arguments = [*self.arguments, *([role] if role else [])]
-            if arguments:
-                entry["arguments"] = arguments
-            entry["when"] = self.when
-            if role or tuple(self.roles) != tuple(ROLES):
-                entry["roles"] = [role] if role else [str(one) for one in self.roles]
-            yield {**entry, "timeout": self.timeout}
+        entry: dict[str, Any] = {"name": self.name, "path": path, "run": self.run}
+        arguments = [*self.arguments, *([ROLE] if self.told_role else [])]
+        if arguments:
+            entry["arguments"] = arguments
+        entry["when"] = self.when
+        if tuple(self.roles) != tuple(ROLES):
+            entry["roles"] = [str(one) for one in self.roles]
+        return {**entry, "timeout": self.timeout}
 
 
-_OFF = ("enable_observability",)
+_EXPORTERS = "enable_observability"
+_OFF = (_EXPORTERS,)
 """Switches that are off where config.py does not say."""
 _CONTAINERS = "enable_docker_enroot_pyxis"
 _KEPT = (
     _Known("ansible", "utils/install_ansible.sh", BEFORE_MOUNTS, timeout=180),
     _Known("hotfix", "apply_hotfix.sh", BEFORE_MOUNTS, told_role=True, timeout=180),
-    _Known("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",)),
+    _Known("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",), below="/fsx"),
     _Known("enroot", "utils/install_enroot_pyxis.sh", told_role=True, flag=_CONTAINERS, timeout=300),
     _Known("neuron", "utils/update_neuron_sdk.sh", roles=(Role.COMPUTE,), flag="enable_update_neuron_sdk", timeout=300),
     _Known("sssd", "setup_sssd.py", arguments=("--node-type",), told_role=True, flag="enable_sssd", timeout=180),
@@ -121,7 +122,7 @@ _STEPS = (
     _Step("ssh_between_nodes", "utils/ssh-to-compute.sh"),
     _Step("docker", "utils/install_docker.sh", flag=_CONTAINERS),
     _Step("pam_slurm_adopt", "utils/pam_adopt_cgroup_wheel.sh", flag="enable_pam_slurm_adopt"),
-    _Step("node_exporter", "observability/install_node_exporter.sh", flag="enable_observability"),
+    _Step("node_exporter", "observability/install_node_exporter.sh", flag=_EXPORTERS),
 )
 
 
@@ -133,13 +134,15 @@ _INSTEAD: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class EarlierScripts:
-    """`lines`: one for each file; `scripts`, `users`, `steps`: of the configuration; `notes`: what they do not say."""
+    """`lines`: one for each file; `scripts`, `users`, `steps`: of the configuration; `notes`: what they do not say;
+    `below`: of a script that is of no use without a mount there, the mount's path."""
 
     lines: tuple[str, ...]
     scripts: tuple[dict[str, Any], ...] = ()
     users: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = field(default=())
     steps: Mapping[str, Any] = field(default_factory=dict)
+    below: Mapping[str, str] = field(default_factory=dict)
 
 
 def survey(
@@ -160,18 +163,21 @@ def survey(
         lines.append(f"{place}: {_fate(place, flags, known, kept_at)}")
     for one in _KEPT:
         if one.run in places and flags.get(one.flag, True) and kept_at is not None:
-            scripts += one.entries(kept_at)
+            scripts.append(one.entry(kept_at))
     users, notes = _users(contents.get(USERS_FILE, b""))
     steps = {
         one.key: dict(one.asked) for one in _STEPS if one.run in places and flags.get(one.flag, one.flag not in _OFF)
     }
-    return EarlierScripts(tuple(lines), tuple(scripts), users, notes, steps)
+    below = {one.name: one.below for one in _KEPT if one.below}
+    return EarlierScripts(tuple(lines), tuple(scripts), users, notes, steps, below)
 
 
 def _fate(place: str, flags: Mapping[str, bool], known: Mapping[str, _Known], kept_at: Optional[str]) -> str:
     step = next((one for one in _STEPS if one.run == place), None)
     if step and not flags.get(step.flag, step.flag not in _OFF):
         return f"not run: {step.flag} is off in {FLAGS_FILE}; here it is {STEPS}.{step.key}"
+    if _inside(place, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
+        return f"not run: {_EXPORTERS} is off in {FLAGS_FILE}"
     if place in _DONE:
         return f"done by {_DONE[place]}"
     part_of = next((whole for part, whole in _PARTS.items() if place == part or _inside(place, part)), "")

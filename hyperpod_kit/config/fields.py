@@ -266,8 +266,13 @@ _KIT: Mapping[str, Field] = {
             "Name a directory of the script's own, like scripts/docker",
         ),
     ),
-    "scripts[].run": Field("The file in the directory that is started; a single file is its own."),
-    "scripts[].arguments": Field("What it is started with."),
+    "scripts[].run": Field(
+        "The file in the directory that is started; a single file is its own. One without #! is Bash's when its name "
+        "ends in .sh, and Python's when it ends in .py."
+    ),
+    "scripts[].arguments": Field(
+        "What it is started with; {role}, {group}, {cluster}, {controllers} and {logins} stand for what a node knows."
+    ),
     "scripts[].when": Field(
         "Where among our steps: before-mounts, when users and clients are there; after-mounts, when mounts and homes "
         "are there and our Slurm daemons are not; after-slurm, when all is done.",

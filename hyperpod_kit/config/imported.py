@@ -62,6 +62,8 @@ def from_aws(cluster: Any, parameters: Any) -> Imported:
     values = reader.parameters(parameters) if parameters is not None else {}
     if cluster is not None:
         reader.cluster(values, _request(cluster))
+    else:
+        reader.alone(values)
     mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
     if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
         reader.notes += several_controllers(values)
@@ -126,6 +128,21 @@ class _RequestReader:
                 "this is not AWS's provisioning_parameters.json", findings=[finding.render() for finding in wrong]
             )
         return kept
+
+    def alone(self, values: dict[str, Any]) -> None:
+        """AWS's file without a request: it is one of a cluster in on_create mode, for in no other anybody reads it."""
+        values.setdefault("hyperpod_kit", {}).setdefault("cluster", {})["lifecycle_mode"] = (
+            LifecycleMode.ON_CREATE.value
+        )
+        heads = (values.get("controller_group"), values.get("login_group"))
+        for entry in list(values.get("worker_groups", ())):
+            if entry["instance_group_name"] in heads:
+                self._head_among_workers(entry["instance_group_name"], entry.get("partition_name"))
+                values["worker_groups"].remove(entry)
+
+    def _head_among_workers(self, name: str, partition: Any) -> None:
+        """AWS's Terraform module lists its login nodes among the workers too."""
+        self.notes.append(f"partition `{partition or name}` of group `{name}`: its nodes run no jobs here")
 
     def _worker(self, entry: Any) -> Any:
         """An entry of worker_groups with the keys that it has here; AWS's Terraform module writes others there."""
@@ -199,10 +216,13 @@ class _RequestReader:
                 self.notes.append(f"no partition of group `{name}` is known: it gets one of its own name")
         values.setdefault("version", "1.0.0")
         values.setdefault("workload_manager", "slurm")
-        # Entries for groups that are not there stay, so that `validate` names them.
+        for name, partition in partitions.items():
+            if name not in names:
+                self.notes.append(f"worker group `{name}`: the cluster has no instance group of that name")
+            elif name in heads:
+                self._head_among_workers(name, partition)
         values["worker_groups"] = [
-            {"instance_group_name": name, "partition_name": partitions.get(name) or name}
-            for name in [*workers, *(name for name in partitions if name not in names)]
+            {"instance_group_name": name, "partition_name": partitions.get(name) or name} for name in workers
         ]
 
     def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:

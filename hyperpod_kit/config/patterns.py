@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 CLUSTER_NAME = r"(?!.{64})[a-zA-Z0-9](-*[a-zA-Z0-9])*"
 """Of a cluster, an instance group, a partition that the API makes (botocore: SlurmConfig.PartitionNames)."""
+CLUSTER_ARN = r"arn:aws[a-z-]*:sagemaker:[a-z0-9-]*:[0-9]{12}:cluster/[a-z0-9]{12}"
+"""Of a cluster, as AWS writes it."""
 PARTITION = r"(?![dD][eE][fF][aA][uU][lL][tT]$)[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,62}"
 """Of a partition that slurm.conf alone names; AWS's own automation writes instance types there (ml.p5.48xlarge).
 DEFAULT is Slurm's word for what all partitions have."""

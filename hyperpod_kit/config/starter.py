@@ -23,6 +23,8 @@ from hyperpod_kit.system import atomic_file
 CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "worker-group", "train"
 """Names for what has none yet."""
 
+HOME = "/home"
+
 
 def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """`base` (of config/imported.py, or empty) with these answers in it, complete as far as anybody said anything.
@@ -69,7 +71,7 @@ def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
 def keep(values: dict[str, Any], earlier: EarlierScripts) -> list[str]:
     """Put what is kept of earlier lifecycle scripts into a configuration; users that it names already stay as named.
 
-    Returns what could not be put there, in words: a step that this cluster cannot have.
+    Returns what could not be put there, in words: a step that this cluster cannot have, a script that would fail.
     """
     kit = values["hyperpod_kit"]
     if earlier.scripts:
@@ -78,13 +80,27 @@ def keep(values: dict[str, Any], earlier: EarlierScripts) -> list[str]:
     named = {user["name"] for user in kit.get("users", ())}
     kit["users"] = [*kit.get("users", ()), *(user for user in earlier.users if user["name"] not in named)]
     settings, _ = decode(values)
-    left_out = []
+    left_out = _without_mount(kit, earlier, {mount.path for mount in settings.mounts})
     for finding in errors(validate(settings)):
         key = finding.path.partition("hyperpod_kit.steps.")[2].partition(".")[0]
         if key in earlier.steps and kit["steps"].pop(key, None) is not None:
             left_out.append(f"hyperpod_kit.steps.{key}: {finding.message}")
     if not kit["steps"]:
         del kit["steps"]
+    return left_out
+
+
+def _without_mount(kit: dict[str, Any], earlier: EarlierScripts, paths: set[str]) -> list[str]:
+    """Take out each script that is of no use on these nodes, and say why: AWS's own do not start it there either."""
+    left_out = []
+    for name, path in earlier.below.items():
+        ours = [one for one in kit.get("scripts", ()) if one in earlier.scripts and one["name"] == name]
+        homes = HOME if HOME in paths and path != HOME else ""
+        if not ours or (path in paths and not homes):
+            continue
+        kit["scripts"].remove(ours[0])
+        why = f"homes lie on the mount at {homes}" if homes else f"nothing is mounted at {path}"
+        left_out.append(f"your script `{name}`: {why}")
     return left_out
 
 

@@ -17,15 +17,23 @@ PLACES = (BEFORE_MOUNTS, AFTER_MOUNTS, AFTER_SLURM)
 """Among the steps: users, secrets and clients are there, no mount yet; mounts and homes are there, our Slurm daemons
 not yet; all that we do is done."""
 
+WITHOUT_FIRST_LINE: Mapping[str, Tuple[str, ...]] = {".sh": ("/bin/bash",), ".py": ("/usr/bin/python3", "-u")}
+"""What starts a file that does not begin with #!, by how its name ends: so AWS's lifecycle_script.py starts its own."""
+
+CLUSTER, GROUP, ROLE, CONTROLLERS, LOGINS = "{cluster}", "{group}", "{role}", "{controllers}", "{logins}"
+STAND_FOR = (CLUSTER, GROUP, ROLE, CONTROLLERS, LOGINS)
+"""Arguments that stand for what only the node knows; the last two for addresses, with commas between them."""
+
 DIRECTORY = "scripts/"
 """Where their files lie in the bundle, each script's in a directory of its name."""
 
 
 @dataclass(frozen=True)
 class OwnScript:
-    """One script. `run`: the file that is started, below the script's own directory; `timeout`: seconds; `groups`: only
-    these instance groups, all when empty; `required`: whether its failure fails the node; `always`: at each run of
-    `node apply`, and not once for the same files and arguments."""
+    """One script. `run`: the file that is started, below the script's own directory; `arguments`: one of STAND_FOR is
+    replaced by what it stands for; `timeout`: seconds; `groups`: only these instance groups, all when empty;
+    `required`: whether its failure fails the node; `always`: at each run of `node apply`, and not once for the same
+    files and arguments."""
 
     name: str
     run: str

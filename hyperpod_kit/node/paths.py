@@ -90,6 +90,10 @@ class NodePaths:
         """What of a script has run to its end."""
         return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/done")
 
+    def script_at_work(self, name: str) -> str:
+        """Who it is, while it runs."""
+        return self.real(f"/var/lib/hyperpod-kit/scripts/{name}/at-work")
+
     def script_log(self, name: str) -> str:
         """What it said the last time; beside the only file that HyperPod ships."""
         return self.real(f"/var/log/provision/script-{name}.log")

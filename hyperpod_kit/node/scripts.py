@@ -3,7 +3,7 @@
 A script runs in a copy of its directory, so that it may write there: the bundle itself stays as it was verified. What
 it prints goes to a file of its own; the last lines of one that fails are in its line of provisioning.log too, which is
 the only file that HyperPod ships. Once it has succeeded, a stamp over its files and arguments keeps it from running
-again; one that is killed in the middle leaves no stamp, and runs again from a fresh copy.
+again; one that is killed in the middle leaves no stamp, and runs again from a fresh copy (script_at_work.py).
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,20 +15,33 @@ import os
 import shutil
 from dataclasses import dataclass
 from functools import partial
-from typing import Dict, Iterator, Optional, Tuple
+from typing import Dict, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.environment import HPK_CLUSTER, HPK_GROUP, HPK_ROLE
+from hyperpod_kit.environment import HPK_CLUSTER, HPK_CONTROLLERS, HPK_GROUP, HPK_LOGINS, HPK_ROLE
 from hyperpod_kit.errors import NodeError, RunTimeout
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.scripts import AFTER_MOUNTS, AFTER_SLURM, BEFORE_MOUNTS, OwnScript
-from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES
+from hyperpod_kit.model.scripts import (
+    AFTER_MOUNTS,
+    AFTER_SLURM,
+    BEFORE_MOUNTS,
+    CLUSTER,
+    CONTROLLERS,
+    GROUP,
+    LOGINS,
+    ROLE,
+    WITHOUT_FIRST_LINE,
+    OwnScript,
+)
+from hyperpod_kit.model.states import LIFECYCLE_MODES, ROLES, Role
+from hyperpod_kit.node import resource_config
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.files import read_json, read_text, write_if_different
+from hyperpod_kit.node.script_at_work import TELL, end_earlier, forget
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.untrusted.text import clean
 
 # A daemon that the script leaves behind holds the file and not our pipe, so that nobody waits for it.
-START = 'cd "$1" && log=$2 && shift 2 && exec "$@" >"$log" 2>&1 </dev/null'
+START = f'{TELL}; cd "$2" && log=$3 && shift 3 && exec "$@" >"$log" 2>&1 </dev/null'
 TAIL_LINES = 8
 TAIL_BYTES = 1500
 """Of the output of a script that failed, in its line of the log."""
@@ -77,13 +90,14 @@ def _run(script: OwnScript, node: Node) -> StepOutcome:
     why = _pending(script, node)
     if not why:
         return StepOutcome()
+    end_earlier(node, script.name, script.timeout)
     digest = _digest(node, script)
     directory = _fresh_copy(node, script)
-    log = node.paths.script_log(script.name)
+    log, at_work = node.paths.script_log(script.name), node.paths.script_at_work(script.name)
     os.makedirs(os.path.dirname(log), exist_ok=True)
     try:
         done = node.runner.run(
-            ["/bin/sh", "-c", START, "sh", directory, log, os.path.join(directory, script.run), *script.arguments],
+            ["/bin/sh", "-c", START, "sh", at_work, directory, log, *_command(node, script, directory)],
             timeout=script.timeout,
             check=False,
             env=_environment(node),
@@ -93,6 +107,8 @@ def _run(script: OwnScript, node: Node) -> StepOutcome:
             f"no end within {script.timeout:g} s: killed{_tail(log)}",
             hint=f"raise `timeout` of the script {script.name}, or see {log} on the node",
         ) from None
+    finally:
+        forget(node, script.name)
     if done.returncode:
         said = _tail(log) or (f": {clean(done.stderr.strip())}" if done.stderr.strip() else "")
         raise NodeError(f"{script.run} exited {done.returncode}{said}", hint=f"on the node: less {log}")
@@ -100,13 +116,41 @@ def _run(script: OwnScript, node: Node) -> StepOutcome:
     return StepOutcome(True, f"ran {script.run}")
 
 
-def _environment(node: Node) -> Dict[str, Optional[str]]:
+def _command(node: Node, script: OwnScript, directory: str) -> List[str]:
+    """What is started, with which arguments."""
+    file = os.path.join(directory, script.run)
+    with open(file, "rb") as stream:
+        says_how = stream.read(2) == b"#!"
+    by = () if says_how else WITHOUT_FIRST_LINE.get(os.path.splitext(file)[1], ())
+    known = _stand_for(node)
+    return [*by, file, *(known.get(word, word) for word in script.arguments)]
+
+
+def _stand_for(node: Node) -> Dict[str, str]:
+    """STAND_FOR -> what it is on this node, now."""
+    listed = resource_config.instances(read_json(node.paths.resource_config) or {})
+    logins = [one.address for one in listed if node.config.roles.get(one.group) == Role.LOGIN]
     return {
-        HPK_CLUSTER: node.config.cluster_name,
-        HPK_GROUP: node.facts.group,
-        HPK_ROLE: node.facts.role,
+        CLUSTER: node.config.cluster_name,
+        GROUP: node.facts.group,
+        ROLE: node.facts.role,
+        CONTROLLERS: ",".join(node.facts.controllers),
+        LOGINS: ",".join(logins),
+    }
+
+
+def _environment(node: Node) -> Dict[str, Optional[str]]:
+    known = _stand_for(node)
+    return {
+        HPK_CLUSTER: known[CLUSTER],
+        HPK_GROUP: known[GROUP],
+        HPK_ROLE: known[ROLE],
+        HPK_CONTROLLERS: known[CONTROLLERS],
+        HPK_LOGINS: known[LOGINS],
         "SAGEMAKER_RESOURCE_CONFIG_PATH": node.paths.resource_config,
         "HOME": "/root",
+        # The bundle's own script runs with C alone, in which programs written in Python refuse what is not ASCII.
+        "LC_ALL": "C.UTF-8",
     }
 
 

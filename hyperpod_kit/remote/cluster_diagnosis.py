@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta, timezone
 from functools import lru_cache
 from threading import Lock
-from typing import Any, Callable, Collection, Optional, Sequence
+from typing import Any, Callable, Collection, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.logs import Logs, creation_stream, log_group
 from hyperpod_kit.cluster.events import CONTINUOUS, WARN, Event, list_events
@@ -32,14 +32,25 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
+class FewNodes:
+    """An instance group of which AWS lists fewer nodes than it is to have."""
+
+    group: str
+    wanted: int
+    listed: int
+
+
+@dataclass(frozen=True)
 class ClusterCase:
-    """What AWS says of a cluster, and the nodes to ask, with its words on each. `failure`: "" without one."""
+    """What AWS says of a cluster, and the nodes to ask, with its words on each. `failure`: "" without one; `few`: where
+    nodes are missing, when all were asked for."""
 
     cluster: LiveCluster
     status: str
     failure: str
     arn: str
     targets: Sequence[tuple[NodeTarget, AwsWords]]
+    few: tuple[FewNodes, ...] = ()
 
     def diagnose(self, connect: Connect, timeout: float, progress: Callable[[Diagnosis], None]) -> ClusterDiagnosis:
         """Ask the nodes. Where no way leads to any of them, what they have sent by themselves counts."""
@@ -47,22 +58,23 @@ class ClusterCase:
         nodes = diagnose(self.targets, connect, shipped=shipped, timeout=timeout, progress=progress)
         if nodes and all(one.unreachable for one in nodes):
             nodes = _as_sent(nodes, self.cluster, self.arn)
-        return ClusterDiagnosis(self.cluster.name, self.status, self.failure, tuple(nodes))
+        return ClusterDiagnosis(self.cluster.name, self.status, self.failure, tuple(nodes), self.few)
 
 
 @dataclass(frozen=True)
 class ClusterDiagnosis:
-    """`failure`: AWS's message about the cluster, "" without one."""
+    """`failure`: AWS's message about the cluster, "" without one; `few`: where nodes are missing."""
 
     name: str
     status: str
     failure: str
     nodes: tuple[Diagnosis, ...]
+    few: tuple[FewNodes, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing speaks against the cluster or a node."""
-        return not self.failure and all(one.healthy for one in self.nodes)
+        """Whether nothing speaks against the cluster or a node, and all that it is to have are there."""
+        return not self.failure and not self.few and all(one.healthy for one in self.nodes)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -72,6 +84,7 @@ class ClusterDiagnosis:
             "status": self.status,
             "failure": self.failure,
             "known": known,
+            "few": [asdict(one) for one in self.few],
             "nodes": [one.to_dict() for one in self.nodes],
         }
 
@@ -95,8 +108,19 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
     if not names:
         targets += _gone(events, {node.instance_id for node in listed})
     return ClusterCase(
-        cluster, answer["ClusterStatus"], answer.get("FailureMessage", ""), answer["ClusterArn"], targets
+        cluster,
+        answer["ClusterStatus"],
+        answer.get("FailureMessage", ""),
+        answer["ClusterArn"],
+        targets,
+        () if names else _few(answer["InstanceGroups"], listed),
     )
+
+
+def _few(groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]) -> tuple[FewNodes, ...]:
+    there = Counter(node.group for node in listed)
+    aims = ((group["InstanceGroupName"], group.get("TargetCount", 0)) for group in groups)
+    return tuple(FewNodes(name, aim, there[name]) for name, aim in aims if there[name] < aim)
 
 
 def _wanted(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:

@@ -6,25 +6,37 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 LARGEST = 4 << 20
 """Bytes or characters of a document where nothing else is said."""
 
 
-def document(data: Union[bytes, str], most: int = LARGEST) -> Any:
+def document(
+    data: Union[bytes, str], most: int = LARGEST, pairs: Optional[Callable[[List[Tuple[str, Any]]], Any]] = None
+) -> Any:
     """The value of a JSON document. Raises ValueError: too large, too deep, no UTF-8, no JSON."""
     if len(data) > most:
         raise ValueError(f"{len(data)} bytes of JSON, expected at most {most}")
     try:
-        return json.loads(data)
+        return json.loads(data, object_pairs_hook=pairs)
     except RecursionError:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def json_object(data: Union[bytes, str], most: int = LARGEST) -> Dict[str, Any]:
-    """The same for a document that must be an object. Raises ValueError."""
-    value = document(data, most)
+def json_object(data: Union[bytes, str], most: int = LARGEST, *, distinct: bool = False) -> Dict[str, Any]:
+    """The same for a document that must be an object. Raises ValueError; with `distinct` also for a name that is twice
+    in an object of it."""
+    value = document(data, most, _distinct if distinct else None)
     if not isinstance(value, dict):
         raise ValueError(f"its JSON is of type {type(value).__name__}, expected an object")
     return value
+
+
+def _distinct(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    made: Dict[str, Any] = {}
+    for name, value in pairs:
+        if name in made:
+            raise ValueError(f"{name[:80]!r} is in it twice")
+        made[name] = value
+    return made

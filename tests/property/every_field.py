@@ -113,7 +113,13 @@ DOCUMENT: dict[str, Any] = {
         "users": [{"name": "trainer", "uid": 2001, "gid": 2001}],
         "groups": [{"name": "vision", "gid": 3001, "members": ["trainer"], "mounts": ["scratch"]}],
         "homes": {"file_system_id": HOMES, "path": "/homes", "directory": "/home", "roles": ["compute"]},
-        "health": {"textfile_directory": "/var/lib/node_exporter/textfile_collector"},
+        "health": {
+            "textfile_directory": "/var/lib/node_exporter/textfile_collector",
+            "interval": 30,
+            "deadline": 5,
+            "degraded_after": 5,
+        },
+        "failure_pause": 60,
         "secrets": [
             {
                 "name": "db",
@@ -190,14 +196,14 @@ def document() -> dict[str, Any]:
     return copy.deepcopy(DOCUMENT)
 
 
-def texts(value: Any = None, at: Place = ()) -> Iterator[Place]:
-    """The place of every text in the document."""
+def places(kind: Tuple[type, ...], value: Any = None, at: Place = ()) -> Iterator[Place]:
+    """The place of every value of a kind in the document; true and false are no numbers."""
     value = DOCUMENT if value is None else value
     for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-        if isinstance(item, str):
+        if isinstance(item, kind) and not isinstance(item, bool):
             yield (*at, key)
         elif isinstance(item, (dict, list)):
-            yield from texts(item, (*at, key))
+            yield from places(kind, item, (*at, key))
 
 
 def written(place: Place) -> str:
@@ -208,8 +214,8 @@ def written(place: Place) -> str:
     return text[1:]
 
 
-def replaced(place: Place, value: str) -> dict[str, Any]:
-    """A fresh document with another text at one place."""
+def replaced(place: Place, value: Any) -> dict[str, Any]:
+    """A fresh document with another value at one place."""
     data: Any = document()
     inner = data
     for key in place[:-1]:
@@ -221,4 +227,5 @@ def replaced(place: Place, value: str) -> dict[str, Any]:
 ACCESS_POINTS = {"trainer": AccessPoint("trainer", HOMES, 2001, 2001, "/home/trainer", "fsap-0123456789abcdef9")}
 """What AWS has made for the homes."""
 
-PLACES: List[Place] = list(texts())
+PLACES: List[Place] = list(places((str,)))
+NUMBERS: List[Place] = list(places((int, float)))

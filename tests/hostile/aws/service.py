@@ -10,6 +10,8 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
+from tests.hostile.aws import objects
+
 EVIL = "\x1b]0;pwned\x07\x1b[2J\x1b[31mEVIL\x1b[0m\u202e\x9b31m\r\nFAKE: all ok"
 LONG = "A" * 10_000_000
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghij12"
@@ -85,6 +87,11 @@ def big() -> Dict[str, Answer]:
     }
 
 
+def nobody() -> Dict[str, Answer]:
+    """A whole answer of the right shape: no node is listed of a cluster that is to have four."""
+    return {**good(), "ListClusterNodes": {"ClusterNodeSummaries": []}}
+
+
 def lengthy() -> Dict[str, Answer]:
     """Within what an answer may have, and still nothing for a screen."""
     status = {"Status": "Failure", "Message": LONG[:1_000_000]}
@@ -125,7 +132,9 @@ RAW: Mapping[str, Tuple[int, bytes]] = {
 }
 """Mode -> status and body, whatever is asked."""
 
-SHAPED: Mapping[str, Callable[[], Dict[str, Answer]]] = {"good": good, "evil": evil, "big": big, "lengthy": lengthy}
+SHAPED: Mapping[str, Callable[[], Dict[str, Answer]]] = {
+    **{"good": good, "evil": evil, "big": big, "lengthy": lengthy, "nobody": nobody},
+}
 AT_ONCE: List[str] = [
     *RAW,
     *("redir", "trunc", "close", "badhdr", "nothttp", "pages", "pages2", "evil", "big", "lengthy"),
@@ -144,21 +153,21 @@ class Handler(BaseHTTPRequestHandler):
         return
 
     def any(self) -> None:
-        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
         self.server.asked.append(operation or self.path)
         with contextlib.suppress(OSError):
-            self._answer(self.server.mode, operation)
+            self._answer(self.server.mode, operation, body)
 
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = any
 
-    def _answer(self, mode: str, operation: str) -> None:
+    def _answer(self, mode: str, operation: str, body: bytes) -> None:
         if mode in RAW:
-            self._send(*RAW[mode])
+            self.send(*RAW[mode])
         elif mode == "redir":
-            self._send(307, b"", Location=f"{self.server.url}{self.path}")
+            self.send(307, b"", Location=f"{self.server.url}{self.path}")
         elif mode == "trunc":
-            self._send(200, b'{"ClusterName":"de', length=5000)
+            self.send(200, b'{"ClusterName":"de', length=5000)
             self.close_connection = True
         elif mode == "close":
             self.close_connection = True
@@ -173,8 +182,10 @@ class Handler(BaseHTTPRequestHandler):
             self._raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
             while not self.server.over.wait(1.0):
                 self._raw(b" ")
+        elif mode in ("good", *objects.MODES) and "/s3/aws4_request" in self.headers.get("Authorization", ""):
+            self.server.objects.answer(self, mode, body)
         else:
-            self._send(200, json.dumps(self._shaped(mode, operation)).encode())
+            self.send(200, json.dumps(self._shaped(mode, operation)).encode())
 
     def _shaped(self, mode: str, operation: str) -> Any:
         if mode.startswith("wrong"):
@@ -185,12 +196,18 @@ class Handler(BaseHTTPRequestHandler):
             found = {**found, "NextToken": token, "nextToken": token}
         return found
 
+    def endless(self) -> None:
+        """A body without an end, as fast as it is taken."""
+        self._raw(b"HTTP/1.1 200 OK\r\nContent-Length: 100000000000\r\n\r\n")
+        while not self.server.over.is_set():
+            self.wfile.write(bytes(1 << 20))
+
     def _raw(self, data: bytes) -> None:
         self.wfile.write(data)
         self.wfile.flush()
         self.close_connection = True
 
-    def _send(self, status: int, body: bytes, length: int = -1, **headers: str) -> None:
+    def send(self, status: int, body: bytes, length: int = -1, **headers: str) -> None:
         self.send_response(status)
         for name, value in {"Content-Type": "application/x-amz-json-1.1", **headers}.items():
             self.send_header(name, value)
@@ -207,7 +224,8 @@ class Liar(ThreadingHTTPServer):
 
     def __init__(self, mode: str = "good") -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.mode, self.asked, self.over = mode, [], threading.Event()  # type: Tuple[str, List[str], threading.Event]
+        self.mode, self.over, self.objects = mode, threading.Event(), objects.Objects()
+        self.asked: List[str] = []
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
         self._thread.start()

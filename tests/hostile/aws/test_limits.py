@@ -25,11 +25,13 @@ def liar() -> Iterator[Liar]:
 
 
 @pytest.fixture
-def sagemaker(liar: Liar) -> Any:
+def sagemaker(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(answers.SILENCE, "given_up", False)
     options = Config(retries={"mode": "standard", "total_max_attempts": 2}, s3={"addressing_style": "path"})
     keys = {"aws_access_key_id": "t", "aws_secret_access_key": "t", "region_name": "us-east-1"}
     client = answers.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
     client._endpoint.http_session._seconds = SECONDS
+    client._endpoint.http_session._quiet = SECONDS / 2
     return client
 
 
@@ -43,8 +45,24 @@ def test_a_service_that_does_not_come_to_an_end_is_given_up(
         sagemaker.describe_cluster(ClusterName="demo")
     assert liar.asked == ["DescribeCluster"] * 2
     assert [record.getMessage() for record in caplog.records if record.name == answers.__name__] == [
-        f"sagemaker: no whole answer within {SECONDS:g} s; asking again"
+        f"sagemaker: no answer for {SECONDS / 2:g} s; still waiting",
+        f"sagemaker: no whole answer within {SECONDS:g} s; asking again",
     ] * 2
+
+
+def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
+    sagemaker: Any, liar: Liar, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(answers, "SECONDS_AFTER_SILENCE", 0.2)
+    liar.mode = "silent"
+    for _ in range(2):
+        with pytest.raises(Unreachable), translated("DescribeCluster", "demo"):
+            sagemaker.describe_cluster(ClusterName="demo")
+    assert [record.args[1] for record in caplog.records if "asking again" in record.msg] == [SECONDS] * 2 + [0.2] * 2
+    liar.mode = "good"
+    with translated("DescribeCluster", "demo"):
+        sagemaker.describe_cluster(ClusterName="demo")
+    assert not answers.SILENCE.given_up
 
 
 def test_a_large_answer_is_not_read_whole(sagemaker: Any, liar: Liar) -> None:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Sequence
 
 import pytest
 
@@ -151,10 +152,13 @@ def test_the_legacy_file_is_left_out_beside_slurm_config(config: Settings, origi
     assert "provisioning_parameters.json" not in render(config, origin).files
 
 
+@pytest.mark.parametrize("beside", [(), ("bundle.json",), ("SHA256SUMS",)])
 def test_a_directory_with_other_things_is_not_written_over(
-    config: Settings, origin: sources.Sources, tmp_path: Path
+    config: Settings, origin: sources.Sources, tmp_path: Path, beside: Sequence[str]
 ) -> None:
     put(tmp_path / "mine/thesis.tex", "years of work")
+    for name in beside:
+        put(tmp_path / "mine" / name, "{}")
     with pytest.raises(BundleError, match="holds something that is not a bundle"):
         write(render(config, origin), tmp_path / "mine")
     assert (tmp_path / "mine/thesis.tex").read_text() == "years of work"

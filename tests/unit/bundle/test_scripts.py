@@ -73,7 +73,7 @@ def break_file(own: Path, what: str) -> None:
     elif what == "has no 'install.sh'":
         script.rename(own / "setup.sh")
     elif what == "does not begin with #!/":
-        script.write_text("echo\n")
+        script.write_text("#! /bin/bash\necho\n")
     elif what == "Windows line ends":
         script.write_bytes(b"#!/bin/bash\r\necho\r\n")
     elif what == "cannot be the name":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from typing import List
+
 import pytest
 
 from hyperpod_kit.cli import output
@@ -20,3 +23,21 @@ def test_a_line_that_stays_is_said_again(monkeypatch: pytest.MonkeyPatch, capsys
         ["30", "s", "Creating"],
         ["50", "s", "InService"],
     ]
+
+
+def test_work_without_a_terminal_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "QUIET", 0.01)
+    heard = threading.Event()
+    said: List[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        heard.set()
+
+    monkeypatch.setattr(output, "say", hear)
+    with output.bar("bundle 0123", 430) as advance:
+        advance(7)
+        assert heard.wait(30)
+        heard.clear()
+        assert heard.wait(30)
+    assert said[-1] == "bundle 0123: 7 of 430"

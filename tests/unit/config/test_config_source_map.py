@@ -112,6 +112,8 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("c.json", '{"a": ' + "9" * 5000 + "}", "is not JSON that can be read: .*digits"),
         ("c.json", "null", "holds nothing"),
         ("c.json", '"text"', "holds a string"),
+        ("c.json", "5", "holds a number"),
+        ("c.yaml", "true", "holds true or false"),
         ("c.json", "# yaml\na: 1\n", "line 1, column 1: # yaml"),
         ("c.yaml", "a: " + NESTED, "nested deeper than 64 levels at line 1"),
         ("c.yaml", "- " * 100_000, "nested deeper than 64 levels at line 1"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from hyperpod_kit.config.decode import decode
@@ -44,13 +47,12 @@ def test_each_file_of_awss_set_has_a_line() -> None:
     assert fate["utils/motd.sh"] == "done by hyperpod_kit.steps.login_message"
     assert fate["setup_mariadb_accounting.sh"] == "done by hyperpod_kit.steps.accounting"
     assert fate["utils/enroot.conf"] == "goes with utils/install_enroot_pyxis.sh"
-    assert {line.split(" ")[0] for line in fate.values()} == {"done", "kept", "not", "lost:", "goes"}
+    assert {line.split(" ")[0] for line in fate.values()} == {"done", "kept", "not", "goes"}
     names = [script["name"] for script in found.scripts]
-    assert names[:4] == ["ansible", "hotfix-controller", "hotfix-login", "hotfix-compute"]
-    assert {"enroot-compute"} < set(names) and not {"docker", "accounting", "log-rotation", "keys"} & set(names)
+    assert names == ["ansible", "hotfix", "ubuntu-home", "enroot"]
     on = {"accounting": {}, "log_rotation": {"keep": 2}, "login_message": {}, "ssh_between_nodes": {}, "docker": {}}
     assert found.steps == on, "what AWS's config.py has on, and our exporter in place of none"
-    assert not {"sssd-compute", "pam", "neuron"} & set(names)
+    assert fate["observability/install_observability.py"].startswith("not run: enable_observability is off")
 
 
 def test_what_is_kept_is_a_configuration() -> None:
@@ -59,14 +61,33 @@ def test_what_is_kept_is_a_configuration() -> None:
     settings, findings = decode(values)
     found = [*findings, *validate(settings)]
     assert [one.code for one in found if one.path.startswith("hyperpod_kit.scripts")] == ["HPK-O009"], "time, a warning"
-    assert [script.script.roles for script in settings.scripts if script.script.name == "enroot-login"] == [("login",)]
+    assert [one.script.arguments for one in settings.scripts if one.script.name == "enroot"] == [("{role}",)]
+
+
+@pytest.mark.parametrize(
+    ("mounts", "left_out"),
+    [
+        ([("nvme", "/fsx")], []),
+        ([], ["your script `ubuntu-home`: nothing is mounted at /fsx"]),
+        ([("nvme", "/fsx"), ("nvme", "/home")], ["your script `ubuntu-home`: homes lie on the mount at /home"]),
+    ],
+)
+def test_a_script_that_would_fail_on_every_node_is_left_out(mounts: list[tuple[str, str]], left_out: list[str]) -> None:
+    """AWS's own lifecycle_script.py starts fsx_ubuntu.sh only where it has mounted FSx."""
+    listed = [{"kind": kind, "name": path[1:], "path": path} for kind, path in mounts]
+    values: dict[str, Any] = {"hyperpod_kit": {"mounts": listed}}
+    earlier = replace(survey(AWS, {"config.py": CONFIG}, "earlier"), steps={})
+    assert keep(values, earlier) == left_out
+    names = [script["name"] for script in values["hyperpod_kit"]["scripts"]]
+    assert ("ubuntu-home" in names) is not bool(left_out) and "enroot" in names
 
 
 def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
     earlier = survey([*AWS, "observability/install_node_exporter.sh"], {"config.py": b""}, "earlier")
     values = document()
     del values["hyperpod_kit"]["steps"]
-    assert keep(values, earlier) == [] and set(values["hyperpod_kit"]["steps"]) == set(earlier.steps)
+    assert keep(values, earlier) == ["your script `ubuntu-home`: homes lie on the mount at /home"]
+    assert set(values["hyperpod_kit"]["steps"]) == set(earlier.steps)
     settings, _ = decode(values)
     assert [one for one in errors(validate(settings)) if "steps" in one.path] == []
     bare = document()
@@ -75,7 +96,7 @@ def test_steps_of_ours_take_the_place_of_awss_scripts_where_they_can() -> None:
         bare["hyperpod_kit"].pop(key, None)
     for key in ("fsx_dns_name", "fsx_mountname", "fsx_openzfs_dns_name", "bucketname"):
         bare.pop(key)
-    [left_out] = keep(bare, earlier)
+    [_, left_out] = keep(bare, earlier)
     assert left_out.startswith("hyperpod_kit.steps.ssh_between_nodes: nodes cannot find each other's host keys")
     assert "ssh_between_nodes" not in bare["hyperpod_kit"]["steps"]
 

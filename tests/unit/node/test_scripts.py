@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List
@@ -22,6 +24,7 @@ from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.scripts import AFTER_MOUNTS_STEPS, AFTER_SLURM_STEPS, BEFORE_MOUNTS_STEPS
 from hyperpod_kit.node.step import Step
 from hyperpod_kit.node.steps import STEPS
+from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner
 from tests.support.wait import until
 
@@ -103,9 +106,49 @@ def test_it_may_write_beside_itself_and_the_bundle_stays_as_it_was(scripts: Scri
 
 
 def test_what_it_is_told(scripts: Scripts) -> None:
-    scripts.has('echo "$HPK_CLUSTER $HPK_GROUP $HPK_ROLE $SAGEMAKER_RESOURCE_CONFIG_PATH" >>$TRACE')
+    scripts.has('echo "$HPK_CLUSTER $HPK_GROUP $HPK_ROLE $LC_ALL $SAGEMAKER_RESOURCE_CONFIG_PATH" >>$TRACE')
     scripts.apply()
-    assert scripts.ran == [f"demo g compute {scripts.node.paths.resource_config}"]
+    assert scripts.ran == [f"demo g compute C.UTF-8 {scripts.node.paths.resource_config}"]
+
+
+def test_arguments_that_only_the_node_knows(scripts: Scripts) -> None:
+    """As AWS's motd.sh and start_slurm.sh want them: the role, the controllers, the login nodes."""
+    node = scripts.node
+    Path(node.paths.resource_config).parent.mkdir(parents=True, exist_ok=True)
+    Path(node.paths.resource_config).write_text(
+        json.dumps({"InstanceGroups": [{"Name": "l", "Instances": [{"CustomerIpAddress": "10.0.0.7"}]}]})
+    )
+    config = replace(node.config, roles={**node.config.roles, "l": "login"})
+    facts = replace(node.facts, controllers=("10.0.0.1", "10.0.0.2"))
+    scripts.node = replace(node, config=config, facts=facts)
+    words = ("{role}", "{controllers}", "{logins}", "{cluster}/{group}", "{group}", "{cluster}")
+    scripts.has('echo "$@" "$HPK_CONTROLLERS" "$HPK_LOGINS" >>$TRACE', arguments=words)
+    assert scripts.apply()["ok"]
+    heads = "10.0.0.1,10.0.0.2"
+    assert scripts.ran == [f"compute {heads} 10.0.0.7 {{cluster}}/{{group}} g demo {heads} 10.0.0.7"]
+    scripts.node = replace(scripts.node, facts=replace(facts, controllers=("10.0.0.3",)))
+    assert scripts.apply()["changed"] == 0, "another controller is no other script"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("setup.sh", "echo bash $BASH_VERSION $1 | cut -c1-6 >>$TRACE"),
+        ("setup.py", "import os, sys; open(os.environ['TRACE'], 'a').write('python\\n')"),
+    ],
+)
+def test_a_file_without_a_first_line_of_its_own(
+    scripts: Scripts, name: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AWS's setup_sssd.py and install_observability.py begin with a comment and an import."""
+    monkeypatch.setenv("TRACE", str(scripts.trace))
+    place = scripts.bundle / "scripts/own" / name
+    place.parent.mkdir(parents=True)
+    place.write_text(f"# Copyright\n{text}\n")
+    script = OwnScript("own", name)
+    scripts.node = replace(scripts.node, config=replace(scripts.node.config, scripts=(script,)))
+    assert scripts.apply()["ok"]
+    assert scripts.ran[0].strip() in ("bash 5", "python")
 
 
 def test_one_that_fails_says_why_and_runs_again(scripts: Scripts) -> None:
@@ -186,9 +229,10 @@ def test_behind_a_mount_that_failed_nothing_of_it_runs(scripts: Scripts) -> None
     assert scripts.ran == ["before-mounts"]
 
 
-def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path) -> None:
-    """The program dies with the script at work; the next run begins it anew, from fresh files."""
-    scripts.has("ls >>$TRACE; touch half; [ -e $TRACE.go ] || { echo waiting >>$TRACE; exec sleep 600; }")
+@pytest.mark.parametrize(("timeout", "ends"), [(600.0, True), (3.0, False)])
+def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path, timeout: float, ends: bool) -> None:
+    """The program dies with the script at work; the next run lets that one have its time, and begins it anew."""
+    scripts.has("ls >>$TRACE; touch half; [ -e $TRACE.go ] || { echo waiting >>$TRACE; sleep 600; }", timeout=timeout)
     program = tmp_path / "apply.py"
     program.write_text(
         "import sys, pickle\n"
@@ -198,10 +242,6 @@ def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path) ->
         "node = pickle.load(sys.stdin.buffer)\n"
         "apply(node, plan(PLACES, node.config, 'compute', 'g', 'on_create'), 'on_create')\n"
     )
-    import pickle
-
-    from hyperpod_kit.node.timing import Clock
-
     child = subprocess.Popen(
         [sys.executable, str(program)],
         stdin=subprocess.PIPE,
@@ -215,12 +255,16 @@ def test_killed_in_the_middle_it_runs_again(scripts: Scripts, tmp_path: Path) ->
     left = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _runs_in(pid, scripts)]
     child.kill()
     child.wait()
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
     assert not os.path.exists(scripts.node.paths.script_stamp("own"))
     Path(f"{scripts.trace}.go").touch()
+    scripts.node = replace(scripts.node, clock=Clock())
+    soon = threading.Timer(0.5, lambda: [os.kill(pid, signal.SIGTERM) for pid in left])
+    if ends:
+        soon.start()
     assert scripts.apply()["ok"]
     assert scripts.ran == ["run.sh", "waiting", "run.sh"], "the half of it is gone"
+    until(lambda: not any(_runs_in(str(pid), scripts) for pid in left), what="the end of the first, with its children")
+    assert not os.path.exists(scripts.node.paths.script_at_work("own"))
 
 
 def _runs_in(pid: str, scripts: Scripts) -> bool:

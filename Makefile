@@ -74,7 +74,7 @@ torch-own:
 	  echo "make torch-own SOURCES=DIR: DIR has torch's sources, or their test/distributed/checkpoint"; exit 2; }
 	./setup.sh venv admin torch test
 	$(PY) -m pip install -q --no-deps --target .venv/torch-own expecttest parameterized
-	PYTHONPATH=.venv/torch-own $(PY) -m tests.distributed.torch_own $(SOURCES) $(TORCH_OWN_ARGS)
+	PYTHONPATH=$(CURDIR)/.venv/torch-own $(PY) -m tests.distributed.torch_own $(SOURCES) $(TORCH_OWN_ARGS)
 
 scale:
 	./setup.sh venv admin torch

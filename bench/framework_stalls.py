@@ -1,29 +1,34 @@
 """How long training stands still for a save: each framework's own, and ours under it. One process, the same state.
 
-    python bench/framework_stalls.py [--megabytes 600] [--saves 5] [--folder DIR]
+    python bench/framework_stalls.py [--megabytes 600] [--saves 5] [--folder DIR] [--only WORD]
 
 The state is a model of one layer with AdamW, so three times its parameters (under DeepSpeed, with bf16, they are two
 bytes more for each of them). Each row: the same loop of the framework,
 first with its own saves, then with ours; a save begins when the one before is durable. What the row says is the time
 between the call of a save and its return, of which the first (which makes buffers) is shown by itself. `memcpy` is a
-copy of the same bytes into memory that is there already.
+copy of the same bytes into memory that is there already. A framework that is not installed, and a row that ends in an
+error, say so in their place; each row is a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import logging
+import multiprocessing
 import os
 import shutil
 import statistics
 import tempfile
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dlrover_stalls
 import torch
 
 STEPS_BETWEEN = 2
@@ -74,15 +79,20 @@ def timed(owner: Any, name: str, into: Times) -> Iterator[None]:
         setattr(owner, name, real)
 
 
-def hugging_face(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
+def hugging_face(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+    flash = dlrover_stalls.trainer_class() if how == "dlrover" else None
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from hyperpod_kit.checkpoint.adapters.huggingface import CheckpointedTrainer
+
+    ours = how == "ours"
 
     class Durable(TrainerCallback):  # type: ignore[misc]
         def on_save(self, *_: Any, **__: Any) -> None:
             if ours:
                 trainer._running.newest.wait()
+            elif flash is not None:
+                dlrover_stalls.durable(folder, trainer.state.global_step)
             else:
                 os.sync()
 
@@ -98,7 +108,7 @@ def hugging_face(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
         logging_strategy="no",
         dataloader_pin_memory=False,
     )
-    kind = CheckpointedTrainer if ours else Trainer
+    kind = flash or (CheckpointedTrainer if ours else Trainer)
     trainer = kind(Net(megabytes), words, train_dataset=Rows(saves * STEPS_BETWEEN), callbacks=[Durable()])
     found: Times = []
     with timed(trainer, "_save_checkpoint", found):
@@ -188,7 +198,7 @@ def dcp(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     return found
 
 
-def zero(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
+def zero(how: str, megabytes: int, saves: int, folder: Path) -> Times:
     os.environ.update(DS_ACCELERATOR="cpu", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     os.environ["MASTER_PORT"] = "0"
     import deepspeed
@@ -208,14 +218,20 @@ def zero(ours: bool, megabytes: int, saves: int, folder: Path) -> Times:
     }
     model = Net(megabytes)
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if ours else None
+
+    def train(save: int) -> None:
+        for _ in range(STEPS_BETWEEN):
+            engine.backward(engine(torch.tensor([save]))["loss"])
+            engine.step()
+
+    if how == "dlrover":
+        return dlrover_stalls.zero(engine, train, saves, folder)
+    checkpoints = ZeroCheckpoints(engine, folder / "ours", keep=None) if how == "ours" else None
     if checkpoints is not None:
         checkpoints.load()
     found: Times = []
     for save in range(saves):
-        for _ in range(STEPS_BETWEEN):
-            engine.backward(engine(torch.tensor([save]))["loss"])
-            engine.step()
+        train(save)
         with timed(engine, "save_checkpoint", found):
             engine.save_checkpoint(str(folder / "theirs"), f"step-{save}")
         if checkpoints is None:
@@ -241,39 +257,80 @@ def memcpy(megabytes: int, saves: int) -> Times:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--megabytes", type=int, default=600)
-    parser.add_argument("--saves", type=int, default=5)
-    parser.add_argument("--folder", type=Path, default=Path("bench-stalls"), help="on the disk to write to")
-    given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    size, saves = given.megabytes, given.saves
-    rows: list[tuple[str, str, Callable[[Path], Times]]] = [
+def rows(size: int, saves: int) -> list[tuple[str, str, Callable[[Path], Times]]]:
+    """(what it says, the package that it needs, what does it)."""
+    return [
         ("memcpy", "torch", lambda _: memcpy(size, saves)),
-        ("Trainer of transformers, its own", "transformers", lambda folder: hugging_face(False, size, saves, folder)),
-        ("`CheckpointedTrainer`", "transformers", lambda folder: hugging_face(True, size, saves, folder)),
+        ("Trainer of transformers, its own", "transformers", lambda folder: hugging_face("own", size, saves, folder)),
+        ("`CheckpointedTrainer`", "transformers", lambda folder: hugging_face("ours", size, saves, folder)),
+        ("DLRover's `FlashCkptTrainer`", "dlrover", lambda folder: hugging_face("dlrover", size, saves, folder)),
         ("Lightning, `ModelCheckpoint`", "lightning", lambda folder: lightning(False, size, saves, folder)),
         ("`CheckpointedFit`", "lightning", lambda folder: lightning(True, size, saves, folder)),
         ("`dcp.save`", "torch", lambda folder: dcp("save", size, saves, folder)),
         ("`dcp.async_save`", "torch", lambda folder: dcp("async", size, saves, folder)),
         ("`Checkpoints.async_save`", "torch", lambda folder: dcp("ours", size, saves, folder)),
-        ("DeepSpeed's `save_checkpoint`, its own", "deepspeed", lambda folder: zero(False, size, saves, folder)),
-        ("the same with `ZeroCheckpoints`", "deepspeed", lambda folder: zero(True, size, saves, folder)),
+        (
+            "DLRover's `DdpCheckpointer`, a plain loop",
+            "dlrover",
+            lambda folder: dlrover_stalls.plain(Net(size), saves, STEPS_BETWEEN, folder),
+        ),
+        ("DeepSpeed's `save_checkpoint`, its own", "deepspeed", lambda folder: zero("own", size, saves, folder)),
+        ("the same with `ZeroCheckpoints`", "deepspeed", lambda folder: zero("ours", size, saves, folder)),
+        ("DLRover's `DeepSpeedCheckpointer`", "dlrover", lambda folder: zero("dlrover", size, saves, folder)),
+        ("Megatron-core's `dist_checkpointing.save`", "megatron", lambda folder: megatron("own", size, saves, folder)),
+        ("the same with `MegatronCheckpoints`", "megatron", lambda folder: megatron("ours", size, saves, folder)),
+        ("DLRover's `save_checkpoint` for Megatron", "dlrover", dlrover_stalls.megatron_own),
     ]
+
+
+def megatron(how: str, megabytes: int, saves: int, folder: Path) -> Times:
+    return dlrover_stalls.megatron(how, Net(megabytes), saves, STEPS_BETWEEN, folder)
+
+
+def row(run: Callable[[Path], Times], folder: Path, told: Any) -> None:
+    """In a process of its own: what one framework changes in torch, another row must not see."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    try:
+        first, *others = run(folder)
+        told.send(f"{first:.3f} | {statistics.median(others):.3f} | {max(others):.3f}")
+    except Exception as err:
+        where = traceback.extract_tb(err.__traceback__)[-1]
+        said = str(err).strip().splitlines()[0][:160]
+        told.send(f"{type(err).__name__} in {Path(where.filename).name}:{where.lineno}: {said} | |")
+    told.close()
+    dlrover_stalls.end()
+    os._exit(0)  # not after a queue or a pool of a framework
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=600)
+    parser.add_argument("--saves", type=int, default=5)
+    parser.add_argument("--folder", type=Path, default=Path("bench-stalls"), help="on the disk to write to")
+    parser.add_argument("--only", default="", help="rows with that in their name or package")
+    given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
-    print(f"| {size} MB of state, {saves} saves | first, s | median of the others, s | longest of them, s |")
+    print(f"| {given.megabytes} MB of state, {given.saves} saves | first, s | median of the others, s | longest, s |")
     print("| --- | --- | --- | --- |", flush=True)
-    for name, needs, run in rows:
+    forked = multiprocessing.get_context("fork")
+    for name, needs, run in rows(given.megabytes, given.saves):
+        if given.only not in f"{name} {needs}":
+            continue
         if importlib.util.find_spec(needs) is None:
             print(f"| {name} | {needs} is not installed | | |", flush=True)
             continue
-        folder = Path(tempfile.mkdtemp(dir=given.folder))
+        folder = Path(tempfile.mkdtemp(dir=given.folder)).resolve()
+        heard, told = forked.Pipe(duplex=False)
+        process = forked.Process(target=row, args=(run, folder, told))
+        process.start()
+        told.close()
         try:
-            first, *others = run(folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        print(f"| {name} | {first:.3f} | {statistics.median(others):.3f} | {max(others):.3f} |", flush=True)
+            print(f"| {name} | {heard.recv()} |", flush=True)
+        except EOFError:
+            print(f"| {name} | ended with {process.exitcode} | | |", flush=True)
+        process.join()
+        shutil.rmtree(folder, ignore_errors=True)
     shutil.rmtree(given.folder, ignore_errors=True)
 
 

@@ -15,10 +15,12 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.manager import Manager as Manager
     from hyperpod_kit.checkpoint.repository.catalog import attempts as attempts
     from hyperpod_kit.checkpoint.repository.policy import Best as Best
+    from hyperpod_kit.checkpoint.repository.policy import CheckpointFacts as CheckpointFacts
     from hyperpod_kit.checkpoint.repository.policy import EverySeconds as EverySeconds
     from hyperpod_kit.checkpoint.repository.policy import EverySteps as EverySteps
     from hyperpod_kit.checkpoint.repository.policy import Latest as Latest
     from hyperpod_kit.checkpoint.repository.policy import Pinned as Pinned
+    from hyperpod_kit.checkpoint.repository.policy import Policy as Policy
     from hyperpod_kit.checkpoint.repository.selection import newest_valid as newest_valid
     from hyperpod_kit.checkpoint.repository.selection import newest_whole as newest_whole
     from hyperpod_kit.checkpoint.results import Fresh as Fresh
@@ -40,7 +42,9 @@ _WHERE = {
     "load_weights": "weights",
     "attempts": "repository.catalog",
     **dict.fromkeys(("newest_valid", "newest_whole"), "repository.selection"),
-    **dict.fromkeys(("Best", "EverySeconds", "EverySteps", "Latest", "Pinned"), "repository.policy"),
+    **dict.fromkeys(
+        ("Best", "CheckpointFacts", "EverySeconds", "EverySteps", "Latest", "Pinned", "Policy"), "repository.policy"
+    ),
 }
 
 

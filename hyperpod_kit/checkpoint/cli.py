@@ -10,7 +10,8 @@ from hyperpod_kit.untrusted import terminal
 
 WITH_TORCH = {
     "bench": "hyperpod_kit.checkpoint.bench.cli",
-    "export": "hyperpod_kit.checkpoint.export_cli",
+    "export": "hyperpod_kit.checkpoint.exporting.command",
+    "import": "hyperpod_kit.checkpoint.importing.command",
     "torture": "hyperpod_kit.checkpoint.torture.cli",
 }
 """Command -> the module whose `main(argv) -> int` serves it. None of them ships to a node."""

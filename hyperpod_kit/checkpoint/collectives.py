@@ -161,14 +161,6 @@ class Ranks:
             raise CheckpointError(str(untold))
         return values.unpack(found[_LENGTH : _LENGTH + _length(found)], "rank 0")
 
-    def total(self, number: int) -> int:
-        """The sum of everybody's number."""
-        if self.alone:
-            return number
-        seen = torch.tensor([number])
-        dist.all_reduce(seen, op=dist.ReduceOp.SUM, group=self._group)
-        return int(seen)
-
     def agree(self, problem: Reason | None) -> Reason | None:
         """None when no rank has a problem, else the first one, the same on all ranks."""
         return first_reason(self.gather(problem))

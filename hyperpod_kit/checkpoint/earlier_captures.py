@@ -43,7 +43,6 @@ class EarlierCaptures:
     def restore(self, state: State) -> Restored | Fresh:
         """See Manager.restore."""
         with self._failure_told():
-            room.check(self._ranks, self._pool.folder, state.model, self._pool.count)
             outcome = restore.restore(
                 self._ranks,
                 open_store(self._start.root),
@@ -51,6 +50,7 @@ class EarlierCaptures:
                 nearer=self._nearer,
                 held=self._held,
                 told=candidates.ResumeFrom.read(os.environ),
+                before=lambda: room.check(self._ranks, self._pool.folder, state.model, self._pool.count),
             )
         if self._ranks.rank == 0:
             telling.restored(self._start.root, outcome.got)

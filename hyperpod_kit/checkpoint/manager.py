@@ -12,13 +12,16 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import arguments, candidates, comparing, copier, load, opened, save_schedule, startup
+from hyperpod_kit.checkpoint import arguments, candidates, copier, load, opened, save_schedule, startup
 from hyperpod_kit.checkpoint.agent.channel import Message
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close, SaveFailed
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close
 from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.comparing import Comparing
 from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
+from hyperpod_kit.checkpoint.hearing import Hearing
 from hyperpod_kit.checkpoint.numbering import Numbering
+from hyperpod_kit.checkpoint.own_policy import OwnPolicy
 from hyperpod_kit.checkpoint.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.repository import policy
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
@@ -43,17 +46,17 @@ class Manager:
     shared memory per rank (default: 2, or 3 with `storage_every`). With `overlap` a save returns while threads still
     copy, and every optimizer of the state waits for them before its step. `every` is the schedule of `step`: steps, or
     a time; with `storage_every`, another such, only the saves that are due by that one go to storage, and the others
-    stay in memory. `keep` says which checkpoints stay on storage, None: all of them. `local` is a directory on the
-    node's own disk, `rate_limit` bytes a second of writing to storage while training goes on. `compare`: at every so
-    many saves, at the first one, and where `on_busy` is "wait", ranks digest what they hold together with others, and a
-    save whose ranks differ is refused; it costs reading all of it once. None: the rank that writes a tensor is
-    believed. `algorithm` is the digest of the shards, see `repository.digest`. `max_lost`: after so many saves in a row
-    that failed or were dropped, the next `save` or `step` raises; None: it never does (the warnings stay). Saves that
-    were skipped since earlier ones are on their way do not count for it. `partners`: each capture is copied to another
-    node's memory, from which the ranks of a lost node go on. `save_on_signal`: SIGUSR1 or SIGTERM to any rank makes
-    `step` save on all of them, wait until that is durable and end the process with 75, with which `hyperpod-kit job
-    run` starts the job again; made in the main thread then, and what heard these signals before hears them after
-    `close`. Without it they do what they did.
+    stay in memory. `keep` says which checkpoints stay on storage, None: all of them; a class of your own that derives
+    `Policy` is asked in rank 0's process. `local` is a directory on the node's own disk, `rate_limit` bytes a second of
+    writing to storage while training goes on. `compare`: at every so many saves, at the first one, and where `on_busy`
+    is "wait", ranks digest what they hold together with others, and a save whose ranks differ is refused; it costs
+    reading all of it once. None: the rank that writes a tensor is believed. `algorithm` is the digest of the shards,
+    see `repository.digest`. `max_lost`: after so many saves in a row that failed or were dropped, the next `save` or
+    `step` raises; None: it never does (the warnings stay). Saves that were skipped since earlier ones are on their way
+    do not count for it. `partners`: each capture is copied to another node's memory, from which the ranks of a lost
+    node go on. `save_on_signal`: SIGUSR1 or SIGTERM to any rank makes `step` save on all of them, wait until that is
+    durable and end the process with 75, with which `hyperpod-kit job run` starts the job again; made in the main thread
+    then, and what heard these signals before hears them after `close`. Without it they do what they did.
 
     `with Manager(root) as manager:` closes at the end of the block and raises when the newest save is not durable; when
     the block raises, nothing is waited for: the agent goes on alone, as after the death of the process.
@@ -90,12 +93,14 @@ class Manager:
         self._closed: bool | None = None
         self._progress = Teller()
         self._start = startup.identify(self._ranks, root, run, algorithm)
-        self._comparing = comparing.Comparing(compare, self._start.algorithm)
+        comparing = Comparing(compare, self._start.algorithm)
         threads = copier.cores(self._start.ranks_here)
         load.warm(self._start.algorithm)
         directory = os.path.abspath(local) if local is not None else None
-        options: Message = {"local": directory, "rate_limit": rate_limit, "keep": keep.to_json() if keep else None}
-        options["partners"] = partners
+        by_agent = keep.to_json() if keep is not None and policy.is_data(keep) else None
+        options: Message = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
+        own = OwnPolicy(self._start, None if by_agent or self._ranks.rank else keep)
+        self._hearing = Hearing(self._start.incarnation, self._saves, comparing, self._progress, own)
         self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
         if partners:
@@ -109,7 +114,7 @@ class Manager:
             threads=threads,
             saves=self._saves,
             agent=self._agent,
-            comparing=self._comparing,
+            comparing=comparing,
             overlap=overlap,
         )
         try:
@@ -304,13 +309,9 @@ class Manager:
         self._staging.fence.wait()
 
     def _on_event(self, event: AgentEvent) -> None:
-        if isinstance(event, SaveFailed):
-            self._progress.failed()
-        answer = self._comparing.hear(event)
+        answer = self._hearing.hear(event)
         if answer is not None:
             self._agent.send(answer)
-        else:
-            self._saves.hear(event, self._start.incarnation)
 
     def _mine(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
@@ -348,6 +349,7 @@ class Manager:
                 f"saves were not durable after {waited:.0f} s{f' ({why})' if why else ''}; "
                 f"the agent (pid {self._agent.pid}) goes on"
             )
+        self._hearing.own_policy.close()
         self._closed = done and self._agent.clean and self._saves.all_safe
         opened.leave(self)
         newest = self._saves.newest

@@ -88,7 +88,7 @@ def plain_name(name: str) -> str:
 
 
 def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
-    part = sharding.local(tensor)
+    part = sharding.live(tensor)
     return part.device, part.untyped_storage().data_ptr()
 
 

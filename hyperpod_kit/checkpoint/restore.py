@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
 Own = TypeVar("Own")
 
+_SWITCH_SECONDS = 0.0002
+
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 
@@ -58,19 +61,22 @@ def restore(
     told: ResumeFrom = candidates.NOTHING_TOLD,
     only: str | None = None,
     ahead: bool = True,
+    before: Callable[[], None] = lambda: None,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `nearer` where this rank has it. Of `held` and
     `told` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this rank's own shard is read while the
-    state is walked, of which not all may be wanted.
+    state is walked, of which not all may be wanted. `before`, a collective, is called for each candidate before a live
+    tensor is written to, while a shard in memory is already read; what it raises is passed on.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
     every = candidates.newest_first(ranks, store, held, told)
     listing = every if only is None else (found for found in every if found.attempt == only)
     try:
-        outcome = _restore(ranks, store, state, nearer, listing, ahead)
+        with _prompt_switches():
+            outcome = _restore(ranks, store, state, nearer, listing, ahead, before)
     except BaseException:
         state.withdraw()
         raise
@@ -79,8 +85,26 @@ def restore(
     return outcome
 
 
+@contextlib.contextmanager
+def _prompt_switches() -> Iterator[None]:
+    """Threads that compare and copy need the interpreter's lock for some microseconds a chunk, and one that walks over
+    the state hands it over when asked, which by default is after 5 ms: the time that three chunks take."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+
+
 def _restore(
-    ranks: Ranks, store: Store, state: State, nearer: NearerTiers, listing: Iterator[Candidate], ahead: bool
+    ranks: Ranks,
+    store: Store,
+    state: State,
+    nearer: NearerTiers,
+    listing: Iterator[Candidate],
+    ahead: bool,
+    before: Callable[[], None],
 ) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
@@ -94,7 +118,7 @@ def _restore(
             told("restore: passed over %s: %s", *rejected[-1])
             continue
         told("restore: reading %s", candidate.attempt)
-        with contextlib.closing(_Run(ranks, store, state, nearer, candidate, ahead)) as run:
+        with contextlib.closing(_Run(ranks, store, state, nearer, candidate, ahead, before)) as run:
             known = len(rejected)
             found = run.restore(rejected)
         for name_and_reason in rejected[known:]:
@@ -127,6 +151,7 @@ def _restore(
             f"some tensors were filled: {why}",
             hint=f"start again with {HPK_RESUME_MEMORY}=0, from the beginning",
         )
+    before()
     stages.agree(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
 
@@ -135,18 +160,54 @@ class _Run(CandidateRun):
     """One candidate, and the state that is brought to it."""
 
     def __init__(
-        self, ranks: Ranks, store: Store, state: State, nearer: NearerTiers, candidate: Candidate, ahead: bool
+        self,
+        ranks: Ranks,
+        store: Store,
+        state: State,
+        nearer: NearerTiers,
+        candidate: Candidate,
+        ahead: bool,
+        before: Callable[[], None],
     ) -> None:
         super().__init__(ranks, store, nearer, candidate)
         self._state = state
-        self._ahead = ahead
+        self._ahead, self._before = ahead, before
+        self._reading: load.Reading | None = None
         self.touched = False  # whether a live tensor of this rank was written to
 
     def restore(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
         """(tier, bytes) when the state is that of this candidate. Reasons are added to `rejected`."""
         return self.walk(rejected, self._take)
 
+    def close(self) -> None:
+        """See CandidateRun."""
+        self._stop_reading()
+        super().close()
+
+    def _header(self, tiers: tuple[str, ...]) -> ProvedHeader:
+        """See CandidateRun. A shard in memory is read meanwhile: that needs nothing of the other ranks."""
+        self._stop_reading()
+        if self._ahead and tiers[self._ranks.rank] == MEMORY and STORAGE not in tiers:
+            self._reading = load.Reading(self._in_memory(), self._nearer.threads)
+        header = super()._header(tiers)
+        if header.tiers[self._ranks.rank] != MEMORY:
+            self._stop_reading()
+        return header
+
+    def _read_own(self, header: ProvedHeader) -> load.Reading:
+        """This rank's own shard, read and compared from now on, or already."""
+        if self._reading is None:
+            self._reading = load.Reading(self._own(header), self._nearer.threads)
+        return self._reading
+
+    def _stop_reading(self) -> None:
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            self.touched = self.touched or reading.touched
+            reading.close()
+
     def _take(self, header: ProvedHeader) -> tuple[str, int]:
+        self._before()
         positions.agree(self._all, self._state.objects, header.tree)
         return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
 
@@ -155,23 +216,18 @@ class _Run(CandidateRun):
         mine = header.world == self._ranks.world
         kept: dict[slices.Chunk, memoryview] = {}
         # Reading needs no plan: it goes on while the state is walked.
-        reading = load.Reading(self._own(header), self._nearer.threads) if mine and self._ahead else None
-        with contextlib.ExitStack() as held:
-            if reading is not None:
-                held.enter_context(contextlib.closing(reading))
-            targets, same = self._targets(header, reading)
-            if same and mine:
-                if reading is None:
-                    reading = load.Reading(self._own(header), self._nearer.threads)
-                    held.enter_context(contextlib.closing(reading))
-                    self._all.fit(partial(self._check, reading, targets))
-                try:
-                    loaded, size = self._same(header, targets, reading)
-                finally:
-                    self.touched = self.touched or reading.touched
-            elif reading is not None and header.tiers[self._ranks.rank] == STORAGE:
+        reading = self._read_own(header) if mine and self._ahead else None
+        targets, same = self._targets(header, reading)
+        if same and mine:
+            if reading is None:
+                reading = self._read_own(header)
+                self._all.fit(partial(self._check, reading, targets))
+            loaded = self._same(header, targets, reading)
+            size = self._size(header)
+        else:
+            if reading is not None and header.tiers[self._ranks.rank] == STORAGE:
                 kept = {(self._ranks.rank, number): view for number, view in reading.spare().items()}
-        if not (same and mine):
+            self._stop_reading()
             if header.body is None:
                 if not self._candidate.committed:
                     # It has no index, so only the same division among the ranks could read it.
@@ -211,7 +267,7 @@ class _Run(CandidateRun):
         tier = header.tiers[rank]
         with contextlib.ExitStack() as stack:
             if tier == MEMORY:
-                yield stack.enter_context(local_tiers.shard_in_memory(nearer.slots, self._held(rank, tier)))
+                yield stack.enter_context(self._in_memory())
             elif tier == LOCAL:
                 yield stack.enter_context(
                     local_tiers.shard_on_disk(str(nearer.local), nearer.run_id, rank, self._held(rank, tier))
@@ -221,9 +277,17 @@ class _Run(CandidateRun):
                 opened = stack.enter_context(reshard.opened(self._store, self._candidate.attempt, header.body))
                 yield load.ProvedShard(opened.shard(rank))
 
-    def _same(
-        self, header: ProvedHeader, targets: StateTensors, reading: load.Reading
-    ) -> tuple[Mapping[str, torch.Tensor], int]:
+    def _in_memory(self) -> contextlib.AbstractContextManager[load.ProvedShard]:
+        return local_tiers.shard_in_memory(self._nearer.slots, self._held(self._ranks.rank, MEMORY))
+
+    def _size(self, header: ProvedHeader) -> int:
+        """Bytes of all ranks' own shards."""
+        return sum(
+            self._held(rank, tier).size if header.body is None or tier != STORAGE else header.body.shards[rank].size
+            for rank, tier in enumerate(header.tiers)
+        )
+
+    def _same(self, header: ProvedHeader, targets: StateTensors, reading: load.Reading) -> Mapping[str, torch.Tensor]:
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
@@ -235,14 +299,13 @@ class _Run(CandidateRun):
             return own
 
         own = self._all.prove(read)
-        size = self._ranks.total(reading.size)
         shared = replicate.replicate(self._ranks, targets.pieces, own.here, header.algorithm)
         self._all.settle(shared.problems)
         if shared.any_lost and header.body is None:
             raise Rejected(Reason("what other ranks sent did not arrive as it was sent"))
         if shared.any_lost:
             self._read(header, partial(_ask, pieces=[one for one in targets.pieces if one.spec.name in shared.lost]))
-        return own.loaded, size
+        return own.loaded
 
     def _other(
         self, header: ProvedHeader, targets: StateTensors, kept: Mapping[slices.Chunk, memoryview]

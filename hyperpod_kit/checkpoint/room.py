@@ -29,7 +29,7 @@ def at_least(model: torch.nn.Module | None, world: int) -> int:
             sharded: Any = tensor
             mesh = sharded.device_mesh
             copies = math.prod(mesh.size(dim) for dim, one in enumerate(sharded.placements) if not one.is_shard())
-            total += sharded.to_local().nbytes / copies
+            total += sharding.live(tensor).nbytes / copies
         else:
             total += tensor.nbytes / world
     return int(total)

@@ -59,11 +59,9 @@ def is_sharded(tensor: object) -> bool:
 def local(tensor: Any) -> torch.Tensor:
     """This rank's part, live; of a ShardedTensor its first shard, or an empty tensor."""
     if is_dtensor(tensor):
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                return local(tensor)
-        found: torch.Tensor = tensor.to_local()
-        return found
+        # What `to_local` gives without gradients, less 20 us of marking it as a parameter.
+        part: torch.Tensor = tensor._local_tensor
+        return part
     if is_sharded_tensor(tensor):
         shards = tensor.local_shards()
         return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype)
@@ -72,12 +70,8 @@ def local(tensor: Any) -> torch.Tensor:
 
 
 def live(tensor: Any) -> torch.Tensor:
-    """As `local`, but a plain tensor is itself: for looking, not for keeping. Of a DTensor what `to_local` gives
-    without gradients, less the time that asking for it takes."""
-    if type(tensor) in _PLAIN:
-        return tensor  # type: ignore[no-any-return]
-    part: torch.Tensor | None = getattr(tensor, "_local_tensor", None)
-    return part if part is not None else local(tensor)
+    """As `local`, but a plain tensor is itself: for looking, not for keeping."""
+    return tensor if type(tensor) in _PLAIN else local(tensor)
 
 
 @lru_cache(maxsize=16)

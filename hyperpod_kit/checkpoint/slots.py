@@ -63,8 +63,11 @@ class SlotPool:
         """Make all slots in a thread, behind what `attach` has begun; the next `settle` waits for it. `needed()` gives
         the layout and the bytes of non-tensor state, and is called there. `pin`: for copies from a GPU."""
         before, self._thread = self._thread, None
+        told = threading.Event()
 
         def work() -> None:
+            # A start waits until the new thread runs, and that one would keep the interpreter's lock for 5 ms.
+            told.wait()
             if before is not None:
                 before.join()
             try:
@@ -85,6 +88,7 @@ class SlotPool:
         for event in (self._planned, *self._made.values()):
             event.clear()
         self._start(work)
+        told.set()
 
     def _all_made(self) -> None:
         for event in (self._planned, *self._made.values()):

@@ -173,6 +173,8 @@ def _matched(
             other.append(here)
         else:
             pairs.append((here, there))
+    filled = {id(live[here]) for here, _ in pairs}  # what is tied need be there under one of its names
+    missing = [here for here in missing if id(live[here]) not in filled]
     return pairs, (tuple(missing), tuple(other), tuple(sorted(set(saved).difference(wanted.values()))))
 
 

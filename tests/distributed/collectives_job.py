@@ -62,7 +62,6 @@ WORK: dict[str, Callable[[Ranks], Any]] = {
     "all untold": lambda ranks: ranks.gather(object()),
     "agree": lambda ranks: str(ranks.agree(Reason("torn") if ranks.rank == 2 else None)),
     "agreed": lambda ranks: ranks.agree(None),
-    "total": lambda ranks: ranks.total(10**12 + ranks.rank),
     "sent 0": _sent(0),
     "sent 4000": _sent(4000),
     "sent 9000": _sent(9000),

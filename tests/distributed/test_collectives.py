@@ -60,9 +60,5 @@ def test_a_broadcast_is_what_its_source_has(seen: list[dict[str, Any]]) -> None:
         all_saw(seen, f"sent {size}", bytes(number % 251 for number in range(size)).hex())
 
 
-def test_a_sum_is_of_all(seen: list[dict[str, Any]]) -> None:
-    all_saw(seen, "total", 4 * 10**12 + 6)
-
-
 def test_each_is_handed_its_own_part(seen: list[dict[str, Any]]) -> None:
     assert [one["handed out"] for one in seen] == [{"rng": "z" * 300 * rank, "rank": rank} for rank in range(WORLD)]

@@ -50,3 +50,16 @@ def test_no_command_imports_what_it_may_not_need() -> None:
     """--help, completion and a wrong word must not pay for AWS's SDK."""
     found = json.loads(python("-c", EVERY_MODULE, *HEAVY))
     assert not found, f"import these inside of the function that needs them: {found}"
+
+
+def test_the_engine_imports_no_framework() -> None:
+    """torch apart, of course."""
+    frameworks = ("transformers", "lightning", "pytorch_lightning", "accelerate", "deepspeed", "megatron", "torchtitan")
+    more = ("peft", "datasets", "tokenizers", "torchdata", "safetensors", "pyarrow", "boto3")
+    program = (
+        "import sys, hyperpod_kit.checkpoint as engine\n"
+        "early = 'torch' in sys.modules\n"
+        "engine.Manager, engine.State, engine.load_state, engine.load_weights\n"
+        f"print(early, [name for name in {(*frameworks, *more)} if name in sys.modules])"
+    )
+    assert python("-c", program).strip() == "False []"

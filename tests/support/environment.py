@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 MEANINGS = {
+    "HPK_AWS_SCRIPTS": "a directory with AWS's base-config, whose scripts run on machines",
     "HPK_CONTAINER_SOURCES": "the directory with the sources of enroot and pyxis",
     "HPK_FAULTS": "`machines` or `private`: run tests/faults on a rehearsal, or on a Slurm of its own",
     "HPK_FAULTS_PROFILE": "the kind of cluster that the rows of faults meet: a name of tests/faults/profiles.py",

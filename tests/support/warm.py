@@ -52,8 +52,7 @@ class Program:
         request = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd or os.getcwd())}).encode()
         try:
             fds = array.array("i", [writer, writer if both else 2, told.fileno()])
-            zygote = _zygote(tuple(imported))
-            zygote.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
+            zygote(tuple(imported)).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
         finally:
             os.close(writer)
             told.close()
@@ -105,7 +104,9 @@ def run(words: Sequence[str], env: Mapping[str, str], **how: Any) -> subprocess.
 
 
 @lru_cache(maxsize=None)
-def _zygote(imported: Sequence[str]) -> socket.socket:
+def zygote(imported: Sequence[str]) -> socket.socket:
+    """Where a process that has imported these is asked for a program: a JSON object with `words`, `env` and `cwd`, and
+    three descriptors, for its output, its errors, and to tell its pid and its end."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         code = f"import sys; sys.path[:] = {sys.path!r}; from tests.support import warm; warm.serve({its.fileno()})"

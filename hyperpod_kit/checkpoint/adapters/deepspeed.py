@@ -17,11 +17,12 @@ from typing import Any
 import torch
 from deepspeed.runtime.checkpoint_engine.checkpoint_engine import CheckpointEngine
 
-from hyperpod_kit.checkpoint import randomness, zero_files
+from hyperpod_kit.checkpoint import randomness
 from hyperpod_kit.checkpoint.adapters.dcp import step_of
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.boxed_state import object_bytes, object_of
 from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.formats import zero_files
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Fresh, Restored
@@ -29,8 +30,6 @@ from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.errors import CheckpointError
 
-_PARTITION = "zero_pp_rank_"
-_OWN = ("words", "generators", f"files.*{_PARTITION}*")
 _CLASSES = zero_files.own_classes()
 _TAG = "state"
 
@@ -39,7 +38,7 @@ class ZeroFiles(StateDict):
     """What the ranks' files hold, each rank's partitions its own: they fit the number of ranks that saved them."""
 
     def __init__(self, root: str) -> None:
-        super().__init__({}, own=_OWN)
+        super().__init__({}, own=zero_files.OWN)
         self._root = root
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
@@ -112,7 +111,8 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
                 _, said = self._engine.load_checkpoint(folder, _TAG)
             finally:
                 self._loaded, config.load_universal_checkpoint = {}, universal
-        randomness.restore(values["generators"])
+        if values["generators"]:  # plain DeepSpeed has saved none
+            randomness.restore(values["generators"])
         self._state = ZeroFiles(self.manager.root)
         return said
 
@@ -134,7 +134,7 @@ class ZeroCheckpoints(CheckpointEngine):  # type: ignore[misc]  # deepspeed is n
             for name, said in files.items():
                 held: list[torch.Tensor] = []
                 words[name] = object_bytes(name, zero_files.split(said, held))
-                anew = not whole and _PARTITION in name
+                anew = not whole and zero_files.PARTITION in name
                 tensors[name] = {} if anew else {str(number): tensor for number, tensor in enumerate(held)}
         self._state.extra.update(files=tensors, words={}, generators={})
         if whole:

@@ -23,7 +23,7 @@ from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.checkpoint.adapters import peft
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
-from hyperpod_kit.checkpoint.export import LAYOUT
+from hyperpod_kit.checkpoint.exporting.to_weights import LAYOUT
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.loading import load_state
 from hyperpod_kit.checkpoint.manager import Manager

@@ -20,7 +20,8 @@ from torch.utils.data import RandomSampler, SequentialSampler, SubsetRandomSampl
 
 from hyperpod_kit.checkpoint.adapters.roots import Where, root_of
 from hyperpod_kit.checkpoint.dcp import place
-from hyperpod_kit.checkpoint.export import LIGHTNING, lightning_checkpoint
+from hyperpod_kit.checkpoint.exporting.checkpoint import lightning_checkpoint
+from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
 from hyperpod_kit.checkpoint.handle import Handle
 from hyperpod_kit.checkpoint.manager import Manager
 from hyperpod_kit.checkpoint.results import Restored

@@ -187,18 +187,20 @@ class Orders:
         self._captures.release()
 
     def _persist(self, key: Key, capture: Optional[Capture]) -> None:
-        if capture is not None and capture.report is not None:
+        local = self._storage.local is not None
+        if capture is not None and local and (capture.part is not None or capture.report is not None):
+            # Also where storage has it already: what is asked for is the tier before it, and `upload` comes then.
+            self._report(RankLocal(key, capture.part is not None))
+        elif capture is not None and capture.report is not None:
             self._persisted(capture.report, key)
-        elif capture is not None and capture.part is not None:
-            self._report(RankLocal(key, True))
         elif capture is None or capture.slot is None:
             self._report(RankFailed(key, "it is not in memory any more"))
         elif "write" not in capture.jobs:  # asked again, after an agent was lost
             capture.jobs.add("write")
-            if self._storage.local is None:
-                self._workers.writer.submit(WriteResult, key, self._storage.write(capture))
-            else:
+            if local:
                 self._workers.writer.submit(LocalResult, key, self._storage.write_local(capture))
+            else:
+                self._workers.writer.submit(WriteResult, key, self._storage.write(capture))
 
     def _upload(self, key: Key, capture: Optional[Capture]) -> None:
         if capture is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Callable, List, Optional
+from typing import Callable, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent import losses, replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture, Captures, SlotFiles
@@ -79,6 +79,7 @@ class Intake:
     def settle(self, keep: Optional[Key], *, local: bool) -> None:
         """The run has restored: keep the capture that it came from until a newer one is sealed, free the rest."""
         self.settled = True
+        parts = self._storage.parts() if local or self._setup.again else ()
         for slot in self.files.all():
             page = slot.page
             # The trainer does not wait for this: a capture of this start may be there already.
@@ -87,12 +88,13 @@ class Intake:
             if page.key != keep:
                 slot.move(SlotState.FREE)
             elif page.key not in self._captures:
-                capture = Capture(page, self._attempt(page), shard=SlotShard(slot))
+                part = _part(parts, page.key) if self._setup.again else None
+                capture = Capture(page, self._attempt(page), shard=SlotShard(slot), part=part)
                 capture.memory = False  # what a run goes on from belongs on storage
                 self._take_on(capture, durable=page.durable)
             failpoint("agent.settled")
         if keep is not None and keep not in self._captures and local:
-            for part in self._storage.parts():
+            for part in parts:
                 page = part.report.page
                 if page.key == keep and keep not in self._captures and page.origin.world == self._setup.world:
                     self._take_on(Capture(page, self._attempt(page), part=part), durable=False)
@@ -101,14 +103,13 @@ class Intake:
 
     def take_over(self) -> None:
         """Go on with what this start has captured and a dead agent of it did not bring to its end."""
-        parts: List[Part] = list(self._storage.parts())
+        parts = self._storage.parts()
         for slot in sorted(self.files.all(), key=lambda slot: slot.page.seq if slot.page is not None else 0):
             page = slot.page
             if page is None or not self._is_of_this_start(page) or page.key in self._captures:
                 continue
             if page.state == SlotState.SEALED:
-                part = next((part for part in parts if part.report.page.key == page.key), None)
-                capture = Capture(page, self._attempt(page), shard=SlotShard(slot), part=part)
+                capture = Capture(page, self._attempt(page), shard=SlotShard(slot), part=_part(parts, page.key))
                 self._take_on(capture, durable=page.durable)
             else:
                 self._capture(slot)
@@ -131,3 +132,8 @@ class Intake:
     def _attempt(self, page: Page) -> str:
         """The attempt that this start writes a capture to: all its agents name it alike, and no earlier start did."""
         return page.attempt(self._setup.incarnation)
+
+
+def _part(parts: Sequence[Part], key: Key) -> Optional[Part]:
+    """What a dead agent of this start has brought to the node's disk."""
+    return next((part for part in parts if part.report.page.key == key), None)

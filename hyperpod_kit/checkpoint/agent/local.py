@@ -136,11 +136,16 @@ def write(shard: SlotShard, place: Store, attempt: str, how: persist.How) -> Rep
     """Write one rank's part. Raises CheckpointError when another has taken the run's place on the disk, and as
     persist.write_shard."""
     _make(place.url)
-    record = persist.write_shard(shard, place, attempt, how)
+    rank = shard.page.origin.rank
+    try:
+        record = persist.write_shard(shard, place, attempt, how)
+    except FileExistsError:  # of an agent that died
+        _remove(place, attempt, rank)
+        record = persist.write_shard(shard, place, attempt, how)
     report = report_of(shard.slot, record)
     place.sync(attempt)
     failpoint("local.before_report")
-    place.create(f"{attempt}/{layout.report_file(shard.page.origin.rank)}", manifest.seal_json(report.to_json()))
+    place.create(f"{attempt}/{layout.report_file(rank)}", manifest.seal_json(report.to_json()))
     failpoint("local.after_report")
     return report
 

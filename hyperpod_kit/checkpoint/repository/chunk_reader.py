@@ -7,10 +7,11 @@ in the first chunk); handing on begins with `finish`.
 from __future__ import annotations
 
 import collections
+import enum
 import heapq
 import os
 import threading
-from typing import Callable, Deque, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Callable, Deque, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.stream import Buffer, Mapped, Shard, aligned_up
 
@@ -27,11 +28,41 @@ Deliver = Callable[[Shard, int, memoryview], None]
 """deliver(shard, begin, view): the bytes from offset `begin` on. Called from several threads; must copy the view."""
 
 
-class Ring(NamedTuple):
-    """The buffers that may be filled, and those whose pages are not there yet."""
+class Ring:
+    """The buffers of a pump: those that may be `free`, and those whose pages are not there yet. Who calls it holds the
+    pump's lock."""
 
-    free: List[Buffer]
-    cold: List[Buffer]
+    def __init__(self, size: int, count: int, readers: int, enough: int) -> None:
+        """`count` buffers of `size` bytes, of which `readers` begin; `enough` go round once it is known where to."""
+        buffers = [Buffer(size) for _ in range(count)]
+        self.free, self._cold = buffers[:readers], buffers[readers:]
+        self._readers, self._spared, self._warming = readers, count - enough, 0
+
+    def is_short(self, told: bool) -> bool:
+        """Whether the disk would rest for want of memory. Memory that a virtual machine touches for the first time
+        comes at a fifth of the speed of its disk (0.4 GB/s were seen), so no more is taken than needed: a few buffers
+        that come back once the bytes are handed on, and all of them while nobody has `told` where to."""
+        few = len(self.free) + self._warming < self._readers
+        return few and len(self._cold) > (max(0, self._spared) if told else 0)
+
+    def warm(self) -> Buffer:
+        """One that is to be made ready, and then given back as `warmed`."""
+        self._warming += 1
+        return self._cold.pop()
+
+    def give(self, buffer: Buffer, *, warmed: bool = False) -> None:
+        """It may be filled."""
+        self._warming -= warmed
+        self.free.append(buffer)
+
+
+class Duty(enum.Enum):
+    """What a worker does next."""
+
+    WARM = "have the kernel find a buffer's pages, while the disk fills others"
+    CHECK = "compare a chunk that was read"
+    HAND_ON = "hand on a chunk that was compared earlier"
+    END = "nothing any more"
 
 
 class Pump:
@@ -62,9 +93,9 @@ class Pump:
         self._proved: Deque[Chunk] = collections.deque()  # compared before anybody said where to
         size = aligned_up(max((min(shard.chunk, shard.data_end) for shard, _ in self._jobs), default=0))
         # Made before any thread runs: mapping waits for whoever faults pages in, and holds the interpreter's lock.
-        count = max(readers + workers + 1, ahead // max(size, 1)) if readers else 0
-        buffers = [Buffer(size) for _ in range(min(len(self._jobs), count))]
-        self._ring = Ring(buffers[:readers], buffers[readers:])
+        enough = readers + workers + 1
+        count = max(enough, ahead // max(size, 1)) if readers else 0
+        self._ring = Ring(size, min(len(self._jobs), count), readers, enough)
         self._first: Optional[memoryview] = None
         self._deliver: Optional[Deliver] = None
         self._error: Optional[BaseException] = None
@@ -140,49 +171,51 @@ class Pump:
                 if number is None:
                     return
                 buffer = self._ring.free.pop()
+                self._state.notify_all()  # the next one is to be made ready
             shard, index = self._jobs[number]
             view = shard.fetch(index, buffer)
             with self._state:
                 heapq.heappush(self._read, (number, buffer, view))
                 self._state.notify_all()
 
-    def _warm(self) -> None:
-        """While the disk is at the first chunks, make the other buffers ready."""
-        while True:
-            with self._state:
-                if self._stopped or not self._ring.cold:
-                    return
-                buffer = self._ring.cold.pop()
-            buffer.fault_in()
-            with self._state:
-                self._ring.free.append(buffer)
-                self._state.notify_all()
-
     def _working(self) -> None:
-        self._warm()
         while True:
             with self._state:
-                self._state.wait_for(self._worth_waking)
-                proved = self._deliver is not None and bool(self._proved)
-                if self._stopped or not (proved or self._read):
+                duty = self._state.wait_for(self._duty)
+                if duty is Duty.END:
                     return
-                number, buffer, view = self._proved.popleft() if proved else heapq.heappop(self._read)
-                self._taken += not proved
-            if not proved and not self._check(number, buffer, view):
+                if duty is Duty.WARM:
+                    buffer = self._ring.warm()
+                elif duty is Duty.HAND_ON:
+                    number, buffer, view = self._proved.popleft()
+                else:
+                    number, buffer, view = heapq.heappop(self._read)
+                    self._taken += 1
+            if duty is Duty.WARM:
+                buffer.fault_in()
+            elif duty is Duty.HAND_ON or self._check(number, buffer, view):
+                self._hand_on(number, view)
+            else:
                 continue
-            self._hand_on(number, view)
             with self._state:
-                self._ring.free.append(buffer)
+                self._ring.give(buffer, warmed=duty is Duty.WARM)
                 self._state.notify_all()
 
-    def _worth_waking(self) -> bool:
+    def _duty(self) -> Optional[Duty]:
+        """What a worker does next; None: nothing yet. The caller holds the lock."""
         told = self._deliver is not None
-        if self._stopped or (told and self._proved):
-            return True
-        if self._taken == len(self._jobs):
-            return told
+        if self._stopped:
+            return Duty.END
+        if told and self._proved:
+            return Duty.HAND_ON
         # The first chunk may arrive after later ones. It goes first, for the caller waits for it before `finish`.
-        return bool(self._read) and (self._read[0][0] == 0 or self._taken > 0)
+        if self._read and self._taken == 0 and self._read[0][0] == 0:
+            return Duty.CHECK
+        if self._next < len(self._jobs) and self._ring.is_short(told):
+            return Duty.WARM
+        if self._read and self._taken > 0:
+            return Duty.CHECK
+        return Duty.END if told and self._taken == len(self._jobs) else None
 
     def _working_in_place(self) -> None:
         nothing = Buffer(0)

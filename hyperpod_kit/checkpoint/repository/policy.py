@@ -28,7 +28,7 @@ class CheckpointFacts:
 
 
 class Policy:
-    """Base of all policies."""
+    """Base of all policies, also of those that a training script writes: one method, `keeps`."""
 
     def keeps(self, facts: Sequence[CheckpointFacts]) -> Set[str]:
         """The attempts to keep, of `facts`, newest first."""
@@ -172,6 +172,13 @@ def from_json(body: Any) -> Policy:
         return _KINDS[kind](**value)
     except (KeyError, TypeError):
         raise UsageError(f"{body!r} is no retention policy") from None
+
+
+def is_data(policy: Policy) -> bool:
+    """Whether `to_json` can say it: it is made of this package's own."""
+    if isinstance(policy, (Either, Both)):
+        return all(map(is_data, policy.of))
+    return type(policy) in _NAMES
 
 
 def line(facts: Sequence[CheckpointFacts]) -> List[CheckpointFacts]:

@@ -13,13 +13,14 @@ from hyperpod_kit.checkpoint.agent import control_page, shm_gc, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, TakeOver
 from hyperpod_kit.checkpoint.agent.seal import seal
+from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.repository import catalog, identity, latest, selection, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 from tests.support.wait import until
-from tests.unit.checkpoint.agent_run import save, states
+from tests.unit.checkpoint.agent_run import CHUNK, save, states
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 
@@ -131,6 +132,30 @@ def test_one_in_a_dead_agents_place_frees_what_a_durable_capture_has_replaced(
     run.links[0].send(TakeOver())
     until(lambda: older.page.state is SlotState.FREE, what="a free slot")
     assert newer.page.state is SlotState.SEALED
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "new"])
+@pytest.mark.parametrize("place", ["persist.slice", "local.before_report", "local.after_report", "persist.begin@2"])
+def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
+    start, capture, shm: Path, tmp_path: Path, place: str, kept: bool
+) -> None:
+    """Rank 1's agent dies on the way to the disk or, when rank 0's part is on storage already, from there."""
+    if kept:
+        for rank in range(2):
+            slot = capture(rank=rank, world=2, chunk=CHUNK)
+            seal(slot)
+            slot.move(SlotState.SEALED)
+    run = start(world=2, make=AgentKeeper, local=str(tmp_path / "disk"), rank_env={1: {"HPK_FAILPOINT": place}})
+    run.settle((1, 1, "abc123") if kept else None)
+    if not kept:
+        save(run, capture, 1)
+    told = [run.until("durable", rank=rank, timeout=60) for rank in range(2)]
+    assert run.links[1]._used == 0, "the count begins anew"
+    troubles = [event["why"] for event in told[1] if event["ev"] == "trouble"]
+    assert len(troubles) == 1 and "another one" in troubles[0], troubles
+    assert run.close()
+    found = selection.newest_valid(run.root)
+    assert found.seq == 1 and verify.verify_attempt(run.root, found.attempt).world == 2
 
 
 def test_a_full_disk_is_a_failed_save_whose_bytes_stay_in_memory(start, capture, shm: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.boxed_state import (  # noqa: E402
     object_bytes,
     object_of,
 )
-from hyperpod_kit.checkpoint.export import export  # noqa: E402
+from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable, UsageError  # noqa: E402
 from tests.support.damage import flip  # noqa: E402

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.adapters.huggingface import (  # noqa: E402
     CheckpointedTraining,
     get_last_checkpoint,
 )
-from hyperpod_kit.checkpoint.export import export  # noqa: E402
+from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.checkpoint.warned import SIGNALS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402

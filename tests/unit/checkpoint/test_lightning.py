@@ -18,7 +18,7 @@ from lightning.fabric.utilities.distributed import DistributedSamplerWrapper  # 
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler  # noqa: E402
 
 from hyperpod_kit.checkpoint.adapters.lightning import CheckpointedFit, ProvedCheckpointIO, _unrepeated  # noqa: E402
-from hyperpod_kit.checkpoint.export import export  # noqa: E402
+from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.checkpoint.warned import SIGNALS  # noqa: E402
 from tests.support.damage import flip  # noqa: E402

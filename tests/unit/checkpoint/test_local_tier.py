@@ -20,24 +20,21 @@ import os, signal, sys, torch
 from hyperpod_kit.checkpoint import Manager, State
 model = torch.nn.Linear(64, 64)
 state = State(model)
-manager = Manager(sys.argv[1], local=sys.argv[2], rate_limit=1)
+manager = Manager(sys.argv[1], local=sys.argv[2])
+manager._agent.tries = 0
 manager.restore(state)
 torch.nn.init.constant_(model.weight, 7.0)
-handle = manager.save(5, state)
-assert handle.wait("local", 30), handle
-manager._agent.tries = 0
-os.kill(manager._agent.pid, signal.SIGKILL)
-print("local", flush=True)
+assert not manager.save(5, state).wait("durable", 30)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_what_reached_only_the_local_disk_is_restored_and_brought_to_storage(tmp_path: Path, shm: Path) -> None:
     root, disk = tmp_path / "root", tmp_path / "disk"
-    died = subprocess.run(
-        [sys.executable, "-c", TRAINER, str(root), str(disk)], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert died.returncode == -signal.SIGKILL and died.stdout == "local\n", died.stderr
+    environment = {**os.environ, "HPK_FAILPOINT": "agent.before_commit"}
+    trainer = [sys.executable, "-c", TRAINER, str(root), str(disk)]
+    died = subprocess.run(trainer, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
     assert not any(entry.committed for entry in catalog.attempts(str(root)))
     for entry in os.scandir(shm):
         os.unlink(entry.path)  # as after a reboot: only the disk has it

@@ -10,6 +10,7 @@ from hyperpod_kit.checkpoint.repository import digest, stream
 from hyperpod_kit.checkpoint.repository.chunk_reader import READERS, Pump, whole
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader
 from hyperpod_kit.errors import DigestMismatch
+from tests.support import wait
 
 CHUNK = 4096
 SIZE = 5 * CHUNK + 100
@@ -58,6 +59,24 @@ def test_all_chunks_are_handed_on_once_whether_proved_before_or_after(file: Opti
     for _ in range(shard.chunks - before):
         assert proved.acquire(blocking=False)
     assert not proved.acquire(blocking=False)  # none was compared twice
+
+
+def test_once_it_is_known_where_to_no_more_memory_is_made_ready_than_goes_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard, data = _shard(file=tmp_path / "shard")
+    made = []
+
+    def fault_in(buffer: stream.Buffer) -> None:
+        made.append(buffer)
+        wait.until(lambda: moving._deliver is not None)
+
+    monkeypatch.setattr(stream.Buffer, "fault_in", fault_in)
+    taken: list[tuple[int, bytes]] = []
+    with Pump(whole(shard), workers=1, ahead=2 * SIZE) as moving:
+        moving.finish(lambda _, begin, view: taken.append((begin, bytes(view))))
+    assert b"".join(part for _, part in sorted(taken)) == data
+    assert len(made) <= 2 < shard.chunks - READERS  # with those of the readers: one in work, and one more
 
 
 @pytest.mark.parametrize("damaged", [0, 3])

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import random
+import socket
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
 from tests.unit.job.conftest import Job
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
+Names = tuple[str, ...]
 
 
-def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int = 2, words: tuple[str, ...] = ()) -> int:
-    """Run the example under `job run`, with its checkpoints where the job's root is. The exit status."""
+def train(
+    job: Job, example: str, folder: Path, *, kills: str = "", ranks: int = 2, words: Names = (), imported: Names = ()
+) -> int:
+    """Run the example under `job run`, with its checkpoints where the job's root is. The exit status. With `imported`
+    its ranks are forked from a process that has imported these, and torch."""
     for name in ("shm", "starts"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "kills").write_text(kills)
@@ -37,22 +45,53 @@ def train(job: Job, example: str, folder: Path, *, kills: str = "", ranks: int =
         PORT=str(os.getpid()),
     )
     program = str(ROOT / "examples" / "frameworks" / example)
-    return job.run(command=(sys.executable, str(HERE / "torch_ranks.py"), program, "--output", str(folder), *words))
+    first = (str(HERE / "warm_rank.py"), _starter((*warm.TORCH, *imported))) if imported else ()
+    ranks_of_it = (str(HERE / "torch_ranks.py"), program, "--output", str(folder), *words)
+    return job.run(command=(sys.executable, *first, *ranks_of_it))
+
+
+@functools.cache
+def _starter(imported: Names) -> str:
+    """The name of a socket at which warm_rank.py asks for its program."""
+    zygote = warm.zygote(imported)
+    place = f"hpk-warm-ranks-{os.getpid()}-{'-'.join(imported)}"[:100]
+    door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    door.bind(f"\0{place}")
+    door.listen(16)
+
+    def serve() -> None:
+        while True:
+            asked, _ = door.accept()
+            with asked:
+                request, fds, _, _ = socket.recv_fds(asked, 1 << 20, 2)
+                socket.send_fds(zygote, [request], [*fds, asked.fileno()])  # who keeps it tells warm_rank.py the rest
+                for fd in fds:
+                    os.close(fd)
+
+    threading.Thread(target=serve, daemon=True).start()
+    return place
 
 
 def ends_as_undisturbed(
-    job: Job, example: str, folder: Path, ended: Callable[[Path], Any], steps: int, words: tuple[str, ...] = ()
+    job: Job,
+    example: str,
+    folder: Path,
+    ended: Callable[[Path], Any],
+    steps: int,
+    words: Names = (),
+    imported: Names = (),
 ) -> Any:
     """What `ended` says of a run that one of its ranks left five times by SIGKILL, at moments drawn at random: the same
     as of an undisturbed one."""
     seed = random.SystemRandom().randrange(10**6)
     chance = random.Random(seed)
-    assert train(job, example, folder / "calm", words=words) == 0
+    assert train(job, example, folder / "calm", words=words, imported=imported) == 0
     calm = ended(folder / "calm")
     at = sorted(chance.sample(range(2, steps - 8), 5))
     kills = "\n".join(f"{chance.randrange(2)} {step} {chance.uniform(0, 0.2)}" for step in at)
     job.events.clear()
-    assert train(job, example, folder / "killed", kills=kills, words=words) == 0, f"seed {seed}"
+    ended_with = train(job, example, folder / "killed", kills=kills, words=words, imported=imported)
+    assert ended_with == 0, f"seed {seed}"
     assert [one["class"] for one in job.said("ended")] == ["crash"] * 5 + ["done"], f"seed {seed}"
     assert "memory" in {one["tier"] for one in job.said("restored")}, f"seed {seed}"
     assert ended(folder / "killed") == calm, f"seed {seed}: kills {kills!r}"

@@ -13,13 +13,22 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.export import export
+from hyperpod_kit.checkpoint.exporting.checkpoint import export
 from hyperpod_kit.checkpoint.repository import layout
 from tests.support.damage import flip
 from tests.unit.job import killed
 from tests.unit.job.conftest import Job
 
 STEPS = 80
+IMPORTED = {
+    "torch": ("torch.distributed.fsdp",),
+    "lightning": ("lightning",),
+    "accelerate": ("accelerate",),
+    "megatron": ("megatron_on_cpu", "megatron.core.models.gpt.gpt_model", "megatron.core.dist_checkpointing"),
+    "deepspeed": ("deepspeed",),
+    "torchtitan": ("torch.distributed.fsdp", "datasets", "tokenizers", "torchdata.stateful_dataloader", "tyro"),
+}
+"""What a rank's process has imported when it begins. Not torchtitan: it asks then which ranks there are."""
 
 
 def ended(folder: Path) -> tuple[dict[str, dict[int, str]], str]:
@@ -31,10 +40,13 @@ def ended(folder: Path) -> tuple[dict[str, dict[int, str]], str]:
     return killed.losses(folder), killed.digest_of(parts)
 
 
-def optimizer_format() -> tuple[str, ...]:
-    """Before 0.14 Megatron has one format without flattened tensors."""
-    old = tuple(map(int, importlib.metadata.version("megatron-core").split(".")[:2])) < (0, 14)
-    return ("--optimizer-format", "dp_zero_gather_scatter") if old else ()
+def optimizer_format(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words for this version of Megatron."""
+    if not old_megatron():
+        return words
+    if "dp_reshardable" in words:
+        pytest.skip("dp_reshardable is of Megatron-core 0.14")
+    return (*words, "--optimizer-format", "dp_zero_gather_scatter")
 
 
 @pytest.mark.slow
@@ -47,35 +59,54 @@ def optimizer_format() -> tuple[str, ...]:
         ("accelerate_loop.py", "accelerate", ()),
         ("megatron_gpt.py", "megatron", ()),
         ("megatron_gpt.py", "megatron", ("--tensor-parallel", "2")),
+        ("megatron_gpt.py", "megatron", ("--optimizer-format", "dp_reshardable")),
         *(("deepspeed_zero.py", "deepspeed", ("--stage", stage)) for stage in "123"),
+        ("torchtitan_llama.py", "torchtitan", ()),
     ],
 )
 def test_killed_at_random_moments_it_ends_as_it_would_have(
-    job: Job, tmp_path: Path, example: str, needs: str, words: tuple[str, ...]
+    job: Job, tmp_path: Path, example: str, needs: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if importlib.util.find_spec(needs) is None:  # not imported here: Megatron changes torch
         pytest.skip(f"{needs} is not installed")
     if needs == "megatron":
-        words = (*words, *optimizer_format())
-    traces, _ = killed.ends_as_undisturbed(job, example, tmp_path, ended, STEPS, words)
+        words = optimizer_format(words)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")  # for the process that imports DeepSpeed for all
+    monkeypatch.syspath_prepend(killed.ROOT / "examples" / "frameworks")
+    traces, _ = killed.ends_as_undisturbed(job, example, tmp_path, ended, STEPS, words, IMPORTED[needs])
     assert all(list(trace) == list(range(1, STEPS + 1)) for trace in traces.values()) and len(traces) == 2
+
+
+def old_megatron() -> bool:
+    """Before 0.14 Megatron has one format of the optimizer without flattened tensors."""
+    return tuple(map(int, importlib.metadata.version("megatron-core").split(".")[:2])) < (0, 14)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("divided", ["TP", "DP"])
 def test_megatron_goes_on_with_fewer_ranks_past_a_flipped_byte_and_plain_megatron_reads_what_is_exported(
-    job: Job, tmp_path: Path
+    job: Job, tmp_path: Path, divided: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Tensor parallel ranks in the format that gathers; data parallel ones in that which does not."""
     if importlib.util.find_spec("megatron") is None:
         pytest.skip("megatron is not installed")
-    words = ("--steps", "6", "--save-every", "1", "--tensor-parallel", "2")
-    assert killed.train(job, "megatron_gpt.py", tmp_path, words=words) == 0
+    if divided == "TP" and old_megatron():
+        pytest.skip("Megatron-core before 0.14 has no such format")
+    monkeypatch.syspath_prepend(killed.ROOT / "examples" / "frameworks")
+    ours = ("--optimizer-format", "dp_zero_gather_scatter" if old_megatron() else "dp_reshardable")
+    given = ("--save-every", "1", *(ours if divided == "DP" else ()))
+
+    def train(ranks: int, last: int, parallel: str) -> int:
+        words = ("--steps", str(last), "--tensor-parallel", parallel, *given)
+        return killed.train(job, "megatron_gpt.py", tmp_path, ranks=ranks, words=words, imported=IMPORTED["megatron"])
+
+    assert train(2, 6, "2" if divided == "TP" else "1") == 0
     newest = max(job.root.glob("seq-*"))
     step = layout.parse_attempt(newest.name).step  # type: ignore[union-attr]
     flip(next(newest.glob("shard-*")), -5000)
-    words = ("--steps", "10", "--save-every", "1", "--tensor-parallel", "1")
     job.events.clear()
-    assert killed.train(job, "megatron_gpt.py", tmp_path, words=words, ranks=1) == 0
+    assert train(1, 10, "1") == 0
     (restored,) = job.said("restored")
     assert restored["tier"] == "storage" and restored["step"] < step
     assert export(str(job.root), "megatron", tmp_path / "exported").step == 10

@@ -13,8 +13,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.export import export
+from hyperpod_kit.checkpoint.exporting.checkpoint import export
+from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint
 from tests.support import warm
+from tests.support.content import contents
 from tests.support.wait import until
 from tests.unit.job import killed
 
@@ -113,3 +115,36 @@ def test_plain_deepspeed_goes_on_and_a_universal_checkpoint_on_other_numbers_of_
     failed, text, ended = trainings.run("ended", 1, LAST, **new)
     assert not failed and f"restored {LAST - 2}" in text, text
     assert {**begun, **ended} == rest
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_plain_deepspeed_saved_goes_on_here_and_what_was_exported_comes_back(
+    tmp_path: Path, stage: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    trainings, plain, root = Trainings(tmp_path, stage), tmp_path / "theirs", tmp_path / "root"
+    calm = trainings.done("calm", 2, LAST)
+    rest = {step: loss for step, loss in calm.items() if step > SAVED}
+    trainings.done("plain", 2, SAVED, saved=plain)
+
+    made = import_checkpoint(plain, "deepspeed", str(root))
+    assert (made.step, made.ranks, made.unchecked) == (SAVED, 2, 0)
+    failed, text, losses = trainings.run("ours", 2, LAST - 2, ours=root)
+    assert not failed and f"restored {SAVED}" in text, text[-6000:]
+    failed, text, ended = trainings.run("again", 2, LAST, ours=root)
+    assert not failed and f"restored {LAST - 2}" in text, text[-6000:]
+    assert {**losses, **ended} == rest
+
+    # What ZeroCheckpoints has saved itself is, exported and imported, the same again: byte for byte, at the same place.
+    out, back = tmp_path / "exported", tmp_path / "back"
+    export(str(root), "deepspeed", out)
+    assert import_checkpoint(out, "deepspeed", str(back)).step == LAST
+    before, after = (
+        {name: held for name, held in contents(one).items() if not {"words", "generators"} & {*name.split(".")}}
+        for one in (root, back)
+    )
+    assert before == after and len(after) >= 12

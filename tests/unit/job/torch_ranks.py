@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import select
 import signal
 import sys
 import threading
@@ -32,8 +33,16 @@ def die(root: Path, step: int, seconds: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def end_with(pid: int) -> None:
+    """Whom the step knows as this rank (warm_rank.py) may be killed."""
+    select.select([os.pidfd_open(pid)], [], [])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def main() -> None:
     env = os.environ
+    if "WARM_RANK" in env:
+        threading.Thread(target=end_with, args=(int(env["WARM_RANK"]),), daemon=True).start()
     rank, start = env["SLURM_PROCID"], int(env["HPK_ATTEMPT"].rpartition(".")[2])
     env.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=env["SLURM_NTASKS"], LOCAL_WORLD_SIZE=env["SLURM_NTASKS"])
     env.update(SLURM_LOCALID=rank, SLURM_NODEID="0")  # Lightning asks these itself

@@ -1,9 +1,10 @@
 """A training under ZeRO whose losses are the same on any number of ranks: all of them see the same batches.
 
     zero_worlds.py FOLDER --rank RANK --ranks COUNT --stage STAGE --last STEP
-                   [--plain DIR | --universal DIR] [--ours ROOT]
+                   [--plain DIR | --universal DIR] [--ours ROOT | --saved DIR]
 
-With --plain or --universal DeepSpeed alone loads what is there, with --ours ZeroCheckpoints loads and saves at ROOT.
+With --plain or --universal DeepSpeed alone loads what is there, with --ours ZeroCheckpoints loads and saves at ROOT,
+with --saved DeepSpeed alone saves the last step into DIR.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     for name in ("rank", "ranks", "stage", "last"):
         parser.add_argument(f"--{name}", type=int, required=True)
-    for name in ("plain", "universal", "ours"):
+    for name in ("plain", "universal", "ours", "saved"):
         parser.add_argument(f"--{name}")
     given = parser.parse_args()
     os.environ.update(RANK=str(given.rank), LOCAL_RANK=str(given.rank), WORLD_SIZE=str(given.ranks))
@@ -66,6 +67,8 @@ def main() -> None:
         if checkpoints is not None:
             engine.save_checkpoint(str(given.folder / "deepspeed"), f"step-{step + 1}", client_state={"step": step + 1})
             assert checkpoints.newest is not None and checkpoints.newest.wait("durable", 120)
+    if given.saved:
+        engine.save_checkpoint(given.saved, client_state={"step": given.last})
     assert checkpoints is None or checkpoints.close()
     dist.barrier()
     dist.destroy_process_group()

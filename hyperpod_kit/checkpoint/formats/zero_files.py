@@ -3,6 +3,7 @@ tensor. What the adapter saves so, the export puts together again."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,10 @@ import torch
 
 from hyperpod_kit.errors import CheckpointError
 
+PARTITION = "zero_pp_rank_"
+"""In the name of a file that is one rank's alone."""
+OWN = ("words", "generators", f"files.*{PARTITION}*")
+"""What of the state each rank has for itself, as StateDict names it."""
 _HELD = "hyperpod_kit.tensor"
 """Key of what stands in the place of a tensor: its number."""
 
@@ -21,6 +26,13 @@ def own_classes() -> list[Any]:
     from deepspeed.utils.tensor_fragment import fragment_address
 
     return [LossScaler, DynamicLossScaler, ZeroStageEnum, fragment_address]
+
+
+def known_classes() -> list[Any]:
+    """Those of `own_classes`, none where DeepSpeed is not installed."""
+    with contextlib.suppress(ImportError):
+        return own_classes()
+    return []
 
 
 def split(said: Any, held: list[torch.Tensor]) -> Any:

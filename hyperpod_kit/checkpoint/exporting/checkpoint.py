@@ -12,23 +12,20 @@ from typing import Any, TypeVar
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, export_deepspeed, whole_tensors
+from hyperpod_kit.checkpoint import codec, whole_tensors
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.appearing import appearing
 from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.exporting import preview, rooms, to_deepspeed, to_weights
+from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
+from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
 from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.checkpoint.tensors import own_name
+from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import UsageError
 
 FORMATS = ("dcp", "deepspeed", "huggingface", "lightning", "megatron", "safetensors", "torch")
-LAYOUT = "huggingface"
-"""Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
-"names": our name of an adapter's tensor -> PEFT's}."""
-LIGHTNING = "lightning"
-"""Name of the object under which an adapter keeps what Lightning's checkpoints say beside weights and optimizers."""
-_OWN_MODEL = own_name(0, "model.")
 
 Taken = TypeVar("Taken")
 Rejections = tuple[tuple[str, str], ...]
@@ -47,7 +44,15 @@ class Exported:
     own: int = 0
 
 
-def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str | None = None) -> Exported:
+def export(
+    where: Where,
+    to: str,
+    dest: str | os.PathLike[str],
+    *,
+    attempt: str | None = None,
+    dry_run: bool = False,
+    progress: Progress = unsaid,
+) -> Exported:
     """Write a checkpoint to `dest`, which must not exist; it appears complete and synced, or not at all.
 
     Every byte is verified while it is read. Without `attempt` the newest valid checkpoint is taken. `dcp` makes a
@@ -56,7 +61,10 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     directory that `from_pretrained` reads, of a checkpoint that a CheckpointedTraining saved; `lightning` a file that
     `Trainer.fit(ckpt_path=)` reads, of one that a CheckpointedFit saved; `megatron` a directory that Megatron-core
     reads, and `deepspeed` one that DeepSpeed's `load_checkpoint` reads, with all ranks' partitions, each of one that
-    its adapter saved. Holds the whole state in memory, of `deepspeed` one file of one rank.
+    its adapter saved. What it holds of a checkpoint are pages of files on the disk of `dest`, which the system can take
+    back: as much room as the checkpoint has is needed there for the time, but for `safetensors` and `huggingface`;
+    twice that for `megatron`, and as much as one file of one rank for `deepspeed`. `progress` hears of what was read
+    and proved. With `dry_run` nothing is written and no tensor is read.
     Raises UsageError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable, CheckpointError, DigestUnavailable, OSError.
     """
     if to not in FORMATS:
@@ -64,18 +72,28 @@ def export(where: Where, to: str, dest: str | os.PathLike[str], *, attempt: str 
     target = Path(dest)
     if target.exists():
         raise UsageError(f"{target} exists", hint="name a place that does not")
+    if not target.parent.is_dir():
+        raise UsageError(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
     store = as_store(where)
+    if dry_run:
+        seen, rejected = _chosen(store, attempt, lambda name: preview.look(store, name, to))
+        return Exported(*seen, rejected)
     if to == "deepspeed":
-        return _deepspeed(store, target, attempt)
-    state, rejected = _chosen(store, attempt, lambda name: _read(store, name))
-    return _write(state, to, target, rejected)
+        return _deepspeed(store, target, attempt, progress)
+    if to in ("huggingface", "safetensors"):
+        return _weights(store, to, target, attempt, progress)
+    with appearing(target) as beside, rooms.scratch(beside) as room:
+        state, rejected = _chosen(store, attempt, lambda name: _read(store, name, to, room, progress))
+        _MAKERS[to](state, beside, room)
+    own = to_weights.own_ones(state.tensors)
+    return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected, own)
 
 
 def lightning_checkpoint(where: Where, *, attempt: str | None = None) -> dict[str, Any]:
     """What Lightning would read from a file of its own: of the newest valid checkpoint, or of `attempt`. Of what is
     each rank's own rank 0's. Raises as `export` does."""
     store = as_store(where)
-    return _lightning_of(_chosen(store, attempt, lambda name: _read(store, name))[0])
+    return _lightning_of(_chosen(store, attempt, lambda name: _read(store, name, "lightning"))[0])
 
 
 def _chosen(store: Store, attempt: str | None, take: Callable[[str], Taken]) -> tuple[Taken, Rejections]:
@@ -86,9 +104,9 @@ def _chosen(store: Store, attempt: str | None, take: Callable[[str], Taken]) -> 
     return taken, found.rejected
 
 
-def _deepspeed(store: Store, target: Path, attempt: str | None) -> Exported:
-    with appearing(target) as beside:
-        made, rejected = _chosen(store, attempt, lambda name: export_deepspeed.write(store, name, beside))
+def _deepspeed(store: Store, target: Path, attempt: str | None, progress: Progress) -> Exported:
+    with appearing(target) as beside, rooms.scratch(beside) as room:
+        made, rejected = _chosen(store, attempt, lambda name: to_deepspeed.write(store, name, beside, room, progress))
     return Exported(*made, rejected)
 
 
@@ -101,13 +119,15 @@ class _State:
     tensors: dict[str, torch.Tensor]
 
 
-def _read(store: Store, attempt: str) -> _State:
+def _read(store: Store, attempt: str, to: str, room: Room | None = None, progress: Progress = unsaid) -> _State:
     """All of a checkpoint that is not another rank's own, verified."""
     body = verify.read_manifest(store, attempt)
     tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
+    preview.refuse_of_others(to, attempt, tree)
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()
-        tensors = whole_tensors.read(opened, rows, set(codec.tensor_names(tree)) or set(rows))
+        names = set(codec.tensor_names(tree)) or set(rows)
+        tensors = whole_tensors.read(opened, rows, names, room, CountedBytes(body.total_bytes, progress))
     nested = (
         _from_dcp(tree["dcp"], tensors)
         if "dcp" in tree
@@ -125,22 +145,7 @@ def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict
     return dict(unflatten_state_dict(held, paths))
 
 
-def _write(state: _State, to: str, target: Path, rejected: Rejections) -> Exported:
-    makers: dict[str, Callable[[_State, Path], None]] = {
-        "dcp": _to_dcp,
-        "huggingface": _to_huggingface,
-        "lightning": lambda state, path: torch.save(_lightning_of(state), path),
-        "megatron": _to_megatron,
-        "safetensors": _to_safetensors,
-        "torch": lambda state, path: torch.save(state.nested, path),
-    }
-    with appearing(target) as beside:  # torch or safetensors write it, a file or a directory
-        makers[to](state, beside)
-    own = sum(name.startswith(_OWN_MODEL) for name in state.tensors)
-    return Exported(state.attempt, state.step, len(state.tensors), state.bytes, rejected, own)
-
-
-def _to_dcp(state: _State, path: Path) -> None:
+def _to_dcp(state: _State, path: Path, _: Room) -> None:
     from torch.distributed.checkpoint.filesystem import FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
@@ -149,38 +154,24 @@ def _to_dcp(state: _State, path: Path) -> None:
         save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
 
 
-def _to_megatron(state: _State, path: Path) -> None:
-    from hyperpod_kit.checkpoint import export_megatron
+def _to_megatron(state: _State, path: Path, room: Room) -> None:
+    from hyperpod_kit.checkpoint.exporting import to_megatron
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # as above
-        export_megatron.write(state.attempt, state.nested, path)
+        to_megatron.write(state.nested, path, room)
 
 
-def _to_huggingface(state: _State, path: Path) -> None:
-    from safetensors.torch import save_file
-
-    held = (state.nested.get("extra") or {}).get(LAYOUT)
-    if held is None:
-        raise UsageError(
-            f"{state.attempt} does not say how its model is made: it is not of the Hugging Face Trainer",
-            hint="--to safetensors; AutoModel.from_config(...).load_state_dict(...)",
-        )
-    path.mkdir()
-    for name, text in held["files"].items():
-        (path / os.path.basename(name)).write_text(text)
-    names: dict[str, str] = held.get("names") or {}
-    if not names:
-        return _to_safetensors(state, path / "model.safetensors")
-    tensors = _model_of(state)
-    save_file({theirs: tensors[ours] for ours, theirs in names.items()}, str(path / "adapter_model.safetensors"))
+def _weights(store: Store, to: str, target: Path, attempt: str | None, progress: Progress) -> Exported:
+    """The model's tensors alone, straight into the file of safetensors that they make."""
+    with appearing(target) as beside:
+        made, rejected = _chosen(store, attempt, lambda name: to_weights.write(store, name, to, beside, progress))
+    return Exported(*made[:-1], rejected, made.own)
 
 
 def _lightning_of(state: _State) -> dict[str, Any]:
     nested = state.nested
-    words = nested.get(f"objects.{LIGHTNING}")
-    if words is None:
-        raise UsageError(f"{state.attempt} is not of Lightning's Trainer", hint="--to torch or --to safetensors")
+    words = nested[f"objects.{LIGHTNING}"]
     paths = itertools.chain(["optimizer"], (f"objects.optimizer{number}" for number in itertools.count(1)))
     optimizers = [_numbered(nested[path]) for path in itertools.takewhile(nested.__contains__, paths)]
     return {**words, "state_dict": nested["model"], "optimizer_states": optimizers}
@@ -198,16 +189,10 @@ def _numbered(saved: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _to_safetensors(state: _State, path: Path) -> None:
-    from safetensors.torch import save_file
-
-    save_file(_model_of(state) or state.tensors, str(path), metadata={"format": "pt"})
-
-
-def _model_of(state: _State) -> dict[str, torch.Tensor]:
-    return {
-        name[len(prefix) :]: tensor
-        for name, tensor in state.tensors.items()
-        for prefix in ("model.", _OWN_MODEL)
-        if name.startswith(prefix)
-    }
+_MAKERS: dict[str, Callable[[_State, Path, Room], None]] = {
+    "dcp": _to_dcp,
+    "lightning": lambda state, path, _: torch.save(_lightning_of(state), path),
+    "megatron": _to_megatron,
+    "torch": lambda state, path, _: torch.save(state.nested, path),
+}
+"""Those that write what is in memory: torch or Megatron's format, a file or a directory."""

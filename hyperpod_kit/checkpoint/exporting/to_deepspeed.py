@@ -1,9 +1,8 @@
 """A checkpoint of ZeroCheckpoints as the files that DeepSpeed's own engine writes and loads, one after the other: no
-more than one file of one rank is in memory."""
+more than one file of one rank is held, in pages of a file."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
 import shutil
@@ -12,12 +11,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, whole_tensors, zero_files
+from hyperpod_kit.checkpoint import codec, whole_tensors
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.boxed_state import object_of
 from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.exporting import preview
+from hyperpod_kit.checkpoint.formats import torch_files, zero_files
+from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 
@@ -30,7 +33,7 @@ class WrittenFiles(NamedTuple):
     bytes: int
 
 
-def write(store: Store, attempt: str, path: Path) -> WrittenFiles:
+def write(store: Store, attempt: str, path: Path, room: Room, progress: Progress) -> WrittenFiles:
     """Make the directory `path`: `latest`, and the files of all ranks in `global_step<step>`.
 
     What is at `path` goes first: a checkpoint that turned out damaged when a part of it was written. Raises UsageError
@@ -43,16 +46,17 @@ def write(store: Store, attempt: str, path: Path) -> WrittenFiles:
     _made(path, folder)
     done: set[str] = set()
     count = size = 0
+    told = CountedBytes(body.total_bytes, progress)
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()
         for rank in range(body.world):
             tree = trees.read(store, attempt, extra, rank)
-            if "words" not in tree or "files" not in tree:
-                raise UsageError(f"{attempt} is not of DeepSpeed's adapter", hint="--to torch or --to dcp")
+            preview.refuse_of_others("deepspeed", attempt, tree)
             # Of a file that the ranks have alike the first one's: nothing of it is a rank's own.
             for name in sorted(tree["words"].keys() - done):
                 words, held = tree["words"][name], tree["files"].get(name, {})
-                tensors = whole_tensors.read(opened, rows, {*codec.tensor_names(words), *codec.tensor_names(held)})
+                wanted = {*codec.tensor_names(words), *codec.tensor_names(held)}
+                tensors = whole_tensors.read(opened, rows, wanted, room, told)
                 said = _said(attempt, codec.decode(words, tensors.__getitem__))
                 found = zero_files.joined(said, codec.decode(held, tensors.__getitem__))
                 _save(found, folder / os.path.basename(name))
@@ -67,20 +71,13 @@ def _said(attempt: str, words: torch.Tensor) -> Any:
     """What a file says, numbers in the places of tensors. Raises UsageError where that takes DeepSpeed, and it is not
     there."""
     try:
-        with torch.serialization.safe_globals(_classes()):
+        with torch.serialization.safe_globals(zero_files.known_classes()):
             return object_of(bytes(words.numpy()))
     except pickle.UnpicklingError as err:
-        why = next((line.strip() for line in str(err).splitlines() if "GLOBAL" in line), str(err))
         raise UsageError(
-            f"{attempt} holds values of classes that are not known here: {why}",
+            f"{attempt} holds values of classes that are not known here: {torch_files.refused(err)}",
             hint="pip install 'hyperpod-kit[torch,deepspeed]'",
         ) from None
-
-
-def _classes() -> list[Any]:
-    with contextlib.suppress(ImportError):
-        return zero_files.own_classes()
-    return []
 
 
 # --- writing: what fails here says nothing of the checkpoint, so no older one is taken for it --------------------

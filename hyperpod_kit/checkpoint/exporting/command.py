@@ -6,7 +6,8 @@ import argparse
 from dataclasses import asdict
 
 from hyperpod_kit import ending
-from hyperpod_kit.checkpoint.export import FORMATS, export
+from hyperpod_kit.checkpoint.exporting.checkpoint import FORMATS, export
+from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
 from hyperpod_kit.untrusted import terminal
 
 _EXAMPLES = """Examples:
@@ -30,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         required=True,
         help="file to make (dcp, deepspeed, huggingface, megatron: a directory); not one that exists",
     )
+    parser.add_argument("--dry-run", action="store_true", help="read no tensor, and only say what would be written")
     parser.add_argument("--json", action="store_true", help="for programs")
     return parser
 
@@ -41,16 +43,21 @@ def main(argv: list[str]) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    made = export(args.root, args.to, args.output, attempt=args.attempt)
+    made = export(
+        args.root,
+        args.to,
+        args.output,
+        attempt=args.attempt,
+        dry_run=args.dry_run,
+        progress=SaidProgress("read and verified"),
+    )
     if args.json:
-        terminal.data({**asdict(made), "output": args.output})
+        terminal.data({**asdict(made), "output": args.output, "dry_run": args.dry_run})
         return 0
     for attempt, why in made.rejected:
         terminal.say(f"passed over {attempt}: {why}")
     if made.own:
         terminal.say(f"{made.own} of the model's tensors are each rank's own: those of rank 0 are written")
-    terminal.out(
-        f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes verified, "
-        f"written to {args.output}"
-    )
+    done = f", nothing was written to {args.output}" if args.dry_run else f" verified, written to {args.output}"
+    terminal.out(f"step {made.step} ({made.attempt}): {made.tensors} tensors, {made.bytes} bytes{done}")
     return 0

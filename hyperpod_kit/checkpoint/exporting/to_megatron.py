@@ -14,8 +14,8 @@ from torch.distributed.checkpoint.planner import WriteItem
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from hyperpod_kit.checkpoint.boxed_state import name_of, object_of
-from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.whole_tensors import Room
 
 _CONFIG = {
     "sharded_backend": "torch_dist",
@@ -33,13 +33,13 @@ class _Planner(DefaultSavePlanner):
         return object if isinstance(object, io.BytesIO) else super().transform_object(write_item, object)
 
 
-def write(attempt: str, nested: dict[str, Any], path: Path) -> None:
-    """`nested`: the whole state. Raises UsageError for one of another adapter, OSError."""
-    if "boxes" not in nested:
-        raise UsageError(f"{attempt} is not of Megatron-core", hint="--to torch or --to dcp")
-    made: dict[str, Any] = {}
-    for key, (dtype, whole, rows) in nested["boxes"].items():
-        made[key] = torch.empty(whole, dtype=TYPES[dtype])
+def write(nested: dict[str, Any], path: Path, room: Room) -> None:
+    """`nested`: the whole state; `room`: for the tensors that are put together. Raises HyperpodKitError, OSError."""
+    boxes = nested["boxes"]
+    made: dict[str, Any] = dict(
+        room({key: TensorSpec(key, dtype, tuple(whole)) for key, (dtype, whole, _) in boxes.items()})
+    )
+    for key, (_, whole, rows) in boxes.items():
         for offsets, shape in rows:
             part = made[key]
             for dim, (at, extent) in enumerate(zip(offsets, [1] * (len(whole) - len(shape)) + shape, strict=True)):

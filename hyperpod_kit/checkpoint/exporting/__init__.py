@@ -1,0 +1,1 @@
+"""A checkpoint, as another program reads it."""

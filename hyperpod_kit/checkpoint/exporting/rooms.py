@@ -1,0 +1,108 @@
+"""Memory for a checkpoint that is exported: pages of a file on the disk that is written to, which the system can take
+back, and not of this process alone."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.load import empty
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
+from hyperpod_kit.checkpoint.whole_tensors import Room
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+
+_ALIGN = 64
+
+
+@contextlib.contextmanager
+def scratch(beside: Path) -> Iterator[Room]:
+    """Room in files, one each time that it is asked for, which have no name any more when they are used. What fails
+    says nothing of the checkpoint: raises HyperpodKitError."""
+    path = beside.with_name(f"{beside.name}.scratch")
+
+    def room(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
+        places, at = {}, 0
+        for name, spec in specs.items():
+            places[name] = at
+            at += -(-spec.nbytes // _ALIGN) * _ALIGN
+        made = _mapped(path, places, specs, at)
+        path.unlink()
+        return made
+
+    try:
+        yield room
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def safetensors_file(path: Path, names: Mapping[str, str]) -> Room:
+    """Room that is a file of safetensors, complete when its tensors are filled; `names`: of ours -> in the file.
+    Raises UsageError for types that such files do not have, HyperpodKitError."""
+
+    def room(specs: Mapping[str, TensorSpec]) -> Mapping[str, torch.Tensor]:
+        other = next((spec for spec in specs.values() if spec.dtype not in NATIVE), None)
+        if other is not None:
+            raise UsageError(f"{other.name} is of {other.dtype}, which safetensors does not have", hint="--to torch")
+        ordered = sorted(specs.values(), key=lambda spec: (-ITEM_BYTES[spec.dtype], names[spec.name]))
+        header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+        places, at = {}, 0
+        for spec in ordered:
+            places[spec.name] = at
+            at += spec.nbytes
+            header[names[spec.name]] = {
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "data_offsets": [places[spec.name], at],
+            }
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        head = len(text).to_bytes(8, "little") + text
+        made = _mapped(path, {name: len(head) + place for name, place in places.items()}, specs, len(head) + at)
+        _write(path, head)
+        return made
+
+    return room
+
+
+def _mapped(
+    path: Path, places: Mapping[str, int], specs: Mapping[str, TensorSpec], size: int
+) -> dict[str, torch.Tensor]:
+    """The tensors at those places of a new file. Raises HyperpodKitError."""
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            if size:
+                os.posix_fallocate(fd, 0, size)  # a full disk is said here, not by a signal in the middle of a copy
+        finally:
+            os.close(fd)
+    except OSError as err:
+        raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {path.parent}: {err}") from err
+    whole = torch.from_file(str(path), True, size, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    storage = whole.untyped_storage()
+    return {name: _view(storage, places[name], spec) if spec.nbytes else empty(spec) for name, spec in specs.items()}
+
+
+def _view(whole: torch.UntypedStorage, begin: int, spec: TensorSpec) -> torch.Tensor:
+    """A tensor with a storage of its own, of which torch.save writes all."""
+    part = cast("torch.UntypedStorage", whole[begin : begin + spec.nbytes])
+    return torch.empty(0, dtype=TYPES[spec.dtype]).set_(part, 0, spec.shape, _strides(spec.shape))
+
+
+def _strides(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def _write(path: Path, head: bytes) -> None:
+    try:
+        with path.open("r+b") as file:
+            file.write(head)
+    except OSError as err:
+        raise HyperpodKitError(f"cannot write {path.name} in {path.parent}: {err}") from err

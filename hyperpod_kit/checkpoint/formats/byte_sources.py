@@ -1,0 +1,140 @@
+"""Where the bytes of an imported tensor come from: a tensor that is there, or a place in a file, read once and in
+order. What is read from a file is compared with its check sum where one was written."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import torch
+
+from hyperpod_kit.checkpoint.load import view_of
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.errors import CheckpointError
+
+_OPEN = 64
+"""Files that are open at a time: a checkpoint of many ranks has thousands."""
+
+
+class ByteSource(Protocol):
+    """The bytes of one tensor, or of one box of it."""
+
+    def read(self, view: memoryview, at: int) -> None:
+        """Fill `view` with those from `at` on. Asked from the first to the last, each once. Raises CheckpointError,
+        OSError."""
+
+
+class ImportedPiece(NamedTuple):
+    """A tensor, or a box of one, and its bytes."""
+
+    spec: TensorSpec
+    source: ByteSource
+
+
+class TensorBytes:
+    """Those of a tensor, which is made contiguous while it is read."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+        self._flat: memoryview | None = None
+
+    def read(self, view: memoryview, at: int) -> None:
+        """See ByteSource."""
+        if self._flat is None:
+            tensor = self._tensor.detach().contiguous().resolve_conj().resolve_neg()
+            self._flat = view_of(tensor.reshape(-1).view(torch.uint8))
+        view[:] = self._flat[at : at + len(view)]
+        if at + len(view) == len(self._flat):
+            self._flat = None
+
+
+class ImportedFiles:
+    """Files that are read from, few of them open at a time."""
+
+    def __init__(self) -> None:
+        self._open: OrderedDict[Path, int] = OrderedDict()
+
+    def fill(self, path: Path, view: memoryview, at: int) -> None:
+        """Fill `view` with the file's bytes from `at` on. Raises CheckpointError when it ends before, OSError."""
+        fd = self._descriptor(path)
+        done = 0
+        while done < len(view):
+            count = os.preadv(fd, [view[done:]], at + done)
+            if not count:
+                raise CheckpointError(f"{path} ends after {at + done} bytes", hint="copy it here again")
+            done += count
+
+    def bytes(self, path: Path, at: int, size: int) -> bytearray:
+        """The same, of that many bytes."""
+        found = bytearray(size)
+        self.fill(path, memoryview(found), at)
+        return found
+
+    def _descriptor(self, path: Path) -> int:
+        if path not in self._open:
+            while len(self._open) >= _OPEN:
+                os.close(self._open.popitem(last=False)[1])
+            self._open[path] = _opened(path)
+        self._open.move_to_end(path)
+        return self._open[path]
+
+    def close(self) -> None:
+        """All of them."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+
+def text_of(path: Path, most: int) -> bytes:
+    """A file that is wanted whole. Raises CheckpointError for what is no file or has more bytes than that, OSError."""
+    fd = _opened(path)
+    with open(fd, "rb") as file:
+        # Python makes room for as much as it is asked for, whatever the file has.
+        data = file.read(min(os.fstat(fd).st_size, most) + 1)
+    if len(data) > most:
+        raise CheckpointError(f"{path} has more than {most} bytes", hint="copy it here again")
+    return data
+
+
+def _opened(path: Path) -> int:
+    """Links are followed: a cache of Hugging Face is made of them."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise CheckpointError(f"{path} is no file", hint="copy it here again")
+    return fd
+
+
+@contextmanager
+def open_files() -> Iterator[ImportedFiles]:
+    """Files that are closed at the end."""
+    files = ImportedFiles()
+    try:
+        yield files
+    finally:
+        files.close()
+
+
+class FileBytes:
+    """Those at a place in a file; `crc` is their CRC-32, None where none was written."""
+
+    def __init__(self, files: ImportedFiles, path: Path, begin: int, size: int, crc: int | None = None) -> None:
+        self._files, self._path, self._begin, self._size, self._crc = files, path, begin, size, crc
+        self._sum = 0
+
+    def read(self, view: memoryview, at: int) -> None:
+        """See ByteSource."""
+        self._files.fill(self._path, view, self._begin + at)
+        if self._crc is None:
+            return
+        self._sum = zlib.crc32(view, self._sum if at else 0)
+        if at + len(view) == self._size and self._sum != self._crc:
+            raise CheckpointError(
+                f"{self._path} is damaged: Bad CRC-32 of the {self._size} bytes from {self._begin} on",
+                hint="copy it here again, or take another checkpoint",
+            )

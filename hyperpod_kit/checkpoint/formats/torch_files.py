@@ -1,0 +1,267 @@
+"""What `torch.save` wrote, read with care: nothing of a pickle is run, and each check sum that is there is compared.
+
+Such a file is a zip: `data.pkl` says which tensors there are, and each storage is an entry of its own, uncompressed.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, FileBytes, ImportedFiles, TensorBytes
+from hyperpod_kit.checkpoint.formats.careful_pickle import WRONG, CarefulUnpickler
+from hyperpod_kit.errors import CheckpointError
+
+_SLICE = 1 << 20
+_LOCAL_HEADER = struct.Struct("<26xHH")
+_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, *WRONG)
+
+
+class StoredTensor(NamedTuple):
+    """A tensor as `torch.save` laid it down: its bytes lie at `begin` of the file, its items `stride` apart. `crc`: of
+    the bytes, None where none was written."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    begin: int
+    size: int
+    crc: int | None
+
+    def source(self, files: ImportedFiles, path: Path) -> ByteSource:
+        """Its bytes in the order of its dimensions. One whose items lie otherwise is held whole while it is read."""
+        there = FileBytes(files, path, self.begin, self.size, self.crc)
+        return there if _in_order(self) else _Reordered(there, self)
+
+
+def is_sound(path: Path, hint: str) -> bool:
+    """Whether each entry of the file has its check sum, which is compared; False where torch wrote none. Raises
+    CheckpointError, with `hint`."""
+    if not path.is_file():
+        raise CheckpointError(f"{path} is no file", hint=hint)
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = archive.infolist()
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise CheckpointError(f"{path} is compressed, which torch.save never does", hint=hint)
+            if not any(entry.CRC for entry in entries):
+                return False
+            for entry in entries:
+                with archive.open(entry) as data:
+                    while data.read(_SLICE):
+                        pass
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as err:
+        raise CheckpointError(
+            f"{path} is damaged, or not as torch.save writes files by default: {err}; {path.stat().st_size} bytes",
+            hint=hint,
+        ) from None
+    return True
+
+
+def tensor_at(files: ImportedFiles, path: Path, begin: int, size: int) -> StoredTensor:
+    """The one tensor of what lies there. Raises CheckpointError, also where it is none, or not in order."""
+    try:
+        with zipfile.ZipFile(_Window(files, path, begin, size)) as archive:
+            listed = archive.infolist()
+        entries = {entry.filename.partition("/")[2]: entry for entry in listed}
+        summed = any(entry.CRC for entry in listed)
+        inside = _Inside(files, path, begin, begin + size, summed)
+        if "byteorder" in entries and inside.data(entries["byteorder"]) != b"little":
+            raise ValueError("its bytes are in another order")
+        said = _TensorPickle(io.BytesIO(inside.data(entries["data.pkl"]))).load()
+        if not isinstance(said, _PickledTensor):
+            raise ValueError("it is no tensor")
+        entry = entries[f"data/{said.key}"]
+        whole = _count(said.shape) * said.dtype.itemsize
+        if said.offset or entry.file_size != whole:
+            raise ValueError(f"a tensor of {whole} bytes in an entry of {entry.file_size}")
+        if not _in_order(said) and 1 + sum(map(_last, said.shape, said.stride)) != _count(said.shape):
+            raise ValueError("its items are not those that lie there")
+        at = inside.place(entry)
+    except _DAMAGED as err:
+        raise CheckpointError(
+            f"{path} is damaged, or not as torch.save writes tensors: {err}; {size} bytes from {begin} on",
+            hint="copy it here again, or take another checkpoint",
+        ) from None
+    return StoredTensor(said.dtype, said.shape, said.stride, at, whole, entry.CRC if summed else None)
+
+
+class _Inside(NamedTuple):
+    """Entries of a zip that lies at `begin` of a file; `summed`: whether they have check sums."""
+
+    files: ImportedFiles
+    path: Path
+    begin: int
+    end: int
+    summed: bool
+
+    def place(self, entry: zipfile.ZipInfo) -> int:
+        """Where its bytes begin in the file. Raises ValueError."""
+        at: int = self.begin + entry.header_offset
+        if not self.begin <= at <= self.end - _LOCAL_HEADER.size:
+            raise ValueError(f"{entry.filename} lies outside of it")
+        at += _LOCAL_HEADER.size + sum(_LOCAL_HEADER.unpack(self.files.bytes(self.path, at, _LOCAL_HEADER.size)))
+        if entry.compress_type != zipfile.ZIP_STORED or at + entry.file_size > self.end:
+            raise ValueError(f"{entry.filename} is compressed, or ends behind it")
+        return at
+
+    def data(self, entry: zipfile.ZipInfo) -> bytes:
+        """All of it. Raises ValueError."""
+        found = bytes(self.files.bytes(self.path, self.place(entry), entry.file_size))
+        if self.summed and zlib.crc32(found) != entry.CRC:
+            raise ValueError(f"Bad CRC-32 of {entry.filename}")
+        return found
+
+
+def value_at(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
+    """What lies there, as torch.load(weights_only=True) reads it; its check sums are compared. Raises CheckpointError,
+    pickle.UnpicklingError for classes that are not loaded so."""
+    data = io.BytesIO(files.bytes(path, begin, size))
+    try:
+        with zipfile.ZipFile(data) as archive:
+            entries = archive.infolist()
+            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+                raise zipfile.BadZipFile("it is compressed, which torch.save never does")
+            bad = archive.testzip() if any(entry.CRC for entry in entries) else None
+        if bad is not None:
+            raise zipfile.BadZipFile(f"Bad CRC-32 of {bad}")
+        data.seek(0)
+        return torch.load(data, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise
+    except _DAMAGED as err:
+        raise CheckpointError(
+            f"{path} is damaged: {str(err).splitlines()[0]}; {size} bytes from {begin} on",
+            hint="copy it here again, or take another checkpoint",
+        ) from None
+
+
+def refused(err: Exception) -> str:
+    """Which class it was, of what torch.load(weights_only=True) says of a pickle that it refuses."""
+    return next((line.strip() for line in str(err).splitlines() if "GLOBAL" in line), str(err))
+
+
+class _PickledTensor(NamedTuple):
+    dtype: torch.dtype
+    key: str
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+class _Reordered:
+    """The items of a tensor in the order of its dimensions; see ByteSource."""
+
+    def __init__(self, there: FileBytes, tensor: StoredTensor) -> None:
+        self._there, self._tensor = there, tensor
+        self._ordered: TensorBytes | None = None
+
+    def read(self, view: memoryview, at: int) -> None:
+        if self._ordered is None:
+            lain = bytearray(self._tensor.size)
+            self._there.read(memoryview(lain), 0)
+            items = torch.frombuffer(lain, dtype=self._tensor.dtype)
+            self._ordered = TensorBytes(items.as_strided(self._tensor.shape, self._tensor.stride))
+        self._ordered.read(view, at)
+        if at + len(view) == self._tensor.size:
+            self._ordered = None
+
+
+def _in_order(tensor: _PickledTensor | StoredTensor) -> bool:
+    expected = 1
+    for extent, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
+        if extent != 1 and step != expected:
+            return _count(tensor.shape) == 0
+        expected *= extent
+    return True
+
+
+def _last(extent: int, step: int) -> int:
+    """Where the last item of a dimension lies, from its first one on."""
+    if type(step) is not int or step < 0:
+        raise ValueError(f"a stride is {step!r}")
+    return (extent - 1) * step
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    made = 1
+    for extent in shape:
+        if type(extent) is not int or extent < 0:
+            raise ValueError(f"an extent is {extent!r}")
+        made *= extent
+    return made
+
+
+class _TensorPickle(CarefulUnpickler):
+    """A pickle in which there may be a tensor and nothing else: what it names is not called, but noted."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """See Unpickler."""
+        if (module, name) in (("torch._utils", "_rebuild_tensor_v2"), ("torch._utils", "_rebuild_tensor_v3")):
+            return _rebuilt
+        if (module, name) == ("collections", "OrderedDict"):
+            return dict
+        if (module, name) == ("torch.storage", "UntypedStorage"):
+            return None
+        kind = getattr(torch, name, None) if module == "torch" else None
+        if isinstance(kind, torch.dtype):
+            return kind
+        if isinstance(kind, type) and issubclass(kind, torch.storage._LegacyStorage):
+            return torch.serialization.StorageType(name).dtype  # type: ignore[no-untyped-call]
+        raise pickle.UnpicklingError(f"it names {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Any:
+        """See Unpickler."""
+        word, dtype, key, *_ = pid
+        if word != "storage" or not isinstance(key, str):
+            raise pickle.UnpicklingError(f"it names {str(pid)[:80]}")
+        return dtype, key
+
+
+def _rebuilt(storage: Any, offset: int, shape: Any, stride: Any, grad: bool, hooks: Any, *more: Any) -> _PickledTensor:
+    """The arguments of torch's functions of that kind; the third version's has its type at the end."""
+    dtype = more[0] if more else storage[0]
+    if not isinstance(dtype, torch.dtype):
+        raise pickle.UnpicklingError(f"its type is {dtype!r}")
+    return _PickledTensor(dtype, storage[1], offset, tuple(shape), tuple(stride))
+
+
+class _Window(io.RawIOBase):
+    """A part of a file, as a file."""
+
+    def __init__(self, files: ImportedFiles, path: Path, begin: int, size: int) -> None:
+        self._files, self._path, self._begin, self._size, self._at = files, path, begin, size, 0
+
+    def readable(self) -> bool:
+        """See RawIOBase."""
+        return True
+
+    def seekable(self) -> bool:
+        """See RawIOBase."""
+        return True
+
+    def tell(self) -> int:
+        """See RawIOBase."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """See RawIOBase."""
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise OSError(22, "before the beginning")  # as a file says it, which zipfile expects
+        self._at = at
+        return at
+
+    def readinto(self, into: Any) -> int:
+        """See RawIOBase."""
+        view = memoryview(into)[: max(0, min(len(into), self._size - self._at))]
+        self._files.fill(self._path, view, self._begin + self._at)
+        self._at += len(view)
+        return len(view)

@@ -1,0 +1,1 @@
+"""What another program saved, as the first checkpoint of a root."""

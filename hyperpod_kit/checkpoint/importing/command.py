@@ -1,0 +1,75 @@
+"""`hyperpod-kit checkpoint import`: a checkpoint of another program as the first one of a root."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
+from hyperpod_kit.checkpoint.importing.checkpoint import SOURCES, import_checkpoint
+from hyperpod_kit.untrusted import terminal
+
+_EXAMPLES = """Examples:
+  hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1
+  hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --tag global_step80 --output s3://bucket/run1
+  hyperpod-kit checkpoint import /fsx/alice/old/step-500 --from dcp --output /fsx/alice/run1
+  hyperpod-kit checkpoint import /fsx/models/llama --from huggingface --output /fsx/alice/run1"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="hyperpod-kit checkpoint import",
+        description="A checkpoint of another program as the first one of a root.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "source",
+        help="what the other program wrote, a directory (safetensors, torch: a file); of deepspeed the one that has "
+        "`latest`",
+    )
+    parser.add_argument("--from", required=True, dest="kind", choices=SOURCES, help="who wrote it")
+    parser.add_argument("--tag", help="deepspeed: which checkpoint in it (default: the one that `latest` names)")
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="the step that it is of (default: what it says, or its name ends in)"
+    )
+    parser.add_argument("--output", required=True, metavar="ROOT", help="checkpoint root without a checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="look at the files, and only say what would be written")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    return parser
+
+
+def main(argv: list[str]) -> int:
+    """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 could not check. Raises HyperpodKitError."""
+    args = build_parser().parse_args(argv)
+    return ending.raised(lambda: _import(args), lambda err: ending.Ending(str(err), None, 1))
+
+
+def _import(args: argparse.Namespace) -> int:
+    made = import_checkpoint(
+        args.source,
+        args.kind,
+        args.output,
+        tag=args.tag,
+        step=args.step,
+        dry_run=args.dry_run,
+        progress=SaidProgress("imported"),
+    )
+    if args.json:
+        terminal.data({**asdict(made), "output": args.output, "dry_run": args.dry_run})
+        return 0
+    if made.unchecked:
+        what = "tensors" if args.kind in ("dcp", "megatron") else "files"
+        terminal.say(
+            f"{made.unchecked} {what} were written without check sums: a changed byte would not have been seen"
+        )
+    of = f" of {made.ranks} ranks" if args.kind == "deepspeed" else ""
+    if made.already:
+        done = f"imported before, it is {made.attempt} of {args.output}"
+    elif args.dry_run:
+        done = f"nothing was written to {args.output}"
+    else:
+        done = f"committed as {made.attempt} to {args.output}"
+    terminal.out(f"step {made.step}{of}: {made.tensors} tensors, {made.bytes} bytes of files, {done}")
+    return 0

@@ -1,0 +1,56 @@
+"""A file of `torch.save` as a checkpoint: its dict, or a model's state dict alone. It is mapped, so that no more than
+what is being copied has to be in memory."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint.formats import torch_files
+from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
+from hyperpod_kit.checkpoint.importing.new_root import RankPart
+from hyperpod_kit.errors import CheckpointError, UsageError
+
+AGAIN = "copy it here again, or save it again"
+
+
+class TorchFile(NamedTuple):
+    """A file that was read and whose check sums were compared, where it has some."""
+
+    path: Path
+    values: Mapping[Any, Any]
+    bytes: int
+    unchecked: int
+
+
+def looked_at(path: Path) -> TorchFile:
+    """Raises UsageError for what is no dict, or of classes that are not taken over, CheckpointError, OSError."""
+    if not path.is_file():
+        raise UsageError(f"{path} is no file", hint="name a file that torch.save wrote")
+    summed = torch_files.is_sound(path, AGAIN)
+    try:
+        said = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    except pickle.UnpicklingError as err:
+        raise UsageError(
+            f"{path} holds values of classes that are not taken over: {torch_files.refused(err)}",
+            hint="save dicts, tensors and plain values: model.state_dict() in the place of the model",
+        ) from None
+    except (RuntimeError, ValueError, EOFError, KeyError) as err:
+        raise CheckpointError(f"{path} is damaged: {str(err).splitlines()[0]}", hint=AGAIN) from None
+    if not isinstance(said, dict) or not said:
+        raise UsageError(f"{path} holds a {type(said).__name__}, expected a dict that is not empty", hint=AGAIN)
+    return TorchFile(path, said, path.stat().st_size, int(not summed))
+
+
+def parts(found: TorchFile) -> Iterator[RankPart]:
+    """One shard. A dict of tensors alone is a model's. Raises UsageError, StateNotSerializable."""
+    values = found.values
+    if all(isinstance(value, torch.Tensor) for value in values.values()):
+        values = {"model": values}
+    made = ImportedTree()
+    tree = made.encoded(values)
+    yield RankPart(made.pieces, tree)

@@ -1,0 +1,43 @@
+"""A model's weights from safetensors as a checkpoint of them: what load_weights reads, and Hugging Face's export writes
+again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from hyperpod_kit.checkpoint.formats.byte_sources import text_of
+from hyperpod_kit.checkpoint.formats.safetensors_files import PRETRAINED, WeightFiles
+from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
+from hyperpod_kit.checkpoint.importing.new_root import RankPart
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.parse import json_object
+
+_STATE = "trainer_state.json"
+_MOST = 1 << 30
+_FOLDER = re.compile(r"checkpoint-([0-9]{1,18})")
+
+
+def parts(found: WeightFiles) -> Iterator[RankPart]:
+    """One shard. Raises StateNotSerializable."""
+    made = ImportedTree()
+    model = {name: made.place(f"model.{name}") for name in found.pieces}
+    tree = made.encoded({"model": model, "extra": {PRETRAINED: found.texts} if found.texts else {}})
+    yield RankPart(
+        [piece._replace(spec=piece.spec._replace(name=f"model.{name}")) for name, piece in found.pieces.items()], tree
+    )
+
+
+def step_of(folder: Path) -> int:
+    """That of the Trainer whose checkpoint it is, else 0. Raises CheckpointError."""
+    path = folder / _STATE
+    if path.is_file():
+        try:
+            step = json_object(text_of(path, _MOST), _MOST)["global_step"]
+        except (ValueError, KeyError) as err:
+            raise CheckpointError(f"{path} is damaged: {err!r}", hint="--step says which step it is of") from None
+        if type(step) is int and step >= 0:
+            return step
+    named = _FOLDER.fullmatch(folder.resolve().name)
+    return int(named.group(1)) if named else 0

@@ -1,0 +1,76 @@
+"""The values of an imported checkpoint as the tree of one of ours, with the names of its tensors in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, unsavable
+from hyperpod_kit.checkpoint.dtypes import NAMES
+from hyperpod_kit.checkpoint.formats.byte_sources import ImportedPiece, TensorBytes
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.errors import StateNotSerializable, UsageError
+
+_OF_ONE_SAVE = {"save": {"parent", "metrics"}, "held": set()}
+"""Parts of our trees that say something of the save that they are of, with their keys: an export has them."""
+_OURS = {"classes": dict, "rng": dict}
+"""Parts that a State has; what else has such a name would be taken for them."""
+
+
+class ImportedTree:
+    """`place` for each tensor that lies elsewhere, then `encoded`; `pieces` are the tensors that were in the values
+    themselves."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, tuple[torch.Tensor, str]] = {}
+        self._taken: set[str] = set()
+        self._ties: dict[tuple[object, ...], str] = {}
+        self.pieces: list[ImportedPiece] = []
+
+    def place(self, name: str) -> torch.Tensor:
+        """What stands in the values for the tensor that is stored under that name."""
+        stand_in = torch.empty(0, device="meta")
+        self._names[id(stand_in)] = stand_in, name
+        self._taken.add(name)
+        return stand_in
+
+    def encoded(self, values: Mapping[Any, Any]) -> dict[str, Any]:
+        """The tree. Raises UsageError for names that have another meaning here, StateNotSerializable."""
+        tree: dict[str, Any] = {"extra": {}}
+        for name, value in values.items():
+            if not isinstance(name, str):
+                raise UsageError(f"at its top it has {name!r}, expected names", hint="save a dict with names")
+            if name in _OF_ONE_SAVE:
+                if (
+                    isinstance(value, (list, dict))
+                    and set(value if isinstance(value, dict) else ()) <= _OF_ONE_SAVE[name]
+                ):
+                    continue
+                raise _reserved(name)
+            if name in _OURS and not isinstance(value, _OURS[name]):
+                raise _reserved(name)
+            tree[name] = codec.encode(value, name, self._take)
+        return tree
+
+    def _take(self, path: str, tensor: torch.Tensor) -> str:
+        if id(tensor) in self._names:
+            return self._names[id(tensor)][1]
+        unsavable.refuse(path, tensor)
+        if tensor.nbytes > tensor.untyped_storage().nbytes():
+            raise StateNotSerializable(path, f"tensor of {list(tensor.shape)} whose items are partly one in memory")
+        if path in self._taken:
+            raise StateNotSerializable(path, "second tensor of that name")
+        self._taken.add(path)
+        same = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        first = self._ties.setdefault(same, path) if tensor.numel() else path
+        if first == path:
+            self.pieces.append(
+                ImportedPiece(TensorSpec(path, NAMES[tensor.dtype], tuple(tensor.shape)), TensorBytes(tensor))
+            )
+        return first
+
+
+def _reserved(name: str) -> UsageError:
+    return UsageError(f"at its top it has {name!r}, which means something else here", hint="save it under another name")

@@ -1,0 +1,71 @@
+"""A retention policy that the training script has written itself, carried out in rank 0's process by a thread: the
+agent, which deletes by the policies of this package, knows no class of the script's."""
+
+from __future__ import annotations
+
+import threading
+
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveDurable
+from hyperpod_kit.checkpoint.repository.policy import Policy
+from hyperpod_kit.checkpoint.saves import log
+from hyperpod_kit.checkpoint.startup import StartIdentity
+
+_PATIENCE = 60.0
+
+
+class OwnPolicy:
+    """Deletes what `policy` does not keep, each time that a save has become durable, one time after the other; without
+    a policy nothing.
+
+    A policy that raises, and storage that cannot be read, delete nothing, which is logged once for each text.
+    """
+
+    def __init__(self, start: StartIdentity, policy: Policy | None) -> None:
+        self._start, self._policy = start, policy
+        self._changed = threading.Condition()
+        self._wanted, self._ended = False, False
+        self._said = ""
+        self._thread: threading.Thread | None = None
+
+    def hear(self, event: AgentEvent) -> None:
+        """What the agent says. Returns at once."""
+        if self._policy is None or not isinstance(event, SaveDurable):
+            return
+        with self._changed:
+            self._wanted = True
+            self._changed.notify()
+            if self._thread is None:
+                name, words = "hpk-own-policy", (self._policy,)
+                self._thread = threading.Thread(target=self._work, args=words, name=name, daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """Wait until what is due is done, for a minute at most."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(_PATIENCE)
+            if self._thread.is_alive():
+                log.warning("what %s lets go was not deleted after %.0f s", type(self._policy).__name__, _PATIENCE)
+
+    def _work(self, policy: Policy) -> None:
+        from hyperpod_kit.checkpoint.repository import retention
+        from hyperpod_kit.checkpoint.repository.store.open import open_store
+
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._ended)
+                if not self._wanted:
+                    return
+                self._wanted = False
+            try:
+                retention.run(open_store(self._start.root), policy, self._start.run)
+                self._said = ""
+            except Exception as err:  # of the script's own class, or of storage: training goes on
+                self._say(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
+
+    def _say(self, text: str) -> None:
+        if text != self._said:
+            log.warning("%s", text)
+        self._said = text

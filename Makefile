@@ -15,7 +15,7 @@
 #             writer and over torch's own: a quarter of an hour on 2 cores
 # make scale  simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes
 # make ends   a step ended in each way at 20 random moments, 2 GB a node, with process tracking by cgroup  (root)
-# make gpu-check  the tests that need one CUDA device, then the bench; no network, under 8 minutes
+# make gpu-check  the tests that need one CUDA device, then bench/gpu.py; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
 WORKERS ?= 3
@@ -98,8 +98,8 @@ fuzz:
 GPU_PY ?= $(PY)
 gpu-check:
 	@if $(GPU_PY) -c "import sys, torch; sys.exit(not torch.cuda.is_available())"; then \
-	  PYTHONPATH=. timeout 180 $(GPU_PY) -m pytest -q tests/gpu && \
-	  PYTHONPATH=. timeout 290 $(GPU_PY) -m hyperpod_kit.cli.main checkpoint bench --sizes 0.5g --modes single; \
+	  PYTHONPATH=. timeout 300 $(GPU_PY) -m pytest -p no:cacheprovider tests/gpu $(GPU_ARGS) && \
+	  PYTHONPATH=. timeout 180 $(GPU_PY) bench/gpu.py --gigabytes 4 --folder /dev/shm; \
 	else echo "not run: no CUDA device"; fi
 
 clean:

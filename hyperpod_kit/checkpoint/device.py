@@ -1,12 +1,13 @@
-"""Capture from a CUDA device: a side stream copies into the slot, whose memory is registered with the driver.
+"""Capture from a CUDA device: a side stream copies into the slot, whose memory is registered with the driver. And back:
+a restore fills the device's tensors chunk by chunk.
 
-Not run on a GPU yet where this was written; `make gpu-check` does it.
+No CI has a GPU: after a change here, `make gpu-check` on a machine with one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -30,12 +31,29 @@ def is_on(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
+def bytes_of(tensor: torch.Tensor, offset: int, size: int) -> torch.Tensor:
+    """`size` bytes from byte `offset` on of a contiguous tensor, as a view."""
+    return tensor.detach().reshape(-1).view(torch.uint8)[offset : offset + size]
+
+
+def settle(tensors: Iterable[torch.Tensor]) -> None:
+    """Wait for all that the devices of these tensors were given so far, in whatever stream."""
+    for which in {tensor.device for tensor in tensors if is_on(tensor)}:
+        torch.cuda.synchronize(which)
+
+
+def fill(target: torch.Tensor, view: memoryview) -> None:
+    """Copy bytes from the host into U8 elements on a device, and wait until they are there."""
+    target.copy_(torch.frombuffer(view, dtype=torch.uint8))
+
+
 def _address(slot: shm_slots.Slot) -> int:
     return ctypes.addressof(slot.buffer)
 
 
 def register(slot: shm_slots.Slot) -> bool:
-    """Let the driver know the slot's memory (cudaHostRegister), so that copies need no staging; False if it refuses."""
+    """Let the driver know the slot's memory (cudaHostRegister), so that copies need no staging; False if it refuses,
+    as it does for files on a disk: Linux pins no pages of them that are written to."""
     address = _address(slot)
     if address in _registered:
         return True

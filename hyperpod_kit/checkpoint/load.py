@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import copier
+from hyperpod_kit.checkpoint import copier, device
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
@@ -39,6 +39,12 @@ def is_plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
+def lands(tensor: torch.Tensor) -> bool:
+    """Whether bytes of a file can go straight into the tensor's memory, on the host or on a device: see `Landing`."""
+    there = tensor.device.type == "cpu" or device.is_on(tensor)
+    return there and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def warm(algorithm: str) -> None:
     """Check and copy a little, at the start. Code that runs for the first time while a restore reads comes from the
     same disk, behind hundreds of megabytes: with an empty page cache the first copy was seen to take 40 ms."""
@@ -58,10 +64,13 @@ class TargetFault(CheckpointError):
 
 
 class Landing:
-    """Byte ranges of one file and the host memory that they go to. Holds the tensors, so the memory stays."""
+    """Byte ranges of one file and the memory that they go to. Holds the tensors, so the memory stays.
+
+    A device's memory is filled from the chunks themselves, so a restore holds no second copy of a state on the host.
+    """
 
     def __init__(self) -> None:
-        self._ranges: list[tuple[int, int, int]] = []
+        self._ranges: list[tuple[int, int, int | torch.Tensor]] = []  # an address on the host, or bytes on a device
         self._begins: list[int] = []
         self._reach: list[int] = []  # the furthest end of all ranges up to this one
         self._held: list[torch.Tensor] = []
@@ -69,9 +78,11 @@ class Landing:
         """Whether memory was written to."""
 
     def add(self, begin: int, end: int, tensor: torch.Tensor, offset: int = 0) -> None:
-        """Bytes [begin, end) of the file go to `tensor` (see `is_plain`), from its byte `offset` on."""
+        """Bytes [begin, end) of the file go to `tensor` (see `lands`), from its byte `offset` on."""
         if end > begin:
-            self._ranges.append((begin, end, tensor.data_ptr() + offset))
+            there = device.is_on(tensor)
+            target = device.bytes_of(tensor, offset, end - begin) if there else tensor.data_ptr() + offset
+            self._ranges.append((begin, end, target))
             self._held.append(tensor)
 
     @property
@@ -103,21 +114,35 @@ class Landing:
         return found
 
     def freeze(self) -> None:
-        """Nothing is added any more; needed before the first `take`."""
-        self._ranges.sort()
+        """Nothing is added any more; needed before the first `take`. Waits for what devices still do to the tensors:
+        threads copy in streams of their own."""
+        self._ranges.sort(key=lambda one: one[:2])
+        device.settle(self._held)
         self._begins = [begin for begin, _, _ in self._ranges]
         self._reach = list(itertools.accumulate((end for _, end, _ in self._ranges), max))
 
     def take(self, begin: int, view: memoryview) -> None:
-        """Copy what of the bytes from offset `begin` on is wanted. Safe for threads; releases the GIL in each copy."""
+        """Copy what of the bytes from offset `begin` on is wanted, and return when it is there. Safe for threads;
+        releases the GIL in each copy. Raises TargetFault for a device that fails."""
         source, end = address_of(view), begin + len(view)
         # Ranges may overlap: two targets can want the same saved bytes.
         low, high = bisect.bisect_right(self._reach, begin), bisect.bisect_left(self._begins, end)
-        for first, last, address in self._ranges[low:high]:
+        for first, last, target in self._ranges[low:high]:
             if last > begin:
                 self.touched = True
                 at = max(first, begin)
-                copier.move(address + at - first, source + at - begin, min(last, end) - at)
+                size = min(last, end) - at
+                if isinstance(target, int):
+                    copier.move(target + at - first, source + at - begin, size)
+                else:
+                    _fill(target[at - first :][:size], view[at - begin :][:size])
+
+
+def _fill(target: torch.Tensor, view: memoryview) -> None:
+    try:
+        device.fill(target, view)
+    except RuntimeError as err:
+        raise TargetFault(f"a tensor on {target.device}", err) from None
 
 
 class OwnShard:
@@ -145,7 +170,7 @@ class OwnShard:
                 raise _other(spec, piece.spec)
             self.here.add(spec.name)
             target = piece.tensor
-            if not is_plain(target):
+            if not lands(target):
                 target = empty(spec)
                 self._staged.append((spec.name, piece.tensor, target))
         self.landing.add(placed.begin, placed.end, target)

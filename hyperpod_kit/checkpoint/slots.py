@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -11,6 +12,8 @@ from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository.shard import ShardLayout
 from hyperpod_kit.checkpoint.staging_slot import StagingSlot
 from hyperpod_kit.errors import CheckpointError
+
+log = logging.getLogger("hyperpod_kit.checkpoint")
 
 # A slot may be this much larger than what lies in it: a loader's state that grows does not cost a new slot each time.
 SLACK = 8 * 1024 * 1024
@@ -29,6 +32,7 @@ class SlotPool:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._ending = False
+        self._pin = False
         # What the thread of `prepare` has behind it: the plan, and slots by their names.
         self._planned = threading.Event()
         self._made = {name: threading.Event() for name in self._names}
@@ -63,6 +67,7 @@ class SlotPool:
         """Make all slots in a thread, behind what `attach` has begun; the next `settle` waits for it. `needed()` gives
         the layout and the bytes of non-tensor state, and is called there. `pin`: for copies from a GPU."""
         before, self._thread = self._thread, None
+        self._pin = pin
         told = threading.Event()
 
         def work() -> None:
@@ -76,9 +81,8 @@ class SlotPool:
                 for name in self._names:
                     if self._ending:
                         return
-                    slot = self._usable(name, layout, extra)
-                    if pin and slot is not None:
-                        device.register(slot.memory)
+                    if self._usable(name, layout, extra) is None and name.slot in self._busy:
+                        self._register(self._busy[name.slot])  # a save will have it one day, and must not wait then
                     self._made[name].set()
             except (CheckpointError, OSError) as err:
                 self._error = err
@@ -136,6 +140,7 @@ class SlotPool:
             self._busy.pop(name.slot, None)
             if page is not None and layout.size <= memory.room[0] <= layout.size + SLACK and memory.room[1] >= extra:
                 memory.prefault()
+                self._register(memory)
                 if slot is None or slot.layout.fingerprint != layout.fingerprint:
                     slot = self._ours[name.slot] = StagingSlot(memory, layout)
                 return slot
@@ -148,8 +153,18 @@ class SlotPool:
             self.folder, name, layout.size + SLACK // 2, extra_room=max(shm_slots.EXTRA_ROOM, 4 * extra)
         )
         made.prefault()
+        self._register(made)
         self._ours[name.slot] = StagingSlot(made, layout)
         return self._ours[name.slot]
+
+    def _register(self, memory: shm_slots.Slot) -> None:
+        if self._pin and not device.register(memory):
+            self._pin = False
+            log.warning(
+                "the GPU's driver does not take %s as memory that it copies into: saves stand still for longer. "
+                "Expected a tmpfs such as /dev/shm",
+                f"{self.folder}/{memory.name.file('img')}",
+            )
 
     def _find(self, name: shm_slots.SlotName) -> shm_slots.Slot | None:
         try:
@@ -165,7 +180,7 @@ class SlotPool:
 
     def close(self) -> None:
         self.settle()
-        for slot in self._ours.values():
-            device.unregister(slot.memory)
+        for memory in self.slots:
+            device.unregister(memory)
         self._ours.clear()
         self._busy.clear()

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
+from typing import Iterator
 
 import pytest
 
+# cuBLAS reads it once, before its first product: without it a product may come out otherwise in another process.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
 
 @pytest.fixture(autouse=True)
-def device() -> None:
+def device() -> Iterator[None]:
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In a tmpfs, where slots lie: the driver registers no memory of files on a disk."""
+    with tempfile.TemporaryDirectory(prefix="hpk-gpu-", dir="/dev/shm") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
-from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, is_plain
+from hyperpod_kit.checkpoint.load import Landing, copy_into, empty, lands
 from hyperpod_kit.checkpoint.repository import index
 from hyperpod_kit.checkpoint.repository.boxes import Runs
 from hyperpod_kit.checkpoint.repository.rows import Rows
@@ -125,7 +125,7 @@ class SliceRequests:
         landing = (self.common if common else self.landings).setdefault(row.shard, Landing())
         if one.run:
             staged = part
-            if not is_plain(part) or part.dtype != TYPES[row.spec.dtype]:
+            if not lands(part) or part.dtype != TYPES[row.spec.dtype]:
                 staged = empty(row.spec._replace(shape=one.extents))
                 self._cuts.append(lambda: copy_into(part, staged, row.spec.name))
             landing.add(one.begin, one.end, staged)

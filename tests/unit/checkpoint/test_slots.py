@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from hyperpod_kit.checkpoint import device
 from hyperpod_kit.checkpoint.agent import shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
@@ -79,3 +80,52 @@ def test_a_start_faults_in_what_it_may_restore_from_and_leaves_the_rest_for_late
         after.settle()
         assert faulted == expected
         after.close()
+
+
+@pytest.fixture
+def registered(shm: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The slots that the driver of a GPU knows, by their numbers: real cudaHostRegister is in tests/gpu."""
+    known: list[int] = []
+
+    def register(memory: shm_slots.Slot) -> bool:
+        if memory.name.slot not in known:
+            known.append(memory.name.slot)
+        return True
+
+    monkeypatch.setattr(device, "register", register)
+    monkeypatch.setattr(device, "unregister", lambda memory: known.remove(memory.name.slot))
+    return known
+
+
+def test_slots_that_hold_captures_of_an_earlier_start_are_registered_too(registered: list[int]) -> None:
+    earlier = SlotPool("run", 0, 2)
+    earlier.prepare(lambda: (LAYOUT, 100))
+    kept = earlier.acquire(LAYOUT, 100)
+    assert kept is not None
+    kept.memory.put(Page().to(SlotState.WRITING))
+    kept.memory.move(SlotState.CAPTURED)
+    earlier.settle()
+
+    pool = SlotPool("run", 0, 2)
+    pool.attach()
+    pool.prepare(lambda: (LAYOUT, 100), pin=True)
+    second = pool.acquire(LAYOUT, 100)
+    pool.settle()
+    assert second is not None and second.number == 1 and sorted(registered) == [0, 1]
+    kept.memory.move(SlotState.FREE)
+    first = pool.acquire(LAYOUT, 100)
+    assert first is not None and first.number == 0 and sorted(registered) == [0, 1]
+    pool.close()
+    assert registered == []
+
+
+def test_memory_that_the_driver_does_not_take_is_said_once(
+    shm: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(device, "register", lambda memory: False)
+    pool = SlotPool("run", 0, 2)
+    pool.prepare(lambda: (LAYOUT, 100), pin=True)
+    assert pool.acquire(LAYOUT, 100) is not None
+    pool.settle()
+    assert len(caplog.messages) == 1 and str(shm) in caplog.messages[0] and "tmpfs" in caplog.messages[0]
+    pool.close()

@@ -54,7 +54,7 @@ def train(
 def _starter(imported: Names) -> str:
     """The name of a socket at which warm_rank.py asks for its program."""
     zygote = warm.zygote(imported)
-    place = f"hpk-warm-ranks-{os.getpid()}-{'-'.join(imported)}"[:100]
+    place = f"hpk-warm-ranks-{os.getpid()}-{digest_of(name.encode() for name in imported)[:16]}"
     door = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     door.bind(f"\0{place}")
     door.listen(16)

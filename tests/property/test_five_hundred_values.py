@@ -45,6 +45,16 @@ def value_at(place: Place) -> Any:
     return value
 
 
+def refers(path: str, legal: Any) -> bool:
+    """Whether what stands there is the name that the value has replaced: then the finding is of the one who refers."""
+    value: Any = document()
+    for key in re.findall(r"[^.\[\]]+", path):
+        if not isinstance(value, (list, dict)):
+            return False
+        value = value[int(key)] if isinstance(value, list) else value.get(key)
+    return isinstance(legal, str) and value == legal
+
+
 @lru_cache(maxsize=1)
 def templates() -> Any:
     return environment(locate().templates)
@@ -70,7 +80,10 @@ def accepted(place: Place, values: List[Any]) -> List[Tuple[Any, Settings]]:
             passed.append((value, settings))
             continue
         assert all(finding.render().isprintable() for finding in found), ascii(value)[:80]
-        named = any(by_name(place, finding) or under(finding.path, written(place[:-1])) for finding in found)
+        named = any(
+            by_name(place, finding) or under(finding.path, written(place[:-1])) or refers(finding.path, value_at(place))
+            for finding in found
+        )
         # How many controllers there are decides whether other keys may be there.
         assert named or is_name_of_group(place) or place[-1] == "count", (ascii(value)[:80], found)
     return passed

@@ -31,6 +31,13 @@ NEVER = 999
 BUCKET = "sagemaker-hyperpod-kit-demo"
 
 LOOK = r"""
+# What a timer has started just now is waited for: it is no difference between two machines.
+for timer in $(systemctl list-units --no-legend --plain 'hyperpod-kit*.timer' | cut -d' ' -f1); do
+  for _ in $(seq 60); do
+    [ "$(systemctl show -p SubState --value "${timer%.timer}.service")" = start ] || break
+    sleep 0.5
+  done
+done
 systemctl list-unit-files --no-legend 'hyperpod-kit*' | awk '{print "file", $1, $2}' | sort
 systemctl list-units --all --no-legend --plain 'hyperpod-kit*' | awk '{print "unit", $1, $2, $3, $4}' | sort
 (cd /etc/systemd/system && sha256sum hyperpod-kit*)

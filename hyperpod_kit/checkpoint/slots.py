@@ -25,8 +25,8 @@ class SlotPool:
     def __init__(self, run_id: str, rank: int, count: int, *, folder: str = "") -> None:
         """`folder`: where the agent has its own (default: this user's)."""
         self.folder = folder or places.mine()
-        self._uid, self._run, self._rank = places.node_uid(), shm_slots.run_hash(run_id), rank
-        self._names = [shm_slots.SlotName(self._uid, self._run, rank, n) for n in range(count)]
+        uid, run = places.node_uid(), shm_slots.run_hash(run_id)
+        self._names = [shm_slots.SlotName(uid, run, rank, n) for n in range(count)]
         self._ours: dict[int, StagingSlot] = {}
         self._busy: dict[int, shm_slots.Slot] = {}
         self._thread: threading.Thread | None = None
@@ -54,7 +54,8 @@ class SlotPool:
         The others can wait for `prepare`: while a state is restored every core and the memory's bandwidth is its own.
         """
         self.settle()
-        names = shm_slots.names(self.folder, uid=self._uid, run=self._run, rank=self._rank)
+        one = self._names[0]
+        names = shm_slots.names(self.folder, uid=one.uid, run=one.run, rank=one.rank)
         found = list(shm_slots.attached(self.folder, names))
         self._busy = {memory.name.slot: memory for memory in found}
         pages = {memory.name: memory.page for memory in found}

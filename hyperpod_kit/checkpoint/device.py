@@ -31,11 +31,6 @@ def is_on(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cuda"
 
 
-def bytes_of(tensor: torch.Tensor, offset: int, size: int) -> torch.Tensor:
-    """`size` bytes from byte `offset` on of a contiguous tensor, as a view."""
-    return tensor.detach().reshape(-1).view(torch.uint8)[offset : offset + size]
-
-
 def settle(tensors: Iterable[torch.Tensor]) -> None:
     """Wait for all that the devices of these tensors were given so far, in whatever stream."""
     for which in {tensor.device for tensor in tensors if is_on(tensor)}:

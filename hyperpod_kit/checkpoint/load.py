@@ -36,7 +36,12 @@ def view_of(data: torch.Tensor) -> memoryview:
 
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor's memory is its elements in order, in host memory."""
-    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.device.type == "cpu" and lands(tensor)
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor's bytes, as a view."""
+    return tensor.detach().reshape(-1).view(torch.uint8)
 
 
 def lands(tensor: torch.Tensor) -> bool:
@@ -81,7 +86,7 @@ class Landing:
         """Bytes [begin, end) of the file go to `tensor` (see `lands`), from its byte `offset` on."""
         if end > begin:
             there = device.is_on(tensor)
-            target = device.bytes_of(tensor, offset, end - begin) if there else tensor.data_ptr() + offset
+            target = bytes_of(tensor)[offset:][: end - begin] if there else tensor.data_ptr() + offset
             self._ranges.append((begin, end, target))
             self._held.append(tensor)
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import replica_assignment
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
-from hyperpod_kit.checkpoint.load import copy_into, is_plain, view_of
+from hyperpod_kit.checkpoint.load import bytes_of, copy_into, is_plain, view_of
 from hyperpod_kit.checkpoint.reason import Reason
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.tensors import TensorPiece
@@ -98,22 +98,17 @@ def _buckets(owned: Sequence[TensorPiece]) -> Iterator[list[_ShareRange]]:
         yield small
 
 
-def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A plain tensor's bytes, as a view."""
-    return tensor.detach().reshape(-1).view(torch.uint8)
-
-
 def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
     """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
     if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
-        return _flat(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
+        return bytes_of(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
     made = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8)
     if filled:
         at = 0
         for part in bucket:
             length = part.end - part.begin
             plain = part.piece.tensor.contiguous().cpu().resolve_conj().resolve_neg()
-            made[at : at + length] = _flat(plain)[part.begin : part.end]
+            made[at : at + length] = bytes_of(plain)[part.begin : part.end]
             at += length
     return made
 
@@ -126,7 +121,7 @@ def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
             length = part.end - part.begin
             live = part.piece.tensor
             if is_plain(live):
-                target = _flat(live)[part.begin : part.end]
+                target = bytes_of(live)[part.begin : part.end]
                 if target.data_ptr() != data.data_ptr():
                     target.copy_(data[at : at + length])
             elif length == part.piece.spec.nbytes:
@@ -135,7 +130,7 @@ def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
             else:
                 # A large piece that cannot be written to in place comes in several buckets.
                 whole = live.contiguous().cpu()
-                _flat(whole)[part.begin : part.end].copy_(data[at : at + length])
+                bytes_of(whole)[part.begin : part.end].copy_(data[at : at + length])
                 copy_into(live, whole, part.piece.spec.name)
             at += length
 

@@ -73,7 +73,7 @@ def units(settings: Settings) -> Dict[str, str]:
 
 def accepted(place: Place, values: List[Any]) -> List[Tuple[Any, Settings]]:
     """What the rules let pass; what they refuse they refuse by its place, in words that a terminal can show."""
-    passed = []
+    passed, legal = [], value_at(place)
     for value in values:
         settings, found = judge(replaced(place, value))
         if not found:
@@ -81,7 +81,7 @@ def accepted(place: Place, values: List[Any]) -> List[Tuple[Any, Settings]]:
             continue
         assert all(finding.render().isprintable() for finding in found), ascii(value)[:80]
         named = any(
-            by_name(place, finding) or under(finding.path, written(place[:-1])) or refers(finding.path, value_at(place))
+            by_name(place, finding) or under(finding.path, written(place[:-1])) or refers(finding.path, legal)
             for finding in found
         )
         # How many controllers there are decides whether other keys may be there.

@@ -20,7 +20,7 @@ from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dtypes import NAMES
-from hyperpod_kit.checkpoint.load import view_of
+from hyperpod_kit.checkpoint.load import bytes_of, view_of
 from hyperpod_kit.checkpoint.repository import catalog, commit, coverage, digest, identity, index, layout, stream
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
@@ -184,7 +184,7 @@ class Writer(StorageWriter):
         for placed in made.tensors:
             if placed.end > placed.begin:
                 flat = tensors[placed.spec.name].detach().cpu().contiguous().resolve_conj().resolve_neg()
-                image[placed.begin : placed.end] = view_of(flat.reshape(-1).view(torch.uint8))
+                image[placed.begin : placed.end] = view_of(bytes_of(flat))
         alg = digest.algorithm(place.algorithm)
         leaves = digest.leaves_of(alg, image[: made.data_end], threads=2)
         image[made.data_end :] = leaves

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from hyperpod_kit.checkpoint.load import view_of
+from hyperpod_kit.checkpoint.load import bytes_of, view_of
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
@@ -48,7 +48,7 @@ class TensorBytes:
         """See ByteSource."""
         if self._flat is None:
             tensor = self._tensor.detach().contiguous().resolve_conj().resolve_neg()
-            self._flat = view_of(tensor.reshape(-1).view(torch.uint8))
+            self._flat = view_of(bytes_of(tensor))
         view[:] = self._flat[at : at + len(view)]
         if at + len(view) == len(self._flat):
             self._flat = None

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.repository.policy import Policy as Policy
     from hyperpod_kit.checkpoint.repository.selection import newest_valid as newest_valid
     from hyperpod_kit.checkpoint.repository.selection import newest_whole as newest_whole
+    from hyperpod_kit.checkpoint.restore_progress import RestoreProgress as RestoreProgress
     from hyperpod_kit.checkpoint.results import Fresh as Fresh
     from hyperpod_kit.checkpoint.results import Peeked as Peeked
     from hyperpod_kit.checkpoint.results import Restored as Restored
@@ -35,6 +36,7 @@ _WHERE = {
     "State": "state",
     "Handle": "handle",
     "load_state": "loading",
+    "RestoreProgress": "restore_progress",
     "Restored": "results",
     "Fresh": "results",
     "Peeked": "results",

@@ -14,6 +14,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.repository import catalog
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.restore_progress import Hear
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.checkpoint.slots import SlotPool
 from hyperpod_kit.checkpoint.startup import StartIdentity
@@ -40,7 +41,7 @@ class EarlierCaptures:
     def keys(self) -> list[Key]:
         return [held.key for own in self._held for held in own]
 
-    def restore(self, state: State) -> Restored | Fresh:
+    def restore(self, state: State, progress: Hear | None) -> Restored | Fresh:
         """See Manager.restore."""
         with self._failure_told():
             outcome = restore.restore(
@@ -51,6 +52,7 @@ class EarlierCaptures:
                 held=self._held,
                 told=candidates.ResumeFrom.read(os.environ),
                 before=lambda: room.check(self._ranks, self._pool.folder, state.model, self._pool.count),
+                progress=progress,
             )
         if self._ranks.rank == 0:
             telling.restored(self._start.root, outcome.got)

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest, shard, stream
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.shard import Parsed, Placed, TensorSpec
+from hyperpod_kit.checkpoint.restore_progress import unheard
 from hyperpod_kit.checkpoint.tensors import TensorPiece, is_own
 from hyperpod_kit.errors import CheckpointError
 
@@ -269,11 +270,18 @@ class Reading:
             if piece is not None and (placed.spec.dtype, placed.spec.whole) != (piece.spec.dtype, piece.spec.whole):
                 raise _other(placed.spec, piece.spec)
 
-    def into(self, pieces: Mapping[str, TensorPiece]) -> OwnShard:
-        """Fill live tensors. Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError."""
+    def into(self, pieces: Mapping[str, TensorPiece], read: Callable[[int], None] = unheard) -> OwnShard:
+        """Fill live tensors; `read` hears of each chunk's bytes, in any thread.
+
+        Raises DigestMismatch, DigestUnavailable, TargetFault, CheckpointError, OSError."""
         parsed = self._parsed or self._parse()
         own = self._own = OwnShard(parsed, pieces)
-        self._pump.finish(lambda _, begin, view: own.landing.take(begin, view))
+
+        def deliver(_: stream.Shard, begin: int, view: memoryview) -> None:
+            own.landing.take(begin, view)
+            read(len(view))
+
+        self._pump.finish(deliver)
         self._opened.confirm()
         own.complete()
         return own

@@ -13,6 +13,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.checkpoint.restore_progress import Hear
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
@@ -24,11 +25,13 @@ def load_state(
     *,
     attempt: str | None = None,
     process_group: dist.ProcessGroup | None = None,
+    progress: Hear | None = None,
 ) -> Restored:
     """Bring `state` to a committed checkpoint of `root`: the newest that all ranks can prove, or `attempt`, no other.
 
     For an evaluation, a conversion, the best model of a run: `State(model, rng=False)` reads the weights alone. The run
     that writes to the root may go on meanwhile. All ranks call it, and all get the same.
+    `progress`: see Manager.restore.
     Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint, DigestUnavailable, StorageUnreadable,
     CheckpointError when the state does not fit or `attempt` is damaged.
     """
@@ -37,7 +40,9 @@ def load_state(
     ranks = Ranks(process_group)
     nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=copier.cores(1))
     told = candidates.ResumeFrom(first=attempt, near=False)
-    got = restore.restore(ranks, store, state, nearer=nearer, held=(), told=told, only=attempt, ahead=False).got
+    got = restore.restore(
+        ranks, store, state, nearer=nearer, held=(), told=told, only=attempt, ahead=False, progress=progress
+    ).got
     if isinstance(got, Fresh):
         raise _nothing(store)
     return got

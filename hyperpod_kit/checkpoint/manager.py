@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.numbering import Numbering
 from hyperpod_kit.checkpoint.own_policy import OwnPolicy
 from hyperpod_kit.checkpoint.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.repository import policy
+from hyperpod_kit.checkpoint.restore_progress import Hear
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
@@ -158,20 +159,21 @@ class Manager:
 
     # --- restore ------------------------------------------------------------------------------------------------
 
-    def restore(self, state: State) -> Restored | Fresh:
+    def restore(self, state: State, *, progress: Hear | None = None) -> Restored | Fresh:
         """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
 
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
         newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`) or this very attempt of the job
         (HPK_ATTEMPT) has committed a newer one; `none` means that nothing was found. Fresh only when nothing was ever
         committed. What is newer and cannot be restored by these ranks (it was never committed and other ranks captured
-        it, or one has lost its part) is named in `rejected`.
+        it, or one has lost its part) is named in `rejected`. `progress` is called with a `RestoreProgress` of this
+        rank, about every half second from a thread that reads, and at the end.
         Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, StorageUnreadable (an I/O error is
         no reason to go back), CheckpointError when the state does not fit. All ranks call it, and all get the same.
         """
         self._mine()
         self._staging.fence.drain()
-        found = self._earlier.restore(state)
+        found = self._earlier.restore(state, progress)
         if isinstance(found, Restored):
             self._numbering.follow(found.seq, found.step)
             if found.tier == candidates.STORAGE:

@@ -30,6 +30,7 @@ from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.restore_progress import Hear, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
@@ -62,13 +63,15 @@ def restore(
     only: str | None = None,
     ahead: bool = True,
     before: Callable[[], None] = lambda: None,
+    progress: Hear | None = None,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
     `held` is what each rank has besides the root (`candidates.here`), `nearer` where this rank has it. Of `held` and
     `told` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this rank's own shard is read while the
     state is walked, of which not all may be wanted. `before`, a collective, is called for each candidate before a live
-    tensor is written to, while a shard in memory is already read; what it raises is passed on.
+    tensor is written to, while a shard in memory is already read; what it raises is passed on. `progress`: see
+    `restore_progress.ReadBytes`.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
@@ -76,7 +79,7 @@ def restore(
     listing = every if only is None else (found for found in every if found.attempt == only)
     try:
         with _prompt_switches():
-            outcome = _restore(ranks, store, state, nearer, listing, ahead, before)
+            outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress)
     except BaseException:
         state.withdraw()
         raise
@@ -105,12 +108,14 @@ def _restore(
     listing: Iterator[Candidate],
     ahead: bool,
     before: Callable[[], None],
+    progress: Hear | None,
 ) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
     rejected: list[tuple[str, str]] = []
     committed = False
-    told = log.info if ranks.rank == 0 else log.debug
+    level = logging.INFO if ranks.rank == 0 else logging.DEBUG
+    told, read = partial(log.log, level), ReadBytes(progress, level)
     for candidate in listing:
         committed = committed or candidate.committed
         if candidate.passed:
@@ -118,13 +123,14 @@ def _restore(
             told("restore: passed over %s: %s", *rejected[-1])
             continue
         told("restore: reading %s", candidate.attempt)
-        with contextlib.closing(_Run(ranks, store, state, nearer, candidate, ahead, before)) as run:
+        with contextlib.closing(_Run(ranks, store, state, nearer, candidate, ahead, before, read)) as run:
             known = len(rejected)
             found = run.restore(rejected)
         for name_and_reason in rejected[known:]:
             told("restore: gave up %s: %s", *name_and_reason)
         touched = touched or run.touched
         if found is not None:
+            read.end()
             tier, size = found
             name = candidate.name
             told("restore: done, %s from %s: %d bytes, %.1f s", candidate.attempt, tier, size, time.monotonic() - begin)
@@ -168,10 +174,11 @@ class _Run(CandidateRun):
         candidate: Candidate,
         ahead: bool,
         before: Callable[[], None],
+        read: ReadBytes,
     ) -> None:
         super().__init__(ranks, store, nearer, candidate)
         self._state = state
-        self._ahead, self._before = ahead, before
+        self._ahead, self._before, self._heard = ahead, before, read
         self._reading: load.Reading | None = None
         self.touched = False  # whether a live tensor of this rank was written to
 
@@ -292,7 +299,8 @@ class _Run(CandidateRun):
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
         def read() -> load.OwnShard:
-            own = reading.into(pieces)
+            self._heard.begin(self._candidate.attempt, reading.size)
+            own = reading.into(pieces, self._heard)
             for piece in targets.pieces:
                 if piece.replica[1] == 1 and piece.spec.name not in own.here:
                     raise CheckpointError(f"{piece.spec.name} is not in this rank's shard")
@@ -341,7 +349,10 @@ class _Run(CandidateRun):
             requests = slices.SliceRequests(rows)
             wanted = self._all.prove(lambda: want(requests))
             work = sharing.work_of(self._ranks, requests, header.body.chunk, kept)
-            problem = reshard.carry_out(self._ranks, attempt, work, requests, kept)
+            chunk, mine = header.body.chunk, work.read_by(self._ranks.rank)
+            bytes_here = sum(min(chunk, header.body.shards[number].size - place * chunk) for number, place in mine)
+            self._heard.begin(self._candidate.attempt, bytes_here)
+            problem = reshard.carry_out(self._ranks, attempt, work, requests, kept, self._heard)
             self.touched = self.touched or requests.touched
             if problem is not None and problem.verdict is Verdict.UNFILLED:
                 raise self._all.unfit(problem.words)

@@ -128,7 +128,9 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     """`save`: train three steps and commit. `restore`: from other weights, restore. What this rank then holds."""
     import torch
 
-    from hyperpod_kit.checkpoint import Manager, State
+    from hyperpod_kit.checkpoint import Manager, RestoreProgress, State, restore_progress
+
+    restore_progress.EVERY = 0.0
 
     rank = int(os.environ["RANK"])
     torch.manual_seed(0 if do == "save" else 99)
@@ -136,9 +138,11 @@ def job(kind: str, root: str, do: str, full: bool = False) -> dict[str, Any]:
     extra: dict[str, Any] = {"own": odd_tensors(rank)} if do == "save" else {}
     state = State(model, optimizer, extra=extra, full=full)
     manager = Manager(root)
-    got = manager.restore(state)
+    heard: list[RestoreProgress] = []
+    got = manager.restore(state, progress=heard.append)
     answer: dict[str, Any] = {
         "got": type(got).__name__,
+        "progress": [one._asdict() for one in heard],
         "tier": getattr(got, "tier", ""),
         "rejected": getattr(got, "rejected", ()),
     }

@@ -96,12 +96,12 @@ class CheckpointedTraining:
 
     def _begin(self, asked: str | bool | None, found: Restored | None) -> str | None:
         """Where the Trainer finds its state: `found` is what turned out to be the newest that is whole."""
-        run = self._running
+        its: Any = self
+        run, training = self._running, its.args
         peeked = run.manager.peek(found.attempt if found is not None else None)
         run.expected = peeked.attempt if peeked is not None else None
         if peeked is None:
-            its: Any = self
-            return trainer_utils.get_last_checkpoint(its.args.output_dir) if asked is True else asked or None
+            return trainer_utils.get_last_checkpoint(training.output_dir) if asked is True else asked or None
         if asked is False:
             raise CheckpointError(
                 f"{self._root} holds checkpoints of this run, and resume_from_checkpoint is False",
@@ -109,7 +109,11 @@ class CheckpointedTraining:
             )
         if LAYOUT not in peeked.extra:
             raise CheckpointError(f"{peeked.attempt} is not of a CheckpointedTraining", hint="give another root")
-        Path(run.folder, _STATE).write_text(peeked.extra[LAYOUT]["state"])
+        state = json.loads(peeked.extra[LAYOUT]["state"])
+        if not training.auto_find_batch_size:
+            # transformers before 5 goes on with the size that was saved, which may be that of other ranks.
+            state["train_batch_size"] = training.train_batch_size
+        Path(run.folder, _STATE).write_text(json.dumps(state))
         return run.folder
 
     @property

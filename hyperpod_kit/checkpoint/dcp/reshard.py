@@ -27,6 +27,7 @@ from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
+from hyperpod_kit.checkpoint.restore_progress import unheard
 from hyperpod_kit.errors import CheckpointError, DigestUnavailable
 
 T = TypeVar("T")
@@ -128,12 +129,14 @@ def carry_out(
     work: Work,
     requests: SliceRequests,
     kept: Mapping[Chunk, memoryview] = NOTHING_KEPT,
+    read: Callable[[int], None] = unheard,
 ) -> Reason | None:
     """Read, check, hand on; None, or why not, the same on all ranks. A collective.
 
-    `kept`: chunks that this rank has read and proved already, those that it said it has when work was divided.
+    `kept`: chunks that this rank has read and proved already, those that it said it has when work was divided. `read`
+    hears of the bytes of each chunk that this rank reads, in any thread.
     """
-    reader = _ChunkReading(attempt, requests, kept)
+    reader = _ChunkReading(attempt, requests, kept, read)
     problem = ranks.agree(reason_in(guarded(lambda: reader.read(work.alone[ranks.rank]))))
     rounds, again = work.rounds(), list[Chunk]()
     hand_on = HandOn(ranks, attempt.manifest, requests)
@@ -161,8 +164,14 @@ def carry_out(
 class _ChunkReading:
     """Chunks of an attempt from storage, or from what this rank has already, proved, to where they are wanted."""
 
-    def __init__(self, attempt: Attempt, requests: SliceRequests, kept: Mapping[Chunk, memoryview]) -> None:
-        self._attempt, self._requests, self._kept = attempt, requests, kept
+    def __init__(
+        self,
+        attempt: Attempt,
+        requests: SliceRequests,
+        kept: Mapping[Chunk, memoryview],
+        heard: Callable[[int], None],
+    ) -> None:
+        self._attempt, self._requests, self._kept, self._heard = attempt, requests, kept, heard
 
     def read(self, chunks: Iterable[Chunk], *, keep: bool = False) -> dict[Chunk, memoryview]:
         """Their bytes too, if they are to be kept. Raises DigestMismatch, CheckpointError, OSError."""
@@ -174,6 +183,7 @@ class _ChunkReading:
             if here is not None:
                 self._requests.take(number, place * self._attempt.manifest.chunk, here)
                 found[number, place] = here
+                self._heard(len(here))
                 continue
             shard = self._attempt.shard(number)
             jobs.append((shard, place))
@@ -182,6 +192,7 @@ class _ChunkReading:
         def deliver(opened: stream.Shard, begin: int, view: memoryview) -> None:
             number = number_of[opened.name]
             self._requests.take(number, begin, view)
+            self._heard(len(view))
             if keep:
                 found[number, begin // opened.chunk] = memoryview(bytearray(view))
 

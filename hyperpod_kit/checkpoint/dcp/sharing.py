@@ -38,6 +38,10 @@ class Work(NamedTuple):
     alone: tuple[tuple[Chunk, ...], ...]
     shared: tuple[Share, ...]
 
+    def read_by(self, rank: int) -> list[Chunk]:
+        """What that rank reads, or has read."""
+        return [*self.alone[rank], *(share.chunk for share in self.shared if share.owner == rank)]
+
     def rounds(self) -> list[list[Share]]:
         """The shared ones, so that no rank reads, or is handed, more in one round than it has room for."""
         found: list[list[Share]] = []

@@ -82,7 +82,7 @@ class DcpPlace(NamedTuple):
 class DcpFolder(NamedTuple):
     """A directory that was looked at. `boxes`: of each tensor its boxes, whole where it is one; `values`: where the
     items that are no tensors lie; `paths`: of each item the keys that lead to it, where the writer has said so;
-    `unchecked`: of how many tensors' boxes there is no check sum."""
+    `unchecked`: of how many tensors' boxes there is no check sum; `more`: what Megatron says of tensors, by name."""
 
     path: Path
     boxes: dict[str, tuple[ImportedPiece, ...]]
@@ -90,7 +90,7 @@ class DcpFolder(NamedTuple):
     paths: dict[str, tuple[str | int, ...]]
     bytes: int
     unchecked: int
-    more: Any = None
+    more: dict[Any, Any]
 
     @property
     def most_boxes(self) -> int:
@@ -133,9 +133,8 @@ def _held_against(files: ImportedFiles, folder: Path, said: torchs.Metadata) -> 
         else:
             raise CheckpointError(f"{folder / METADATA} does not say where {name} lies", hint=_AGAIN)
     size = sum(path.stat().st_size for path in {place.path for place in places.values()})
-    return DcpFolder(
-        folder, boxes, values, _paths(folder, said.planner_data), size, unchecked, getattr(said, "mcore_data", None)
-    )
+    more = _of(getattr(said, "mcore_data", None) or {}, dict, "mcore_data", folder)
+    return DcpFolder(folder, boxes, values, _paths(folder, said.planner_data), size, unchecked, more)
 
 
 def value_of(files: ImportedFiles, found: DcpFolder, name: str) -> Any:

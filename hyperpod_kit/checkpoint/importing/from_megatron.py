@@ -57,9 +57,10 @@ def looked_at(files: ImportedFiles, folder: Path) -> MegatronFolder:
             hint="load it with Megatron, and save it as torch_dist",
         )
     found = dcp_folder.looked_at(files, folder)
-    if found.more:
+    flattened = sorted(str(name) for name, one in found.more.items() if one)  # Megatron-core 0.13 names all tensors
+    if flattened:
         raise UsageError(
-            f"{folder} holds ranges of flattened tensors ({str(sorted(found.more))[:80]}): that is not taken over",
+            f"{folder} holds ranges of flattened tensors ({str(flattened)[:80]}): that is not taken over",
             hint="optimizer.sharded_state_dict(metadata={'distrib_optim_sharding_type': 'fully_reshardable'})",
         )
     if not (folder / _COMMON).is_file():

@@ -72,14 +72,21 @@ def test_what_was_imported_is_exported_as_it_was(tmp_path: Path, capsys: pytest.
     }
 
 
+def also_said(folder: Path, **more: Any) -> None:
+    path = folder / ".metadata"
+    said = pickle.loads(path.read_bytes())
+    for name, value in more.items():
+        setattr(said, name, value)
+    path.write_bytes(pickle.dumps(said))
+
+
 def test_the_plans_that_megatron_keeps_are_passed_over(tmp_path: Path) -> None:
     from torch.distributed.checkpoint.planner import SavePlan
     from torch.distributed.checkpoint.planner_helpers import _create_write_items
 
-    path = written(tmp_path / "in") / ".metadata"
-    said = pickle.loads(path.read_bytes())
-    said.all_local_plans = [SavePlan(_create_write_items("norm", torch.ones(3, 5)))]
-    path.write_bytes(pickle.dumps(said))
+    plan = SavePlan(_create_write_items("norm", torch.ones(3, 5)))
+    nothing_of_each = {"layer.weight": {}, "norm": {}}  # as Megatron-core 0.13 says where none is flattened
+    also_said(written(tmp_path / "in"), all_local_plans=[plan], mcore_data=nothing_of_each)
     assert import_checkpoint(tmp_path / "in", "megatron", tmp_path / "root").tensors > 3
 
 
@@ -99,6 +106,14 @@ def own_classes(folder: Path) -> None:
     torch.save({"args": Path("x")}, folder / "common.pt")
 
 
+def flattened(folder: Path) -> None:
+    also_said(folder, mcore_data={"norm": {"nd_reformulated_orig_global_shape": (3, 5)}, "layer.weight": {}})
+
+
+def no_table(folder: Path) -> None:
+    also_said(folder, mcore_data=["norm"])
+
+
 def damaged(folder: Path) -> None:
     path = folder / "__0_0.distcp"
     flip(path, path.read_bytes().index(nested()["tensors"]["norm"].view(torch.uint8).numpy().tobytes()) + 3)
@@ -116,6 +131,8 @@ def damaged_common(folder: Path) -> None:
         (no_config, "has no metadata.json"),
         (other_backend, "expected torch_dist"),
         (own_classes, "values of classes that are not taken over"),
+        (flattened, "holds ranges of flattened tensors (['norm'])"),
+        (no_table, "mcore_data"),
         (damaged, "Bad CRC-32"),
         (damaged_common, "common.pt is damaged"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
@@ -64,7 +65,8 @@ def _starter(imported: Names) -> str:
             asked, _ = door.accept()
             with asked:
                 request, fds, _, _ = socket.recv_fds(asked, 1 << 20, 2)
-                socket.send_fds(zygote, [request], [*fds, asked.fileno()])  # who keeps it tells warm_rank.py the rest
+                with contextlib.suppress(BrokenPipeError):  # one that could not import them: warm_rank.py hears an end
+                    socket.send_fds(zygote, [request], [*fds, asked.fileno()])  # who keeps it tells it the rest
                 for fd in fds:
                     os.close(fd)
 

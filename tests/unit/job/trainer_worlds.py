@@ -102,6 +102,8 @@ def huggingface(folder: Path, steps: int, sharded: bool) -> None:
             if "loss" in logs:
                 note(folder, state.global_step, logs["loss"])
 
+    os.environ["FSDP_VERSION"] = "2"  # transformers 4.57 has no word for it
+    fsdp2 = {"version": 2, "sync_module_states": False, "cpu_ram_efficient_loading": False}
     training = TrainingArguments(
         str(folder),
         max_steps=steps,
@@ -114,7 +116,7 @@ def huggingface(folder: Path, steps: int, sharded: bool) -> None:
         use_cpu=True,
         report_to=[],
         disable_tqdm=True,
-        **({"fsdp": "full_shard auto_wrap", "fsdp_config": {"fsdp_version": 2}} if sharded else {}),
+        **({"fsdp": "full_shard auto_wrap", "fsdp_config": fsdp2} if sharded else {}),
     )
     assert training.device.type == "cpu"  # the ranks have met
     if sharded:
@@ -193,7 +195,10 @@ def accelerate(folder: Path, steps: int, sharded: bool, plain: int = 0) -> None:
     step = plain or its.load_state()
     while step < steps:
         loader.set_epoch(step // len(loader))
-        for batch in its.skip_first_batches(loader, step % len(loader)):
+        batches = its.skip_first_batches(loader, step % len(loader))
+        if plain:
+            batches.iteration = loader.iteration  # accelerate before 1.13 by itself begins to count epochs anew
+        for batch in batches:
             loss = loss_of(model, batch)
             its.backward(loss)
             adam.step()

@@ -1,0 +1,87 @@
+"""How far the reading of a checkpoint has come: logged now and then, and told to who asked for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+EVERY = 0.5
+"""Seconds between two words to who asked."""
+_LOGGED = 5.0
+_MB = 1_000_000
+
+log = logging.getLogger("hyperpod_kit.checkpoint")
+
+
+class RestoreProgress(NamedTuple):
+    """Of this rank: `done` of the `whole` bytes of `attempt` that it reads are proved and where they belong.
+
+    What other ranks read for this one is not counted. It begins anew with each tier and each attempt that is tried.
+    """
+
+    attempt: str
+    done: int
+    whole: int
+
+
+Hear = Callable[[RestoreProgress], None]
+
+
+def unheard(count: int) -> None:
+    """Takes the count of bytes that were read, where nobody asked."""
+
+
+class ReadBytes:
+    """Counts the bytes that a restore has read; called with each chunk's, by any thread.
+
+    `hear` is called every half second at most, by one thread at a time, and once more by `end`. What it raises is
+    logged: it says nothing about the checkpoint, and other ranks wait for this one. It is not called again then.
+    """
+
+    def __init__(self, hear: Hear | None, level: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """`level`: that of the lines in the log."""
+        self._hear, self._level, self._clock = hear, level, clock
+        self._lock, self._telling = threading.Lock(), threading.Lock()
+        self._told = self._logged = clock()
+        self._at: RestoreProgress | None = None
+
+    def begin(self, attempt: str, whole: int) -> None:
+        """So many bytes are to be read from now on."""
+        with self._lock:
+            self._at = RestoreProgress(attempt, 0, whole)
+
+    def __call__(self, count: int) -> None:
+        with self._lock:
+            assert self._at is not None, "read before begin"
+            # Chunks that did not arrive from another rank are read besides.
+            self._at = self._at._replace(done=min(self._at.done + count, self._at.whole))
+            if self._clock() - self._told < EVERY:
+                return
+            self._told = self._clock()
+        self._tell(wait=False)
+
+    def end(self) -> None:
+        """All is read; nothing is said where nothing was."""
+        if self._at is not None:
+            self._at = self._at._replace(done=self._at.whole)
+            self._tell(wait=True)
+
+    def _tell(self, *, wait: bool) -> None:
+        if not self._telling.acquire(blocking=wait):
+            return  # somebody is still being told
+        try:
+            at = self._at
+            assert at is not None
+            if self._clock() - self._logged >= _LOGGED:
+                self._logged = self._clock()
+                log.log(self._level, "restore: %d of %d MB of %s", at.done // _MB, at.whole // _MB, at.attempt)
+            if self._hear is not None:
+                self._hear(at)
+        except Exception:
+            self._hear = None
+            log.exception("restore: who was told how far it is has failed, and hears no more of it")
+        finally:
+            self._telling.release()

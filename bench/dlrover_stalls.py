@@ -135,12 +135,13 @@ def megatron_own(folder: Path) -> Times:
 
 
 def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
-    """Megatron-core's `dist_checkpointing` of tensors that are whole on the one rank: `own` or `ours`."""
+    """Megatron-core's `dist_checkpointing` of tensors that are whole on one rank: `own`, its own `async`, `ours`."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples" / "frameworks"))
     group(folder)
     import megatron_on_cpu  # noqa: F401
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
+    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
 
     from hyperpod_kit.checkpoint.adapters.megatron import MegatronCheckpoints
 
@@ -150,6 +151,7 @@ def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
     optimizer = torch.optim.AdamW(net.parameters())
     checkpoints = MegatronCheckpoints(str(folder), keep=None) if how == "ours" else None
     handles: list[Any] = []
+    queue = AsyncCallsQueue() if how == "async" else None
     if checkpoints is not None:
         save = checkpoints.manager.save
         checkpoints.manager.save = lambda *args, **options: handles.append(save(*args, **options)) or handles[-1]
@@ -171,7 +173,9 @@ def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
             checkpoints.save(state(), str(where), async_sharded_save=True)
             return
         where.mkdir()
-        dist_checkpointing.save(state(), str(where))
+        asked = dist_checkpointing.save(state(), str(where), async_sharded_save=queue is not None)
+        if queue is not None:
+            queue.schedule_async_request(asked)
 
     found: Times = []
     for number in range(1, saves + 1):
@@ -179,8 +183,11 @@ def megatron(how: str, net: Any, saves: int, steps: int, folder: Path) -> Times:
         timed(lambda: save_it(folder / f"iter_{number:07d}"), found)  # noqa: B023
         if checkpoints is not None:
             assert handles[-1].wait("durable", LONGEST)
+        elif queue is not None:
+            queue.maybe_finalize_async_calls(blocking=True)
         else:
             os.sync()
-    if checkpoints is not None:
-        checkpoints.close()
+    for ending in (checkpoints, queue):
+        if ending is not None:
+            ending.close()
     return found

@@ -278,6 +278,11 @@ def rows(size: int, saves: int) -> list[tuple[str, str, Callable[[Path], Times]]
         ("the same with `ZeroCheckpoints`", "deepspeed", lambda folder: zero("ours", size, saves, folder)),
         ("DLRover's `DeepSpeedCheckpointer`", "dlrover", lambda folder: zero("dlrover", size, saves, folder)),
         ("Megatron-core's `dist_checkpointing.save`", "megatron", lambda folder: megatron("own", size, saves, folder)),
+        (
+            "Megatron-core's `async_sharded_save`, its own",
+            "megatron",
+            lambda folder: megatron("async", size, saves, folder),
+        ),
         ("the same with `MegatronCheckpoints`", "megatron", lambda folder: megatron("ours", size, saves, folder)),
         ("DLRover's `save_checkpoint` for Megatron", "dlrover", dlrover_stalls.megatron_own),
     ]

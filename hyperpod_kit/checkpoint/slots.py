@@ -95,6 +95,24 @@ class SlotPool:
         self._start(work)
         told.set()
 
+    def complete(self, like: StagingSlot) -> None:
+        """After a save into `like`: have the slots that still lack the room for such a save made, as `prepare` does. A
+        state may have grown since, or not have been there to make them for."""
+        if self._thread is not None and self._thread.is_alive():
+            return  # it makes them
+        layout, extra = like.layout, like.memory.room[1] // 4  # of which `_usable` makes four times as much
+        if any(self._lacks(name, layout) for name in self._names):
+            self.prepare(lambda: (layout, extra), pin=self._pin)
+
+    def _lacks(self, name: shm_slots.SlotName, layout: ShardLayout) -> bool:
+        """Whether a save would have to make that slot, or make it anew."""
+        slot = self._ours.get(name.slot)
+        memory = slot.memory if slot is not None else self._busy.get(name.slot)
+        if memory is None:
+            return True
+        page = memory.page
+        return (page is None or page.state == SlotState.FREE) and not _holds(memory, layout)
+
     def _all_made(self) -> None:
         for event in (self._planned, *self._made.values()):
             event.set()
@@ -139,7 +157,7 @@ class SlotPool:
                     self._busy[name.slot] = memory
                 return None
             self._busy.pop(name.slot, None)
-            if page is not None and layout.size <= memory.room[0] <= layout.size + SLACK and memory.room[1] >= extra:
+            if page is not None and _holds(memory, layout) and memory.room[1] >= extra:
                 memory.prefault()
                 self._register(memory)
                 if slot is None or slot.layout.fingerprint != layout.fingerprint:
@@ -185,3 +203,7 @@ class SlotPool:
             device.unregister(memory)
         self._ours.clear()
         self._busy.clear()
+
+
+def _holds(memory: shm_slots.Slot, layout: ShardLayout) -> bool:
+    return layout.size <= memory.room[0] <= layout.size + SLACK

@@ -81,19 +81,21 @@ class Staging:
     ) -> bool:
         """Copy the tensors into a slot; False when none is free. What it raises is this save's end."""
         try:
-            copy = self._begin(tensors, handle, on_busy)
+            begun = self._begin(tensors, handle, on_busy)
         except BaseException as err:
             self._give_up(handle, f"it could not be captured: {str(err) or type(err).__name__}")
             raise
-        if copy is None:
+        if begun is None:
             return False
+        copy, slot = begun
         if self._overlap and self.fence.watch(optimizers):
             self.fence.hold(copy, handle)
         else:
             copy.wait()
+        self._pool.complete(slot)
         return True
 
-    def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> SlotCopy | None:
+    def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> tuple[SlotCopy, StagingSlot] | None:
         """Tensors, plan, slot, copy."""
         self._pool.planned()
         extra, own = self._texts(tensors)
@@ -109,7 +111,7 @@ class Staging:
         origin = self._origin if handle.tier == "storage" else self._for_memory
         slot.begin(Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, own)
         try:
-            return self._copy(tensors, plan, slot, handle, compared)
+            return self._copy(tensors, plan, slot, handle, compared), slot
         except BaseException:
             slot.give_back()
             raise

@@ -49,6 +49,40 @@ def test_the_first_save_does_not_wait_for_the_second_slot(gate: threading.Event)
     pool.close()
 
 
+LARGER = lay_out([TensorSpec("w", "F32", (4_000_000,))], rank=0, world=1, run="r", plan="p")
+
+
+@pytest.mark.parametrize("before", [None, LAYOUT])
+def test_after_a_first_save_that_makes_its_slot_the_others_are_made_too(shm: Path, before: Any) -> None:
+    pool = SlotPool("run", 0, 3)
+    if before is not None:  # a state that has grown
+        pool.prepare(lambda: (before, 100))
+        pool.settle()
+    first = pool.acquire(LARGER, 100)
+    assert first is not None
+    first.memory.put(Page().to(SlotState.WRITING))
+    pool.complete(first)
+    pool.settle()
+    assert [slot.room[0] >= LARGER.size for slot in pool.slots] == [True] * 3
+    made = {id(slot) for slot in pool.slots}
+    pool.complete(first)
+    assert pool._thread is None, "there was nothing left to make"
+    second = pool.acquire(LARGER, 100)
+    assert second is not None and second.number == 1 and id(second.memory) in made
+    pool.close()
+
+
+def test_what_is_still_being_made_is_not_made_again(gate: threading.Event) -> None:
+    pool = SlotPool("run", 0, 2)
+    pool.prepare(lambda: (LAYOUT, 100))
+    first = pool.acquire(LAYOUT, 100)
+    assert first is not None
+    pool.complete(first)
+    assert pool.acquire(LAYOUT, 100) is first, "it does not wait for the second slot"
+    gate.set()
+    pool.close()
+
+
 def test_a_slot_that_could_not_be_made_is_an_error_of_a_save(shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def create(*_: Any, **__: Any) -> shm_slots.Slot:
         raise NotEnoughSharedMemory("no room")

@@ -4,6 +4,7 @@ what is left."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import shutil
 from pathlib import Path
@@ -36,6 +37,11 @@ def needs(words: Tuple[str, ...]) -> None:
         pytest.skip(f"{name} is not installed")
 
 
+def old_accelerate() -> bool:
+    """Accelerate 1.12 by itself, without us, does not put the optimizer back as it was under FSDP2 (seen)."""
+    return tuple(map(int, importlib.metadata.version("accelerate").split(".")[:2])) < (1, 13)
+
+
 def train(job: Job, folder: Path, ranks: int, last: int, words: Tuple[str, ...]) -> Dict[int, float]:
     """The mean over the ranks of each step's loss that this start trained."""
     for path in folder.glob("losses-*.txt"):
@@ -65,7 +71,7 @@ def test_on_one_rank_and_on_three_past_a_flipped_byte_and_without_us(
     assert list(expected) == list(range(1, LAST + 1))
     assert_reads_what_is_exported(words[1], str(job.root), calm)
     assert train(job, moved, 2, SAVED, words) == {step: expected[step] for step in range(1, SAVED + 1)}
-    if words[1] == "accelerate":  # its own load_state, on two ranks
+    if words[1] == "accelerate" and not (old_accelerate() and "--sharded" in words):  # its own load_state, on two ranks
         (tmp_path / "plain").mkdir()
         shutil.copytree(moved / "plain", tmp_path / "plain" / "plain")
         rest = train(job, tmp_path / "plain", 2, LAST, (*words, "--plain", str(SAVED)))

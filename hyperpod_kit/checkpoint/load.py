@@ -237,6 +237,7 @@ class Reading:
         self._error: Exception | None = None
         self._parsed: Parsed | None = None
         self._own: OwnShard | None = None
+        self._opened: ProvedShard | None = None
         try:
             self._opened = self._held.enter_context(opened)
             self._pump = self._held.enter_context(Pump(whole(self._opened.shard), workers=threads, ahead=_AHEAD))
@@ -245,8 +246,8 @@ class Reading:
 
     @property
     def size(self) -> int:
-        """Bytes of the shard."""
-        return self._opened.shard.size
+        """Bytes of the shard; 0 of one that could not be opened."""
+        return self._opened.shard.size if self._opened is not None else 0
 
     @property
     def touched(self) -> bool:
@@ -282,6 +283,7 @@ class Reading:
             read(len(view))
 
         self._pump.finish(deliver)
+        assert self._opened is not None, "what was parsed was opened"
         self._opened.confirm()
         own.complete()
         return own
@@ -294,6 +296,7 @@ class Reading:
     def _parse(self) -> Parsed:
         if self._error is not None:
             raise self._error
+        assert self._opened is not None
         source = self._opened.shard
         first = self._pump.first()
         length = shard.head_size(first)

@@ -132,7 +132,7 @@ def test_every_value_is_refused_by_its_place_or_is_only_data() -> None:
             assert not changed, f"{value[:40]!r} at {[written(place) for place in places]} reached {changed}"
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, suppress_health_check=list(HealthCheck))
 @given(place=st.sampled_from(PLACES), value=st.text(max_size=60))
 def test_any_text_anywhere_gives_findings_and_never_an_exception(place: Place, value: str) -> None:
     _, found = judge(replaced(place, value))

@@ -67,12 +67,12 @@ def download(tmp_path_factory: pytest.TempPathFactory) -> Download:
     return Download(tmp_path_factory.mktemp("damage"), render(load(EXAMPLE)))
 
 
-def every_nth(places: list[str], share: int, of: int = 16) -> list[str]:
-    """A sixteenth of the places, so that the sweep is spread over several workers."""
+def every_nth(places: list[str], share: int, of: int = 32) -> list[str]:
+    """One place in 32, so that the sweep is spread over several workers."""
     return sorted(places)[share::of]
 
 
-@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 16))])
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 32))])
 def test_every_damaged_and_every_missing_file_is_named(download: Download, share: int) -> None:
     for place in every_nth(list(download.bundle.files), share):
         path = download.staging / place

@@ -144,7 +144,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_schema_and_decoder_refuse_the_same_files(data: st.DataObject) -> None:
     """Anything in the place of any value, any key gone, or a key too many."""

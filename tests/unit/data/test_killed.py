@@ -16,7 +16,7 @@ from tests.unit.data.killed_ranks import corpus, torture
 
 @pytest.mark.parametrize("last", ["pad", *slow("repeat")])
 def test_each_sample_once_under_kills(tmp_path, last):
-    samples = 900
+    samples = 600
     found = torture(corpus(tmp_path / "corpus", samples), tmp_path, kills=6, epochs=2, seed=3, last=last)
     assert found.report.problems == () and found.report.good
     assert found.kills >= 4 and found.report.rolled_back > 0
@@ -24,7 +24,7 @@ def test_each_sample_once_under_kills(tmp_path, last):
 
 
 def test_the_samples_come_in_the_order_of_an_undisturbed_run(tmp_path):
-    made = corpus(tmp_path / "corpus", 700)
+    made = corpus(tmp_path / "corpus", 420)
     for name in ("calm", "killed"):
         (tmp_path / name).mkdir()
     calm = torture(made, tmp_path / "calm", kills=0, epochs=2, seed=1)

@@ -35,7 +35,7 @@ for epoch in range(10):
 
 @pytest.mark.parametrize("program", [SAMPLES, WINDOWS], ids=["samples", "windows"])
 def test_ten_epochs_take_as_much_memory_as_two(tmp_path, program):
-    made = corpus(tmp_path / "corpus", 3000) if program is SAMPLES else documents(tmp_path / "corpus", 3000)
+    made = corpus(tmp_path / "corpus", 1200) if program is SAMPLES else documents(tmp_path / "corpus", 1200)
     words = [sys.executable, "-W", "ignore", "-c", program + EPOCHS, made.index.folder, str(tmp_path / "ledger")]
     done = subprocess.run(words, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -45,14 +45,14 @@ def received(samples, groups, last, epochs):
     return counted, fillers
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 200), GROUPS)
 def test_padded_epochs_have_every_sample_once(samples, groups):
     counted, _ = received(samples, groups, Last.PAD, 2)
     assert counted == {(epoch, sample): 1 for epoch in range(2) for sample in range(samples)}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 200), GROUPS)
 def test_repeated_epochs_have_every_sample_once(samples, groups):
     counted, fillers = received(samples, groups, Last.REPEAT, 2)
@@ -62,7 +62,7 @@ def test_repeated_epochs_have_every_sample_once(samples, groups):
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.integers(1, 200), GROUPS)
 def test_dropped_samples_are_fewer_than_a_step_and_none_comes_twice(samples, groups):
     counted, fillers = received(samples, groups, Last.DROP, 2)

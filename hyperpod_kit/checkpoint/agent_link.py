@@ -30,7 +30,7 @@ _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedM
 
 
 class AgentLink:
-    """A running agent. `on_event` is called from a thread; `AgentEnded` is its death."""
+    """A running agent. After `listen` `on_event` is called from a thread; `AgentEnded` is its death."""
 
     def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
         ours, theirs = socket.socketpair()
@@ -69,6 +69,9 @@ class AgentLink:
         """Where the agent takes other nodes' captures."""
         self._hello: Ready | StartRefused | None = None
         self._channel.send(setup)
+
+    def listen(self) -> None:
+        """Hear the agent from now on: who hears of it must know this link by then."""
         self._channel.listen(self._receive, self._ended)
 
     def _receive(self, said: Message) -> None:

@@ -95,6 +95,7 @@ class AgentKeeper:
         self._over = threading.Event()
         self._heard = threading.Event()
         self._link = AgentLink(setup, self._hear)
+        self._link.listen()
 
     # --- talking ------------------------------------------------------------------------------------------------
 
@@ -215,6 +216,7 @@ class AgentKeeper:
             link = AgentLink(self._setup, lambda event: self._hear_of(link, event))
         except (CheckpointError, OSError):
             return False
+        link.listen()
         try:
             link.wait_ready(START)
         except CheckpointError:

@@ -15,6 +15,8 @@ from tests.support.wait import until
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
+from hyperpod_kit.checkpoint.agent.channel import Channel  # noqa: E402
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Alive  # noqa: E402
 from hyperpod_kit.checkpoint.commands import cli  # noqa: E402
 from hyperpod_kit.checkpoint.keeper import AgentKeeper  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
@@ -128,6 +130,23 @@ def test_so_many_agents_and_no_more(root: str, state: State) -> None:
     with pytest.raises(CheckpointError, match=r"has ended \(killed by SIGKILL\), and 3 in its place"):
         manager.step(0, state)
     assert not manager.close()
+
+
+def test_the_next_agent_is_heard_from_its_first_word_on(
+    root: str, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may speak before whoever starts it goes on."""
+    real = Channel.listen
+
+    def listen(self: Channel, on_message: Any, on_end: Any) -> None:
+        on_message(Alive().to_json())
+        real(self, on_message, on_end)
+
+    monkeypatch.setattr(Channel, "listen", listen)
+    with Manager(root) as manager:
+        manager.restore(state)
+        kill(manager)
+        assert manager.save(0, state, on_busy="wait").wait("durable", 60)
 
 
 def test_an_agent_that_dies_of_the_same_each_time_is_not_started_for_ever(

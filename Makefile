@@ -18,7 +18,7 @@
 # make gpu-check  the tests that need one CUDA device, then bench/gpu.py; no network, under 8 minutes
 SHELL := /bin/bash
 PY := .venv/bin/python
-WORKERS ?= 4
+WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 

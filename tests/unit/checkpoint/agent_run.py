@@ -42,6 +42,12 @@ class Trainer:
         self._process.stdin.close()
 
 
+def heard_link(setup: Any, on_event: Any) -> AgentLink:
+    link = AgentLink(setup, on_event)
+    link.listen()  # as AgentKeeper does
+    return link
+
+
 class Start:
     """One start of a run: a trainer and an agent per rank, all on this node."""
 
@@ -51,7 +57,7 @@ class Start:
         shm: Path,
         *,
         world: int = 1,
-        make: Any = AgentLink,
+        make: Any = heard_link,
         env: Optional[Dict[str, str]] = None,
         rank_env: Optional[Dict[int, Dict[str, str]]] = None,
         **setup: Any,

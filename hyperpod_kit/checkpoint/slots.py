@@ -110,8 +110,10 @@ class SlotPool:
         memory = slot.memory if slot is not None else self._busy.get(name.slot)
         if memory is None:
             return True
+        if _holds(memory, layout):
+            return False  # as nearly always: its page is not read after each save
         page = memory.page
-        return (page is None or page.state == SlotState.FREE) and not _holds(memory, layout)
+        return page is None or page.state == SlotState.FREE
 
     def _all_made(self) -> None:
         for event in (self._planned, *self._made.values()):

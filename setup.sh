@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what the make targets need, and skips what is there.
 #   ./setup.sh system [faults]  Debian packages for the rehearsal (root only; elsewhere says what is missing)
-#   ./setup.sh venv GROUP...    .venv with hyperpod-kit and the extras named (admin torch data test frameworks check docs)
+#   ./setup.sh venv GROUP...    .venv with hyperpod-kit and the extras named (admin torch data test frameworks check docs dist)
 set -euo pipefail
 cd "$(dirname "$0")"
 

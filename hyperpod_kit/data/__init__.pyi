@@ -1,0 +1,31 @@
+from hyperpod_kit.data.dataset import IndexedDataset as IndexedDataset
+from hyperpod_kit.data.file_order import FileOrder as FileOrder
+from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
+from hyperpod_kit.data.lengths import lengths_of as lengths_of
+from hyperpod_kit.data.loader import ElasticLoader as ElasticLoader
+from hyperpod_kit.data.megatron import MegatronTokens as MegatronTokens
+from hyperpod_kit.data.mix import MixDataset as MixDataset
+from hyperpod_kit.data.mix import MixOrder as MixOrder
+from hyperpod_kit.data.order import SequentialOrder as SequentialOrder
+from hyperpod_kit.data.order import ShuffledOrder as ShuffledOrder
+from hyperpod_kit.data.packing import PackedDataset as PackedDataset
+from hyperpod_kit.data.packing import padded as padded
+from hyperpod_kit.data.position import Last as Last
+from hyperpod_kit.data.reading.chunks import DiskCache as DiskCache
+
+__all__ = [
+    "DiskCache",
+    "ElasticLoader",
+    "FileOrder",
+    "IndexedDataset",
+    "Last",
+    "MegatronTokens",
+    "MixDataset",
+    "MixOrder",
+    "PackedDataset",
+    "SampleIndex",
+    "SequentialOrder",
+    "ShuffledOrder",
+    "lengths_of",
+    "padded",
+]

@@ -56,12 +56,10 @@ def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, aft
     """
 
     @functools.wraps(command)
-    def with_config(*, earlier: Path | None, nodes: tuple[str, ...], **others: Any) -> Any:
+    def with_config(*, nodes: tuple[str, ...], **others: Any) -> Any:
         context = click.get_current_context()
-        config = earlier
+        config = None
         if nodes and nodes[0].endswith(CONFIG_SUFFIXES):
-            if earlier is not None:
-                raise UsageError(f"which configuration, {earlier} or {nodes[0]}?", hint="name one of them")
             config, nodes = Path(nodes[0]), nodes[1:]
         if required and not nodes:
             raise click.UsageError("Missing argument 'NODE…'.", context)
@@ -69,11 +67,9 @@ def cluster_of_nodes(command: Callable[..., Any], *, required: bool = False, aft
             context.set_parameter_source("config", click.core.ParameterSource.COMMANDLINE)
         return command(config=config or Path(os.environ.get(HPK_CONFIG) or DEFAULT_CONFIG), nodes=nodes, **others)
 
-    # Earlier releases had --config here; who wrote it into a script goes on with it.
-    earlier = click.option("--config", "earlier", type=click.Path(path_type=Path), hidden=True)
     words = " ".join(filter(None, ("[CONFIG]", after or ("NODE…" if required else "[NODE…]"))))
     nodes = click.argument("nodes", nargs=-1, required=required, metavar=words)
-    return nodes(earlier(_cluster_option(region_option(with_config))))
+    return nodes(_cluster_option(region_option(with_config)))
 
 
 class Cluster(NamedTuple):

@@ -52,7 +52,6 @@ def decode(
     groups = tuple(_group(section) for section in kit.children("groups"))
     mounts += tuple(WrittenMount(mount, PLACE) for mount in home_mounts(homes, users, groups, access_points or {}))
     watch = kit.child("health", required=False)
-    watch.rename("give_up_after", "degraded_after")
     default = HealthPolicy()
     health = HealthPolicy(
         watch.number("interval", default.interval),

@@ -13,12 +13,10 @@ class Field:
     """`text`: one sentence or two.
 
     choices: all values there are; request: the field of CreateCluster whose limits, in the installed botocore, count;
-    pattern: what the text, or each text of a list, must look like; former: the key's name in earlier releases, which is
-    still read.
+    pattern: what the text, or each text of a list, must look like.
     """
 
     text: str
     choices: tuple[str, ...] = ()
     request: Optional[str] = None
     pattern: Optional[Pattern] = None
-    former: str = ""

@@ -196,7 +196,7 @@ _KIT: Mapping[str, Field] = {
     "health": Field("How mounts are watched."),
     "health.interval": Field("Seconds between two checks."),
     "health.deadline": Field("Seconds after which a mount that does not answer is hung."),
-    "health.degraded_after": Field("Failed checks in a row after which a mount is degraded.", former="give_up_after"),
+    "health.degraded_after": Field("Failed checks in a row after which a mount is degraded."),
     "health.drain": Field("Whether the node is drained in Slurm then."),
     "health.refuse_when_full": Field(
         "Whether a file system without room keeps jobs away and drains the node. Every user can fill what all share."

@@ -79,12 +79,7 @@ def _properties(
     inside: list[KeyRead], reads: list[KeyRead], kind: str, limits: bool
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     for read in inside:
-        made = _property(read, reads, kind, limits)
-        yield str(read.key_path[-1]), made
-        former = describe(read.field, kind).former
-        if former:
-            text = f"Former name of `{read.key_path[-1]}`."
-            yield former, {"description": text, "type": made["type"], "deprecated": True}
+        yield str(read.key_path[-1]), _property(read, reads, kind, limits)
 
 
 def _property(read: KeyRead, reads: list[KeyRead], kind: str, limits: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 from difflib import get_close_matches
 from typing import Any, Iterator, Mapping, Optional
 
-from hyperpod_kit.config.findings import ERROR, INFO, Finding
+from hyperpod_kit.config.findings import ERROR, Finding
 from hyperpod_kit.config.schema_recorder import KeyPath, KeyRead, Kind
 
 _KINDS = {
@@ -59,13 +59,6 @@ class Section:
     def wrong(self, code: str, key: str, message: str, hint: str, severity: str = ERROR) -> None:
         """Record a finding about `key`, or about the whole section when `key` is empty."""
         self._findings.append(Finding(code, self.place(key), message, hint, severity))
-
-    def rename(self, former: str, key: str) -> None:
-        """Read `key` under the name that it had in earlier releases, where that is written and `key` is not."""
-        if self.has(former) and not self.has(key):
-            self.raw = {key if name == former else name: value for name, value in self.raw.items() if name != key}
-            hint = f"Write `{key}`: a later release may take no other"
-            self.wrong("HPK-C009", former, f"the name of an earlier release; the key is `{key}`", hint, INFO)
 
     def has(self, key: str) -> bool:
         """Whether the key is written and not null. Does not make the key known."""

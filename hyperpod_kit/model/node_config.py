@@ -114,20 +114,15 @@ class NodeConfig:
             roles=dict(data["roles"]),
             mounts=tuple(mount_from_dict(raw) for raw in data["mounts"]),
             users=tuple(User(**raw) for raw in data["users"]),
-            health=_health(data["health"]),
+            health=HealthPolicy(**data["health"]),
             failure_pause=data["failure_pause"],
             packages=tuple(package_from_dict(raw) for raw in data["packages"]),
             secrets=tuple(secret_from_dict(raw) for raw in data["secrets"]),
             slurm_state=data["slurm_state"],
             metadata_users=None if data["metadata_users"] is None else tuple(data["metadata_users"]),
-            # Bundles of earlier releases know none.
+            # `to_json` leaves out what the configuration does not use.
             scripts=tuple(script_from_dict(raw) for raw in data.get("scripts", ())),
             steps=steps_from_dict(data.get("steps", {})),
             groups=tuple(group_from_dict(raw) for raw in data.get("groups", ())),
             controllers=data.get("controllers", 1),
         )
-
-
-def _health(raw: Mapping[str, Any]) -> HealthPolicy:
-    """Bundles of earlier releases say `give_up_after`."""
-    return HealthPolicy(**{"degraded_after" if key == "give_up_after" else key: value for key, value in raw.items()})

@@ -15,8 +15,8 @@ from typing import Any, Optional
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import walk
 
-PARTIAL = re.compile(r"(?P<name>.+?)\.(?P<process>[0-9]{1,9})(\.[0-9a-f]{16})?\.partial")
-"""As `atomic_file` calls a file that is not whole yet; without the random part, as releases before 0.6 did."""
+PARTIAL = re.compile(r"(?P<name>.+?)\.(?P<process>[0-9]{1,9})\.[0-9a-f]{16}\.partial")
+"""The name that `atomic_file` gives to a file that is not complete yet."""
 
 
 def read_text(path: str) -> Optional[str]:

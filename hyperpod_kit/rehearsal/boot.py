@@ -119,9 +119,6 @@ def up(
     own_place.require(cache_dir())
     if is_up(layout):
         return layout, False
-    former = Layout.former(name)
-    if former is not None:
-        progress(f"an earlier release's rehearsal is left in {former.root}: `hyperpod-kit rehearse down` removes both")
     with _signals_as_interrupt(), _exclusive(layout):
         if is_up(layout):
             return layout, False  # another `up` was faster
@@ -188,15 +185,11 @@ def _start_daemon(layout: Layout) -> None:
 def down(name: str) -> bool:
     """Take a rehearsal down; False when there was none. Raises RehearsalError naming what could not be removed."""
     host.require_root(f"taking rehearsal {name} down")
-    layout, former = Layout.of(name), Layout.former(name)
+    layout = Layout.of(name)
     own_place.require(layout.root)
-    gone = False
-    for place in (layout, former):
-        if place is None:
-            continue
-        # Also without a directory: an `up` that holds the lock may be about to make it.
-        with _exclusive(place):
-            if place.root.exists():
-                cleanup.down(place)
-                gone = True
-    return gone
+    # Also without a directory: an `up` that holds the lock may be about to make it.
+    with _exclusive(layout):
+        if not layout.root.exists():
+            return False
+        cleanup.down(layout)
+    return True

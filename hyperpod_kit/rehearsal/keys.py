@@ -54,7 +54,7 @@ class Keys:
             return cls(Key(**data["admin"]), Key(**data["node"]))
         except (AssertionError, KeyError, TypeError):
             raise RehearsalError(
-                f"no keys in {root}: its rehearsal is of an earlier release, or not up",
+                f"no keys in {root}: its rehearsal is not up, or another commit of hyperpod-kit made it",
                 hint="hyperpod-kit rehearse down, then up",
             ) from None
 

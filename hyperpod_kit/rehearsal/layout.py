@@ -11,7 +11,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Optional
+from typing import Dict
 
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.rehearsal import own_place
@@ -19,8 +19,6 @@ from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 
 DEFAULT_NAME = "demo"
 STATE_BASE = Path("/var/lib/hyperpod-kit-rehearsal")
-FORMER_STATE_BASE = Path("/var/tmp/hyperpod-kit-rehearsal")
-"""Where releases up to 0.5 kept it; one of theirs that is up is still taken down."""
 CGROUP_PARENT = "hyperpod-kit"
 NAME_PATTERN = re.compile(r"[a-z0-9][a-z0-9-]{0,30}")
 
@@ -53,13 +51,6 @@ class Layout:
     def of(cls, name: str) -> Layout:
         """The rehearsal of that name under `state_base()`."""
         return cls(Path(os.path.abspath(state_base() / name)))
-
-    @classmethod
-    def former(cls, name: str) -> Optional[Layout]:
-        """The rehearsal of that name that an earlier release left; None where there is none of ours."""
-        if os.environ.get(HPK_REHEARSAL_STATE) or not own_place.ours(FORMER_STATE_BASE / name):
-            return None
-        return cls(FORMER_STATE_BASE / name)
 
     @property
     def id(self) -> str:
@@ -147,10 +138,9 @@ class Layout:
 
 
 def existing() -> list[Layout]:
-    """All rehearsals that have a state directory, in order of name; an earlier release's last."""
+    """All rehearsals that have a state directory, in order of name."""
     base = Path(os.path.abspath(state_base()))
-    found = [Layout(base / name) for name in _names(base)]
-    return found + [former for name in _names(FORMER_STATE_BASE) if (former := Layout.former(name))]
+    return [Layout(base / name) for name in _names(base)]
 
 
 def _names(base: Path) -> list[str]:

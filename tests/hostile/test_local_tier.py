@@ -134,20 +134,3 @@ def _refused(work: Callable[[], str]) -> str:
         return work()
     except OSError as err:
         return f"exists or not ours: {err}"
-
-
-def test_what_the_first_release_left_is_found_when_it_is_ours(ground: Ground) -> None:
-    assert ground.as_victim(ground.write) == ""
-    former = ground.disk / f"hpk-{ground.run}"
-    (ground.disk / ground.name).rename(former)
-    assert ground.as_victim(ground.parts) == "[]"
-    ground.as_victim(lambda: local.take_over(str(ground.disk), ground.run))
-    assert ground.as_victim(ground.parts) == str([ATTEMPT]) and not former.exists()
-
-
-def test_a_former_name_of_anothers_is_left_alone(ground: Ground) -> None:
-    former = ground.disk / f"hpk-{ground.run}"
-    assert as_user(ATTACKER, lambda: former.mkdir(0o777)) == 0
-    ground.as_victim(lambda: local.take_over(str(ground.disk), ground.run))
-    assert former.stat().st_uid == ATTACKER and not (ground.disk / ground.name).exists()
-    assert ground.as_victim(ground.write) == "" and ground.as_victim(ground.parts) == str([ATTEMPT])

@@ -16,7 +16,6 @@ from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, proce
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.system.process import alive, identify
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
-from tests.support.wait import until
 
 pytestmark = ROOT
 
@@ -165,30 +164,3 @@ def test_a_fifo_or_a_file_of_a_users_in_the_place_of_a_state_file(shared):
     assert state.read_json(shared / "ready.json") is None
     (shared / "state.json").write_text("[" * 200_000)
     assert state.read_json(shared / "state.json") is None
-
-
-def test_the_place_of_earlier_releases_made_by_a_user(shared, daemon_of_roots, monkeypatch):
-    """It is passed over: nothing of root's can be in there, and nobody may keep root from the new place with it."""
-    monkeypatch.setattr(layout, "FORMER_STATE_BASE", shared / "former")
-    monkeypatch.setattr(layout, "STATE_BASE", shared / "state")
-    monkeypatch.delenv(HPK_REHEARSAL_STATE)
-    plant(shared / "former/demo", daemon_of_roots.pid)
-    assert boot.down("demo") is False
-    assert layout.existing() == [] and daemon_of_roots.poll() is None
-
-
-def test_a_rehearsal_of_an_earlier_release_is_taken_down(shared, monkeypatch):
-    monkeypatch.setattr(layout, "FORMER_STATE_BASE", shared / "former")
-    monkeypatch.setattr(layout, "STATE_BASE", shared / "state")
-    monkeypatch.delenv(HPK_REHEARSAL_STATE)
-    monkeypatch.setattr(cleanup, "remove_traces", lambda layout: [])
-    former = shared / "former/demo"
-    own_place.make(former)
-    argv = [sys.executable, "-c", "input()", "-m", "hyperpod_kit.rehearsal.daemon", "--state", str(former)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE) as daemon:
-        # The kernel shows a process without its words for a moment after its start.
-        until(lambda: processes.runs(identify(daemon.pid), argv[-4:]), what="words of the process")
-        state.write_process(former / "daemon.json", identify(daemon.pid))
-        assert [found.root for found in layout.existing()] == [former]
-        assert boot.down("demo") is True
-        assert daemon.wait(30) != 0 and not former.exists()

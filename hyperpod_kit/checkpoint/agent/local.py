@@ -11,7 +11,6 @@ to, and only files of ours are read.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -44,15 +43,6 @@ class Part(NamedTuple):
 def store(directory: str, run_hash: str) -> Store:
     """The local checkpoints of a run, laid out as under a root, without manifests."""
     return PosixStore(os.path.join(directory, f"hpk-{places.node_uid()}-{run_hash}"), owner=os.geteuid())
-
-
-def take_over(directory: str, run_hash: str) -> None:
-    """What the first release left there, under a name that anybody could take, becomes ours where it is ours."""
-    former, now = os.path.join(directory, f"hpk-{run_hash}"), store(directory, run_hash).url
-    with contextlib.suppress(OSError):
-        if not _whose(now) and _is_ours(former):
-            os.rename(former, now)
-            _make(now)
 
 
 def _whose(path: str) -> str:
@@ -176,7 +166,6 @@ class LocalDisk:
     """The parts of one rank, in `directory` on its node's own disk."""
 
     def __init__(self, directory: str, run_hash: str, rank: int) -> None:
-        take_over(directory, run_hash)
         self.store = store(directory, run_hash)
         self._directory, self._run_hash, self._rank = directory, run_hash, rank
 

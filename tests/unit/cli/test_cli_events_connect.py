@@ -167,23 +167,17 @@ def test_connect_says_what_is_missing_before_it_opens_a_session(
     assert "10.0.1.2" in json.loads(hk("connect", "10.0.1.2", "--ssh", "--dry-run", "--json").out)["command"]
 
 
-def test_the_configuration_comes_before_the_nodes_and_its_earlier_option_still_counts(
-    made: Cloud, project: Path, hk: Hk
-) -> None:
+def test_the_configuration_comes_before_the_nodes(made: Cloud, project: Path, hk: Hk) -> None:
     where = ["--dry-run", "--json"]
     expected = json.loads(hk("connect", "worker-group/2", *where).out)
     other = (project / "provisioning_parameters.json").rename(project / "other.json")
     assert "which cluster?" in hk("connect", "worker-group/2", *where).err
     assert json.loads(hk("connect", str(other), "worker-group/2", *where).out) == expected
-    assert json.loads(hk("connect", "worker-group/2", "--config", str(other), *where).out) == expected
     asked = json.loads(hk("connect", str(other), "worker-group/2", "uptime", "--ssh", *where).out)["command"]
     assert asked[-1] == "uptime" and "User=ubuntu" in asked and not any("KnownHosts" in word for word in asked)
     assert json.loads(hk("reboot-node", str(other), "worker-group/2", *where).out)["cluster"] == "demo"
-    twice = hk("diagnose", str(other), "--config", str(other))
-    assert twice.code == 2 and "which configuration" in twice.err
     alone = hk("replace-node", str(other))
     assert alone.code == 2 and "Missing argument 'NODE…'" in alone.err
-    assert "--config" not in hk("diagnose", "--help").out
 
 
 def test_every_page_of_nodes_is_read(made: Cloud, hk: Hk) -> None:

@@ -79,9 +79,7 @@ def test_every_key_of_the_decoder_has_its_sentence_and_every_sentence_a_key() ->
     found = properties(schema())
     assert all(node["description"].endswith((".", "…")) and len(node["description"]) > 8 for node in found.values())
     told = set()
-    former = {place for place, node in found.items() if node.get("deprecated")}
-    assert former == {f"{place.rpartition('.')[0]}.{field.former}" for place, field in FIELDS.items() if field.former}
-    for place in found.keys() - former:
+    for place in found:
         kind = next((kind for kind in KINDS if place.startswith(f"hyperpod_kit.mounts[{kind}].")), "")
         common = place.replace(f"mounts[{kind}]", "mounts[]", 1)
         told.add(place if place in FIELDS else common)
@@ -89,21 +87,6 @@ def test_every_key_of_the_decoder_has_its_sentence_and_every_sentence_a_key() ->
     for field in FIELDS.values():
         if field.request:
             assert request_shape.limits("sagemaker", "CreateCluster", field.request), field.request
-
-
-def test_a_key_of_an_earlier_release_is_still_one() -> None:
-    values = copy.deepcopy(EXAMPLE)
-    health = values["hyperpod_kit"]["health"]
-    health["give_up_after"] = health.pop("degraded_after") + 2
-    assert list(STRICT.iter_errors(values)) == []
-    decoded, found = decode(values)
-    assert decoded.health.degraded_after == EXAMPLE["hyperpod_kit"]["health"]["degraded_after"] + 2
-    assert [(one.code, one.path, one.severity) for one in found] == [
-        ("HPK-C009", "hyperpod_kit.health.give_up_after", "info")
-    ]
-    health["degraded_after"] = 3
-    decoded, found = decode(values)
-    assert decoded.health.degraded_after == 3 and [one.code for one in found] == ["HPK-C001"]
 
 
 def test_limits_are_the_installed_models() -> None:

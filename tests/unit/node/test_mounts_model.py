@@ -13,7 +13,7 @@ from hyperpod_kit.model.mounts.kinds import KINDS, mount_from_dict
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
-from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig
+from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.states import ROLES
 
@@ -36,12 +36,6 @@ def test_every_field_of_every_kind_survives_the_trip_to_the_node(kind: str) -> N
     config = NodeConfig("demo", "on_create", {"g": "compute"}, (full(KINDS[kind]), plain))
     assert NodeConfig.from_json(config.to_json()) == config
     assert json.loads(config.to_json())["mounts"][0]["kind"] == kind
-
-
-def test_a_configuration_of_an_earlier_release_is_read() -> None:
-    config = NodeConfig("demo", "on_create", {"g": "compute"}, health=HealthPolicy(degraded_after=7))
-    earlier = config.to_json().replace("degraded_after", "give_up_after")
-    assert earlier != config.to_json() and NodeConfig.from_json(earlier) == config
 
 
 def test_a_field_of_another_version_is_named() -> None:

@@ -10,8 +10,9 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.job.doctor_look import HOOKS, SlurmFacts, timeouts
+from hyperpod_kit.job.doctor_look import SlurmFacts
 from hyperpod_kit.slurm import versions
+from hyperpod_kit.slurm.running_config import HOOKS, timeouts
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,15 @@ def not_printed(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def option_unknown(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    if facts.option is False:
+    if facts.plugin_error:
+        yield DoctorFinding(
+            "S001",
+            "error",
+            f"the plugin is in plugstack.conf and this Slurm does not load it: {facts.plugin_error}: --auto-resume is "
+            "unknown, and a bare srun is not told where to resume",
+            hint="on this node: sudo hyperpod-kit node slurm --mend, which builds it for the Slurm that is here",
+        )
+    elif facts.option is False:
         yield DoctorFinding(
             "S001",
             "warning",
@@ -264,6 +273,13 @@ def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
         )
 
 
+def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
+    """What no user's question to slurmctld shows: this node's munge, slurmd and state, and what was put back."""
+    for finding in facts.guard:
+        severity = "error" if finding.fault else "warning"
+        yield DoctorFinding("S020", severity, f"{finding.code}: {finding.detail}", hint=finding.remedy)
+
+
 RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     option_unknown,
     no_mount_gate,
@@ -281,4 +297,5 @@ RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (
     not_printed,
     inside_of_containers,
     few_descriptors,
+    guard_has_seen,
 )

@@ -236,10 +236,13 @@ def option_help(runner: Runner, program: str, option: str) -> Optional[str]:
         done = runner.run([program, "--help"], timeout=DEADLINE, check=False)
     except RunError:
         return None
+    return listed_option(done.stdout + done.stderr, option)
+
+
+def listed_option(help_text: str, option: str) -> str:
+    """What the output of `--help` says of the option, "" where it lists none."""
     # Slurm breaks the words of a plugin's option over several lines; the next option begins one with a dash.
-    found = re.search(
-        rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", done.stdout + done.stderr
-    )
+    found = re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", help_text)
     return " ".join(found.group(0).split()) if found else ""
 
 

@@ -8,8 +8,8 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Uni
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Completed
 
-Answer = Union[str, Tuple[int, str], Callable[[Sequence[str]], Union[str, Tuple[int, str]]]]
-"""Standard output, or (exit code, standard error), or what gives either when it is asked."""
+Answer = Union[str, Tuple[int, str], Completed, Callable[[Sequence[str]], Union[str, Tuple[int, str], Completed]]]
+"""Standard output, or (exit code, standard error), or all that a command left, or what gives one of these."""
 
 _SQUEUE = {
     "JobID": "JobId",
@@ -62,6 +62,8 @@ class RecordingRunner:
         best = max((key for key in self.answers if line.startswith(key)), key=len, default=None)
         answer = self._otherwise if best is None else self.answers[best]
         said = answer(argv) if callable(answer) else answer
+        if isinstance(said, Completed):
+            return said
         code, text = said if isinstance(said, tuple) else (0, said)
         if wanted and not code:
             text = as_squeue(text, wanted)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,10 @@ import pytest
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import cli, cli_look, doctor, doctor_look, sweep
+from hyperpod_kit.run import Completed
+from hyperpod_kit.slurm import findings, running_config
+from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.slurm.unanswered import Barrier, unanswered
 from tests.support.runner import RecordingRunner
 
 GOOD = doctor_look.SlurmFacts(
@@ -44,6 +50,8 @@ def changed(**settings: Any) -> doctor_look.SlurmFacts:
             "containers",
             "nodes",
             "descriptors",
+            "plugin_error",
+            "guard",
         )
         if key in settings
     }
@@ -71,6 +79,8 @@ def test_a_good_configuration_has_no_findings() -> None:
 
 CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
     ("S001", changed(option=False), ""),
+    ("S001", changed(option=False, plugin_error="spank: /a.so: Incompatible plugin version"), ""),
+    ("S020", changed(guard=(SlurmFinding("munge-decode", "munged refuses its own", "restart it"),)), ""),
     ("S002", changed(hooks={"prolog": "is not set"}), "Prolog=/opt/hyperpod-kit/current/slurm/prolog.sh"),
     ("S003", changed(prologflags="X11"), "PrologFlags=X11,Alloc"),
     ("S004", changed(hooks={"epilog": "is not set"}), "Epilog=/opt/hyperpod-kit/current/slurm/epilog.sh"),
@@ -110,7 +120,7 @@ CASES: list[tuple[str, doctor_look.SlurmFacts, str]] = [
         ),
         "",
     ),
-    ("S016", changed(task_prologs=(f"{doctor_look.HOOKS}/task_prolog.sh",), containers=True), ""),
+    ("S016", changed(task_prologs=(f"{running_config.HOOKS}/task_prolog.sh",), containers=True), ""),
 ]
 
 
@@ -122,14 +132,16 @@ def test_a_rule_names_the_line_to_add(code: str, facts: doctor_look.SlurmFacts, 
 
 
 def test_a_task_prolog_of_ours_is_an_error_where_there_are_containers() -> None:
-    ours = changed(task_prologs=("/etc/a.sh", f"{doctor_look.HOOKS}/task_prolog.sh"))
+    ours = changed(task_prologs=("/etc/a.sh", f"{running_config.HOOKS}/task_prolog.sh"))
     assert [one.severity for one in doctor.examine(ours)] == ["warning"]
     assert [one.severity for one in doctor.examine(dataclasses.replace(ours, containers=True))] == ["error"]
     assert doctor.examine(changed(task_prologs=("/etc/a.sh",), containers=True)) == [], "somebody else's"
 
 
 def test_every_rule_has_a_case() -> None:
-    assert len(CASES) == len(doctor.RULES) + 3, "hyperpod_needs, memory_of_its_own and gate_comes_late have two"
+    assert len(CASES) == len(doctor.RULES) + 4, (
+        "of option_unknown, hyperpod_needs, memory_of_its_own and gate_comes_late there are two"
+    )
 
 
 def test_limits_of_a_newer_slurm_are_two_settings() -> None:
@@ -139,8 +151,8 @@ def test_limits_of_a_newer_slurm_are_two_settings() -> None:
 
 def test_a_newer_slurm_prints_two_limits_where_they_differ_and_one_where_they_do_not(tmp_path: Path) -> None:
     apart, alike = (examined(f"slurm-26.05.5{mark}", tmp_path / f"hooks{mark}") for mark in ("-apart", ""))
-    assert doctor_look.timeouts(apart[1].config) == ("prologtimeout", "epilogtimeout")
-    assert doctor_look.timeouts(alike[1].config) == ("prologepilogtimeout",)
+    assert running_config.timeouts(apart[1].config) == ("prologtimeout", "epilogtimeout")
+    assert running_config.timeouts(alike[1].config) == ("prologepilogtimeout",)
     assert "S006" not in apart[0] + alike[0] and apart[1].untold == alike[1].untold == ()
 
 
@@ -180,11 +192,11 @@ hooks (before 24.11 the last one counts); `-none`: without any line of ours in s
 def examined(name: str, place: Path) -> tuple[list[str], doctor_look.SlurmFacts]:
     """(codes, facts) of what a Slurm printed, on a node whose hooks lie in `place`."""
     place.mkdir(exist_ok=True)
-    for _, file in doctor_look.HOOK_FILES:
+    for _, file in running_config.HOOK_FILES:
         (place / file).write_text("#!/bin/bash\n")
         (place / file).chmod(0o755)
-    text = (PRINTED / name).read_text().replace(f" {doctor_look.HOOKS}/prolog", f" {place}/prolog")
-    text = text.replace(f" {doctor_look.HOOKS}/epilog", f" {place}/epilog")
+    text = (PRINTED / name).read_text().replace(f" {running_config.HOOKS}/prolog", f" {place}/prolog")
+    text = text.replace(f" {running_config.HOOKS}/epilog", f" {place}/epilog")
     runner = RecordingRunner(
         {
             "scontrol show config": text,
@@ -228,10 +240,10 @@ def test_a_hook_that_is_not_set_is_missed_in_each_form(name: str, tmp_path: Path
 def test_somebody_elses_hook_is_named_in_each_form(tmp_path: Path) -> None:
     assert examined("slurm-22.05.8-twice", tmp_path / "hooks")[1].hooks["epilog"] == "is /bin/ls"
     config = {"prolog[0]": "/bin/a", "prolog[1]": "/bin/b"}
-    assert doctor_look.hook_entries(config, "prolog", (24, 11)) == ["/bin/a", "/bin/b"]
+    assert running_config.hook_entries(config, "prolog", (24, 11)) == ["/bin/a", "/bin/b"]
     # Where one hook is a list, another without a line is not set; TaskProlog has always had its line.
-    assert doctor_look.hook_entries(config, "epilog", (26, 5)) == []
-    assert doctor_look.hook_entries(config, "taskprolog", (26, 5)) is None
+    assert running_config.hook_entries(config, "epilog", (26, 5)) == []
+    assert running_config.hook_entries(config, "taskprolog", (26, 5)) is None
 
 
 def test_what_a_slurm_prints_in_no_known_form_is_not_called_missing(tmp_path: Path) -> None:
@@ -279,11 +291,57 @@ slurm_load_ctl_conf error: Protocol authentication error
             "connect failure",
             "systemctl status slurmctld",
         ),
+        # What a node with another munge.key gets: nobody is to look at slurmctld's unit for it.
+        ("slurm_load_ctl_conf error: Zero Bytes were transmitted or received\n", "munge.key or clock", "sha256sum"),
     ],
 )
 def test_a_slurm_that_does_not_answer(stderr: str, message: str, hint: str) -> None:
-    why = doctor_look.unanswered(RunError(["scontrol", "show", "config"], 1, "", stderr))
+    why = unanswered(RunError(["scontrol", "show", "config"], 1, "", stderr)).error()
     assert message in why.message and hint in (why.hint or "") and why.exit_code == 3
+
+
+def test_another_key_is_told_from_a_controller_that_is_away() -> None:
+    def barrier(stderr: str, returncode: int = 1) -> Barrier:
+        return unanswered(RunError(["scontrol"], returncode, "", stderr)).barrier
+
+    assert barrier(NO_MUNGE) is Barrier.NO_MUNGED
+    assert barrier("slurm_load_node error: Zero Bytes were transmitted or received") is Barrier.CREDENTIAL
+    assert barrier("slurm_load_node error: Protocol authentication error") is Barrier.CREDENTIAL
+    assert barrier("slurm_load_node error: Unable to contact slurm controller (connect failure)") is Barrier.CONTROLLER
+    assert barrier("", 127) is Barrier.NO_PROGRAM
+
+
+NOT_LOADED = """\
+sbatch: plugin_load_from_file: Incompatible Slurm plugin /opt/hyperpod-kit/spank/auto_resume.so version (25.11.0)
+sbatch: error: spank: /opt/hyperpod-kit/spank/auto_resume.so: Incompatible plugin version
+sbatch: error: spank: /opt/other.so: Dlopen of plugin file failed
+"""
+
+
+def test_a_plugin_of_another_slurm_is_told_from_one_that_nobody_asked_for(tmp_path: Path) -> None:
+    runner = RecordingRunner({"scontrol show config": (PRINTED / "slurm-22.05.8").read_text()})
+    runner.answers["sbatch --help"] = Completed(("sbatch",), 0, "Parallel run options:\n", NOT_LOADED)
+    facts = doctor_look.look(runner, hooks=str(tmp_path), mark=str(tmp_path), record=str(tmp_path / "r"))
+    [finding] = [one for one in doctor.examine(facts) if one.code == "S001"]
+    assert "Incompatible Slurm plugin" in finding.message and "version (25.11.0)" in finding.message
+    assert "not in plugstack.conf" not in finding.message and finding.severity == "error"
+
+
+def test_the_doctor_reads_what_the_guard_of_its_node_has_seen(tmp_path: Path) -> None:
+    def seen(record: findings.GuardRecord | None) -> list[str]:
+        path = tmp_path / "slurm.json"
+        path.unlink(missing_ok=True)
+        if record is not None:
+            path.write_text(json.dumps(record.to_dict()))
+        runner = RecordingRunner({"scontrol show config": (PRINTED / "slurm-22.05.8").read_text()})
+        facts = doctor_look.look(runner, hooks=str(tmp_path), mark=str(tmp_path), record=str(path))
+        return [f"{one.severity} {one.message}" for one in doctor.examine(facts) if one.code == "S020"]
+
+    munge = SlurmFinding("munge-decode", "munged refuses its own", "restart it")
+    assert seen(None) == []
+    assert seen(findings.GuardRecord(time.time(), (munge,))) == ["error munge-decode: munged refuses its own"]
+    [old] = seen(findings.GuardRecord(time.time() - 2 * findings.SILENT_AFTER, ()))
+    assert old.startswith("error guard-silent: unknown whether Slurm is well here")
 
 
 JOBS = """\

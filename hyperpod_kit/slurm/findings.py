@@ -1,0 +1,113 @@
+"""What is wrong with Slurm as one node sees it: the words of the guard, and where it leaves them for all who report.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+RECORD = "/run/hyperpod-kit/slurm.json"
+"""The guard's last record: as volatile as what it is about."""
+
+FORMAT = "hpk-slurm-guard/1"
+
+SILENT = "guard-silent"
+"""Code of the finding that the guard itself has not looked."""
+
+SILENT_AFTER = 180.0
+"""Seconds after which a record says nothing any more of how things are."""
+
+AHEAD = 60.0
+"""Seconds that a record may be of the future: beyond, the clock was set back and its age is not known."""
+
+LARGEST = 256 << 10
+"""Bytes of a record that are read."""
+
+
+@dataclass(frozen=True)
+class SlurmFinding:
+    """One thing. code: stable, for programs; detail: what was seen; remedy: what to do, "" where nothing is to be done.
+
+    fault: jobs do not start, do not come back or lose work here; without it, it is a notice.
+    """
+
+    code: str
+    detail: str
+    remedy: str = ""
+    fault: bool = True
+
+    @property
+    def words(self) -> str:
+        """One line for a person."""
+        return f"{self.detail}; {self.remedy}" if self.remedy else self.detail
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {"code": self.code, "detail": self.detail, "remedy": self.remedy, "fault": self.fault}
+
+    @classmethod
+    def of(cls, raw: Any) -> SlurmFinding:
+        """Inverse of `to_dict`. Raises KeyError, TypeError, ValueError."""
+        code, detail, remedy, fault = raw["code"], raw["detail"], raw["remedy"], raw["fault"]
+        if not all(isinstance(text, str) for text in (code, detail, remedy)) or not isinstance(fault, bool):
+            raise ValueError("a finding of another form")
+        return cls(code, detail, remedy, fault)
+
+
+@dataclass(frozen=True)
+class GuardRecord:
+    """One look. checked_at: Unix seconds; notes: what the guard itself goes on from at its next look."""
+
+    checked_at: float
+    findings: Tuple[SlurmFinding, ...] = ()
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "checked_at": self.checked_at,
+            "findings": [finding.to_dict() for finding in self.findings],
+            "notes": dict(self.notes),
+        }
+
+
+def read_record(path: str = RECORD) -> Optional[GuardRecord]:
+    """The last record; None where there is none that can be understood."""
+    try:
+        with open(path, "rb", opener=_at_once) as stream:
+            raw = json.loads(stream.read(LARGEST))
+        if raw["format"] != FORMAT:
+            return None
+        return GuardRecord(
+            float(raw["checked_at"]), tuple(SlurmFinding.of(one) for one in raw["findings"]), dict(raw["notes"])
+        )
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A fifo in its place must not be waited for."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+
+
+def standing(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
+    """What holds now by this record. Pure. Without one, or with an old one, nothing is known, which is not health."""
+    if record is None:
+        return [_silent("the guard of Slurm has left no record on this node")]
+    age = now - record.checked_at
+    if age > SILENT_AFTER:
+        return [_silent(f"the guard of Slurm has not looked for {age:.0f} s, expected a look every 20 s")]
+    if age < -AHEAD:
+        return [_silent(f"the guard's last record is {-age:.0f} s ahead of this node's clock")]
+    return list(record.findings)
+
+
+def _silent(detail: str) -> SlurmFinding:
+    return SlurmFinding(
+        SILENT,
+        f"unknown whether Slurm is well here: {detail}",
+        "systemctl status hyperpod-kit-slurm-guard.timer hyperpod-kit-slurm-guard.service",
+    )

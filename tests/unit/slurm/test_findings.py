@@ -1,0 +1,99 @@
+"""What the guard leaves, how long it counts, and what Slurm's reasons for a node mean."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from hyperpod_kit.slurm import findings, node_reasons
+from hyperpod_kit.slurm.findings import GuardRecord, SlurmFinding
+from hyperpod_kit.slurm.node_reasons import judge_state
+
+NOW = 1_800_000_000.0
+SICK = SlurmFinding("slurmd-down", "slurmd does not run", "systemctl status slurmd")
+
+
+def test_a_record_comes_back_as_it_was_left(tmp_path: Path) -> None:
+    path = tmp_path / "slurm.json"
+    record = GuardRecord(NOW, (SICK, SlurmFinding("put-back", "our lines", fault=False)), {"restores": 2})
+    path.write_text(json.dumps(record.to_dict()))
+    assert findings.read_record(str(path)) == record
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", '{"format": "hpk-slurm-guard/9"}', '{"format": "hpk-slurm-guard/1"}']
+)
+def test_what_is_no_record_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "slurm.json").write_text(text)
+    assert findings.read_record(str(tmp_path / "slurm.json")) is None
+
+
+def test_a_fifo_in_its_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "slurm.json")
+    assert findings.read_record(str(tmp_path / "slurm.json")) is None
+
+
+@pytest.mark.parametrize(
+    ("age", "codes"),
+    [
+        (0.0, ["slurmd-down"]),
+        (findings.SILENT_AFTER, ["slurmd-down"]),
+        (findings.SILENT_AFTER + 1, [findings.SILENT]),
+        (-findings.AHEAD, ["slurmd-down"]),
+        (-findings.AHEAD - 1, [findings.SILENT]),
+    ],
+)
+def test_a_record_counts_while_it_is_young(age: float, codes: list[str]) -> None:
+    assert [one.code for one in findings.standing(GuardRecord(NOW - age, (SICK,)), NOW)] == codes
+
+
+def test_no_record_is_never_health() -> None:
+    [finding] = findings.standing(None, NOW)
+    assert finding.code == findings.SILENT and finding.fault and finding.remedy
+
+
+REASONS = {
+    "hyperpod-kit:mount:fsx:hung": "drained-by-kit",
+    "Action:Replace": "drained-by-hyperpod",
+    "Duplicate jobid": "duplicate-job",
+    "Low RealMemory (reported:7000 < 100.00% of configured:8000)": "low-memory",
+    "Low socket*core*thread count, Low CPUs": "low-processors",
+    "gres/gpu count reported lower than configured (7 < 8)": "gres-count",
+    "Prolog error": "prolog-error",
+    "Epilog error": "epilog-error",
+    "Kill task failed": "kill-failed",
+    "Not responding": "not-responding",
+    "Node unexpectedly rebooted": "rebooted",
+    "batch job complete failure": "launch-failed",
+}
+
+
+@pytest.mark.parametrize("known", node_reasons.REASONS, ids=lambda known: known.code)
+def test_each_reason_of_a_node_has_a_remedy(known: node_reasons.NodeReason) -> None:
+    [words] = [words for words, code in REASONS.items() if code == known.code]
+    finding = judge_state("ip-10-1-0-7", "IDLE+DRAIN", words)
+    assert finding is not None and (finding.code, finding.fault) == (known.code, known.fault)
+    assert words in finding.detail and finding.remedy and "{" not in finding.remedy
+
+
+def test_a_node_that_takes_jobs_has_no_finding_whatever_its_reason_says() -> None:
+    assert judge_state("n1", "IDLE", "Duplicate jobid") is None  # 24.11 leaves the reason standing
+    assert judge_state("n1", "ALLOCATED", "") is None
+
+
+def test_a_node_that_an_admin_has_drained_is_no_fault() -> None:
+    finding = judge_state("n1", "IDLE+DRAIN", "a fan is loud")
+    assert finding is not None and (finding.code, finding.fault) == ("drained-by-others", False)
+    # What begins as one of Slurm's reasons and goes on in somebody's words is somebody's.
+    for words in ("Duplicate jobid, as I said", "see Low RealMemory"):
+        theirs = judge_state("n1", "IDLE+DRAIN", words)
+        assert theirs is not None and theirs.code == "drained-by-others"
+
+
+@pytest.mark.parametrize("state", ["DOWN*", "IDLE*", "DOWN", "FAIL", "IDLE+NOT_RESPONDING", "DOWN+INVALID_REG"])
+def test_a_node_that_slurm_has_lost_is_a_fault(state: str) -> None:
+    finding = judge_state("n1", state, "")
+    assert finding is not None and (finding.code, finding.fault) == ("node-down", True)

@@ -21,7 +21,7 @@ HyperpodKitError(message, hint=...)                    exit 1
 |- Untrusted                   a file, directory, word or line of another is not what it has to be
 `- CheckpointError
    |- NoCheckpoint            nothing was ever committed: start from step 0
-   |- NoValidCheckpoint       something was committed, nothing of it can be trusted: never start from scratch
+   |- NoValidCheckpoint       something was committed, and is lost or damaged: never start from scratch
    |- DigestMismatch(file, expected, actual)
    |- DigestUnavailable(algorithm)   exit 3   this interpreter cannot compute it, so nothing was checked
    |- StorageUnreadable(attempt)     exit 3   storage answered with an I/O error: it may be good, and readable later
@@ -35,7 +35,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Optional, Sequence, Tuple
 
 
 class HyperpodKitError(Exception):
@@ -216,11 +216,16 @@ class NoCheckpoint(CheckpointError):
 
 
 class NoValidCheckpoint(CheckpointError):
-    """Something was committed, but no candidate can be trusted. `reasons`: (attempt, why) each."""
+    """Something was committed, but no candidate is there or can be trusted. `reasons`: (attempt, why) each."""
 
-    def __init__(self, root: str, reasons: Sequence[tuple[str, str]]) -> None:
+    root: str = ""
+    reasons: Tuple[Tuple[str, str], ...] = ()
+
+    def __init__(self, root: str, reasons: Sequence[tuple[str, str]], *, hint: Optional[str] = None) -> None:
         lines = "; ".join(f"{name}: {why}" for name, why in reasons)
-        super().__init__(f"no valid checkpoint under {root}: {lines}", hint=f"hyperpod-kit checkpoint verify {root}")
+        super().__init__(
+            f"no valid checkpoint under {root}: {lines}", hint=hint or f"hyperpod-kit checkpoint verify {root}"
+        )
         self.root = root
         self.reasons = tuple(reasons)
 

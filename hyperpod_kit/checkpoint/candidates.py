@@ -12,9 +12,9 @@ from hyperpod_kit.checkpoint import values
 from hyperpod_kit.checkpoint.agent import local, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import layout, rewinds, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository import commit_records, layout, rewinds, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_RESUME_FROM, HPK_RESUME_MEMORY
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
 
 MEMORY, LOCAL, STORAGE = "memory", "local", "storage"
@@ -38,17 +38,21 @@ class HeldShard:
 
 class ResumeFrom(NamedTuple):
     """What `job run` said. `first`: the newest attempt of the root that may be tried, beside what the job's attempt
-    `own` has committed; without `near` only the root is looked at."""
+    `own` has committed; without `near` only the root is looked at. `fresh`: without `job run`, a person wants to begin
+    at step 0 where nothing can be restored."""
 
     first: str | None = None
     near: bool = True
     own: str | None = None
+    fresh: bool = False
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> ResumeFrom:
         """From the environment of a rank."""
         first = env.get(HPK_RESUME_FROM) or None
-        return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", env.get(HPK_ATTEMPT) or None)
+        own = env.get(HPK_ATTEMPT) or None
+        fresh = own is None and env.get(HPK_FRESH) == "1"
+        return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", own, fresh)
 
 
 NOTHING_TOLD = ResumeFrom()
@@ -60,6 +64,7 @@ class Candidate:
     """An attempt. `held[rank]` are the tiers besides the root on which that rank has its shard.
 
     `passed`: why it is passed over: a tombstone (it comes again when nothing else is left), or not every rank has it.
+    `lost`: it has no manifest any more, and other records say that it was committed.
     """
 
     attempt: str
@@ -67,6 +72,7 @@ class Candidate:
     committed: bool
     held: list[dict[str, HeldShard]] = field(default_factory=list)
     passed: str = ""
+    lost: bool = False
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -203,10 +209,22 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
     # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
     yield from passed
     # That something was committed must be known, or the run would start from scratch; none of these is tried.
+    known_commits = bool(taken or passed)
     for attempt, why in selection.left(store):
         name = layout.parse_attempt(attempt)
         if name is not None and attempt not in taken:
+            known_commits = True
             yield Candidate(attempt, name, True, [], why)
+    if not known_commits:
+        yield from _lost(store)
+
+
+def _lost(store: Store) -> Iterator[Candidate]:
+    """What was committed and has no manifest any more: none of these is tried, and the run must not start from
+    scratch."""
+    nameless = layout.AttemptName(0, 0, 0, "")
+    for attempt, why in commit_records.reasons(selection.lost_commits(store)):
+        yield Candidate(attempt, layout.parse_attempt(attempt) or nameless, True, [], why, lost=True)
 
 
 def _incomplete(tiers: Sequence[dict[str, HeldShard]]) -> str:

@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
-from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.restore_progress import Hear
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
@@ -41,8 +41,8 @@ class EarlierCaptures:
     def keys(self) -> list[Key]:
         return [held.key for own in self._held for held in own]
 
-    def restore(self, state: State, progress: Hear | None) -> Restored | Fresh:
-        """See Manager.restore."""
+    def restore(self, state: State, progress: Hear | None, epoch: int) -> Restored | Fresh:
+        """See Manager.restore. `epoch`: of this start."""
         with self._failure_told():
             outcome = restore.restore(
                 self._ranks,
@@ -53,6 +53,7 @@ class EarlierCaptures:
                 told=candidates.ResumeFrom.read(os.environ),
                 before=lambda: room.check(self._ranks, self._pool.folder, state.model, self._pool.count),
                 progress=progress,
+                epoch=epoch,
             )
         if self._ranks.rank == 0:
             telling.restored(self._start.root, outcome.got)
@@ -93,7 +94,8 @@ class EarlierCaptures:
         if self._settled:
             return
         root = self._start.root
-        if any(self._held) or any(entry.committed for entry in catalog.attempts(root)):
+        store = open_store(root)
+        if any(self._held) or catalog.newest_committed(store) is not None or selection.lost_commits(store):
             raise CheckpointError(f"{root} holds checkpoints of this run", hint="call restore() before save()")
         self._settle(None)
 

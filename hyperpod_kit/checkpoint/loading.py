@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import candidates, copier, restore
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import identity
+from hyperpod_kit.checkpoint.repository import identity, selection
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.restore_progress import Hear
@@ -54,9 +54,7 @@ def _run_id(ranks: Ranks, store: Store) -> str:
     if ranks.rank == 0:
         try:
             found = identity.said(store).identity or identity.adopted(store)
-            answer = (
-                found.run_id if found is not None else NoCheckpoint(f"nothing was ever committed under {store.url}")
-            )
+            answer = found.run_id if found is not None else selection.nothing_left(store, ())
         except (CheckpointError, OSError) as err:
             answer = err if isinstance(err, CheckpointError) else CheckpointError(f"cannot read {store.url}: {err}")
     answer = ranks.broadcast(answer)

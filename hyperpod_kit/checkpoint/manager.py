@@ -165,15 +165,19 @@ class Manager:
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
         newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`) or this very attempt of the job
         (HPK_ATTEMPT) has committed a newer one; `none` means that nothing was found. Fresh only when nothing was ever
-        committed. What is newer and cannot be restored by these ranks (it was never committed and other ranks captured
-        it, or one has lost its part) is named in `rejected`. `progress` is called with a `RestoreProgress` of this
-        rank, about every half second from a thread that reads, and at the end.
-        Raises NoValidCheckpoint with a reason for each candidate, DigestUnavailable, StorageUnreadable (an I/O error is
-        no reason to go back), CheckpointError when the state does not fit. All ranks call it, and all get the same.
+        committed, which the manifests and all other records of a commit have to agree on, or when a person said so
+        (`hyperpod-kit job run --fresh`; HPK_FRESH=1 where nothing can be restored). What is newer and cannot be
+        restored by these ranks (it was never committed and other ranks captured it, or one has lost its part) is named
+        in `rejected`. `progress` is called with a `RestoreProgress` of this rank, about every half second from a thread
+        that reads, and at the end.
+        Raises NoValidCheckpoint with a reason for each candidate that is damaged or lost, DigestUnavailable,
+        StorageUnreadable (an I/O error that lasts is no reason to go back), CheckpointError when the state does not
+        fit, or when Slurm started this step without a decision that `HPK_CHECKPOINT_ROOT` asks for. All ranks call it,
+        and all get the same.
         """
         self._mine()
         self._staging.fence.drain()
-        found = self._earlier.restore(state, progress)
+        found = self._earlier.restore(state, progress, self._numbering.epoch)
         if isinstance(found, Restored):
             self._numbering.follow(found.seq, found.step)
             if found.tier == candidates.STORAGE:

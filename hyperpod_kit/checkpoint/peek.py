@@ -13,8 +13,9 @@ from hyperpod_kit.checkpoint import candidates, codec
 from hyperpod_kit.checkpoint.candidate_run import CandidateRun, NearerTiers
 from hyperpod_kit.checkpoint.candidates import HeldShard, ResumeFrom
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.repository import manifest
+from hyperpod_kit.checkpoint.repository import commit_records, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.patient import patient
 from hyperpod_kit.checkpoint.results import Peeked
 from hyperpod_kit.errors import NoValidCheckpoint
 
@@ -29,16 +30,19 @@ def peek(
     only: str | None = None,
 ) -> Peeked | None:
     """What rank 0 saved of the newest candidate whose beginning all ranks can prove, the same on all ranks; None where
-    nothing was ever committed. `only`: this attempt, and no other. All ranks call it.
+    nothing was ever committed, or the restore that follows begins anew. `only`: this attempt, and no other. All ranks
+    call it.
 
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable, CheckpointError.
     """
+    store = patient(store)
     rejected: list[tuple[str, str]] = []
-    committed = False
+    committed = lost = False
     for candidate in candidates.newest_first(ranks, store, held, told):
         if only is not None and candidate.attempt != only:
             continue
         committed = committed or candidate.committed
+        lost = lost or candidate.lost
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
             continue
@@ -56,6 +60,7 @@ def peek(
                 manifest.numbers(said.get("metrics") or {}),
                 tuple(rejected),
             )
-    if committed:
-        raise NoValidCheckpoint(store.url, rejected)
+    if committed and not ranks.broadcast(told.fresh):
+        hint = commit_records.hint(store.url) if lost else None
+        raise NoValidCheckpoint(store.url, rejected, hint=hint)
     return None

@@ -29,12 +29,14 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard, sharing, slices
 from hyperpod_kit.checkpoint.reason import Reason, Verdict
 from hyperpod_kit.checkpoint.rejected import Rejected
+from hyperpod_kit.checkpoint.repository import commit_records, fresh_start, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.patient import patient
 from hyperpod_kit.checkpoint.restore_progress import Hear, ReadBytes
 from hyperpod_kit.checkpoint.results import Fresh, Restored
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import StateTensors, TensorPiece
-from hyperpod_kit.environment import HPK_RESUME_MEMORY
+from hyperpod_kit.environment import HPK_FRESH, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 
 Own = TypeVar("Own")
@@ -64,6 +66,7 @@ def restore(
     ahead: bool = True,
     before: Callable[[], None] = lambda: None,
     progress: Hear | None = None,
+    epoch: int = 0,
 ) -> RestoreOutcome:
     """Bring `state` to the newest checkpoint that all ranks can prove. All ranks call it; all get the same.
 
@@ -71,15 +74,17 @@ def restore(
     `told` rank 0's word counts. `only`: this attempt, and no other. `ahead`: this rank's own shard is read while the
     state is walked, of which not all may be wanted. `before`, a collective, is called for each candidate before a live
     tensor is written to, while a shard in memory is already read; what it raises is passed on. `progress`: see
-    `restore_progress.ReadBytes`.
+    `restore_progress.ReadBytes`. `epoch`: of this start, of one that may save. A read that fails is tried again for
+    some seconds.
     Raises NoValidCheckpoint, DigestUnavailable, StorageUnreadable when the root does not give up the newest that it
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
+    store = patient(store)
     every = candidates.newest_first(ranks, store, held, told)
     listing = every if only is None else (found for found in every if found.attempt == only)
     try:
         with _prompt_switches():
-            outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress)
+            outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress, told.fresh, epoch)
     except BaseException:
         state.withdraw()
         raise
@@ -109,15 +114,18 @@ def _restore(
     ahead: bool,
     before: Callable[[], None],
     progress: Hear | None,
+    fresh: bool,
+    epoch: int,
 ) -> RestoreOutcome:
     begin = time.monotonic()
     touched = False
     rejected: list[tuple[str, str]] = []
-    committed = False
+    committed = lost = False
     level = logging.INFO if ranks.rank == 0 else logging.DEBUG
     told, read = partial(log.log, level), ReadBytes(progress, level)
     for candidate in listing:
         committed = committed or candidate.committed
+        lost = lost or candidate.lost
         if candidate.passed:
             rejected.append((candidate.attempt, candidate.passed))
             told("restore: passed over %s: %s", *rejected[-1])
@@ -147,9 +155,25 @@ def _restore(
                 ),
                 candidate.key,
             )
+    if committed and not ranks.broadcast(fresh):
+        hint = commit_records.hint(store.url) if lost else None
+        raise NoValidCheckpoint(store.url, rejected, hint=hint)
     if committed:
-        raise NoValidCheckpoint(store.url, rejected)
-    if rejected and any(ranks.gather(touched)):
+        _begin_anew(ranks, store, epoch)
+        log.log(
+            logging.WARNING if ranks.rank == 0 else logging.DEBUG,
+            "restore: %s=1: the run begins anew at step 0, and leaves what was committed: %s",
+            HPK_FRESH,
+            "; ".join(f"{name}: {why}" for name, why in rejected),
+        )
+    touched_anywhere = bool(rejected) and any(ranks.gather(touched))
+    if touched_anywhere and committed:
+        raise CheckpointError(
+            f"the run begins anew, as {HPK_FRESH} says, and some tensors were filled before it was seen that their "
+            "checkpoint is damaged",
+            hint="start again: what was committed is left now",
+        )
+    if touched_anywhere:
         # Its first tensors were filled before the rest turned out bad: no state to begin from.
         why = "; ".join(f"{name}: {why}" for name, why in rejected)
         raise CheckpointError(
@@ -160,6 +184,19 @@ def _restore(
     before()
     stages.agree(ranks, state)
     return RestoreOutcome(Fresh(time.monotonic() - begin, tuple(rejected)), None)
+
+
+def _begin_anew(ranks: Ranks, store: Store, epoch: int) -> None:
+    """Rank 0 puts down that the run leaves what starts before `epoch` have saved. Raises CheckpointError."""
+    problem: str | None = None
+    if ranks.rank == 0:
+        try:
+            fresh_start.begin_anew(store, by=f"{HPK_FRESH} of epoch {epoch}", upto=epoch - 1)
+        except (CheckpointError, OSError) as err:
+            problem = verify.reason_of(err)
+    problem = ranks.broadcast(problem)
+    if problem is not None:
+        raise CheckpointError(f"{store.url}: cannot put down that the run begins anew: {problem}")
 
 
 class _Run(CandidateRun):

@@ -18,7 +18,7 @@ from hyperpod_kit.checkpoint.repository import identity, layout, manifest
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError
 from hyperpod_kit.untrusted import parse
 
-PROTOCOL = "hpk-ranks/4"
+PROTOCOL = "hpk-ranks/5"
 
 LARGEST = 1 << 30
 """Bytes of JSON of one value."""

@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.values import carried
-from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint, StorageUnreadable
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StorageUnreadable
 
 Rename = Callable[[str], str | None]
 
@@ -104,7 +104,7 @@ def load_weights(
         return LoadedWeights(name, step, tuple(here for here, _ in pairs), *rest, tuple(rejected))
     if rejected:
         raise NoValidCheckpoint(store.url, rejected)
-    raise NoCheckpoint(f"nothing was ever committed under {store.url}")
+    raise _told(ranks, partial(selection.nothing_left, store, ()))
 
 
 def _live(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
+from hyperpod_kit.checkpoint.repository import commit_records
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.environment import HPK_RESUME_FROM, HPK_RESUME_KIND, HPK_RESUME_MEMORY, HPK_RESUME_STEP
-from hyperpod_kit.errors import NoCheckpoint
+from hyperpod_kit.errors import NoCheckpoint, NoValidCheckpoint
 from hyperpod_kit.job import state_place
 
 Chooser = Callable[[str, Mapping[str, str]], Any]
@@ -20,7 +22,7 @@ Raises NoCheckpoint, NoValidCheckpoint.
 NONE = "none"
 """HPK_RESUME_FROM of a run that starts at step 0 because nothing was ever committed."""
 
-OURS = "hyperpod-kit"
+OURS = commit_records.OURS
 
 KINDS = (OURS, "dcp", "megatron", "deepspeed", "huggingface", "lightning")
 """HPK_RESUME_KIND: the frameworks whose checkpoints are found."""
@@ -152,11 +154,21 @@ def choose_there(
     root: str, state: str, chooser: Chooser, passed_over: Mapping[str, str], unreadable: Mapping[str, str]
 ) -> Choice:
     """`choose` of a root that is there before and after: one that is away reads like an empty one. Raises as `choose`,
-    and OSError when it, or the directory of its records, `state`, is not there."""
+    NoValidCheckpoint also when checkpoints of another framework that jobs have resumed from are all gone, and OSError
+    when it, or the directory of its records, `state`, is not there."""
     state_place.require(root, state)
     choice = choose(root, chooser, passed_over, unreadable)
+    if choice.source == NONE:
+        _refuse_lost_foreign(root)
     state_place.require(root, state)
     return choice
+
+
+def _refuse_lost_foreign(root: str) -> None:
+    """Of ours `selection` has asked all records. Raises NoValidCheckpoint, CheckpointError, OSError."""
+    lost = commit_records.lost_commits(commit_records.gather(open_store(root)), ours=False)
+    if lost:
+        raise NoValidCheckpoint(root, commit_records.reasons(lost), hint=commit_records.hint(root))
 
 
 def choose(

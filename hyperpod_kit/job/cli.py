@@ -12,7 +12,7 @@ import shlex
 import sys
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_RESUME_FROM
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
@@ -148,6 +148,11 @@ def build_parser() -> argparse.ArgumentParser:
         help="go back to this checkpoint, once; what is newer is left for good (default: the newest that is whole)",
     )
     run.add_argument(
+        "--fresh",
+        action="store_true",
+        help="start at step 0, once, where checkpoints were committed and none can be restored (default: hold the job)",
+    )
+    run.add_argument(
         "--prove",
         choices=("structure", "bytes"),
         default="structure",
@@ -265,6 +270,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         refused_after=args.refused_after,
         prove_bytes=args.prove == "bytes",
         rewind_to=args.rewind_to,
+        fresh=args.fresh,
     )
     with JobSeries(options.state, os.environ) as series:
         return Decider(options, os.environ, runner=LocalRunner(), report=JobReport(told=series)).run()
@@ -307,7 +313,7 @@ def _task_prolog() -> int:
         record = shared_decision.agree(
             options.state,
             shared_decision.key(os.environ),
-            lambda: shared_decision.decide(options.root, options.state, by),
+            lambda: shared_decision.decide(options.root, options.state, by, fresh=os.environ.get(HPK_FRESH) == "1"),
         )
     except OSError as err:
         raise JobError(f"{options.state}: {err.strerror or err}") from err

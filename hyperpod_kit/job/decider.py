@@ -21,6 +21,7 @@ from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
 from hyperpod_kit.job import (
     allocation,
+    begin_anew,
     checkpoint_choice,
     container,
     ended,
@@ -37,7 +38,7 @@ from hyperpod_kit.job.batch_host_watch import BatchHostWatch
 from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.container_starts import ContainerStarts
 from hyperpod_kit.job.foreign.quarantine import set_aside
-from hyperpod_kit.job.ledger import Ledger
+from hyperpod_kit.job.ledger import Ledger, Row
 from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import ENDED, Outcome, classify
@@ -45,7 +46,7 @@ from hyperpod_kit.job.patience import Patience
 from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
-from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, RetryPolicy, delay, exhausted, poison, spent
+from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, Poison, RetryPolicy, delay, exhausted, poison, spent
 from hyperpod_kit.job.run_ends import RunHandedBack, RunStopped
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.step_retry import StepRetry
@@ -177,7 +178,7 @@ class Decider:
             step.sweep(self._runner, job.id, self._signals.pause, self._report, limit=limit)
         rows = self._ledger.rows()
         bad = poison(rows)
-        choice = self._resumption.choice(rows, bad, self._policy, job.restart)
+        choice = self._choice(rows, bad)
         why = exhausted(self._policy, spent(rows, choice.order, job.restart))
         if why is None and bad and bad.again and choice.stepped_back:
             why = f"{bad.name}: {bad.why}; {choice.source}, the one before it, ends in the same way"
@@ -261,6 +262,21 @@ class Decider:
         )
         return outcome
 
+    def _choice(self, rows: Sequence[Row], bad: Optional[Poison]) -> checkpoint_choice.Choice:
+        """Raises as Resumption.choice."""
+        try:
+            return self._resumption.choice(rows, bad, self._policy, self._job.restart)
+        except GaveUp as err:
+            if not isinstance(err.__cause__, NoValidCheckpoint) or not begin_anew.is_due(self._options, rows):
+                raise
+            self._begin_anew(err)
+        return self._resumption.choice(rows, bad, self._policy, self._job.restart)
+
+    def _begin_anew(self, err: GaveUp) -> None:
+        """Raises JobError."""
+        begin_anew.begin_anew(self._options.root, self._ledger, self._job.id.name, err.message)
+        self._report("fresh", f"--fresh: begins anew at step 0, and leaves what was committed: {err.message}")
+
     def _written(self, event: str, **fields: object) -> bool:
         """Put down a row of the budget. False when that failed and is worth another try: what was read of the root
         shortly before may be wrong then. Raises JobError, RunStopped, RunHandedBack."""
@@ -313,7 +329,9 @@ class Decider:
         if outcome.kind in HANDED_BACK:
             raise RunHandedBack(outcome.kind, outcome.sentence())
         if nothing := self._resumption.nothing_left(outcome):
-            raise nothing
+            if not self._resumption.none_was_valid or not begin_anew.is_due(self._options, self._ledger.rows()):
+                raise nothing
+            self._begin_anew(nothing)
         if outcome.first is not None and outcome.first.code == GAVE_UP:
             raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
         self._starts.look(outcome, self._heard)

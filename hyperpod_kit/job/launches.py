@@ -68,6 +68,7 @@ def told(env: Mapping[str, str]) -> Dict[str, str]:
                 ),
                 unfinished_flushes.notes_of(root),
                 STORAGE_PATIENCE,
+                root=root,
             )
         except NoValidCheckpoint as err:
             return {"from": None, "rejected": checkpoint_choice.reasons(err.reasons)}

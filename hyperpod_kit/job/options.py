@@ -18,7 +18,8 @@ class RunOptions:
 
     `container_python`: the Python of the container's image; looked for when empty.
     `prove_bytes`: read every byte of a checkpoint before the ranks are told of it, who prove it again.
-    `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty.
+    `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty. `fresh`: a person
+    wants to begin at step 0 where checkpoints were committed and none can be restored.
     `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine). `flush_wait`: how long nodes are waited for that
@@ -44,6 +45,7 @@ class RunOptions:
     srun: str = "srun"
     prove_bytes: bool = False
     rewind_to: str = ""
+    fresh: bool = False
     state_directory: str = ""
 
     @property

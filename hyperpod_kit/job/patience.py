@@ -94,9 +94,12 @@ class Patience:
                 choose,
                 lambda stale: self._asked(lambda: notes(stale)),
                 self._options.flush_wait,
+                root=self._options.root,
                 pause=pause,
                 tell=lambda words: self._report("flush", words),
             )
+        except NoValidCheckpoint as err:
+            raise GaveUp(f"NoValidCheckpoint: {err}", hint=err.hint) from err
         except OSError:
             return choose()  # which waits for storage
 

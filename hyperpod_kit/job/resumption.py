@@ -85,6 +85,11 @@ class Resumption:
         return given
 
     @property
+    def none_was_valid(self) -> bool:
+        """Whether the ranks found checkpoints, and none that they could trust."""
+        return self._told is not None and self._told.error == NoValidCheckpoint.__name__
+
+    @property
     def unreadable(self) -> Sequence[str]:
         """The checkpoints that are passed over because ranks of two runs could not read them."""
         return tuple(self._unreadable)

@@ -15,6 +15,8 @@ import tempfile
 import time
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
+from hyperpod_kit.checkpoint.repository.fresh_start import begin_anew
+from hyperpod_kit.environment import HPK_FRESH
 from hyperpod_kit.errors import JobError, NoValidCheckpoint, Untrusted
 from hyperpod_kit.job import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
@@ -97,17 +99,26 @@ class _Owners:
             )
 
 
-def decide(root: str, state: str, by: str, chooser: Optional[checkpoint_choice.Chooser] = None) -> Record:
-    """A new record: the choice, or why there is none."""
+def decide(
+    root: str, state: str, by: str, chooser: Optional[checkpoint_choice.Chooser] = None, *, fresh: bool = False
+) -> Record:
+    """A new record: the choice, or why there is none. `fresh`: a person wants to begin at step 0 in that case."""
     chooser = chooser or checkpoint_choice.remembering(root, state)
-    try:
-        choice = unfinished_flushes.outlast(
+
+    def choose() -> checkpoint_choice.Choice:
+        return unfinished_flushes.outlast(
             lambda: checkpoint_choice.choose_with_patience(root, state, {}, {}, STORAGE_PATIENCE, chooser),
             unfinished_flushes.notes_of(root),
             STORAGE_PATIENCE,
+            root=root,
         )
-        return {"by": by, "t": round(time.time(), 3), **choice.fields()}
+
+    try:
+        choice = choose()
     except NoValidCheckpoint as err:
+        if fresh:
+            begin_anew(root, by=f"{HPK_FRESH} of {by}")
+            return {"by": by, "t": round(time.time(), 3), **choose().fields()}
         return {
             "by": by,
             "t": round(time.time(), 3),
@@ -115,6 +126,7 @@ def decide(root: str, state: str, by: str, chooser: Optional[checkpoint_choice.C
             "error": "NoValidCheckpoint",
             "rejected": checkpoint_choice.reasons(err.reasons),
         }
+    return {"by": by, "t": round(time.time(), 3), **choice.fields()}
 
 
 def task_prolog_lines(record: Record, rank: str) -> List[str]:
@@ -127,7 +139,11 @@ def task_prolog_lines(record: Record, rank: str) -> List[str]:
         raise JobError(f"the decision of this launch is not to be trusted: {wrong}")
     if record.get("from") is None:
         why = "; ".join(f"{one['attempt']}: {one['why']}" for one in record.get("rejected") or [])
-        return [f"print hyperpod-kit: NoValidCheckpoint: {clean(why, 4000)}"]
+        return [
+            f"print hyperpod-kit: NoValidCheckpoint: {clean(why, 4000)}",
+            "print hyperpod-kit: no task of this step starts; hyperpod-kit checkpoint repair ROOT --dry-run says what "
+            f"can be mended, and {HPK_FRESH}=1 begins anew at step 0",
+        ]
     told = checkpoint_choice.told_to_ranks(record["from"], record["step"], record.get("kind", checkpoint_choice.OURS))
     lines = [f"export {name}={value}" for name, value in told.items()]
     if rank == "0":

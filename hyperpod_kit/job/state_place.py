@@ -13,16 +13,16 @@ import re
 import time
 from typing import Iterator, Mapping
 
-from hyperpod_kit.checkpoint.repository import manifest
+from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_of, open_store
 from hyperpod_kit.errors import CheckpointError, JobError
 from hyperpod_kit.system.mountinfo import DISKS
 from hyperpod_kit.untrusted.text import clean
 
-OURS = ".hpk"
-MARK = f"{OURS}/state.json"
-FORMAT = "hpk-state/1"
+OURS = layout.JOBS
+MARK = layout.JOBS_ELSEWHERE
+FORMAT = layout.JOBS_ELSEWHERE_FORMAT
 FOLDER = ".hyperpod-kit"
 """In the shared directory that is chosen; a root has a directory of its own in it."""
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
-from hyperpod_kit.checkpoint.repository import flush_note
+from hyperpod_kit.checkpoint.repository import flush_note, rewinds
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
+from hyperpod_kit.checkpoint.repository.layout import AttemptName
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice
 
 SILENT = 30.0
@@ -84,9 +86,16 @@ def notes_of(root: str) -> Notes:
         store = open_store(root)
         for name in stale:
             flush_note.remove(store, name)
-        return flush_note.found(store)
+        found = flush_note.found(store)
+        standing = rewinds.standing(store) if found else []
+        return {name: note for name, note in found.items() if note is None or not _is_left(standing, note)}
 
     return read
+
+
+def _is_left(standing: Sequence[rewinds.Standing], note: FlushNote) -> bool:
+    """Whether the run has gone back to before that capture, or begun anew since: nobody waits for it."""
+    return rewinds.leaving(standing, AttemptName(note.seq, note.step, note.epoch, "")) is not None
 
 
 def outlast(
@@ -94,10 +103,12 @@ def outlast(
     notes: Notes,
     limit: float,
     *,
+    root: str = "",
     pause: Callable[[float], None] = time.sleep,
     tell: Callable[[str], None] = lambda words: None,
 ) -> checkpoint_choice.Choice:
-    """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise."""
+    """The choice once nothing newer is on its way, for `limit` seconds at most. Raises what its parts raise, and
+    NoValidCheckpoint where nothing else is there to begin from: step 0 would be older than what a node still saves."""
     begin, said = time.monotonic(), 0.0
     watch = FlushWatch()
     known: Optional[Set[Optional[Tuple[int, int]]]] = None
@@ -118,6 +129,8 @@ def outlast(
             break
         if now - begin >= limit:
             tell(f"{words_of(going)}; not waiting any longer: {limit:g} s are over")
+            if choice.source == checkpoint_choice.NONE:
+                raise NoValidCheckpoint(root, [("nothing yet", words_of(going))], hint=f"ls -l {root}/flushes")
             break
         if known is None or now - said >= SAY:
             said = now

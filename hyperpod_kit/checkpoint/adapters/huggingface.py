@@ -233,10 +233,13 @@ class CheckpointedTrainer(CheckpointedTraining, Trainer):  # type: ignore[misc] 
 
 def get_last_checkpoint(root: str | os.PathLike[str]) -> str | None:
     """transformers' function of this name, for a root of ours: ROOT/ATTEMPT of the newest that is committed, or None.
-    Raises OSError."""
+    Raises NoValidCheckpoint when what was committed is lost, OSError."""
     where = os.fspath(root)
-    found = next((entry.attempt for entry in selection.walk(open_store(where)) if entry.committed), None)
-    return None if found is None else f"{where.rstrip('/')}/{found}"
+    store = open_store(where)
+    for entry in selection.walk(store):
+        return f"{where.rstrip('/')}/{entry.attempt}"
+    selection.refuse_lost(store)
+    return None
 
 
 @dataclasses.dataclass

@@ -25,7 +25,7 @@ from hyperpod_kit.checkpoint.agent import (
 )
 from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, SlotState
 from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress, Sign
-from hyperpod_kit.checkpoint.repository import flush_note, verify
+from hyperpod_kit.checkpoint.repository import catalog, flush_note, verify
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, Untrusted
 from hyperpod_kit.system import process
@@ -110,8 +110,11 @@ def _announce(
             newest = max(coming, key=lambda page: page.key)
             size = sum(page.shard.size for page in coming)
             job_id = str(newest.origin.job.get("slurm_job_id", ""))
+            there = catalog.newest_committed(store) or ""
             progress.begin(
-                run, store, FlushNote(flush_note.here(), job_id, newest.epoch, newest.seq, newest.step, size)
+                run,
+                store,
+                FlushNote(flush_note.here(), job_id, newest.epoch, newest.seq, newest.step, size, committed=there),
             )
     finally:
         for one in slots:

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository import (
 )
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.errors import CheckpointError, DigestUnavailable, NoCheckpoint, Unreachable, UsageError
+from hyperpod_kit.errors import CheckpointError, DigestUnavailable, Unreachable, UsageError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
@@ -197,10 +197,10 @@ def _tensors(store: Store, attempt: str, wanted: bool) -> List[Dict[str, Any]]:
 
 
 def newest(store: Store) -> str:
-    """The newest committed attempt. Raises NoCheckpoint."""
+    """The newest committed attempt. Raises NoCheckpoint, NoValidCheckpoint when it is lost."""
     for entry in selection.walk(store):
         return entry.attempt
-    raise NoCheckpoint(f"nothing was ever committed under {store.url}")
+    raise selection.nothing_left(store, ())
 
 
 def check(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from hyperpod_kit.checkpoint.repository import catalog, verify
+from hyperpod_kit.checkpoint.repository import catalog, selection, verify
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError, UsageError
@@ -46,4 +46,5 @@ def made_from(store: Store, of: str) -> tuple[str, Manifest] | None:
             return attempt, body
     if committed:
         raise UsageError(f"{store.url} has checkpoints, {committed[0]} for one", hint="name a root that has none")
+    selection.refuse_lost(store)
     return None

@@ -63,6 +63,8 @@ def _parse(listed: List[str]) -> _Names:
 
 def _tail(store: Store) -> Optional[_Tail]:
     """At most two listings of what is new since LATEST; None in any doubt. Raises OSError."""
+    if not store.capabilities.overwrite:
+        return None  # it names the first commit for ever
     hint = latest.read(store)
     if hint is None:
         return None
@@ -104,6 +106,11 @@ def newest_first(where: Where) -> Iterator[AttemptEntry]:
 def _entry(store: Store, name: layout.AttemptName, names: _Names) -> AttemptEntry:
     attempt = str(name)
     return AttemptEntry(attempt, name, store.exists(f"{attempt}/{layout.MANIFEST_FILE}"), attempt in names.marked)
+
+
+def newest_committed(where: Where) -> Optional[str]:
+    """The newest attempt that has a manifest, whatever is in it; None where none has. Raises OSError."""
+    return next((entry.attempt for entry in newest_first(where) if entry.committed), None)
 
 
 def attempts(where: Where) -> List[AttemptEntry]:

@@ -24,10 +24,12 @@ def claim_epoch(
     """Take the next epoch, which nobody else has or will have: a file created exclusively. Raises OSError.
 
     `first_seq`: no save of this start will have a smaller seq. It spares later starts the listing of older attempts;
-    who does not know it says nothing.
+    who does not know it says nothing. The file says which commit was the newest then: that is known for ever, also
+    where the manifest is lost later.
     """
     store = as_store(where)
     epoch = max(above, catalog.highest(store)[0]) + 1
+    committed = catalog.newest_committed(store)
     while True:
         body = {
             "format": layout.RUN_FORMAT,
@@ -41,6 +43,8 @@ def claim_epoch(
         }
         if first_seq is not None:
             body["first_seq"] = first_seq
+        if committed is not None:
+            body["committed"] = committed
         try:
             store.create(layout.epoch_file(epoch), manifest.seal_json(body))
             failpoint("epoch.claimed")

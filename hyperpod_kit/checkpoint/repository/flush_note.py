@@ -31,7 +31,8 @@ _SUFFIX = ".json"
 @dataclass(frozen=True)
 class FlushNote:
     """What is on its way: the newest capture of these that is not on storage yet. `bytes` of all of them here, of which
-    `moved` are written; `beat` counts how often the note was written."""
+    `moved` are written; `beat` counts how often the note was written. `committed`: the newest attempt on storage when
+    the flush began, "" where there was none."""
 
     host: str
     job: str
@@ -41,6 +42,7 @@ class FlushNote:
     bytes: int
     moved: int = 0
     beat: int = 0
+    committed: str = ""
 
     @property
     def order(self) -> Tuple[int, int]:
@@ -86,7 +88,8 @@ def found(store: Store) -> Dict[str, Optional[FlushNote]]:
 def _read(store: Store, name: str) -> Optional[FlushNote]:
     try:
         body: Dict[str, Any] = manifest.open_json(store.read(name, _LARGEST), name)
-        note = FlushNote(**{one.name: body[one.name] for one in fields(FlushNote)})
+        # Notes of releases before 0.1.0 do not say what was committed.
+        note = FlushNote(**{one.name: body[one.name] for one in fields(FlushNote) if one.name in body})
     except FileNotFoundError:
         raise
     except (CheckpointError, KeyError, TypeError, ValueError):
@@ -94,6 +97,6 @@ def _read(store: Store, name: str) -> Optional[FlushNote]:
     counts = (note.epoch, note.seq, note.step, note.bytes, note.moved, note.beat)
     if body.get("format") != FORMAT or not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
         return None
-    if not isinstance(note.host, str) or not isinstance(note.job, str):
+    if not all(isinstance(word, str) for word in (note.host, note.job, note.committed)):
         return None
-    return FlushNote(clean(note.host, 80), clean(note.job, 40), *counts)
+    return FlushNote(clean(note.host, 80), clean(note.job, 40), *counts, committed=clean(note.committed, 200))

@@ -17,12 +17,17 @@ FORMAT = "hpk-latest/1"
 
 
 def write(store: Store, attempt: str) -> None:
-    """Say that `attempt` was committed. A hint that cannot be written is none: raises nothing."""
-    if not store.capabilities.overwrite:
-        return
+    """Say that `attempt` was committed. A hint that cannot be written is none: raises nothing.
+
+    Where nothing is overwritten the first one stays: it is old, and still proves that something was committed.
+    """
+    body = manifest.seal_json({"format": FORMAT, "attempt": attempt})
     failpoint("latest.before")
     with contextlib.suppress(OSError, CheckpointError):
-        store.replace(layout.LATEST_FILE, manifest.seal_json({"format": FORMAT, "attempt": attempt}))
+        if store.capabilities.overwrite:
+            store.replace(layout.LATEST_FILE, body)
+        elif not store.exists(layout.LATEST_FILE):
+            store.create(layout.LATEST_FILE, body)
     failpoint("latest.after")
 
 

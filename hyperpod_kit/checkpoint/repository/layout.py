@@ -13,6 +13,7 @@
   leases/<attempt>.<until>-<id>.json      somebody reads it until then (Unix seconds)
   pins/<attempt>.json                     never deleted
   rewinds/000001.json                     the run went back on purpose, and what it left thereby
+  rewinds/000002.fresh.json               the run began anew at step 0 on purpose
   flushes/<host>-<id>.json                a node is bringing here what dead trainers left in its memory
 """
 
@@ -40,9 +41,13 @@ LEASES = "leases"
 PINS = "pins"
 REWINDS = "rewinds"
 FLUSHES = "flushes"
+JOBS = ".hpk"
+"""What jobs have recorded of themselves: ledger, verdicts, decisions; or where those are (`JOBS_ELSEWHERE`)."""
+JOBS_ELSEWHERE = f"{JOBS}/state.json"
+JOBS_ELSEWHERE_FORMAT = "hpk-state/1"
 
 _ATTEMPT = re.compile(r"seq-([0-9]{6,18})\.step-([0-9]{10,18})\.e([0-9]{1,18})-([0-9a-f]{4,16})")
-_REWIND = re.compile(r"([0-9]{6,18})\.json")
+_REWIND = re.compile(r"([0-9]{6,18})(?:\.fresh)?\.json")
 _EPOCH = re.compile(r"epoch-([0-9]{6,18})\.json")
 
 
@@ -72,10 +77,17 @@ def rewind_file(number: int) -> str:
     return f"{number:06d}.json"
 
 
-def parse_rewind(name: str) -> Optional[int]:
-    """The number of a record of a step back; None when it is not one."""
+def fresh_start_file(number: int) -> str:
+    return f"{number:06d}.fresh.json"
+
+
+def rewind_number(name: str) -> Optional[int]:
+    """The number of a record of a step back, also of one to nothing; None when it is none."""
     match = _REWIND.fullmatch(name)
-    return int(match.group(1)) if match and rewind_file(int(match.group(1))) == name else None
+    if match is None:
+        return None
+    number = int(match.group(1))
+    return number if name in (rewind_file(number), fresh_start_file(number)) else None
 
 
 def attempts_from(seq: int) -> str:

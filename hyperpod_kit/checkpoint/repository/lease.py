@@ -76,6 +76,11 @@ def held(store: Store, *, now: Optional[float] = None) -> Set[str]:
     return {attempt for attempt, until, _ in _all(store) if until + GRACE >= _now(now)}
 
 
+def known(store: Store) -> Set[str]:
+    """The attempts that somebody reads, or has read since the last sweep. Raises OSError."""
+    return {attempt for attempt, _, _ in _all(store)}
+
+
 def sweep(store: Store, *, now: Optional[float] = None) -> None:
     """Remove what has ended. Raises Unsupported, OSError."""
     for _, until, name in _all(store):

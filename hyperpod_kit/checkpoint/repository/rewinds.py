@@ -4,18 +4,22 @@ Left is what is newer than that checkpoint and was begun before: every attempt a
 highest of that moment. It lies where it was and can be named, but nothing chooses it by itself any more, after whatever
 kind of restart. Records are written once, and are few; whoever goes back to a checkpoint that was left takes the steps
 back away that were made after it was saved.
+
+`rewinds/000002.fresh.json` is a step back to nothing: the run begins anew at step 0, and all that was there is left.
+Releases before 0.1.0 do not know it, and pass over such a file.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
 FORMAT = "hpk-rewind/1"
+FRESH_FORMAT = "hpk-fresh/1"
 
 
 class Rewind(NamedTuple):
@@ -31,6 +35,38 @@ class Rewind(NamedTuple):
         """Whether that attempt was left by it."""
         return self.order < (name.epoch, name.seq) and name.epoch <= self.epoch
 
+    @property
+    def words(self) -> str:
+        """What was done, for people."""
+        return f"the run went back to {self.attempt}" + (f" on {self.time}" if self.time else "")
+
+
+class FreshStart(NamedTuple):
+    """The run begins anew at step 0: everything up to `epoch`, the highest at that moment, is left. `named`: what else
+    records named as committed, whose epochs are no longer known here or who are other frameworks'."""
+
+    epoch: int
+    named: Tuple[str, ...] = ()
+    by: str = ""
+    time: str = ""
+
+    @property
+    def order(self) -> Tuple[int, int]:
+        """Below that of every attempt."""
+        return (0, 0)
+
+    def leaves(self, name: layout.AttemptName) -> bool:
+        """Whether that attempt was left by it."""
+        return name.epoch <= self.epoch or str(name) in self.named
+
+    @property
+    def words(self) -> str:
+        """What was done, for people."""
+        return "the run began anew at step 0" + (f" on {self.time}" if self.time else "")
+
+
+Standing = Union[Rewind, FreshStart]
+
 
 def record(store: Store, attempt: str, epoch: int, by: str = "") -> Rewind:
     """Go back to a committed attempt, from the next start on, and leave what starts up to `epoch` have saved above it.
@@ -42,18 +78,30 @@ def record(store: Store, attempt: str, epoch: int, by: str = "") -> Rewind:
     name = layout.parse_attempt(attempt)
     assert name is not None
     made = Rewind(attempt, (name.epoch, name.seq), epoch, by, manifest.now())
-    numbers = [layout.parse_rewind(found) or 0 for found in store.list(layout.REWINDS)]
     body = {**made._asdict(), "order": list(made.order), "format": FORMAT}
-    store.create(f"{layout.REWINDS}/{layout.rewind_file(max(numbers, default=0) + 1)}", manifest.seal_json(body))
+    store.create(f"{layout.REWINDS}/{layout.rewind_file(_next_number(store))}", manifest.seal_json(body))
     return made
 
 
-def standing(store: Store) -> List[Rewind]:
+def record_fresh_start(store: Store, epoch: int, *, named: Sequence[str] = (), by: str = "") -> FreshStart:
+    """Begin anew at step 0, from the next start on, and leave all that starts up to `epoch` have saved. Nothing is
+    deleted. Raises FileExistsError when somebody else did so just now, CheckpointError, OSError."""
+    made = FreshStart(epoch, tuple(named), by, manifest.now())
+    body = {**made._asdict(), "named": list(made.named), "format": FRESH_FORMAT}
+    store.create(f"{layout.REWINDS}/{layout.fresh_start_file(_next_number(store))}", manifest.seal_json(body))
+    return made
+
+
+def _next_number(store: Store) -> int:
+    return max((layout.rewind_number(file) or 0 for file in store.list(layout.REWINDS)), default=0) + 1
+
+
+def standing(store: Store) -> List[Standing]:
     """Those that still count, oldest first. Raises CheckpointError for one that is damaged, or that somebody else has
     written: to overlook it would take up again what was left on purpose, to believe it would leave what was not;
     OSError."""
-    found: List[Rewind] = []
-    files = [file for file in store.list(layout.REWINDS) if layout.parse_rewind(file) is not None]
+    found: List[Standing] = []
+    files = [file for file in store.list(layout.REWINDS) if layout.rewind_number(file) is not None]
     highest = catalog.highest(store)[0] if files else 0
     for file in files:
         place = f"{layout.REWINDS}/{file}"
@@ -68,7 +116,7 @@ def standing(store: Store) -> List[Rewind]:
     return _standing(found)
 
 
-def _standing(records: Sequence[Rewind]) -> List[Rewind]:
+def _standing(records: Sequence[Standing]) -> List[Standing]:
     """Whoever goes back to a checkpoint is where the run was when it was saved: of the records before, those count
     that had been made by then."""
     if not records:
@@ -77,12 +125,20 @@ def _standing(records: Sequence[Rewind]) -> List[Rewind]:
     return [*_standing([one for one in before if one.epoch < last.order[0]]), last]
 
 
-def why_left(rewinds: List[Rewind], name: layout.AttemptName) -> str:
+def leaving(records: Sequence[Standing], name: layout.AttemptName) -> Optional[Standing]:
+    """The newest record that leaves that attempt; None when it was not left."""
+    return next((record for record in reversed(records) if record.leaves(name)), None)
+
+
+def why_left(records: Sequence[Standing], name: layout.AttemptName) -> str:
     """Why nothing chooses that attempt, "" when it was not left."""
-    for one in reversed(rewinds):
-        if one.leaves(name):
-            return f"left on purpose: the run went back to {one.attempt}" + (f" on {one.time}" if one.time else "")
-    return ""
+    record = leaving(records, name)
+    return f"left on purpose: {record.words}" if record else ""
+
+
+def fresh_start(records: Sequence[Standing]) -> Optional[FreshStart]:
+    """The newest of these by which the run began anew; None when it never did."""
+    return next((record for record in reversed(records) if isinstance(record, FreshStart)), None)
 
 
 def _require_owner(store: Store, place: str) -> None:
@@ -95,15 +151,18 @@ def _require_owner(store: Store, place: str) -> None:
         raise ValueError(f"it belongs to uid {owner}")
 
 
-def _parse(body: Any, highest: int) -> Rewind:
-    attempt, order, epoch = body.get("attempt"), body.get("order"), body.get("epoch")
-    name = layout.parse_attempt(attempt) if isinstance(attempt, str) else None
-    if (
-        body.get("format") != FORMAT
-        or name is None
-        or order != [name.epoch, name.seq]
-        or type(epoch) is not int
-        or not 0 <= epoch <= highest
-    ):
+def _parse(body: Any, highest: int) -> Standing:
+    epoch = body.get("epoch")
+    if type(epoch) is not int or not 0 <= epoch <= highest:
         raise ValueError("it is none of ours")
-    return Rewind(str(attempt), (name.epoch, name.seq), epoch, str(body.get("by", "")), str(body.get("time", "")))
+    by, time = str(body.get("by", "")), str(body.get("time", ""))
+    if body.get("format") == FRESH_FORMAT:
+        named = body.get("named")
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+            raise ValueError("it is none of ours")
+        return FreshStart(epoch, tuple(named), by, time)
+    attempt, order = body.get("attempt"), body.get("order")
+    name = layout.parse_attempt(attempt) if isinstance(attempt, str) else None
+    if body.get("format") != FORMAT or name is None or order != [name.epoch, name.seq]:
+        raise ValueError("it is none of ours")
+    return Rewind(str(attempt), (name.epoch, name.seq), epoch, by, time)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.repository import catalog, layout, rewinds, tombstone, verify
+from hyperpod_kit.checkpoint.repository import catalog, commit_records, layout, rewinds, tombstone, verify
+from hyperpod_kit.checkpoint.repository.rewinds import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.errors import (
@@ -90,10 +91,10 @@ def newest(
     `take` gets an attempt's name and rejects it with CheckpointError or OSError. What has a tombstone or is in
     `passed_over` (attempt -> why) comes last, when nothing else is left: a tombstone may be wrong (bad memory in the
     machine that wrote it), and must not be what ends a run.
-    Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed can be
-    trusted, DigestUnavailable when this interpreter cannot check the digests and StorageUnreadable when storage does
-    not give an attempt up (both prove nothing against it, so they must not lead to an older one; with `past_unread`
-    the caller decides, who finds it in `Found.unread`), OSError when the root cannot be read.
+    Raises NoCheckpoint when nothing was ever committed, NoValidCheckpoint when nothing of what was committed is there
+    or can be trusted, DigestUnavailable when this interpreter cannot check the digests and StorageUnreadable when
+    storage does not give an attempt up (both prove nothing against it, so they must not lead to an older one; with
+    `past_unread` the caller decides, who finds it in `Found.unread`), OSError when the root cannot be read.
     """
     store = as_store(where)
     walked = _Walk(store, take, past_unread)
@@ -117,12 +118,15 @@ def newest(
 
 
 def left(store: Store) -> List[Tuple[str, str]]:
-    """The committed attempts that the run left by going back on purpose, and since when. Raises CheckpointError,
-    OSError."""
-    gone_back = rewinds.standing(store)
-    entries = catalog.newest_first(store) if gone_back else ()
-    reasons = ((entry, rewinds.why_left(gone_back, entry.name)) for entry in entries if entry.committed)
-    return [(entry.attempt, why) for entry, why in reasons if why]
+    """The committed attempts that the run left by going back on purpose, and since when; not those that it left to
+    begin anew, after which nothing was ever committed. Raises CheckpointError, OSError."""
+    standing = rewinds.standing(store)
+    found: List[Tuple[str, str]] = []
+    for entry in catalog.newest_first(store) if standing else ():
+        record = rewinds.leaving(standing, entry.name) if entry.committed else None
+        if record is not None and not isinstance(record, FreshStart):
+            found.append((entry.attempt, f"left on purpose: {record.words}"))
+    return found
 
 
 def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
@@ -175,7 +179,25 @@ class _Walk(Generic[T]):
 
 
 def nothing_left(store: Store, rejected: Sequence[Tuple[str, str]]) -> CheckpointError:
-    """The error of a walk that found nothing: nothing was ever committed, or nothing of it can be trusted."""
+    """The error of a walk that came to its end: nothing was ever committed, which every record has to agree on
+    (`commit_records`), or nothing of it is there or can be trusted. Raises CheckpointError, OSError."""
     if rejected:
         return NoValidCheckpoint(store.url, rejected)
+    lost = lost_commits(store)
+    if lost:
+        return NoValidCheckpoint(store.url, commit_records.reasons(lost), hint=commit_records.hint(store.url))
     return NoCheckpoint(f"nothing was ever committed under {store.url}")
+
+
+def lost_commits(store: Store) -> List[commit_records.LostCommit]:
+    """What was committed under a root of which no manifest says so any more. Only for who has found none. Raises
+    CheckpointError, OSError."""
+    return commit_records.lost_commits(commit_records.gather(store))
+
+
+def refuse_lost(store: Store) -> None:
+    """For who has found no commit and goes on as if there never was one. Raises NoValidCheckpoint when there was,
+    CheckpointError, OSError."""
+    error = nothing_left(store, ())
+    if not isinstance(error, NoCheckpoint):
+        raise error

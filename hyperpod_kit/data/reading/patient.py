@@ -14,6 +14,7 @@ from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
+from hyperpod_kit.system import passing_errors
 from hyperpod_kit.system.wait import BackOff
 
 log = logging.getLogger("hyperpod_kit.data")
@@ -27,26 +28,8 @@ _STAY_AWAY = 60.0
 
 _TRIES_ELSEWHERE = 4
 
-PASSING = frozenset(
-    (
-        errno.ENOTCONN,
-        errno.ESTALE,
-        errno.EIO,
-        errno.ETIMEDOUT,
-        errno.ENODEV,
-        errno.ENXIO,
-        errno.EREMOTEIO,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.ENETUNREACH,
-        errno.ECONNABORTED,
-        errno.ECONNRESET,
-        errno.ECONNREFUSED,
-        errno.ESHUTDOWN,
-        # Between an unmount and a mount the directory is there and empty.
-        errno.ENOENT,
-    )
-)
+# Between an unmount and a mount the directory is there and empty.
+PASSING = passing_errors.PASSING | {errno.ENOENT}
 """What a mount says that is gone, or on its way back."""
 
 

@@ -27,7 +27,10 @@ def test_nothing_committed_is_not_the_same_as_nothing_valid(committed, tmp_path:
         selection.newest_valid(str(tmp_path / "nowhere"))
     root, attempt = committed(seq=1)
     (Path(root) / attempt / "MANIFEST.json").rename(tmp_path / "kept")
-    with pytest.raises(NoCheckpoint):
+    with pytest.raises(NoValidCheckpoint, match=r"as LATEST says, and its MANIFEST.json is gone"):
+        selection.newest_valid(root)
+    (Path(root) / "LATEST").unlink()
+    with pytest.raises(NoCheckpoint):  # as a save that was killed before its commit leaves it
         selection.newest_valid(root)
     (Path(root) / attempt / "MANIFEST.json").write_bytes(b"")
     with pytest.raises(NoValidCheckpoint, match=r"MANIFEST.json is empty") as caught:

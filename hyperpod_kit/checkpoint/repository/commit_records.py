@@ -1,0 +1,269 @@
+"""Whether anything was ever committed under a root, asked of what only a commit brings about.
+
+A manifest can be lost and leave all the rest: a purge of small files, a copy that left something out, somebody's hand.
+So a root without a manifest is no root on which nothing was ever committed, unless everything else agrees:
+
+    LATEST                        written after a manifest, never before the first
+    epoch-N.json                  `committed`: what its start found there; absent in those of older releases
+    pins, rewinds, leases, .BAD   only a committed attempt is pinned, gone back to, read or found damaged
+    flushes/...json               `committed`: what the node found there
+    .hpk: ledger, verdicts,       what jobs resumed from; elsewhere for a root in S3, which then says where
+          decisions
+
+What a run leaves before its first commit proves nothing: epoch files, shards, even all files of an attempt but its
+manifest (whoever saved it may have died in that moment), notes of a flush that is under way.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.checkpoint.repository import flush_note, latest, layout, lease, manifest, pins, rewinds
+from hyperpod_kit.checkpoint.repository.rewinds import FreshStart, Rewind
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.environment import HPK_FRESH
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.parse import json_object
+from hyperpod_kit.untrusted.text import clean
+
+OURS = "hyperpod-kit"
+"""The kind of a checkpoint of ours, where a job's records name kinds."""
+
+_LEDGER = "attempts.jsonl"
+_LARGEST_LEDGER = 64 << 20
+_LARGEST_RECORD = 1 << 20
+_MOST_FILES = 4096
+"""Verdicts and decisions that are read, the last ones by their names; the ledger has them all."""
+_MOST_NAMED = 8
+"""Checkpoints that a refusal names."""
+
+
+class CommitRecord(NamedTuple):
+    """A file that says that a checkpoint was committed. `attempt`: which, or another framework's name of one; "" where
+    it can no longer be read."""
+
+    file: str
+    attempt: str
+
+
+@dataclass(frozen=True)
+class RootFacts:
+    """What lies under a root besides manifests. `there`: the attempts whose directories are there. `fresh_start`: the
+    newest record of a start that was meant to begin anew."""
+
+    records: Tuple[CommitRecord, ...]
+    there: FrozenSet[str] = field(default_factory=frozenset)
+    fresh_start: Optional[FreshStart] = None
+
+
+class LostCommit(NamedTuple):
+    """A checkpoint that was committed, as `files` say. `there`: its directory is, without its manifest."""
+
+    attempt: str
+    files: Tuple[str, ...]
+    there: bool
+
+    @property
+    def name(self) -> str:
+        """Of the checkpoint, or of the file that says so where it does not name one."""
+        return self.attempt or self.files[0]
+
+    @property
+    def reason(self) -> str:
+        """Why it cannot be restored, in words that name the evidence."""
+        if not self.attempt:
+            return "it is written after a commit only and cannot be read, and no checkpoint is there"
+        shown = ", ".join(self.files[:3]) + (f" and {len(self.files) - 3} more" if len(self.files) > 3 else "")
+        gone = f"its {layout.MANIFEST_FILE} is gone" if self.there else "all of it is gone"
+        return f"it was committed, as {shown} {'says' if len(self.files) == 1 else 'say'}, and {gone}"
+
+
+def lost_commits(facts: RootFacts, *, ours: bool = True) -> List[LostCommit]:
+    """The checkpoints that were committed under a root that has no manifest any more, the newest first; none when
+    nothing was ever committed, or the run was meant to begin anew since. `ours`: not other frameworks'. Pure."""
+    files: Dict[str, List[str]] = {}
+    for record in facts.records:
+        name = layout.parse_attempt(record.attempt)
+        if ours is not (name is not None or not record.attempt):
+            continue
+        if facts.fresh_start is not None and _is_before(record, name, facts.fresh_start):
+            continue
+        known = files.setdefault(record.attempt, [])
+        if record.file not in known:
+            known.append(record.file)
+    found = [LostCommit(attempt, tuple(names), attempt in facts.there) for attempt, names in files.items()]
+    return sorted(found, key=_age)
+
+
+def _is_before(record: CommitRecord, name: Optional[layout.AttemptName], fresh_start: FreshStart) -> bool:
+    if name is not None:
+        return fresh_start.leaves(name)
+    return (record.attempt or record.file) in fresh_start.named
+
+
+def _age(lost: LostCommit) -> Tuple[int, int]:
+    name = layout.parse_attempt(lost.attempt)
+    return (-name.epoch, -name.seq) if name is not None else (1, 0)
+
+
+def reasons(lost: Sequence[LostCommit]) -> List[Tuple[str, str]]:
+    """As an error names candidates: (attempt, why), not more than people read."""
+    shown = [(commit.name, commit.reason) for commit in lost[:_MOST_NAMED]]
+    rest = len(lost) - len(shown)
+    return [*shown, ("older ones", f"{rest} more were committed")] if rest else shown
+
+
+def hint(root: str) -> str:
+    """What to type where checkpoints were lost."""
+    return (
+        f"hyperpod-kit checkpoint repair {root}  # writes lost manifests again, from files that prove themselves; to "
+        f"begin anew at step 0: hyperpod-kit job run --fresh, or {HPK_FRESH}=1 for a trainer without it"
+    )
+
+
+def gather(store: Store) -> RootFacts:
+    """All that says so. Reads small files only, each of them. Raises CheckpointError for a record of a step back that
+    is not to be trusted, OSError: what cannot be asked does not agree."""
+    standing = rewinds.standing(store)
+    top = store.list()
+    records = [record for read in (_latest, _starts, _marks, _flushes) for record in read(store, top)]
+    records += [CommitRecord(f"{layout.REWINDS}/", record.attempt) for record in standing if isinstance(record, Rewind)]
+    jobs = _jobs_of(store)
+    if jobs is not None:
+        records += _of_jobs(*jobs)
+    there = frozenset(name[:-1] for name in top if name.endswith("/") and layout.parse_attempt(name[:-1]))
+    return RootFacts(tuple(records), there, rewinds.fresh_start(standing))
+
+
+def _latest(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+    """Torn or not: it is written after a manifest only."""
+    if layout.LATEST_FILE in top:
+        hint_at = latest.read(store)
+        yield CommitRecord(layout.LATEST_FILE, str(hint_at) if hint_at is not None else "")
+
+
+def _starts(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+    for file in top:
+        if layout.parse_epoch(file) is None:
+            continue
+        attempt = _sealed(store, file).get("committed")
+        if isinstance(attempt, str) and layout.parse_attempt(attempt):
+            yield CommitRecord(file, attempt)
+
+
+def _marks(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+    for file in top:
+        attempt = layout.parse_tombstone(file)
+        if attempt is not None:
+            yield CommitRecord(file, attempt)
+    for folder, attempts in ((layout.PINS, pins.pinned), (layout.LEASES, lease.known)):
+        if f"{folder}/" in top:
+            yield from (CommitRecord(f"{folder}/", name) for name in attempts(store) if layout.parse_attempt(name))
+
+
+def _flushes(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+    if f"{layout.FLUSHES}/" not in top:
+        return
+    for file, note in flush_note.found(store).items():
+        if note is not None and layout.parse_attempt(note.committed):
+            yield CommitRecord(file, note.committed)
+
+
+def _sealed(store: Store, file: str) -> Mapping[str, Any]:
+    """What a small file of the format says; nothing where it is torn or gone. Raises OSError."""
+    try:
+        return manifest.open_json(store.read(file), file)
+    except (CheckpointError, FileNotFoundError):
+        return {}
+
+
+def _jobs_of(store: Store) -> Optional[Tuple[Store, str]]:
+    """Where jobs have kept their records of this root, and how that place is called; None where none were ever kept.
+    Raises OSError when they are elsewhere, and that is away."""
+    elsewhere = _sealed(store, layout.JOBS_ELSEWHERE)
+    if elsewhere:
+        named = elsewhere.get("state")
+        if elsewhere.get("format") != layout.JOBS_ELSEWHERE_FORMAT or not isinstance(named, str):
+            return None
+        if not os.path.isdir(named):
+            raise FileNotFoundError(errno.ENOENT, f"the records of its jobs are not there, see {store.url}", named)
+        return PosixStore(named), clean(named)
+    if not is_path(store.url):
+        return None
+    return open_store(os.path.join(store.url, layout.JOBS)), layout.JOBS
+
+
+def _of_jobs(jobs: Store, place: str) -> Iterator[CommitRecord]:
+    try:
+        ledger = jobs.read(_LEDGER, _LARGEST_LEDGER)
+    except FileNotFoundError:
+        ledger = b""
+    for text in ledger.decode("utf-8", "replace").splitlines():
+        for attempt in _committed_in_row(_object(text)):
+            yield CommitRecord(f"{place}/{_LEDGER}", attempt)
+    for folder in [name for name in jobs.list("verdicts") if name.endswith("/")][-_MOST_FILES:]:
+        for name in jobs.list(f"verdicts/{folder[:-1]}"):
+            yield from _of_file(jobs, place, f"verdicts/{folder}{name}", _committed_in_verdict)
+    for name in jobs.list("decisions")[-_MOST_FILES:]:
+        yield from _of_file(jobs, place, f"decisions/{name}", _committed_in_decision)
+
+
+def _of_file(
+    jobs: Store, place: str, file: str, committed: Callable[[Mapping[str, Any]], List[str]]
+) -> Iterator[CommitRecord]:
+    if not file.endswith(".json"):
+        return
+    try:
+        value = _object(jobs.read(file, _LARGEST_RECORD))
+    except (CheckpointError, FileNotFoundError):
+        return
+    for attempt in committed(value):
+        yield CommitRecord(f"{place}/{file}", attempt)
+
+
+def _object(text: Any) -> Mapping[str, Any]:
+    """A JSON object that another wrote; an empty one for what is none."""
+    try:
+        return json_object(text, _LARGEST_RECORD)
+    except ValueError:
+        return {}
+
+
+def _committed_in_row(row: Mapping[str, Any]) -> List[str]:
+    """Of the ledger: what an attempt was told to resume from, and what its ranks took from storage."""
+    event = row.get("event")
+    if event == "attempt":
+        return _committed_in_decision(row)
+    if event == "restored":
+        return _taken(row.get("from"), row.get("tier"))
+    return _names([row.get("from")]) if event == "rewound" else []
+
+
+def _committed_in_verdict(value: Mapping[str, Any]) -> List[str]:
+    return _taken(value.get("source"), value.get("tier"))
+
+
+def _committed_in_decision(value: Mapping[str, Any]) -> List[str]:
+    """What was chosen, and of ours what was passed over for it: both had a manifest."""
+    chosen = _names([value.get("from")])
+    if value.get("kind", OURS) != OURS:
+        return chosen
+    rejected = value.get("rejected")
+    pairs = rejected if isinstance(rejected, list) else []
+    passed_over = _names([pair.get("attempt") for pair in pairs if isinstance(pair, dict)])
+    return [name for name in chosen + passed_over if layout.parse_attempt(name)]
+
+
+def _taken(source: Any, tier: Any) -> List[str]:
+    """What was restored from memory alone need not have been committed."""
+    from_storage = isinstance(tier, str) and "storage" in tier.split("+")
+    return _names([source]) if from_storage else []
+
+
+def _names(values: Sequence[Any]) -> List[str]:
+    return [clean(value, 200) for value in values if isinstance(value, str) and value not in ("", "none")]

@@ -1,0 +1,307 @@
+"""A root without a manifest: "nothing was ever committed" is concluded only where every record of a commit agrees."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Callable, Dict, List, Sequence
+
+import pytest
+import torch
+
+from hyperpod_kit.checkpoint import Fresh, Manager, State, loading, weights
+from hyperpod_kit.checkpoint.adapters import huggingface
+from hyperpod_kit.checkpoint.commands import look
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    commit,
+    commit_records,
+    flush_note,
+    fresh_start,
+    layout,
+    lease,
+    manifest,
+    pins,
+    rewinds,
+    selection,
+    tombstone,
+)
+from hyperpod_kit.checkpoint.repository.commit_records import CommitRecord, RootFacts
+from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from hyperpod_kit.job import checkpoint_choice, shared_decision
+from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
+
+STATE = ".hpk"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    (tmp_path / "root" / STATE).mkdir(parents=True)
+    return open_store(str(tmp_path / "root"))
+
+
+# --- the records, each as its writer leaves it ------------------------------------------------------------------------
+
+
+def put_row(store: Store, **row: object) -> None:
+    with open(Path(store.url, STATE, "attempts.jsonl"), "a") as file:
+        file.write(json.dumps({"t": 1.0, "job": "7", "restart": 0, **row}) + "\n")
+
+
+def put_json(store: Store, file: str, **value: object) -> None:
+    path = Path(store.url, STATE, file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value))
+
+
+def put_latest(store: Store, attempt: str) -> None:
+    store.replace("LATEST", manifest.seal_json({"format": "hpk-latest/1", "attempt": attempt}))
+
+
+def put_note(store: Store, attempt: str) -> None:
+    flush_note.write(store, "flushes/n1-aa.json", FlushNote("n1", "7", 1, 9, 90, 1000, committed=attempt))
+
+
+RECORDS: Dict[str, Callable[[Store, str], None]] = {
+    "LATEST": put_latest,
+    "epoch-000002.json": lambda store, _: (commit.claim_epoch(store, SMALL_RUN, above=1, job={}), None)[1],
+    ".hpk/attempts.jsonl": lambda store, attempt: put_row(store, event="attempt", **{"from": attempt}),
+    ".hpk/verdicts/7.0.0/restored.json": lambda store, attempt: put_json(
+        store, "verdicts/7.0.0/restored.json", source=attempt, step=1, tier="memory+storage"
+    ),
+    ".hpk/decisions/7.0.json": lambda store, attempt: put_json(
+        store, "decisions/7.0.json", **{"from": attempt, "step": 1}
+    ),
+    "flushes/n1-aa.json": put_note,
+    "pins/": lambda store, attempt: pins.pin(store, attempt),
+    "leases/": lambda store, attempt: (lease.take(store, attempt, 1.0), None)[1],
+    "rewinds/": lambda store, attempt: (rewinds.record(store, attempt, 1), None)[1],
+}
+"""File -> what makes it while the checkpoint is whole."""
+
+GONE: Dict[str, Callable[[Path], None]] = {
+    "its MANIFEST.json is gone": lambda attempt: (attempt / "MANIFEST.json").unlink(),
+    "all of it is gone": shutil.rmtree,
+}
+
+
+def begun(store: Store) -> None:
+    """What a run leaves that is killed before its first commit, in the middle of a save: all but a commit."""
+    commit.claim_epoch(store, SMALL_RUN, above=0, job={}, first_seq=1)
+    attempt = put_checkpoint(store, 1, nonce="beef", committed=False)
+    store.create(f"{attempt}/{layout.EXTRA_FILE}", b"{}")
+    store.create(f"{attempt}/{layout.INDEX_FILE}", b"")
+    put_row(store, event="attempt", **{"from": "none"}, rejected=[])
+    put_row(store, event="restored", **{"from": attempt}, tier="memory")
+    put_row(store, event="ended", reached=59, **{"class": "crash"})
+    put_json(store, "verdicts/6.0.0/restored.json", source="none", step=0, tier="")
+    put_json(store, "verdicts/6.0.1/restored.json", source=attempt, step=1, tier="memory")
+    put_json(store, "decisions/6.0.json", **{"from": "none", "step": 0})
+    flush_note.write(store, "flushes/n1-bb.json", FlushNote("n1", "7", 1, 1, 1, 1000))
+
+
+@pytest.mark.parametrize("gone", list(GONE))
+def test_whatever_record_survives_nothing_begins_at_step_0(tmp_path: Path, gone: str) -> None:
+    """All pairs of records, each alone, and all together: each that survives is named."""
+    subsets: List[Sequence[str]] = [(), *((one,) for one in RECORDS), *itertools.combinations(RECORDS, 2), [*RECORDS]]
+    for number, kept in enumerate(subsets):
+        (tmp_path / str(number) / STATE).mkdir(parents=True)
+        store = open_store(str(tmp_path / str(number)))
+        begun(store)
+        attempt = put_checkpoint(store, 5)
+        os.unlink(Path(store.url, "LATEST"))
+        for file in kept:
+            RECORDS[file](store, attempt)
+        if "pins/" not in kept:
+            shutil.rmtree(Path(store.url, "pins"), ignore_errors=True)  # of the rewind
+        GONE[gone](Path(store.url, attempt))
+        if not kept:
+            with pytest.raises(NoCheckpoint):
+                selection.newest_whole(store)
+            assert (
+                checkpoint_choice.choose_there(store.url, f"{store.url}/{STATE}", selection.newest_whole, {}, {}).step
+                == 0
+            )
+            continue
+        with pytest.raises(NoValidCheckpoint) as refused:
+            selection.newest_whole(store)
+        with pytest.raises(NoValidCheckpoint):
+            checkpoint_choice.choose_there(store.url, f"{store.url}/{STATE}", selection.newest_whole, {}, {})
+        assert [name for name, _ in refused.value.reasons] == [attempt]
+        reason = refused.value.reasons[0][1]
+        assert reason.endswith(gone)
+        assert len(kept) > 2 or all(file in reason for file in kept), (kept, reason)
+        assert refused.value.hint is not None
+        assert f"checkpoint repair {store.url}" in refused.value.hint
+
+
+def test_a_run_that_was_killed_before_its_first_commit_begins_at_step_0(store: Store) -> None:
+    begun(store)
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(store)
+    assert checkpoint_choice.choose(store.url).source == "none"
+    assert selection.lost_commits(store) == []
+
+
+def test_a_torn_hint_was_written_after_a_commit_all_the_same(store: Store) -> None:
+    attempt = put_checkpoint(store, 1)
+    shutil.rmtree(Path(store.url, attempt))
+    Path(store.url, "LATEST").write_bytes(b'{"att')
+    with pytest.raises(NoValidCheckpoint, match="LATEST: it is written after a commit only and cannot be read"):
+        selection.newest_valid(store)
+    fresh_start.begin_anew(store, by="a person")
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(store)
+
+
+def test_a_tombstone_is_of_a_checkpoint_that_was_committed(store: Store) -> None:
+    attempt = put_checkpoint(store, 1)
+    tombstone.mark(store, attempt, "bytes 0..1: expected …")
+    shutil.rmtree(Path(store.url, attempt))
+    os.unlink(Path(store.url, "LATEST"))
+    with pytest.raises(NoValidCheckpoint, match=rf"as {attempt}\.BAD says"):
+        selection.newest_valid(store)
+
+
+def test_records_of_jobs_that_cannot_be_asked_do_not_agree(tmp_path: Path) -> None:
+    store = open_store("memory://lost-records")
+    put_checkpoint(store, 1)
+    state = tmp_path / "state"
+    store.create(".hpk/state.json", manifest.seal_json({"format": "hpk-state/1", "state": str(state)}))
+    for name in store.list(str(catalog.newest_committed(store))):
+        store.delete(f"{catalog.attempts(store)[0].attempt}/{name}")
+    store.delete("LATEST")
+    with pytest.raises(OSError, match="the records of its jobs are not there"):
+        selection.newest_valid(store)
+    state.mkdir()
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(store)
+    (state / "attempts.jsonl").write_text('{"event": "rewound", "from": "seq-000001.step-0000000001.e1-abcd"}\n')
+    with pytest.raises(NoValidCheckpoint, match=r"attempts\.jsonl says"):
+        selection.newest_valid(store)
+
+
+# --- the pure function ------------------------------------------------------------------------------------------------
+
+OLD, NEW = "seq-000003.step-0000000003.e1-abcd", "seq-000001.step-0000000001.e2-abcd"
+
+
+def test_the_newest_comes_first_and_each_file_once() -> None:
+    records = (CommitRecord("pins/", OLD), CommitRecord("LATEST", NEW), CommitRecord("pins/", OLD))
+    found = commit_records.lost_commits(RootFacts(records, frozenset({OLD})))
+    assert [(one.attempt, one.files, one.there) for one in found] == [
+        (NEW, ("LATEST",), False),
+        (OLD, ("pins/",), True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "named", "lost"), [(0, (), [NEW, OLD]), (1, (), [NEW]), (2, (), []), (0, (NEW, OLD), []), (1, (NEW,), [])]
+)
+def test_what_was_left_to_begin_anew_is_not_lost(epoch: int, named: tuple[str, ...], lost: List[str]) -> None:
+    records = (CommitRecord("pins/", OLD), CommitRecord("LATEST", NEW))
+    facts = RootFacts(records, fresh_start=rewinds.FreshStart(epoch, named))
+    assert [one.attempt for one in commit_records.lost_commits(facts)] == lost
+
+
+def test_people_are_named_some_and_the_number_of_the_rest() -> None:
+    records = tuple(CommitRecord("pins/", f"seq-{seq:06d}.step-0000000001.e1-abcd") for seq in range(1, 21))
+    reasons = commit_records.reasons(commit_records.lost_commits(RootFacts(records)))
+    assert len(reasons) == 9
+    assert reasons[-1] == ("older ones", "12 more were committed")
+
+
+# --- whoever concludes "never" ----------------------------------------------------------------------------------------
+
+
+def module() -> torch.nn.Linear:
+    torch.manual_seed(1)
+    return torch.nn.Linear(20, 20)
+
+
+def lost_root(root: Path) -> List[str]:
+    """A run's root that has lost all manifests; its attempts."""
+    with Manager(str(root)) as manager:
+        state = State(module())
+        manager.restore(state)
+        for step in (9, 19, 29):
+            assert manager.save(step, state, on_busy="wait").wait("durable", 60)
+    names = [entry.attempt for entry in catalog.attempts(str(root))]
+    for name in names:
+        (root / name / "MANIFEST.json").unlink()
+    return names
+
+
+def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "root"
+    names = lost_root(root)
+    (root / STATE).mkdir()
+    model = module()
+    refused = pytest.raises(NoValidCheckpoint, match=f"{names[0]}: it was committed, as LATEST")
+    for _ in range(2):  # the second time a start has left an epoch file, which names nothing
+        with Manager(str(root)) as manager:
+            with refused:
+                manager.restore(State(model))
+            with refused:
+                manager.peek()
+            with pytest.raises(CheckpointError, match="holds checkpoints of this run"):
+                manager.save(39, State(model))
+    with refused:
+        loading.load_state(root, State(model, rng=False))
+    with refused:
+        weights.load_weights(root, model)
+    with refused:
+        huggingface.get_last_checkpoint(root)
+    with refused:
+        look.newest(open_store(str(root)))
+    record = shared_decision.decide(str(root), str(root / STATE), "0@n1")
+    assert (record["from"], record["error"]) == (None, "NoValidCheckpoint")
+    assert [entry.attempt for entry in catalog.attempts(str(root))] == names
+    capsys.readouterr()
+
+
+def test_hpk_fresh_begins_anew_once_for_all_starts_that_follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "root"
+    names = lost_root(root)
+    monkeypatch.setenv("HPK_FRESH", "1")
+    with Manager(str(root)) as manager:
+        state = State(module())
+        assert manager.peek() is None
+        found = manager.restore(state)
+        assert isinstance(found, Fresh)
+        assert [name for name, _ in found.rejected] == [names[0]]
+        assert manager.save(4, state).wait("durable", 60)
+    monkeypatch.delenv("HPK_FRESH")
+    with Manager(str(root)) as manager:
+        assert manager.restore(State(module())).next_step == 5
+    newest = selection.newest_valid(str(root)).attempt
+    shutil.rmtree(root / newest)
+    with Manager(str(root)) as manager, pytest.raises(NoValidCheckpoint, match=newest):
+        manager.restore(State(module()))  # what was lost since is another loss
+
+
+def test_hpk_fresh_gives_up_nothing_that_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Manager(str(tmp_path / "root")) as manager:
+        state = State(module())
+        manager.restore(state)
+        assert manager.save(9, state).wait("durable", 60)
+    monkeypatch.setenv("HPK_FRESH", "1")
+    with Manager(str(tmp_path / "root")) as manager:
+        assert manager.restore(State(module())).next_step == 10
+
+
+def test_going_back_takes_a_fresh_start_back(store: Store) -> None:
+    names = [put_checkpoint(store, seq) for seq in (1, 2)]
+    commit.claim_epoch(store, SMALL_RUN, above=1, job={})
+    fresh_start.begin_anew(store, by="alice")
+    with pytest.raises(NoCheckpoint):
+        selection.newest_valid(store)
+    assert [why for _, why in selection.left(store)] == []
+    rewinds.record(store, names[0], catalog.highest(store)[0])
+    assert selection.newest_valid(store).attempt == names[0]

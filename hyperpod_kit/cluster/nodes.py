@@ -132,7 +132,8 @@ def _find(nodes: Sequence[ClusterNode], name: str) -> Optional[ClusterNode]:
     if index.isdigit():
         members = [node for node in nodes if node.group == group]
         return members[int(index)] if int(index) < len(members) else None
-    return next((node for node in nodes if name in (node.instance_id, node.address)), None)
+    # AWS tells no address of a node that comes: an empty name is none of it.
+    return next((node for node in nodes if name and name in (node.instance_id, node.address)), None)
 
 
 def _numeric(address: str) -> tuple[int, ...]:

@@ -107,20 +107,25 @@ def build_parser() -> argparse.ArgumentParser:
         return sub
 
     as_json(add("facts", creation.facts_command, "who this node is, read anew", "facts --json"))
-    in_mode(
-        as_json(
-            add(
-                "plan",
-                creation.plan_command,
-                "what apply would do now; changes nothing",
-                "plan",
-                "plan --mode on_create --json",
-            )
+
+    def with_choice(sub: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        sub.add_argument(
+            "--slurm-state",
+            choices=("shared", "own"),
+            help="which copy of Slurm's state goes on, where their ages do not tell; the other one is kept aside",
         )
+        return sub
+
+    sub = add(
+        "plan",
+        creation.plan_command,
+        "what apply would do now; changes nothing",
+        "plan",
+        "plan --mode on_create --json",
     )
-    sub = in_mode(
-        as_json(add("apply", creation.apply_command, "make this node what the bundle says", "apply --dry-run", "apply"))
-    )
+    with_choice(in_mode(as_json(sub)))
+    sub = add("apply", creation.apply_command, "make this node what the bundle says", "apply --dry-run", "apply")
+    with_choice(in_mode(as_json(sub)))
     sub.add_argument("--dry-run", action="store_true", help="as plan: say it, change nothing")
     sub = as_json(
         add(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import TYPE_CHECKING, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError, UsageError
 from hyperpod_kit.model.mounts.base import Mount
@@ -19,16 +19,24 @@ from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.run import LocalRunner, Runner
 
+if TYPE_CHECKING:
+    from hyperpod_kit.node.slurm.saved_state import StateCopy
+
 
 @dataclass(frozen=True)
 class Node:
-    """This node: its paths, its configuration, its facts, a way to run commands and a clock."""
+    """This node: its paths, its configuration, its facts, a way to run commands and a clock.
+
+    asked_state: which copy of Slurm's state a person has chosen where their ages do not tell (`node apply
+    --slurm-state`).
+    """
 
     paths: NodePaths
     config: NodeConfig
     facts: NodeFacts
     runner: Runner
     clock: Clock
+    asked_state: Optional[StateCopy] = None
 
     @property
     def bundle_id(self) -> str:

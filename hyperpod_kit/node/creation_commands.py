@@ -12,6 +12,7 @@ import json
 import socket
 import sys
 import time
+from dataclasses import replace
 from typing import Any, Dict, List
 
 from hyperpod_kit.errors import HyperpodKitError
@@ -36,8 +37,15 @@ def facts_command(args: argparse.Namespace) -> int:
 
 def plan_command(args: argparse.Namespace) -> int:
     """Exit code 0."""
-    show_plan(open_node(gather=True, keep=False, within=0.0), args.mode, args.json)
+    show_plan(_with_choice(open_node(gather=True, keep=False, within=0.0), args), args.mode, args.json)
     return 0
+
+
+def _with_choice(node: Node, args: argparse.Namespace) -> Node:
+    """The node with the copy of Slurm's state that was chosen on the command line."""
+    from hyperpod_kit.node.slurm.saved_state import StateCopy
+
+    return replace(node, asked_state=StateCopy(args.slurm_state) if args.slurm_state else None)
 
 
 def apply_command(args: argparse.Namespace) -> int:
@@ -49,7 +57,7 @@ def apply_command(args: argparse.Namespace) -> int:
     if args.dry_run:
         return plan_command(args)
     try:
-        node = open_node(gather=True)
+        node = _with_choice(open_node(gather=True), args)
     except HyperpodKitError as err:
         report_no_facts(err)
         raise

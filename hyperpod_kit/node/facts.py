@@ -5,8 +5,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -65,13 +67,17 @@ def is_own_address(address: str) -> bool:
 
 
 def find_self(
-    raw: Mapping[str, Any], roles: Mapping[str, str], hostname: str, is_own: Callable[[str], bool]
+    raw: Mapping[str, Any],
+    roles: Mapping[str, str],
+    hostname: str,
+    is_own: Callable[[str], bool],
+    own_id: Callable[[], str] = lambda: "",
 ) -> Optional[NodeFacts]:
     """This node's facts, None while it is not in the resource config.
 
     Raises UnknownRole when it is in a group that the bundle does not know, and what `find_own` raises.
     """
-    own = resource_config.find_own(raw, is_own)
+    own = resource_config.find_own(raw, is_own, own_id)
     if own is None:
         return None
     if own.group not in roles:
@@ -101,6 +107,16 @@ def own_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[
     return (lambda address: address == named) if named else is_own_address
 
 
+def own_instance_id(paths: NodePaths, environ: Mapping[str, str] = os.environ) -> str:
+    """This machine's id by the metadata service, "" where that does not say; below a root only one that is named."""
+    from hyperpod_kit.signing import role  # not for the many commands that load the facts of creation
+
+    if paths.root and not environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
+        return ""
+    found = role.instance_id(environ)
+    return found if re.fullmatch(r"[A-Za-z0-9-]{1,64}", found) else ""
+
+
 def gather(
     paths: NodePaths,
     config: NodeConfig,
@@ -119,17 +135,25 @@ def gather(
 
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
     is_own = own_address_test(paths, environ)
+    own_id = functools.lru_cache(maxsize=1)(lambda: own_instance_id(paths, environ))
     seen: List[Optional[NodeFacts]] = [None]
+    ambiguous: List[resource_config.AmbiguousAddress] = []
 
     def look() -> Optional[NodeFacts]:
+        ambiguous.clear()
+        seen[0] = None
         try:
             raw = json.loads(read_text(path) or "null")
+            seen[0] = find_self(raw, config.roles, hostname, is_own, own_id) if isinstance(raw, dict) else None
         except ValueError:
             return None  # being written just now
-        seen[0] = find_self(raw, config.roles, hostname, is_own) if isinstance(raw, dict) else None
+        except resource_config.AmbiguousAddress as err:
+            ambiguous.append(err)  # an old entry goes, or this machine's comes
         return seen[0] if seen[0] is not None and len(seen[0].controllers) >= config.controllers else None
 
     wait_for(look, seconds=within, clock=clock)
+    if ambiguous:
+        raise ambiguous[0]
     if seen[0] is None:
         if not os.path.exists(path):
             raise NodeError(

@@ -7,11 +7,15 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.states import Role
+
+
+class AmbiguousAddress(NodeError):
+    """Several instance groups list this machine's address, and nothing says yet which entry is this machine."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +36,38 @@ def instances(resource_config: Mapping[str, Any]) -> Iterator[Instance]:
                 yield Instance(str(group["Name"]), address, str(raw.get("InstanceId") or ""))
 
 
-def find_own(resource_config: Mapping[str, Any], is_own: Callable[[str], bool]) -> Optional[Instance]:
+def find_own(
+    resource_config: Mapping[str, Any], is_own: Callable[[str], bool], own_id: Callable[[], str] = lambda: ""
+) -> Optional[Instance]:
     """This machine among the instances, None while it is not listed.
 
-    Raises NodeError on a cluster without Slurm, and when two groups list the address: one of them is a machine that
-    was here before, and nothing says which.
+    A machine that was here before may have had the address, in another group too: then `own_id`, this machine's
+    instance id or "" where nobody knows it, decides. It also stands in where the entry has none. Raises NodeError on a
+    cluster without Slurm, AmbiguousAddress where no id decides.
     """
     if resource_config.get("ClusterType") == "Kubernetes":
         raise NodeError(
             "this cluster is orchestrated by Kubernetes, and this bundle is for Slurm",
             hint="use a Slurm cluster; on EKS, volumes are the CSI drivers' business",
         )
-    found = [instance for instance in instances(resource_config) if is_own(instance.address)]
-    groups = sorted({instance.group for instance in found})
-    if len(groups) > 1:
-        raise NodeError(f"address {found[0].address} is listed in the instance groups {' and '.join(groups)}")
-    return found[-1] if found else None
+    listed = [instance for instance in instances(resource_config) if is_own(instance.address)]
+    if not listed:
+        return None
+    groups = sorted({instance.group for instance in listed})
+    if len(groups) == 1 and listed[-1].instance_id:
+        return listed[-1]
+    known = own_id()
+    if len(groups) == 1:
+        return replace(listed[-1], instance_id=known)
+    own = [instance for instance in listed if known and instance.instance_id == known]
+    if len({instance.group for instance in own}) == 1:
+        return own[-1]
+    ids = ", ".join(f"{instance.instance_id or 'no id'} in {instance.group}" for instance in listed)
+    raise AmbiguousAddress(
+        f"address {listed[0].address} is listed in the instance groups {' and '.join(groups)} ({ids}), and this "
+        f"machine {f'is {known}' if known else 'does not know its instance id'}",
+        hint="wait until HyperPod has written /opt/ml/config/resource_config.json anew, then hyperpod-kit node apply",
+    )
 
 
 def controller_addresses(resource_config: Mapping[str, Any], roles: Mapping[str, str]) -> Tuple[str, ...]:

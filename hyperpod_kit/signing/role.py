@@ -1,4 +1,4 @@
-"""What the metadata service says of this node: the credentials of its role, and its region.
+"""What the metadata service says of this node: the credentials of its role, its region and its id.
 
 Only IMDSv2, which needs a token: version 1 may be switched off. Standard library only, Python 3.8: this file is part
 of the bundle.
@@ -17,6 +17,7 @@ from hyperpod_kit.signing.request import Credentials
 METADATA = "http://169.254.169.254"
 ROLES = "/latest/meta-data/iam/security-credentials/"
 REGION = "/latest/meta-data/placement/region"
+INSTANCE_ID = "/latest/meta-data/instance-id"
 
 
 def credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
@@ -54,8 +55,17 @@ def of_node(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
 
 def region(environ: Mapping[str, str]) -> str:
     """The region that this node is in, "" where nobody says."""
+    return _entry(environ, REGION)
+
+
+def instance_id(environ: Mapping[str, str]) -> str:
+    """This machine's id, "" where nobody says."""
+    return _entry(environ, INSTANCE_ID)
+
+
+def _entry(environ: Mapping[str, str], path: str) -> str:
     base, headers, why = _token(environ)
-    answer = exchange("GET", base + REGION, headers, proxies=False) if not why else None
+    answer = exchange("GET", base + path, headers, proxies=False) if not why else None
     return answer.body.decode("ascii", "replace").strip() if answer and answer.status == 200 else ""
 
 

@@ -76,7 +76,7 @@ def _ask(
     here: Tuple[str, Sequence[str]],
 ) -> Dict[str, Any]:
     identity, address, name = node
-    if identity == here[0]:
+    if identity and identity == here[0]:
         return {"id": identity, "way": "here", **_run(runner, here[1], question.timeout)}
     over_ssh = _run(runner, ssh_argv(question, address), question.connect_timeout + question.timeout)
     refused = over_ssh.get("returncode") == SSH_FAILED or "error" in over_ssh

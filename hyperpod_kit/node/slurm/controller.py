@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
 from hyperpod_kit import audit
@@ -17,8 +18,9 @@ from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm import accounting_lines, pyxis_line, state
+from hyperpod_kit.node.slurm import accounting_lines, fence, platform_place, pyxis_line, state
 from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
+from hyperpod_kit.node.slurm.saved_state import StateCopy
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 
@@ -119,19 +121,50 @@ def kept_location(conf: str) -> str:
     return location if f"/{state.DIRECTORY}/" in location else ""
 
 
-def moving(node: Node) -> Optional[state.StateLocation]:
-    """Where slurmctld's state is to go, when it is elsewhere now. Raises NodeError."""
+@dataclass(frozen=True)
+class Move:
+    """slurmctld's state is to go to `where`; `own`: the directory in which it has it now, "" where nobody says."""
+
+    where: state.StateLocation
+    own: str
+
+
+def moving(node: Node) -> Optional[Move]:
+    """What is to be moved, when slurmctld's state is elsewhere now. Raises NodeError.
+
+    A slurmctld that runs may have another place than slurm.conf names: it has not read that anew.
+    """
     where = state.place(node)
-    return where if where and settings(slurm_conf(node)).get("statesavelocation") != where.state else None
+    if where is None:
+        return None
+    written = settings(slurm_conf(node)).get("statesavelocation", "")
+    running = _running_location(node) or written
+    if written == running == where.state:
+        return None
+    return Move(where, running if running != where.state else written)
+
+
+def _running_location(node: Node) -> str:
+    """Where the slurmctld of this machine has its state; "" when it does not say, or another machine's may answer."""
+    if node.config.controllers > 1 or not systemd.is_active(node, UNITS[1]):
+        return ""
+    try:
+        shown = node.runner.run([node.paths.scontrol, "show", "config"], timeout=20, check=False).stdout
+    except RunError:
+        return ""
+    match = re.search(r"(?m)^StateSaveLocation\s*=\s*(\S+)\s*$", shown)
+    return match.group(1) if match else ""
 
 
 def hooks_pending(node: Node) -> str:
-    """What `install_hooks` would do, in words."""
+    """What `install_hooks` would do, in words. Raises NodeError."""
     differing = [path for path, text in wanted(node)[0].items() if read_text(path) != text]
-    where = moving(node)
+    move = moving(node)
+    leading = platform_place.pending(node, slurm_conf(node))
     words = [
-        f"keep Slurm's state in {where.state}" if where else "",
+        _move_in_words(node, move) if move else "",
         f"our lines into {', '.join(differing)}" if differing else "",
+        f"let {leading} lead to it" if leading else "",
         "start slurmctld"
         if pending_work.is_noted(node, RESTART)
         else "scontrol reconfigure"
@@ -141,20 +174,23 @@ def hooks_pending(node: Node) -> str:
     return "; ".join(word for word in words if word)
 
 
+def _move_in_words(node: Node, move: Move) -> str:
+    kept = f"keep Slurm's state in {move.where.state}"
+    choice = state.decide(node, move.where, move.own, node.asked_state)
+    if choice == StateCopy.OWN and state.is_there(node, move.where):
+        return f"{kept}, as it is in {move.own}, which is newer; put aside what is there now"
+    return kept
+
+
 def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     """Put our lines into slurm.conf and plugstack.conf; (changed, notes). A running slurmctld reads them anew.
 
     Its state is moved, when it is not where the configuration wants it, while it does not run. Raises NodeError.
     """
     files, notes = wanted(node)
-    where = moving(node)
-    if where:
-        before = settings(slurm_conf(node))
-        stop_slurmctld(node)
-        done = state.prepare(node, where, slurm_user(slurm_conf(node)), before.get("statesavelocation", ""))
-        if done:
-            audit.record("moved", f"Slurm's state to {where.state}", done, asked_by="node apply")
-            notes.append(done)
+    move = moving(node)
+    if move:
+        notes += _move_state(node, move)
     differing = [path for path, text in files.items() if read_text(path) != text]
     # A controller that stands by reads its files when it starts, and is told nothing by `scontrol reconfigure`.
     standing_by = bool(differing) and node.config.controllers > 1
@@ -164,8 +200,12 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
         pending_work.note(node, RECONFIGURE)
         for path in differing:
             write_if_different(path, files[path])
+    where = state.place(node)
+    leading = platform_place.pending(node, slurm_conf(node))
+    if where and leading:
+        notes.append(platform_place.lead_to_shared(node, leading, where))
     if not pending_work.is_noted(node, RECONFIGURE) and not pending_work.is_noted(node, RESTART):
-        return False, notes
+        return bool(leading), notes
     systemd.reload(node)
     if pending_work.is_noted(node, RESTART):
         start_slurmctld(node)
@@ -176,6 +216,28 @@ def install_hooks(node: Node) -> Tuple[bool, List[str]]:
     pending_work.settle(node, RECONFIGURE)
     pending_work.settle(node, RESTART)
     return True, notes
+
+
+def _move_state(node: Node, move: Move) -> List[str]:
+    """Stop slurmctld and let the newer copy of its state be the shared one; notes. Raises NodeError: slurmctld is
+    started again then, on what it had."""
+    # What cannot be decided is known before anything is stopped; what slurmctld saves when it ends is newer still.
+    state.decide(node, move.where, move.own, node.asked_state)
+    stop_slurmctld(node)
+    try:
+        choice = state.decide(node, move.where, move.own, node.asked_state)
+        if choice == StateCopy.OWN and state.is_there(node, move.where):
+            fence.require_alone(node, move.where)
+        done = state.prepare(node, move.where, slurm_user(slurm_conf(node)), move.own, choice)
+    except NodeError:
+        if pending_work.is_noted(node, RESTART):
+            start_slurmctld(node)
+            pending_work.settle(node, RESTART)
+        raise
+    if not done:
+        return []
+    audit.record("moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply")
+    return [done]
 
 
 def stop_slurmctld(node: Node) -> None:

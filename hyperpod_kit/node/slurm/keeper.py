@@ -9,6 +9,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.bounded import NoAnswer, in_child
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.facts import own_instance_id
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.slurm import lease
 from hyperpod_kit.node.slurm.state import StateLocation, place
@@ -36,18 +38,24 @@ class LeaseKeeper:
         self._node = node
         self._where = where
         self._place = node.paths.real(where.lease)
-        self._me = lease.LeaseOwner(node.facts.instance_id, node.facts.node)
+        # Facts that an earlier release has kept may lack the id.
+        self._me = lease.LeaseOwner(node.facts.instance_id or own_instance_id(node.paths), node.facts.node)
         self._say = say
         self._said = ""
         self._number = 0
         self._count = 0
         self.stopping = False
 
-    def claim(self) -> None:
-        """Wait until the lease is ours, however long another machine has it."""
+    def claim(self, within: float = math.inf) -> bool:
+        """Wait until the lease is ours, for `within` seconds at most; whether it is.
+
+        Raises NodeError on a machine that does not know its id.
+        """
+        lease.require_identity(self._me)
         seen: Optional[Any] = None
         since = 0.0
-        while not self.stopping:
+        until = self._node.clock.monotonic() + within
+        while not self.stopping and self._node.clock.monotonic() < until:
             if not self._mounted():
                 seen = None
             else:
@@ -74,13 +82,24 @@ class LeaseKeeper:
                                 f"it has not renewed for {lease.TAKEOVER:g} s",
                                 who,
                             )
-                        return
+                        return True
                     continue
                 self._tell(
                     f"{who} has Slurm's state: waiting until it has not renewed for {lease.TAKEOVER:g} s, so "
                     "that no two slurmctlds ever write it"
                 )
             self._node.clock.sleep(1.0)
+        return False
+
+    def owns(self) -> bool:
+        """Whether this machine has the lease already. Raises NodeError."""
+
+        def work() -> bool:
+            number = (lease.generations(self._place) or [0])[-1]
+            known = lease.owner(self._place, number) if number else None
+            return known is not None and known.is_same(self._me) and lease.free(self._place, number, self._me)
+
+        return bool(self._ask("look", work))
 
     def attend(self) -> None:
         """Wait for the mount alone. Where several controllers share the state, Slurm has them all running and decides

@@ -21,16 +21,33 @@ import os
 from dataclasses import asdict, dataclass
 from typing import List, Optional
 
+from hyperpod_kit.errors import NodeError
+
 RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
 """Seconds."""
 
 
 @dataclass(frozen=True)
 class LeaseOwner:
-    """The machine that has the lease. `instance`: its id at AWS, which no other machine ever has."""
+    """The machine that has the lease. `instance`: its id at AWS, which no other machine ever has; "" where a release
+    before 0.1.0 did not know it: then it is nobody's machine to the others, and not the same as theirs."""
 
     instance: str
     host: str
+
+    def is_same(self, other: LeaseOwner) -> bool:
+        """Whether both are one machine. Two machines that do not know their ids are two."""
+        return bool(self.instance) and self.instance == other.instance
+
+
+def require_identity(me: LeaseOwner) -> None:
+    """Raises NodeError for a machine without an id: it could not be told from another one."""
+    if not me.instance:
+        raise NodeError(
+            f"{me.host or 'this machine'} does not know its instance id, so it takes no lease on Slurm's state: "
+            "another machine without one would take it for its own",
+            hint="InstanceId in /opt/ml/config/resource_config.json, or the metadata service, must say it",
+        )
 
 
 def generations(place: str) -> List[int]:
@@ -59,15 +76,23 @@ def beat(place: str, number: int) -> str:
 
 
 def free(place: str, number: int, me: LeaseOwner) -> bool:
-    """Whether the lease can be taken at once: nobody's, this machine's own from before, or given back."""
+    """Whether the lease can be taken at once: nobody's, this machine's own from before, or given back.
+
+    Raises NodeError for a machine that does not know its id, OSError.
+    """
+    require_identity(me)
     if not number:
         return True
     known = owner(place, number)
-    return os.path.exists(f"{place}/released-{number}") or (known is not None and known.instance == me.instance)
+    return os.path.exists(f"{place}/released-{number}") or (known is not None and known.is_same(me))
 
 
 def take(place: str, after: int, me: LeaseOwner) -> int:
-    """Become the owner after generation `after`; 0 when somebody else was faster. Raises OSError."""
+    """Become the owner after generation `after`; 0 when somebody else was faster.
+
+    Raises NodeError for a machine that does not know its id, OSError.
+    """
+    require_identity(me)
     number = after + 1
     try:
         handle = os.open(f"{place}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,12 @@
 """slurmctld's state in a directory of a shared mount: where it is, how it comes to be there.
 
-    <mount>/.hyperpod-kit/<cluster>/slurmctld   StateSaveLocation: SlurmUser's, 0700
-    <mount>/.hyperpod-kit/<cluster>/lease       who may run slurmctld on it (lease.py): root's, 0700
+    <mount>/.hyperpod-kit/<cluster>/slurmctld           StateSaveLocation: SlurmUser's, 0700
+    <mount>/.hyperpod-kit/<cluster>/slurmctld.next      a newer copy, whole, that is about to take its place
+    <mount>/.hyperpod-kit/<cluster>/slurmctld.kept-<t>  a copy that was older, put aside at that time
+    <mount>/.hyperpod-kit/<cluster>/lease               who may run slurmctld on it (lease.py): root's, 0700
+
+Of two copies the newer one goes on (saved_state.py), wherever it is. The platform's own place becomes a link to this
+one, so that a slurm.conf without our lines leads a slurmctld that reads it anew to the same state.
 
 <cluster> has the end of the cluster's ARN, so another cluster of the same name never finds this state.
 
@@ -16,20 +21,29 @@ import os
 import pwd
 import shutil
 import stat
-from dataclasses import dataclass
-from typing import Optional
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.slurm.saved_state import SavedState, StateCopy, choose, read
 
 DIRECTORY = ".hyperpod-kit"
 SECONDS = 60.0
 """That a directory of small files may take to be made or copied."""
 
+KEPT, KEEPS = ".kept-", 10
+"""What the name of a copy that was put aside goes on with, and how many of them stay."""
+
 HINT = 'the state stays on the controller\'s own disk with "slurm": {"state": "own-disk"}'
+
+
+class UndecidedState(NodeError):
+    """Two copies of slurmctld's state, and which one is newer only a person can say."""
 
 
 @dataclass(frozen=True)
@@ -71,43 +85,105 @@ def make_base(mount: str, base: str) -> None:
         make_directory(path, 0o755)
 
 
-def prepare(node: Node, where: StateLocation, user: str, before: str) -> str:
-    """Make the directories, with what the state in `before` (a directory of this controller) holds when there is no
-    state yet; what was done, in words. slurmctld must not run. Raises NodeError.
+def decide(node: Node, where: StateLocation, own: str, asked: Optional[StateCopy] = None) -> StateCopy:
+    """Which copy goes on: the shared one, or that in `own` (a directory of this controller, "" for none).
+
+    Raises UndecidedState where their ages cannot be compared, NodeError.
+    """
+    base, before = node.paths.real(where.base), node.paths.real(own) if own else ""
+
+    def work() -> List[Optional[Dict[str, Any]]]:
+        found = _shared(base), _own(base, before)
+        return [asdict(one) if one else None for one in found]
+
+    shared, here = (SavedState(**one) if one else None for one in in_child(_about(where), work, SECONDS))
+    if asked is not None:
+        if asked == StateCopy.OWN and here is None:
+            raise NodeError(f"slurmctld has saved nothing in {own or 'a directory of this machine'}")
+        return asked
+    created = not os.path.exists(node.paths.status)
+    choice = choose(shared, here, node.clock.wall(), created=created)
+    if choice is None:
+        assert shared is not None and here is not None, "a copy that is alone is chosen"
+        raise UndecidedState(
+            "of two copies of Slurm's state neither is clearly the newer one: shared is "
+            f"{shared.to_words()}; own is {here.to_words()}",
+            hint="`hyperpod-kit node apply --slurm-state shared`, or `own`: what the other one knows of jobs that it "
+            "lacks is lost to Slurm, and the other directory is kept aside",
+        )
+    return choice
+
+
+def prepare(node: Node, where: StateLocation, user: str, own: str, choice: StateCopy) -> str:
+    """Make the directories, and let the chosen copy be the shared one; what was done, in words.
+
+    No slurmctld must work on either of them. Raises NodeError.
     """
     real = node.paths.real
 
     def work() -> str:
         return _prepare(
-            real(where.mount.path), real(where.base), user, real(before) if before else "", node.facts.instance_id
+            real(where.mount.path),
+            real(where.base),
+            user,
+            real(own) if own else "",
+            node.facts.instance_id or node.facts.node,
+            choice,
+            node.clock.wall(),
         )
 
     try:
-        return str(in_child(f"Slurm's state in {where.base}", work, SECONDS))
+        return str(in_child(_about(where), work, SECONDS))
     except NodeError as err:
         raise NodeError(err.message, hint=HINT) from err
 
 
-def _prepare(mount: str, base: str, user: str, before: str, instance: str) -> str:
+def make_places(node: Node, where: StateLocation) -> None:
+    """Make this cluster's directory and that of its lease, or find them root's alone. Raises NodeError."""
+    mount, base = node.paths.real(where.mount.path), node.paths.real(where.base)
+    in_child(_about(where), lambda: _make_places(mount, base), SECONDS)
+
+
+def _make_places(mount: str, base: str) -> None:
     make_base(mount, base)
-    entry = pwd.getpwnam(user)
     make_directory(f"{base}/lease", 0o700)
+
+
+def is_there(node: Node, where: StateLocation) -> bool:
+    """Whether slurmctld has ever saved a state there. Raises NodeError."""
+    base = node.paths.real(where.base)
+    return bool(in_child(_about(where), lambda: _shared(base) is not None, SECONDS))
+
+
+def _about(where: StateLocation) -> str:
+    return f"Slurm's state in {where.base}"
+
+
+def _shared(base: str) -> Optional[SavedState]:
+    """What is in the shared directory, or is about to be (see `_exchange`)."""
     state = f"{base}/slurmctld"
+    return read(state if _is_there(state) else f"{base}/slurmctld.next")
+
+
+def _own(base: str, own: str) -> Optional[SavedState]:
+    """What the controller's own directory holds, if that is another one."""
+    if not own or os.path.realpath(own) == os.path.realpath(f"{base}/slurmctld"):
+        return None
+    return read(own)
+
+
+def _prepare(mount: str, base: str, user: str, own: str, machine: str, choice: StateCopy, now: float) -> str:
+    _make_places(mount, base)
+    entry = pwd.getpwnam(user)
+    state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
+    if _is_there(following) and not _is_there(state):
+        os.rename(following, state)  # an exchange that was cut off between its two renames
     if _is_there(state):
         _check(state, entry.pw_uid)
-        return ""
-    # Whole or not at all: a copy that was cut off is begun anew. Another controller may be at it in the same moment.
-    seed = f"{base}/slurmctld.seed-{instance}"
-    shutil.rmtree(seed, ignore_errors=True)
-    copied = bool(before) and os.path.exists(f"{before}/job_state")
-    if copied:
-        shutil.copytree(before, seed)
-    else:
-        os.mkdir(seed)
-    for folder, _, files in os.walk(seed):
-        for path in (folder, *(f"{folder}/{name}" for name in files)):
-            os.chown(path, entry.pw_uid, entry.pw_gid)
-    os.chmod(seed, 0o700)
+        if choice == StateCopy.SHARED or _own(base, own) is None:
+            return ""
+        return _exchange(base, own, _seeded(base, own, entry, machine), now)
+    seed = _seeded(base, own if _own(base, own) else "", entry, machine)
     try:
         os.rename(seed, state)
     except OSError as err:
@@ -116,7 +192,67 @@ def _prepare(mount: str, base: str, user: str, before: str, instance: str) -> st
         shutil.rmtree(seed)  # the other one was faster, and its slurmctld works there already
         _check(state, entry.pw_uid)
         return ""
-    return f"Slurm's state is kept in {state} now{f', as it was in {before}' if copied else ''}"
+    return f"Slurm's state is kept in {state} now{f', as it was in {own}' if _own(base, own) else ''}"
+
+
+def _seeded(base: str, own: str, user: pwd.struct_passwd, machine: str) -> str:
+    """A directory beside the state with a whole copy of `own`, or with nothing: one that was cut off is begun anew."""
+    seed = f"{base}/slurmctld.seed-{machine}"  # another controller may be at it in the same moment
+    shutil.rmtree(seed, ignore_errors=True)
+    if own:
+        shutil.copytree(own, seed)
+    else:
+        os.mkdir(seed)
+    for folder, _, files in os.walk(seed):
+        for path in (folder, *(f"{folder}/{name}" for name in files)):
+            os.chown(path, user.pw_uid, user.pw_gid)
+    os.chmod(seed, 0o700)
+    for entry in os.scandir(seed):
+        if entry.is_file(follow_symlinks=False):
+            _sync(entry.path)
+    _sync(seed, os.O_DIRECTORY)
+    return seed
+
+
+def _exchange(base: str, own: str, seed: str, now: float) -> str:
+    """Put the state aside and the seed in its place. Whenever this is cut off, the next run goes on to the same end."""
+    state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
+    if _is_there(following):
+        shutil.rmtree(following)  # older than the seed, which was copied just now
+    os.rename(seed, following)
+    _sync(base, os.O_DIRECTORY)
+    kept = aside(state, now)
+    os.rename(state, kept)
+    os.rename(following, state)
+    _sync(base, os.O_DIRECTORY)
+    forget_oldest(state, kept)
+    return f"Slurm's state in {state} is that of {own} now, which is newer; the older one is kept in {kept}"
+
+
+def aside(path: str, now: float) -> str:
+    """A free name beside `path` for a copy that is put aside."""
+    first = f"{path}{KEPT}{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(now))}"
+    name, number = first, 1
+    while _is_there(name):
+        number += 1
+        name = f"{first}-{number:03d}"
+    return name
+
+
+def forget_oldest(path: str, kept: str) -> None:
+    """Of the copies that were put aside from `path` the newest KEEPS stay, and `kept` whatever the clock said."""
+    folder, prefix = os.path.dirname(path), os.path.basename(path) + KEPT
+    others = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name != os.path.basename(kept))
+    for name in others[: -(KEEPS - 1)]:
+        shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
+
+
+def _sync(path: str, flags: int = 0) -> None:
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def make_directory(path: str, mode: int) -> None:

@@ -103,11 +103,43 @@ def test_partitions(partition: str, region: str, suffix: str) -> None:
     assert facts is not None and (facts.partition, facts.region, facts.dns_suffix) == (partition, region, suffix)
 
 
-def test_an_address_in_two_groups_is_nobodys() -> None:
+TWO_GROUPS = [
+    ("by its own entry", "i-0gone", "i-0a", "worker-group i-0a"),
+    ("by the other entry", "i-0old", "i-0old", "login i-0old"),
+    ("neither is this machine", "i-0old", "i-0new", None),
+    ("nobody knows its own id", "i-0old", "", None),
+    ("an entry without an id", None, "i-0a", "worker-group i-0a"),
+    ("an entry without an id, and none here", None, "", None),
+]
+
+
+@pytest.mark.parametrize("other, own_id, expected", [row[1:] for row in TWO_GROUPS], ids=[row[0] for row in TWO_GROUPS])
+def test_an_address_in_two_groups_is_that_of_the_machine_with_this_id(other: Any, own_id: str, expected: Any) -> None:
     raw = resource_config()
-    raw["InstanceGroups"].append({"Name": "login", "Instances": [{"CustomerIpAddress": "10.1.0.20"}]})
+    old = {"CustomerIpAddress": "10.1.0.20", **({"InstanceId": other} if other else {})}
+    raw["InstanceGroups"].append({"Name": "login", "Instances": [old]})
+    roles = {**ROLES, "login": "login"}
+    if expected:
+        facts = find_self(raw, roles, "h", me("10.1.0.20"), lambda: own_id)
+        assert facts is not None and f"{facts.group} {facts.instance_id}" == expected
+        return
     with pytest.raises(NodeError, match=r"10\.1\.0\.20 is listed in the instance groups login and worker-group"):
-        find_self(raw, ROLES, "h", me("10.1.0.20"))
+        find_self(raw, roles, "h", me("10.1.0.20"), lambda: own_id)
+
+
+def test_an_entry_without_an_id_is_completed_by_the_metadata_service_which_is_not_asked_otherwise() -> None:
+    asked = []
+
+    def own_id() -> str:
+        asked.append(1)
+        return "i-0mine"
+
+    raw = resource_config()
+    facts = find_self(raw, ROLES, "h", me("10.1.0.20"), own_id)
+    assert facts is not None and facts.instance_id == "i-0a" and not asked
+    del raw["InstanceGroups"][3]["Instances"][0]["InstanceId"]
+    facts = find_self(raw, ROLES, "h", me("10.1.0.20"), own_id)
+    assert facts is not None and facts.instance_id == "i-0mine" and len(asked) == 1
 
 
 def test_a_machine_replaced_within_its_group_is_the_later_entry() -> None:
@@ -194,6 +226,23 @@ def test_it_waits_until_hyperpod_has_written_the_node(make_node: Any) -> None:
     facts = gather(NodePaths(str(fake.root)), CONFIG, Clock(), {"HPK_NODE_ADDRESS": "10.1.0.20"})
     assert facts.instance_id == "i-0a" and written
     assert facts.node == socket.gethostname().split(".")[0]
+
+
+def test_an_address_in_two_groups_is_waited_for_until_the_old_entry_has_gone(make_node: Any) -> None:
+    fake = make_node([])
+    twice = resource_config()
+    twice["InstanceGroups"].append({"Name": "login", "Instances": [{"CustomerIpAddress": "10.1.0.20"}]})
+    path = fake.root / "opt/ml/config/resource_config.json"
+
+    class Clock(type(fake.clock)):  # type: ignore[misc]
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if len(self.slept) == 3:
+                path.write_text(json.dumps(resource_config()))
+
+    with pytest.raises(NodeError, match="and this machine does not know its instance id"):
+        node_files(fake, twice)
+    assert gather(NodePaths(str(fake.root)), CONFIG, Clock(), {"HPK_NODE_ADDRESS": "10.1.0.20"}).instance_id == "i-0a"
 
 
 def test_without_a_resource_config_it_says_which_file(make_node: Any) -> None:

@@ -17,6 +17,7 @@ from hyperpod_kit.model.optional_steps import OptionalSteps
 from hyperpod_kit.node import facts, resource_config
 from hyperpod_kit.node.optional import node_exporter
 from hyperpod_kit.node.slurm import controller, keeper, state, worker
+from hyperpod_kit.node.slurm.saved_state import StateCopy
 from hyperpod_kit.run import Completed
 
 HEADS = ("10.1.0.10", "10.1.0.11")
@@ -84,7 +85,7 @@ def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pyt
         rename(old, new)
 
     monkeypatch.setattr(os, "rename", later)
-    assert state.prepare(fake.node, where, "root", "") == ""
+    assert state.prepare(fake.node, where, "root", "", StateCopy.SHARED) == ""
     assert (there / "job_state").read_text() == "of the other one"
     assert sorted(path.name for path in there.parent.iterdir()) == ["lease", "slurmctld"], "no seed is left"
 
@@ -93,7 +94,7 @@ def test_the_keeper_waits_for_the_mount_and_takes_no_lease(make_node: Any, monke
     fake = on_head(make_node)
     where = state.place(fake.node)
     assert where is not None
-    state.prepare(fake.node, where, "root", "")
+    state.prepare(fake.node, where, "root", "", StateCopy.SHARED)
     fake.unmounted("/fsx")
     said: List[str] = []
     one = keeper.LeaseKeeper(fake.node, where, said.append)

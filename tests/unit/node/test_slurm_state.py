@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, List
@@ -37,10 +38,16 @@ def fake(make_node: Any) -> Any:
     return found
 
 
+def saved(at: float, next_job: int, *jobs: str) -> bytes:
+    """A job_state as slurmctld writes it, with such jobs."""
+    header = struct.pack(">I", 17) + b"PROTOCOL_VERSION\0" + struct.pack(">HqI", 0x2600, int(at), next_job)
+    return header + bytes(8) + b"".join(job.encode().ljust(120, b".") for job in jobs)
+
+
 def prepared(fake: Any, before: str = "") -> state.StateLocation:
     where = state.place(fake.node)
     assert where is not None and where.base == BASE
-    state.prepare(fake.node, where, "root", before)
+    state.prepare(fake.node, where, "root", before, state.decide(fake.node, where, before))
     return where
 
 
@@ -159,7 +166,8 @@ def test_of_machines_that_want_it_at_the_same_moment_one_gets_it(tmp_path: Path)
 def test_the_first_state_is_what_slurmctld_had_and_is_never_taken_again(fake: Any) -> None:
     local = fake.root / "var/spool/slurmctld"
     local.mkdir(parents=True)
-    (local / "job_state").write_text("jobs 1 to 7")
+    began = fake.clock.now
+    (local / "job_state").write_bytes(saved(began - 900, 8, "7"))
     seed = Path(f"{fake.root}{BASE}/slurmctld.seed-i-0me")
     seed.mkdir(parents=True)
     os.chmod(seed.parent, 0o755)
@@ -167,10 +175,12 @@ def test_the_first_state_is_what_slurmctld_had_and_is_never_taken_again(fake: An
     where = prepared(fake, "/var/spool/slurmctld")
     there = Path(f"{fake.root}{where.state}")
     assert [path.name for path in there.iterdir()] == ["job_state"] and there.stat().st_mode & 0o777 == 0o700
-    (there / "job_state").write_text("jobs 1 to 90")
-    (local / "job_state").write_text("of a controller that began anew")
+    (there / "job_state").write_bytes(saved(began - 60, 91, "90"))
+    (local / "job_state").write_bytes(saved(began - 1, 1))
     prepared(fake, "/var/spool/slurmctld")
-    assert (there / "job_state").read_text() == "jobs 1 to 90"
+    assert (there / "job_state").read_bytes() == saved(began - 60, 91, "90"), (
+        "that of a controller that began anew is not"
+    )
 
 
 @pytest.mark.parametrize(
@@ -225,8 +235,10 @@ def test_slurmctld_that_hyperpod_has_started_is_stopped_for_the_move_and_started
     fake.runner.on(f"{fake.node.paths.scontrol} ping", out="Slurmctld(primary) at ip-10-1-0-10 is UP\n")
     changed, notes = controller.install_hooks(fake.node)
     assert changed and notes == [
-        f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in {fake.root}/var/spool/slurmctld"
+        f"Slurm's state is kept in {fake.root}{BASE}/slurmctld now, as it was in {fake.root}/var/spool/slurmctld",
+        f"/var/spool/slurmctld leads to {BASE}/slurmctld now; what was there is kept in {local}.kept-20270115T080000Z",
     ]
+    assert os.readlink(local) == f"{BASE}/slurmctld" and Path(f"{local}.kept-20270115T080000Z/job_state").exists()
     assert hooks.settings(conf.read_text())["statesavelocation"] == f"{BASE}/slurmctld"
     drop_in = (fake.root / "etc/systemd/system/slurmctld.service.d/hyperpod-kit.conf").read_text()
     assert "BindsTo=hyperpod-kit-slurm-state.service\n" in drop_in and "fsx.mount" in drop_in

@@ -12,6 +12,7 @@ import pytest
 
 from hyperpod_kit.signing import chain
 from hyperpod_kit.signing.request import Credentials
+from hyperpod_kit.signing.role import instance_id
 from tests.support.http import Responder, served
 
 
@@ -29,6 +30,8 @@ def metadata(asked: List[str], expires: float) -> Iterator[str]:
                 return self.answer(200, b"node\n")
             if self.path.endswith("/region"):
                 return self.answer(200, b"eu-north-1")
+            if self.path.endswith("/instance-id"):
+                return self.answer(200, b"i-0123456789abcdef0\n")
             asked.append(self.path)
             moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires))
             said = {"AccessKeyId": f"role-{len(asked)}", "SecretAccessKey": "s", "Token": "t", "Expiration": moment}
@@ -70,6 +73,8 @@ def test_the_environment_then_the_files_then_the_role(files: Dict[str, str]) -> 
         assert found.get().access_key == found.get().access_key == "role-1" and len(asked) == 1
         found.forget()
         assert found.get().access_key == "role-2" and chain.region(role) == "eu-north-1"
+        assert instance_id(role) == "i-0123456789abcdef0"
+    assert instance_id({"AWS_EC2_METADATA_DISABLED": "true"}) == ""
 
 
 def test_a_role_whose_credentials_end_soon_is_asked_again() -> None:

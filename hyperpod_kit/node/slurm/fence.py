@@ -1,0 +1,47 @@
+"""Before the shared state of slurmctld is put aside for a newer copy: no other machine's slurmctld works on it.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import List
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.slurm import lease
+from hyperpod_kit.node.slurm.keeper import LeaseKeeper
+from hyperpod_kit.node.slurm.state import StateLocation, make_places
+
+PATIENCE = lease.TAKEOVER + 20.0
+"""Seconds in which another machine that has gone shows it."""
+
+
+def require_alone(node: Node, where: StateLocation) -> None:
+    """Raises NodeError where another slurmctld may work on the shared state. Ours has been stopped."""
+    if node.config.controllers > 1:
+        _require_others_down(node)
+        return
+    make_places(node, where)
+    words: List[str] = []
+    keeper = LeaseKeeper(node, where, words.append)
+    # A lease that this machine has already is left to the unit that renews it.
+    if not keeper.owns() and not keeper.claim(within=PATIENCE):
+        raise NodeError(
+            f"the shared state is not replaced by this machine's newer one: {words[-1] if words else 'no lease on it'}",
+            hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then again",
+        )
+
+
+def _require_others_down(node: Node) -> None:
+    try:
+        pinged = node.runner.run([node.paths.scontrol, "ping"], timeout=60, check=False).stdout
+    except RunError as err:
+        raise NodeError(f"whether the other controllers run is not known: {err.message}", hint="scontrol ping") from err
+    others = re.findall(r"(?m)^Slurmctld\(\w+\) at (\S+) is UP", pinged)
+    if others:
+        raise NodeError(
+            f"the shared state is not replaced by this machine's newer one while slurmctld runs on {', '.join(others)}",
+            hint="systemctl stop slurmctld there, hyperpod-kit node apply here, then there",
+        )

@@ -1,0 +1,58 @@
+"""Where slurmctld would have its state if our lines were not in slurm.conf: a link to where it has it.
+
+HyperPod's agent, or a person, may write slurm.conf without our block, and a slurmctld that reads it anew (since Slurm
+23.11 `scontrol reconfigure` starts it anew) would begin with nothing, or with what lay there, and end every job that it
+does not know. With the link it goes on with the same state.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.slurm import state
+from hyperpod_kit.node.slurm.hooks import settings, without_block
+
+
+def pending(node: Node, conf: str) -> str:
+    """The directory that is to become a link, "" for none: nobody names a directory of its own on this machine's disk,
+    several controllers share it, or it is one already. `conf`: the text of slurm.conf."""
+    own = settings(without_block(conf)).get("statesavelocation", "")
+    where = state.place(node)
+    if where is None or node.config.controllers > 1 or own == where.state or own.count("/") < 3:
+        return ""
+    if any(own.startswith(f"{mount.path.rstrip('/')}/") for mount in node.mounts):
+        return ""
+    path = node.paths.real(own)
+    try:
+        leads = os.readlink(path)
+    except FileNotFoundError:
+        return own if os.path.isdir(os.path.dirname(path)) else ""
+    except OSError:
+        return own if os.path.isdir(path) and not os.path.ismount(path) else ""
+    return own if leads != where.state else ""
+
+
+def lead_to_shared(node: Node, own: str, where: state.StateLocation) -> str:
+    """Make `own` a link to the shared state; what was there is put aside. slurmctld must not work on it.
+
+    Words for a person, also where it cannot be done: then the place stays as it is.
+    """
+    path = node.paths.real(own)
+    link = f"{path}.hyperpod-kit"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(link)
+        os.symlink(where.state, link)
+        kept = ""
+        if os.path.lexists(path):
+            kept = state.aside(path, node.clock.wall())
+            os.rename(path, kept)
+        os.rename(link, path)
+        state.forget_oldest(path, kept)
+    except OSError as err:
+        return f"{own} does not lead to {where.state}: {err.strerror}"
+    return f"{own} leads to {where.state} now{f'; what was there is kept in {kept}' if kept else ''}"

@@ -1,0 +1,130 @@
+"""What slurmctld has saved in a directory: when, and up to which job number. Of two copies, which one goes on. Pure but
+for the reading.
+
+slurmctld writes job_state anew some seconds after a change and when it ends, by way of job_state.new, and keeps the one
+before as job_state.old, which it reads where job_state is gone. The file begins the same way from 22.05 to 25.11:
+
+    packed text     "PROTOCOL_VERSION" (a length of 4 bytes, the text, a zero)
+    2 bytes         the protocol's number
+    8 bytes         when it was written, Unix seconds
+    4 bytes         the job number that it will look at next
+    8 bytes         since 22.05: when the backfill scheduler last ran
+    the jobs        more than 100 bytes each
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Optional
+
+VERSION = b"PROTOCOL_VERSION\0"
+_HEADER = struct.Struct(">HqI")
+_BEFORE_JOBS = 8
+"""Bytes that may stand between the header and the first job."""
+
+AHEAD = 300.0
+"""Seconds that a copy may have been saved later than this machine's clock says: another machine's clock."""
+
+
+class StateCopy(Enum):
+    """Of two copies of slurmctld's state: that on shared storage, or this controller's own."""
+
+    SHARED = "shared"
+    OWN = "own"
+
+
+@dataclass(frozen=True)
+class SavedState:
+    """What one directory holds. `saved_at`: Unix seconds, None where the file does not begin as slurmctld's do;
+    `next_job`: the number that the next job gets at the earliest; `has_jobs`: whether it knows a job; `digest`: of the
+    file."""
+
+    place: str
+    digest: str
+    saved_at: Optional[int] = None
+    next_job: int = 0
+    has_jobs: bool = True
+
+    def to_words(self) -> str:
+        """For a person who chooses."""
+        if self.saved_at is None:
+            return f"{self.place}: its job_state does not begin as slurmctld writes it"
+        when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.saved_at))
+        return f"{self.place}: saved {when}, next job number {self.next_job}{'' if self.has_jobs else ', no job in it'}"
+
+
+def read(place: str) -> Optional[SavedState]:
+    """What is saved in that directory; None where there is no state. Raises OSError."""
+    for name in ("job_state", "job_state.old"):
+        try:
+            with open(f"{place}/{name}", "rb") as stream:
+                content = stream.read()
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        return parse(place, content)
+    return None
+
+
+def parse(place: str, content: bytes) -> SavedState:
+    """The state whose job_state has that content."""
+    digest = hashlib.sha256(content).hexdigest()
+    text = struct.pack(">I", len(VERSION)) + VERSION
+    end = len(text) + _HEADER.size
+    if not content.startswith(text) or len(content) < end:
+        return SavedState(place, digest)
+    _, saved_at, next_job = _HEADER.unpack(content[len(text) : end])
+    # gmtime takes no number beyond the year 9999 everywhere, and no Slurm was there before 2002.
+    if not 1_000_000_000 < saved_at < 253_402_300_800:
+        return SavedState(place, digest)
+    return SavedState(place, digest, saved_at, next_job, len(content) - end > _BEFORE_JOBS)
+
+
+def choose(
+    shared: Optional[SavedState], own: Optional[SavedState], now: float, *, created: bool = False
+) -> Optional[StateCopy]:
+    """Which copy goes on, None where their ages cannot be compared. `now`: Unix seconds; `created`: this controller is
+    being set up for the first time: its own copy has begun on it, and is no successor of the shared one.
+    """
+    if own is None:
+        return StateCopy.SHARED
+    if shared is None:
+        return StateCopy.OWN
+    newer = _newer_of(shared, own, now)
+    return StateCopy.SHARED if newer is None and created else newer
+
+
+def _newer_of(shared: SavedState, own: SavedState, now: float) -> Optional[StateCopy]:
+    """The newer one was saved later and gives the higher job number. Where the two contradict each other, a copy
+    without any job can be left out and nothing is lost: it is that of a slurmctld that has begun anew."""
+    if shared.digest == own.digest:
+        return StateCopy.SHARED
+    if shared.saved_at is None or own.saved_at is None or max(shared.saved_at, own.saved_at) > now + AHEAD:
+        return None
+    if _can_go(own, shared):
+        return StateCopy.SHARED
+    if _can_go(shared, own):
+        return StateCopy.OWN
+    own_newer, shared_newer = _newer(own, shared), _newer(shared, own)
+    if own_newer == shared_newer:
+        return None
+    return StateCopy.OWN if own_newer else StateCopy.SHARED
+
+
+def _can_go(one: SavedState, other: SavedState) -> bool:
+    """Whether `one` knows no job and no number that `other` lacks; not when it may be `other` after its last job."""
+    assert one.saved_at is not None and other.saved_at is not None
+    if one.has_jobs or one.next_job > other.next_job:
+        return False
+    return not (other.has_jobs and one.next_job == other.next_job and one.saved_at > other.saved_at)
+
+
+def _newer(one: SavedState, other: SavedState) -> bool:
+    """Whether nothing speaks against `one` being the later of the two."""
+    assert one.saved_at is not None and other.saved_at is not None
+    return one.saved_at >= other.saved_at and one.next_job >= other.next_job

@@ -7,6 +7,7 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -24,7 +25,7 @@ from hyperpod_kit.checkpoint.numbering import Numbering
 from hyperpod_kit.checkpoint.own_policy import OwnPolicy
 from hyperpod_kit.checkpoint.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.repository import policy
-from hyperpod_kit.checkpoint.restore_progress import Hear
+from hyperpod_kit.checkpoint.restore_progress import Hear, also_told
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
 from hyperpod_kit.checkpoint.saves import Saves, log
 from hyperpod_kit.checkpoint.slots import SlotPool
@@ -32,7 +33,7 @@ from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.warned import AGAIN, Warned
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import Phase, Teller
 
 _REST_SECONDS = 30.0
 _LOOK = 1.0
@@ -177,7 +178,8 @@ class Manager:
         """
         self._mine()
         self._staging.fence.drain()
-        found = self._earlier.restore(state, progress, self._numbering.epoch)
+        with self._progress.phase(Phase.RESTORE):
+            found = self._earlier.restore(state, also_told(self._progress.moved, progress), self._numbering.epoch)
         if isinstance(found, Restored):
             self._numbering.follow(found.seq, found.step)
             if found.tier == candidates.STORAGE:
@@ -223,13 +225,15 @@ class Manager:
         self._progress.reached(step)
         self._saves.speak(2)
         if self._cadences.warned.came():
-            self._save(step, state, "wait", arguments.metrics_of(metrics), "storage")
+            with self._progress.phase(Phase.SAVE):
+                self._save(step, state, "wait", arguments.metrics_of(metrics), "storage")
             self.close()
             raise SystemExit(AGAIN)
         tier = self._cadences.due(step)
         if tier is None and self._saves.trouble is None:
             return None
-        return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
+        with self._progress.phase(Phase.SAVE):
+            return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
 
     def reached(self, step: int) -> bool:
         """For loops that decide themselves when to save, after each step: `hyperpod-kit job status` and its watch for
@@ -241,6 +245,12 @@ class Manager:
         self._cadences.warned.came()
         self._saves.speak(2)
         return self._saves.trouble is None
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """`with manager.evaluation():` around an evaluation between two steps: the watch for jobs that hang gives it
+        more time than a step, and does not count it as one."""
+        self._mine()
+        return self._progress.phase(Phase.EVALUATION)
 
     @property
     def ending(self) -> bool:
@@ -280,7 +290,8 @@ class Manager:
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         if tier not in save_schedule.TIERS:
             raise ValueError(f"tier is {tier!r}, expected 'storage' or 'memory'")
-        return self._save(step, state, on_busy, arguments.metrics_of(metrics), tier)
+        with self._progress.phase(Phase.SAVE):
+            return self._save(step, state, on_busy, arguments.metrics_of(metrics), tier)
 
     def _save(
         self,
@@ -342,12 +353,14 @@ class Manager:
         if self._closed is not None and os.getpid() == self._pid:
             return self._closed
         self._mine()
+        self._progress.enter(Phase.CLOSE)
         self._cadences.warned.let_go()
         self._staging.close()
         self._agent.send(Close())
         begin = time.monotonic()
         done = self._agent.wait_end(_LOOK if drain is None else drain)
         while not done and drain is None and self._saves.stalled is None:
+            self._progress.moved()  # the agent itself says when nothing moves
             done = self._agent.wait_end(_LOOK)
         if not done:
             waited, why = time.monotonic() - begin, self._saves.stalled
@@ -362,6 +375,7 @@ class Manager:
         if newest is not None and done and not self._saves.all_safe:
             self._saves.say(f"the newest save, of step {newest.step}, is not durable: {newest.state}: {newest.reason}")
         self._saves.speak(2)
+        self._progress.enter(Phase.OVER)
         return self._closed
 
     def __enter__(self) -> Manager:

@@ -30,6 +30,22 @@ class RestoreProgress(NamedTuple):
 Hear = Callable[[RestoreProgress], None]
 
 
+def also_told(moved: Callable[[], None], hear: Hear | None) -> Hear:
+    """Calls `moved`, then `hear` where somebody asked; one that raises once is not called again, `moved` is."""
+    asked = [hear] if hear is not None else []
+
+    def told(at: RestoreProgress) -> None:
+        moved()
+        try:
+            for one in asked:
+                one(at)
+        except Exception:
+            asked.clear()
+            log.exception("restore: who was told how far it is has failed, and hears no more of it")
+
+    return told
+
+
 def unheard(count: int) -> None:
     """Takes the count of bytes that were read, where nobody asked."""
 

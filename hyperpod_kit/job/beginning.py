@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import CheckpointError, GaveUp, HyperpodKitError, JobError, RunError
-from hyperpod_kit.job import allocation, ended, exits, finished_before, identity, ownership, rewinding
+from hyperpod_kit.job import allocation, ended, exits, finished_before, identity, ownership, rewinding, step_note
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.options import RunOptions, prepare
 from hyperpod_kit.job.outcome import earliest, furthest
@@ -136,10 +136,13 @@ class Beginning:
             if row.get("event") == "attempt" and row.get("attempt") not in closed:
                 lost = allocation.lost_since(self.runner, row.get("nodes") or (), float(row.get("t") or 0.0))
                 records: Sequence[exits.Exit] = ()
+                note: Optional[step_note.StepNote] = None
                 told: Sequence[verdict.RestoreVerdict] = ()
                 with contextlib.suppress(OSError):
+                    note = step_note.read(self.options.state)
                     told = verdict.read(self.options.state, str(row.get("attempt")))
                     records = exits.last_launch(exits.read(self.options.state, str(row.get("attempt"))))
+                steps = [furthest(records), note.reached if note and note.attempt == row.get("attempt") else None]
                 for one in told:
                     ledger.append("restored", attempt=row.get("attempt"), **one.fields())
                 ledger.append(
@@ -148,7 +151,7 @@ class Beginning:
                     code=None,
                     lost=list(lost),
                     first=None,
-                    reached=furthest(records),
+                    reached=max((step for step in steps if step is not None), default=None),
                     begins=earliest(records),
                     note="its batch script was gone before it could say why",
                     **{"class": ended.NODE_LOST if lost else ended.UNKNOWN},

@@ -90,7 +90,8 @@ def build_parser() -> argparse.ArgumentParser:
         "run",
         "inside of a batch script: choose a checkpoint, start the ranks, retry",
         "run --checkpoint-root /fsx/$USER/run1 -- python train.py",
-        "run --checkpoint-root /fsx/$USER/run1 --nodes 8 --stall 900 -- python train.py  # of 9: one is spare",
+        "run --checkpoint-root /fsx/$USER/run1 --nodes 8 -- python train.py  # of 9: one is spare",
+        "run --checkpoint-root /fsx/$USER/run1 --stall auto:10:1800 -- python train.py  # at least 30 min",
         usage="hyperpod-kit job run --checkpoint-root DIR [options] -- COMMAND ...",
     )
     run.add_argument(
@@ -128,10 +129,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--stall",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="end the step after SECONDS without output or a save (three times that until the first; default: never)",
+        default="auto",
+        metavar="LIMIT",
+        help="end the ranks when none of them completes a step: auto[:FACTOR[:SECONDS]], after FACTOR (10) times the "
+        "slowest of the last 100 steps and SECONDS (300) at least; or SECONDS, which also ends a program that reports "
+        "no steps, after so long without output or a save; or never (default %(default)s)",
     )
     run.add_argument(
         "--grace",
@@ -238,6 +240,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _run(args: argparse.Namespace, command: List[str]) -> int:
     from hyperpod_kit.job import state_place
     from hyperpod_kit.job.decider import Decider
+    from hyperpod_kit.job.hang import StallRule
     from hyperpod_kit.job.options import RunOptions
     from hyperpod_kit.job.report import JobReport
     from hyperpod_kit.job.series import JobSeries
@@ -260,7 +263,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         nodes=args.nodes,
         srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
         container_python=args.container_python,
-        stall=args.stall,
+        stall=StallRule.parse(args.stall),
         grace=args.grace,
         storage_wait=args.storage_wait,
         flush_wait=args.flush_wait,

@@ -10,6 +10,7 @@ import stat
 import time
 from typing import List, Optional
 
+from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
 from hyperpod_kit.job import (
     doctor,
@@ -51,6 +52,11 @@ def status_command(args: argparse.Namespace) -> int:
                 if job
                 else UsageError("neither a job nor a root", hint="hyperpod-kit job status JOB --root DIR")
             )
+        if is_path(root) and not os.path.isdir(root):
+            raise Unreachable(
+                f"{root} is not there: nothing is known of the jobs on it",
+                hint="is its file system mounted here? hyperpod-kit node status",
+            )
         odd: List[str] = []
         found = timeline.attempts(root, job, odd)
     except OSError as err:
@@ -75,7 +81,7 @@ def status_command(args: argparse.Namespace) -> int:
         }
         terminal.data(data, indent=2)
     else:
-        terminal.out(status.table(found, sums, more) + (f"{args.html} written\n" if args.html else ""), end="")
+        terminal.out(status.table(found, sums, more, now) + (f"{args.html} written\n" if args.html else ""), end="")
     return 0
 
 

@@ -44,6 +44,7 @@ FIELDS: Dict[str, Callable[[Any], bool]] = {
     "tier": _text,
     "error": _text,
     "words": _text,
+    "hang": _text,
     "order": lambda value: _list_of(int)(value) and len(value) == 2 and all(map(_count, value)),
 }
 """Field -> whether a value of it can be one; a field may be missing, or null."""

@@ -1,7 +1,8 @@
 """A connection from each node of a step to `job run`: it breaks when the node's part of the step is gone.
 
 Slurm does not notice when slurmstepd dies: srun waits for ever. The kernel does, and closes the connection. It also
-carries what a node can no longer write down: that the checkpoint root does not answer there.
+carries what a node can no longer write down: that the checkpoint root does not answer there; and the steps that its
+ranks have reached (step_report.py).
 
 A node proves in its first line that it has the attempt's key, and in each word that it is the next one of who greeted
 (see untrusted/proof.py). The key is new in each attempt and is never sent, and no greeting counts twice: so nobody has
@@ -11,17 +12,23 @@ to ask the node anything, and a rank's start waits for nobody.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import secrets
 import socket
+import struct
 import sys
+import termios
 import threading
 import time
 from typing import Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from hyperpod_kit import descriptors
-from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE
+from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE, HPK_STEP_REPORTS
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.job import step_report
+from hyperpod_kit.job.step_report import StepReport
+from hyperpod_kit.slurm.progress import Phase
 from hyperpod_kit.untrusted import listening, parse, proof
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.proof import Seal
@@ -34,6 +41,13 @@ BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
 """Words of a node: its rank has ended, its slurmstepd is gone, the checkpoint root does not answer there; it does
 again. The last two may come while the rank runs on."""
 
+STEPS = "steps "
+"""Begins a line with the reports of a node's ranks. One that `job run` of an earlier release would take for a last
+word: it is said only to who asks for it by HPK_STEP_REPORTS."""
+
+_UNREAD = 4096
+"""Bytes that may wait for `job run` to read them: a report beyond that is left out, so that a word still has room."""
+
 UNNOTICED = 5.0
 """Seconds that Slurm gets to end a step of which a part has gone without a word."""
 
@@ -41,7 +55,7 @@ GREET = 10.0
 """Seconds in which a newcomer has to say who he is."""
 
 _EACH = 0.25
-"""Seconds between two looks at strangers: they must not keep `job run` busy."""
+"""Seconds between two looks at strangers, and at nodes that report steps: they must not keep `job run` busy."""
 
 _IDLE = 120
 """Seconds of silence after which the kernel asks whether the other side is there: firewalls forget idle connections."""
@@ -89,10 +103,13 @@ class Lifelines:
         self._news: List[str] = []
         self._older_nodes: Set[str] = set()
         self.words: Dict[str, str] = {}
+        self.reports: Dict[int, StepReport] = {}
+        """Of the ranks of this launch that report steps, the newest of each."""
+        self._reported = -_EACH
         self.launch = 1
         """Counts how often the ranks of the attempt were started: HyperPod may do so under one srun."""
         self._ahead = 0  # launches that nodes have shown by coming back, and that HyperPod has not spoken of yet
-        self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key}
+        self.environment = {HPK_LIFELINE: "", HPK_ATTEMPT_KEY: self._key, HPK_STEP_REPORTS: self._name}
         """What the attempt's ranks must have."""
         if address:
             self._listen(address, [node for node in nodes if node != address])
@@ -117,8 +134,9 @@ class Lifelines:
     @property
     def files(self) -> List[int]:
         """Descriptors to wait for."""
-        heard = [sock.fileno() for sock in self._lines]
-        if self._strangers is None or self._clock() < self._looked + _EACH:
+        now = self._clock()
+        heard = [] if now < self._reported + _EACH else [sock.fileno() for sock in self._lines]
+        if self._strangers is None or now < self._looked + _EACH:
             return heard
         room = len(self._lines) + len(self._strangers) < self._room
         return [*heard, *(sock.fileno() for sock in self._strangers.files(room))]
@@ -128,6 +146,8 @@ class Lifelines:
         """Seconds until `cut` may say something new without anything happening; None: never."""
         now = self._clock()
         left = [since + UNNOTICED - now for since in self._gone.values()]
+        if now < self._reported + _EACH:
+            left.append(self._reported + _EACH - now)
         if self._strangers is not None:
             if self._strangers.due is not None:
                 left.append(self._strangers.due)
@@ -197,6 +217,7 @@ class Lifelines:
         self.launch += 1
         self._gone.clear()
         self.words.clear()
+        self.reports.clear()
 
     def started_again(self) -> None:
         """HyperPod says once that it has started the ranks once more: who is gone is so of the launch before. Where the
@@ -221,7 +242,11 @@ class Lifelines:
                 line = node.lines.arrived()
                 if line is None:
                     break
-                node.words[:] = [node.seal.opened(line).decode("ascii", "replace")]
+                word = node.seal.opened(line).decode("ascii", "replace")
+                if word.startswith(STEPS):
+                    self._take_reports(node, word[len(STEPS) :])
+                    continue
+                node.words[:] = [word]
                 if node.words[0] in (STORAGE, SERVES) and node.launch == self.launch:
                     self.words[node.name] = node.words[0]
             if not node.lines.ended:
@@ -230,12 +255,23 @@ class Lifelines:
         del self._lines[sock]
         sock.close()
 
+    def _take_reports(self, node: _NodeLine, text: str) -> None:
+        self._reported = self._clock()
+        if node.launch != self.launch:
+            return
+        with contextlib.suppress(ValueError):
+            self.reports.update({report.rank: report for report in step_report.decoded(text, node.name)})
+
     def _ended(self, node: _NodeLine) -> None:
         """The connection is closed: in order after a last word, broken without one."""
         if node.launch != self.launch:
             return
         word = node.words[0] if node.words and node.words[0] != SERVES else ""
         self.words[node.name] = word
+        # Nobody reports of this node's ranks any more, also where some of them go on.
+        for rank, report in self.reports.items():
+            if report.node == node.name:
+                self.reports[rank] = report._replace(phase=Phase.OVER)
         if word == LOST:
             self._gone[node.name] = self._clock() - UNNOTICED
         elif not word:
@@ -278,8 +314,30 @@ class Lifeline:
             with contextlib.suppress(OSError), self._lock:
                 self._socket.sendall(self._seal.sealed(word.encode()) + b"\n")
 
+    def report(self, reports: Sequence[StepReport]) -> bool:
+        """Say what the node's ranks have reached. False where there is no line, or `job run` does not read now."""
+        line = self._socket
+        if line is None:
+            return False
+        with contextlib.suppress(OSError), self._lock:
+            if _unread(line) > _UNREAD:
+                return False
+            line.sendall(self._seal.sealed((STEPS + step_report.encoded(reports)).encode()) + b"\n")
+            return True
+        return False
+
+    @property
+    def connected(self) -> bool:
+        """Whether this wrapper speaks for its node."""
+        return self._socket is not None
+
     def end(self, word: str) -> None:
         """Say the last word."""
         self.say(word)
         if self._socket is not None:
             self._socket.close()
+
+
+def _unread(sock: socket.socket) -> int:
+    """Bytes that were sent and that the other side's kernel has not taken. Raises OSError."""
+    return int(struct.unpack("i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0])

@@ -9,6 +9,7 @@ from typing import Optional, Tuple
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, JobError
 from hyperpod_kit.job import state_place
+from hyperpod_kit.job.hang import StallRule
 from hyperpod_kit.job.retry_policy import RetryPolicy
 
 
@@ -20,7 +21,7 @@ class RunOptions:
     `prove_bytes`: read every byte of a checkpoint before the ranks are told of it, who prove it again.
     `rewind_to`: the checkpoint that a person wants to go on from, the newest whole one when empty. `fresh`: a person
     wants to begin at step 0 where checkpoints were committed and none can be restored.
-    `stall`: end a step that shows no progress for so long, 0 never. `grace`: what a step gets after USR1.
+    `stall`: when a step that shows no progress is ended. `grace`: what a step gets after USR1.
     `storage_wait`: how long a checkpoint root that does not answer is waited for; `controller_wait`: a slurmctld that
     does not answer (HyperPod takes 20-30 min to replace its machine). `flush_wait`: how long nodes are waited for that
     still bring captures of the run before to storage. `state_directory`: where our records are, `<root>/.hpk` when it
@@ -34,7 +35,7 @@ class RunOptions:
     nodes: int = 0
     srun_args: Tuple[str, ...] = ()
     container_python: str = ""
-    stall: float = 0.0
+    stall: StallRule = field(default_factory=StallRule)
     grace: float = 90.0
     storage_wait: float = 600.0
     controller_wait: float = 2400.0

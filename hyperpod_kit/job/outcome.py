@@ -19,7 +19,8 @@ class Observation:
     """What was observed. `code`: srun's exit code; `stop`: the signal that ended us, if any; `warned`: USR1 came;
     `lost`: nodes that do not answer; `stalled`: nothing moved and the step was ended for it.
     `away`: the checkpoint root did not answer, here ("") or on these nodes; `cut`: nodes whose part of the step was
-    gone, which Slurm did not notice; `end`: why Slurm ended the run, where it did."""
+    gone, which Slurm did not notice; `end`: why Slurm ended the run, where it did; `reached`: the last step that the
+    ranks reported while they ran; `hang`: what was seen of a step that was ended for it."""
 
     code: int
     exits: Tuple[Exit, ...] = ()
@@ -30,6 +31,8 @@ class Observation:
     away: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
     end: Optional[End] = None
+    reached: Optional[int] = None
+    hang: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,7 @@ class Outcome:
     """`kind` is one of CLASSES; `first`: the rank that failed first, by its own record; `code`: for our own exit.
 
     `reached`: the last step that any rank is known to have completed, `begins`: the first that they did.
-    `away`, `cut`, `end`: as in Observation.
+    `away`, `cut`, `end`, `hang`: as in Observation.
     """
 
     kind: str
@@ -49,6 +52,7 @@ class Outcome:
     away: Tuple[str, ...] = ()
     cut: Tuple[str, ...] = ()
     end: Optional[End] = None
+    hang: str = ""
 
     def fields(self) -> Dict[str, Any]:
         """For the ledger and the report."""
@@ -59,6 +63,7 @@ class Outcome:
             "reached": self.reached,
             "begins": self.begins,
             "first": describe(self.first) if self.first else None,
+            **({"hang": self.hang} if self.hang else {}),
         }
 
     def sentence(self) -> str:
@@ -82,7 +87,7 @@ class Outcome:
             "storage": f"lost the checkpoint root{self._where()}"
             if self.away or first is None
             else f"could not read its training data{who}",
-            "stall": "stopped making progress and was ended",
+            "stall": "stopped making progress and was ended" + (f": {self.hang}" if self.hang else ""),
             "crash": f"failed{who or self._unrecorded()}",
         }
         return words[self.kind]
@@ -102,8 +107,9 @@ class Outcome:
 
 def classify(seen: Observation) -> Outcome:
     """What happened, with the last step that it came to."""
+    reached = max((step for step in (furthest(seen.exits), seen.reached) if step is not None), default=None)
     return replace(
-        _classify(seen), reached=furthest(seen.exits), begins=earliest(seen.exits), cut=seen.cut, end=seen.end
+        _classify(seen), reached=reached, begins=earliest(seen.exits), cut=seen.cut, end=seen.end, hang=seen.hang
     )
 
 

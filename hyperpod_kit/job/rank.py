@@ -21,6 +21,7 @@ from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
 from hyperpod_kit.job import adopted, container, launches, script_containers
 from hyperpod_kit.job.exits import AGAIN, Exit, write
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
+from hyperpod_kit.job.step_reporter import StepReporter
 from hyperpod_kit.job.storage import Probe, RootWatch
 from hyperpod_kit.slurm import tracking
 from hyperpod_kit.slurm.environment import launch
@@ -150,6 +151,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         else:
             signals.meant_for(child)
             orphaned = Orphaned(child, parent, container_below)
+            reporter = StepReporter(progress, line, env, rank=_number(env, "SLURM_PROCID"), node=node)
             root = (
                 RootWatch(
                     state,
@@ -163,6 +165,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             )
             code = child.wait()
             orphaned.stop()
+            reporter.stop()
             if container_below:
                 adopted.end_all()
             if root:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import List, Sequence
+from typing import List, Optional, Sequence
 
+from hyperpod_kit.job.step_note import EVERY
 from hyperpod_kit.job.timeline import NONE, UNFINISHED, JobAttempt, Totals
 from hyperpod_kit.untrusted.text import clean
 
 HEAD = ("attempt", "started", "took", "from step", "reached", "lost", "ended as", "code", "then")
 
 
-def table(found: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = ()) -> str:
-    """One line an attempt, then the sum and `more`. `?`: not known; an empty field: nothing to know."""
-    rows: List[Sequence[str]] = [HEAD, *([clean(text) for text in _row(one)] for one in found)]
+def table(found: Sequence[JobAttempt], sums: Totals, more: Sequence[str] = (), now: Optional[float] = None) -> str:
+    """One line an attempt, then the sum and `more`. `?`: not known; an empty field: nothing to know. `now`: Unix
+    seconds, for the attempt that still runs."""
+    rows: List[Sequence[str]] = [HEAD, *([clean(text) for text in _row(one, now)] for one in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     lines = ["  ".join([*(text.ljust(width) for text, width in zip(row, widths)), row[-1]]).rstrip() for row in rows]
     return "\n".join([*lines, sentence(sums), *more]) + "\n"
@@ -61,15 +63,22 @@ def ending(one: JobAttempt) -> str:
     return one.kind
 
 
-def _row(one: JobAttempt) -> Sequence[str]:
+def runs(one: JobAttempt, now: Optional[float]) -> bool:
+    """Whether `job run` was at work on it a moment ago, as its note says."""
+    return one.kind == UNFINISHED and None not in (now, one.noted) and (now or 0.0) - (one.noted or 0.0) < 3 * EVERY
+
+
+def _row(one: JobAttempt, now: Optional[float]) -> Sequence[str]:
+    at_work = runs(one, now)
+    seconds = max(0.0, (now or 0.0) - one.started) if at_work else one.seconds
     return (
         one.name,
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
-        duration(one.seconds) if one.seconds is not None else "",
+        duration(seconds) if seconds is not None else "",
         _from(one),
-        _reached(one),
+        _reached(one, now),
         _lost(one),
-        ending(one),
+        "running" if at_work else ending(one),
         _text(one.code),
         _then(one),
     )
@@ -82,13 +91,15 @@ def _from(one: JobAttempt) -> str:
 
 
 def _then(one: JobAttempt) -> str:
-    """What followed; before it, what HyperPod did under the attempt's srun."""
+    """What followed; before it, what HyperPod did under the attempt's srun, and how its ranks were seen to hang."""
     times = "once" if one.retries == 1 else f"{one.retries} times"
-    return "; ".join(filter(None, [f"HyperPod retried its step {times}" if one.retries else "", one.then]))
+    return "; ".join(filter(None, [f"HyperPod retried its step {times}" if one.retries else "", one.hang, one.then]))
 
 
-def _reached(one: JobAttempt) -> str:
+def _reached(one: JobAttempt, now: Optional[float]) -> str:
     ran = one.kind not in (NONE, UNFINISHED)
+    if one.moved is not None and now is not None and one.reached is not None:
+        return f"{one.reached}, {duration(max(0.0, now - one.moved))} ago"
     return "?" if ran and one.reached is None else _text(one.reached)
 
 

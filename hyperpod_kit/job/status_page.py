@@ -126,7 +126,7 @@ def _row(one: JobAttempt) -> str:
                 cell(one.reached, True),
                 cell(one.lost, True),
                 cell(ending(one)),
-                cell("; ".join(text for text in (one.then, passed) if text)),
+                cell("; ".join(text for text in (one.hang, one.then, passed) if text)),
             ]
         )
         + "</tr>"

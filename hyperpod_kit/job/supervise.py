@@ -9,15 +9,18 @@ from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended, exits
 from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
+from hyperpod_kit.job.hang import furthest, rows
 from hyperpod_kit.job.lifeline import BYE, Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Observation
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.stall_watch import StallWatch
 from hyperpod_kit.job.step import SrunStep
+from hyperpod_kit.job.step_note import StepNoteWriter
 from hyperpod_kit.job.step_retry import RetryAnswer, StepRetry
 from hyperpod_kit.job.storage import CheckpointRoot
-from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
+from hyperpod_kit.job.watch import AwayWatch, NodeWatch, settle
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.slurm.environment import JobEnvironment
@@ -60,7 +63,8 @@ def supervise(
     """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
     step that is gone, a node without the checkpoint root, a stall."""
     options, lines, watch, retry = rules.options, rules.lines, rules.nodes, rules.retry
-    stall = StallWatch(options.stall, options.root)
+    stall = StallWatch(options.stall, options.root, rules.storage.answers)
+    note = StepNoteWriter(options.state, attempt)
     warned_until: Optional[float] = None
     trouble = _Trouble("")
     root = AwayWatch(rules.storage.answers)
@@ -96,7 +100,9 @@ def supervise(
         cut = tuple(name for name in lines.cut() if name not in doubt.doubted)
         for sentence in lines.news():
             report("lifeline", sentence)
-        found = _trouble(lost, stall.stalled(), cut, tuple(root.lost(lines.without_storage)), options.stall)
+        hang = stall.hang(lines.reports)
+        note.put(lines.reports, stall.silent)
+        found = _trouble(lost, hang, cut, tuple(root.lost(lines.without_storage)))
         again = told > 0 or lines.launch != launch
         if retry is not None:
             answer = retry.heed(found.why, found.nodes) if found.why and not again else RetryAnswer.WAIT
@@ -113,7 +119,8 @@ def supervise(
                 watch.follow(nodes.addresses)
         if found.why:
             trouble = found
-            report("intervene", f"{found.why}: ending {'srun' if retry else 'the step'}", **found.fields())
+            at = {"ranks": rows(lines.reports)} if found.stalled and lines.reports else {}
+            report("intervene", f"{found.why}: ending {'srun' if retry else 'the step'}", **found.fields(), **at)
             # srun waits for a dead node much longer than we do.
             step.end(runner, job.id, signals.wait, grace=found.grace, patience=5.0 if found.stalled else 1.0)
             break
@@ -127,6 +134,7 @@ def supervise(
         ]
         signals.wait(max(0.05, min(waits)), lines.files)
     seen = _seen(step.poll(), attempt, rules, job, runner, signals, trouble.lost, trouble.stalled)
+    seen = replace(seen, reached=furthest(lines.reports), hang=trouble.why if trouble.stalled else "")
     if seen.code == 0 and not seen.exits and not lines.words:
         # So it is with a plugin of slurmstepd that fails before the tasks, in Slurm 22.05.
         report("unstarted", "srun exited 0, and no rank has begun: that is taken for a failure")
@@ -160,14 +168,12 @@ class _Trouble:
         return {"lost": list(self.lost), "stalled": self.stalled}
 
 
-def _trouble(
-    lost: Tuple[str, ...], stalled: bool, cut: Tuple[str, ...], away: Tuple[str, ...], limit: float
-) -> _Trouble:
+def _trouble(lost: Tuple[str, ...], hang: str, cut: Tuple[str, ...], away: Tuple[str, ...]) -> _Trouble:
     """The strongest of what was seen."""
     if lost:
         return _Trouble(f"{', '.join(lost)} does not answer", lost=lost)
-    if stalled:
-        return _Trouble(f"no progress for {limit:g} s", stalled=True)
+    if hang:
+        return _Trouble(hang, stalled=True)
     if cut:
         return _Trouble(f"the step's part on {', '.join(cut)} is gone and Slurm does not notice", cut=cut)
     if away:

@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from hyperpod_kit.job import ledger, ledger_row, state_place, step_retry_log
+from hyperpod_kit.job import ledger, ledger_row, state_place, step_note, step_retry_log
 
 UNFINISHED, NONE = "unfinished", "none"
 
@@ -22,6 +22,8 @@ class JobAttempt:
     here that the next attempt of the job did again; gap: seconds from the end of this attempt to the start of the next.
     None: not known. followed: whether another attempt came after this one.
     retries: how often HyperPod started its ranks again, hyperpod: the lines in which it said what it did.
+    hang: what was seen of one that was ended for it. moved: when the ranks of an unfinished one got on last, as they
+    report it, where: what each had reached then, noted: when `job run` wrote that down.
     """
 
     name: str
@@ -46,6 +48,10 @@ class JobAttempt:
     tier: Optional[str] = None
     retries: int = 0
     hyperpod: Tuple[str, ...] = ()
+    hang: str = ""
+    moved: Optional[float] = None
+    where: str = ""
+    noted: Optional[float] = None
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -75,14 +81,26 @@ def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[
     `odd`: gets a sentence for each row that is none of ours, and is left out.
     """
     rows = []
-    for number, row in enumerate(ledger.read(os.path.join(state_place.of(root), "attempts.jsonl")), 1):
+    state = state_place.of(root)
+    for number, row in enumerate(ledger.read(os.path.join(state, "attempts.jsonl")), 1):
         wrong = ledger_row.problem(row)
         if wrong:
             if odd is not None:
                 odd.append(f"row {number} of the ledger is left out: {wrong}")
         elif not job or row.get("job") == job:
             rows.append(row)
-    return chain(of_rows(rows))
+    return chain(with_note(of_rows(rows), step_note.read(state)))
+
+
+def with_note(found: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -> List[JobAttempt]:
+    """With what `job run` has noted of an attempt whose end nobody has written down."""
+    if note is None:
+        return list(found)
+    known = {"reached": note.reached, "moved": note.moved, "where": note.where, "noted": note.written}
+    return [
+        replace(one, **known) if one.kind == UNFINISHED and one.name == note.attempt else one  # type: ignore[arg-type]
+        for one in found
+    ]
 
 
 def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
@@ -133,6 +151,7 @@ def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:
                 first=row.get("first"),
                 reached=row.get("reached"),
                 begins=row.get("begins"),
+                hang=str(row.get("hang") or ""),
             )
         elif event in ("gave_up", "requeue", "stopped"):
             if run not in last:

@@ -15,7 +15,10 @@ from hyperpod_kit.job.state_place import OURS
 from hyperpod_kit.slurm.reach import OPEN, REFUSED, UNASKED, reach
 
 STARTING = 3
-"""How many times the limit of a stall a start may take."""
+"""How many times the limit a start may take of which nothing is known but its output."""
+
+_MOST_ELAPSED = 5.0
+"""Seconds that one look counts for at most: a `job run` that was stopped (`scontrol suspend`) has seen nothing."""
 
 _OUTAGE = 2.0
 """Seconds to list a directory, beyond which the file system counts as away."""
@@ -116,8 +119,9 @@ _REQUESTS = 5.0
 """Seconds at least between two requests for the names in a root in S3."""
 
 
-class StallWatch:
-    """Nothing new in the job's output and nothing new under the checkpoint root for `limit` seconds; 0 never.
+class OutputWatch:
+    """For programs that report no steps: nothing new in the job's output and nothing new under the checkpoint root for
+    `limit` seconds; 0 never.
 
     Until the first sign of life it is three times as long: imports and a restore say nothing.
     """
@@ -131,8 +135,13 @@ class StallWatch:
         self._names: List[str] = []
         self._asked: Optional[float] = None
         self._mark = self._progress() if limit else None
-        self._since = clock()
+        self._silent, self._looked = 0.0, clock()
         self._starting = True
+
+    @property
+    def limit(self) -> float:
+        """Seconds that may be silent now."""
+        return self._limit * (STARTING if self._starting else 1)
 
     def stalled(self) -> bool:
         """Whether the limit is passed."""
@@ -140,20 +149,20 @@ class StallWatch:
             return False
         asked = self._clock()
         mark = self._progress()
+        now = self._clock()
+        elapsed, self._looked = now - self._looked, now
         # A file system that kept us waiting has kept the ranks waiting too: that is an outage and no stall.
-        if mark != self._mark or self._clock() - asked > _OUTAGE:
+        if mark != self._mark or now - asked > _OUTAGE:
             self._starting = self._starting and mark == self._mark
-            self._mark, self._since = mark, self._clock()
-        return self._clock() - self._since >= self._limit * (STARTING if self._starting else 1)
+            self._mark, self._silent = mark, 0.0
+        else:
+            self._silent += min(elapsed, _MOST_ELAPSED, self._limit / 4)
+        return self._silent >= self.limit
 
     def restart(self) -> None:
-        """The ranks have been started again."""
-        self._mark, self._since, self._starting = self._progress() if self._limit else None, self._clock(), True
-
-    @property
-    def due(self) -> Optional[float]:
-        """Seconds until the next look; None without a limit."""
-        return min(1.0, self._limit / 4) if self._limit else None
+        """The ranks have been started again, or have only now ceased to report steps."""
+        self._mark, self._silent, self._starting = self._progress() if self._limit else None, 0.0, True
+        self._looked = self._clock()
 
     def _progress(self) -> Tuple[object, ...]:
         """Changes whenever the job printed or saved something. Our own lines come only between attempts."""

@@ -1,8 +1,10 @@
-"""The last step that a rank completed, told without a file system: text in anonymous memory of the rank's wrapper.
+"""The last step that a rank completed and the phase it is in, without a file system: text in anonymous memory of the
+rank's wrapper.
 
 The wrapper makes it and names it in HPK_PROGRESS; whoever runs below writes a number there (`echo 120 >
-"$HPK_PROGRESS"` in a shell, `Manager.step` by itself). It is read when the rank has ended, however it ended. In a
-container with process ids of its own there is no such file, and nothing is known (`… || true` in a shell with set -e).
+"$HPK_PROGRESS"` in a shell, `echo "120 evaluation"` with a phase, `Manager.step` by itself). The wrapper reads it while
+the rank runs and once more when it has ended, however it ended. In a container with process ids of its own there is no
+such file, and nothing is known (`… || true` in a shell with set -e).
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -10,17 +12,47 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
+import enum
 import fcntl
 import os
 import resource
-from typing import Mapping, Optional
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_PROGRESS
 
 NAME = "hpk-progress"
 
-_BEGINS, _FAILED = 64, 128
-"""Where the first step stands, and how many saves came to nothing: behind what a person may write."""
+_BEGINS, _FAILED, _PHASES = 64, 128, 192
+"""Where the first step stands, how many saves came to nothing, and the phases: behind what a person may write."""
+
+_WIDTH, _PROCESSES = 64, 64
+"""Bytes of a phase, and of how many processes below one wrapper (torchrun's) each has a place of its own."""
+
+
+class Phase(enum.Enum):
+    """What a rank is doing. START: it has reported nothing; FIRST_STEPS is not told, it follows from the steps."""
+
+    START = "start"
+    RESTORE = "restore"
+    FIRST_STEPS = "first-steps"
+    STEP = "step"
+    SAVE = "save"
+    EVALUATION = "evaluation"
+    CLOSE = "close"
+    OVER = "over"
+
+
+_SHOWN_FIRST = (Phase.EVALUATION, Phase.RESTORE, Phase.SAVE, Phase.CLOSE, Phase.STEP, Phase.OVER)
+"""Which phase stands for a rank whose processes are in several: the one that the others wait for."""
+
+
+class RankState(NamedTuple):
+    """`step`: the last one completed, `begins`: the first one to do; `moved` grows as a phase gets on by itself."""
+
+    step: Optional[int]
+    begins: Optional[int]
+    phase: Phase
+    moved: int
 
 
 class RankProgress:
@@ -53,9 +85,36 @@ class RankProgress:
         """How many saves of the rank came to nothing, as it says."""
         return self._number(_FAILED) or 0
 
+    def state(self) -> RankState:
+        """All that is known of the rank now."""
+        step, begins = self.read(), self.begins()
+        phases = self._phases()
+        moved = sum(count for _, count in phases)
+        present = {phase for phase, _ in phases}
+        for phase in _SHOWN_FIRST:
+            if phase in present:
+                return RankState(step, begins, phase, moved)
+        reports = step is not None or begins is not None
+        return RankState(step, begins, Phase.STEP if reports else Phase.START, moved)
+
     def _number(self, place: int) -> Optional[int]:
-        text = os.pread(self._fd, 64, place).split(b"\n")[0].strip()
-        return int(text) if text.isdigit() else None
+        words = self._words(place)
+        return int(words[0]) if words and words[0].isdigit() else None
+
+    def _words(self, place: int) -> List[bytes]:
+        return os.pread(self._fd, _WIDTH, place).split(b"\n")[0].split()
+
+    def _phases(self) -> List[Tuple[Phase, int]]:
+        """Of each process that has told one; a shell's stands behind its step."""
+        data = os.pread(self._fd, _WIDTH * _PROCESSES, _PHASES)
+        told = [data[place : place + _WIDTH].split(b"\n")[0].split() for place in range(0, len(data), _WIDTH)]
+        told.append([*self._words(0)[1:2], b"0"])
+        phases = []
+        for words in told:
+            if len(words) == 2 and words[1].isdigit():
+                with contextlib.suppress(ValueError):
+                    phases.append((Phase(words[0].decode("ascii", "replace")), int(words[1])))
+        return phases
 
 
 class Teller:
@@ -63,22 +122,55 @@ class Teller:
 
     def __init__(self, env: Mapping[str, str] = os.environ) -> None:
         self._path = env.get(HPK_PROGRESS)
-        self._failed = 0
+        self._failed = self._moved = 0
+        self._phase = Phase.START
+        process = env.get("LOCAL_RANK", "")
+        self._place = _PHASES + _WIDTH * (int(process) % _PROCESSES if process.isdigit() else 0)
 
     def reached(self, step: int) -> None:
         """The rank has completed this step. Four system calls on memory, no file system."""
         self._say(step, 0)
+        if self._phase is not Phase.STEP:
+            self.enter(Phase.STEP)
 
     def begins(self, step: int) -> None:
         """The rank has restored its state, and this is the first step that it does."""
         self._say(step, _BEGINS)
+        self.enter(Phase.STEP)
 
     def failed(self) -> None:
         """A save came to nothing: the wrapper asks the checkpoint root now, and not at its next look."""
         self._failed += 1
         self._say(self._failed, _FAILED)
 
-    def _say(self, step: int, place: int) -> None:
+    @contextlib.contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """The rank is in this phase, and then in the one before again unless it has entered another."""
+        before = self._phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            if self._phase is phase:
+                self.enter(before)
+
+    def moved(self) -> None:
+        """The phase gets on: bytes were read or written."""
+        self._moved += 1
+        self._tell_phase()
+
+    def enter(self, phase: Phase) -> None:
+        """The rank is in this phase from now on."""
+        self._phase = phase
+        self._tell_phase()
+
+    def _tell_phase(self) -> None:
+        self._write(b"%s %d\n" % (self._phase.value.encode(), self._moved), self._place)
+
+    def _say(self, number: int, place: int) -> None:
+        self._write(b"%020d\n" % number, place)
+
+    def _write(self, data: bytes, place: int) -> None:
         if not self._path:
             return
         try:
@@ -91,6 +183,6 @@ class Teller:
             os.close(fd)
             return
         try:
-            os.pwrite(fd, b"%020d\n" % step, place)
+            os.pwrite(fd, data, place)
         finally:
             os.close(fd)

@@ -173,6 +173,14 @@ class CheckpointedTraining:
             **{name: thing for name, thing in objects.items() if thing is not None},
         )
 
+    def evaluation_loop(self, *args: Any, **options: Any) -> Any:
+        """See Trainer. Within `train` the watch for jobs that hang knows of it."""
+        above: Any = super()
+        if self._run is None:
+            return above.evaluation_loop(*args, **options)
+        with self._run.manager.evaluation():
+            return above.evaluation_loop(*args, **options)
+
     # --- what it asks for when it saves -------------------------------------------------------------------------
 
     def _save_checkpoint(self, model: Any, trial: Any, *_: Any, **__: Any) -> None:

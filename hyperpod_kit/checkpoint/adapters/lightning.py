@@ -7,6 +7,7 @@ would have read itself.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         self._waited = -1
         self._newest: Handle | None = None
         self._resumed: dict[str, Any] | None = None
+        self._evaluation = contextlib.ExitStack()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: model and optimizers are where they belong by now."""
@@ -113,6 +115,15 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
             self._save(trainer, last=self._manager.ending or self._step == trainer.max_steps)
         if self._manager.ending:  # out of `fit`: `on_exception` waits for the save
             raise SystemExit(AGAIN)
+
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """See Callback: the watch for jobs that hang knows of it."""
+        if self._manager is not None:
+            self._evaluation.enter_context(self._manager.evaluation())
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """See Callback."""
+        self._evaluation.close()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: the last step is saved, and waits for room."""

@@ -82,6 +82,20 @@ def test_errors_have_a_hint_and_an_exit_code() -> None:
     assert done.stderr.startswith("error: this is not a Slurm job") and "hint: " in done.stderr
 
 
+def test_a_root_that_is_not_there_is_no_job_without_attempts(tmp_path: Path) -> None:
+    for words in (["--root", str(tmp_path / "nope")], ["7", "--root", str(tmp_path / "nope")]):
+        with pytest.raises(Unreachable, match="nope is not there") as caught:
+            cli.main(["status", *words])
+        assert caught.value.exit_code == 3 and caught.value.hint
+    assert cli.main(["status", "--root", str(tmp_path)]) == 0, "nobody has run a job there yet"
+
+
+def test_a_limit_that_is_none_is_wrong_usage() -> None:
+    with pytest.raises(UsageError, match="--stall is 'soon'") as caught:
+        cli.main(["run", "--checkpoint-root", "/c", "--stall", "soon", "--", "true"])
+    assert caught.value.exit_code == 2
+
+
 def test_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--root", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attempts"] == []

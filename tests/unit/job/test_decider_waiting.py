@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from hyperpod_kit.errors import GaveUp, JobError
-from hyperpod_kit.job import allocation
+from hyperpod_kit.job import allocation, status, timeline
 from hyperpod_kit.job.allocation import Allocation
+from hyperpod_kit.job.hang import StallRule
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
 
@@ -59,10 +60,41 @@ def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.Mo
 
 def test_a_stall_is_ended_and_retried(job: Job) -> None:
     once = job.base / "once"
-    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=3.0) == 0
+    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=StallRule.parse("3")) == 0
     first, *more, last = [event["class"] for event in job.said("ended")]
     # On a machine that is very busy an attempt may not even get to its first line in that time.
     assert (first, last) == ("stall", "done") and set(more) <= {"stall"}
+
+
+def with_lifelines(job: Job) -> Job:
+    """A job whose nodes' addresses are known, so that they report to `job run`."""
+    job.environment["SLURMD_NODENAME"] = "n1"
+    job.runner.answers["scontrol -o show node"] = "\n".join(
+        f"NodeName={name} NodeAddr=127.0.0.1 Port=1 State=ALLOCATED" for name in ("n1", "n2")
+    )
+    return job
+
+
+def test_a_hang_of_ranks_that_report_steps_is_found_by_them_and_told(job: Job) -> None:
+    """They print all the while. One is a step behind: it is named, and the ledger and `job status` know the step."""
+    once = job.base / "once"
+    words = ["--steps", "12", "--hang", "8", "--print", "--once", str(once)]
+    assert with_lifelines(job).run(*words, stall=StallRule.parse("auto:10:2"), refused_after=600) == 0
+    first, last = job.said("ended")
+    assert (first["class"], last["class"]) == ("stall", "done") and first["reached"] == 8
+    [intervened] = job.said("intervene")
+    assert intervened["ranks"] == [[1, "n2", 7, "step"], [0, "n1", 8, "step"]]
+    assert "rank 1 on n2 at step 7 in a step" in intervened["message"] and first["hang"] in intervened["message"]
+    found = timeline.attempts(str(job.root))
+    assert (found[0].kind, found[0].reached, found[0].lost) == ("stall", 8, 3)
+    table = status.table(found, timeline.totals(found, 0.0)).splitlines()
+    assert "rank 1 on n2 at step 7 in a step" in table[1]
+
+
+def test_a_healthy_job_that_prints_nothing_and_is_slow_at_times_is_left_alone(job: Job) -> None:
+    words = ["--steps", "12", "--slow", "4:3", "--slow", "9:4", "--pause", "0.5"]
+    assert with_lifelines(job).run(*words, stall=StallRule.parse("auto:10:2"), refused_after=600) == 0
+    assert [event["class"] for event in job.said("ended")] == ["done"] and not job.said("intervene")
 
 
 def test_a_newer_one_that_cannot_be_read_is_waited_for_before_an_older_one_is_taken(job: Job) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, Mapping, Tuple
 
-from hyperpod_kit.job.watch import AwayWatch, NodeWatch, StallWatch, settle
+from hyperpod_kit.job.watch import AwayWatch, NodeWatch, OutputWatch, settle
 from tests.support.clock import FakeClock
 
 
@@ -74,44 +74,61 @@ def test_settling_waits_for_a_node_that_comes_back() -> None:
     assert settle(watch, 10.0, sleep, nodes) == []
 
 
+def looked_for(watch: OutputWatch, nodes: AskedNodes, seconds: int) -> bool:
+    """Whether it has stalled after so many seconds of a look each."""
+    stalled = False
+    for _ in range(seconds):
+        nodes.now += 1
+        stalled = watch.stalled()
+    return stalled
+
+
 def test_output_and_checkpoints_are_progress(tmp_path: Path) -> None:
     nodes = AskedNodes()
     root = tmp_path / "root"
     root.mkdir()
     with open(tmp_path / "out", "w") as out:
-        watch = StallWatch(10.0, str(root), out.fileno(), clock=nodes)
+        watch = OutputWatch(10.0, str(root), out.fileno(), clock=nodes)
         for change in ("print", "save", "state"):
-            nodes.now += 9
-            assert not watch.stalled()
+            assert not looked_for(watch, nodes, 7)
             if change == "print":
                 print("step", file=out, flush=True)
             elif change == "save":
                 (root / "seq-1").mkdir()
             else:
                 (root / ".hpk").mkdir()
-            nodes.now += 2
-            stalled = watch.stalled()
+            stalled = looked_for(watch, nodes, 3)
             assert stalled == (change == "state"), change
 
 
 def test_a_start_may_be_silent_for_longer(tmp_path: Path) -> None:
     nodes = AskedNodes()
     with open(tmp_path / "out", "w") as out:
-        watch = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
-        nodes.now += 29
-        assert not watch.stalled()
+        watch = OutputWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
+        assert not looked_for(watch, nodes, 29)
         print("step", file=out, flush=True)
         assert not watch.stalled()
-        nodes.now += 11
-        assert watch.stalled()
-        silent = StallWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
-        nodes.now += 31
-        assert silent.stalled()
+        assert looked_for(watch, nodes, 11)
+        silent = OutputWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
+        assert looked_for(silent, nodes, 31)
+
+
+def test_a_watch_that_was_stopped_itself_has_seen_no_silence(tmp_path: Path) -> None:
+    """`scontrol suspend` stops `job run` with its ranks."""
+    nodes = AskedNodes()
+    with open(tmp_path / "out", "w") as out:
+        watch = OutputWatch(10.0, str(tmp_path / "absent"), out.fileno(), clock=nodes)
+        print("step", file=out, flush=True)
+        assert not looked_for(watch, nodes, 5)
+        nodes.now += 3600
+        assert not watch.stalled()
+        assert not looked_for(watch, nodes, 2)
+        assert looked_for(watch, nodes, 9)
 
 
 def test_without_a_limit_nothing_stalls(tmp_path: Path) -> None:
-    watch = StallWatch(0.0, str(tmp_path))
-    assert not watch.stalled() and watch.due is None
+    watch = OutputWatch(0.0, str(tmp_path))
+    assert not watch.stalled()
 
 
 def test_a_node_without_the_root_is_given_up_only_while_it_answers_here() -> None:

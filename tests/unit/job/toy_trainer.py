@@ -1,6 +1,7 @@
 """A trainer without torch: counts steps, commits a checkpoint every few, and fails as it is told.
 
-    toy_trainer.py --steps N [--every K] [--pause S] [--crash STEP[:CODE]] [--once FILE] [--hang STEP] [--save-on-usr1]
+    toy_trainer.py --steps N [--every K] [--pause S] [--crash STEP[:CODE]] [--once FILE] [--hang STEP [--print]]
+                   [--slow STEP:S]... [--save-on-usr1]
 
 Ranks go step by step together. Only rank 0 commits. Faults happen on the last rank; with --once, only while FILE
 does not exist.
@@ -112,6 +113,8 @@ def main() -> int:
     parser.add_argument("--pause", type=float, default=0.05)
     parser.add_argument("--crash")
     parser.add_argument("--hang", type=int)
+    parser.add_argument("--print", action="store_true", help="a rank that hangs goes on printing")
+    parser.add_argument("--slow", action="append", default=[], help="a step that takes longer, STEP:SECONDS")
     parser.add_argument("--once")
     parser.add_argument("--spoil", action="store_true", help="damage every checkpoint once it is committed")
     parser.add_argument("--spoil-at", type=int, help="only that of this step")
@@ -143,10 +146,12 @@ def main() -> int:
     print(json.dumps({"rank": rank, "from": restored.source, "step": first}), flush=True)
     together = Together(rank, ranks)
     told = Teller()
+    told.begins(first + 1)
+    slow = {int(text.partition(":")[0]): float(text.partition(":")[2]) for text in args.slow}
     together.ended(first)
     for step in range(first + 1, args.steps + 1):
         together.wait(step - 1, wanted)
-        end = time.monotonic() + args.pause
+        end = time.monotonic() + slow.get(step, args.pause)
         while time.monotonic() < end:
             time.sleep(0.01)
         if faulty and args.crash and step == int(args.crash.partition(":")[0]):
@@ -159,6 +164,9 @@ def main() -> int:
         if faulty and args.hang == step:
             if args.once:
                 open(args.once, "w").close()
+            while args.print:
+                print("still waiting", flush=True)
+                time.sleep(1.0)
             signal.pause()
         if rank == 0 and (step % args.every == 0 or wanted):
             seq += 1

@@ -1,0 +1,189 @@
+"""Whether a job hangs: from the ranks' reports of their steps to a verdict. Pure; seconds that passed are given to it.
+
+A hang is when the job as a whole does not get on. Ranks that train together all stop where one of them stops, within a
+step; ranks that do not wait for each other may differ for ever, and one that is left behind is no hang while others go
+on. So the job gets on when any rank's step or phase changes, or a phase itself moves (a restore reads bytes).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job.step_report import WINDOW, StepReport
+from hyperpod_kit.slurm.progress import Phase
+
+FACTOR, FLOOR = 10.0, 300.0
+"""By default: times the slowest of the last steps, and seconds at least."""
+
+PATIENCE: Dict[Phase, float] = {
+    Phase.STEP: 1.0,
+    Phase.FIRST_STEPS: 6.0,
+    Phase.RESTORE: 6.0,
+    Phase.SAVE: 6.0,
+    Phase.CLOSE: 6.0,
+    Phase.EVALUATION: 12.0,
+}
+"""How many times the floor a phase may be silent; a phase that is not here is not watched."""
+
+_WORDS: Dict[Phase, str] = {
+    Phase.STEP: "in a step",
+    Phase.FIRST_STEPS: "in its first steps",
+    Phase.RESTORE: "restoring",
+    Phase.SAVE: "saving",
+    Phase.CLOSE: "closing",
+    Phase.EVALUATION: "evaluating",
+    Phase.OVER: "ended",
+    Phase.START: "starting",
+}
+
+_MOST_ELAPSED = 5.0
+"""Seconds that one look counts for at most: a `job run` that was stopped (`scontrol suspend`) has seen nothing."""
+
+_NAMED = 8
+"""Ranks that a sentence names."""
+
+
+@dataclass(frozen=True)
+class StallRule:
+    """When a job counts as hung, in seconds. `floor`: silence of ranks that report steps, at least, 0: never; `factor`:
+    and so many times their slowest step, 0: that is not asked; `unreported`: silence of a program that reports no
+    steps, 0: never."""
+
+    factor: float = FACTOR
+    floor: float = FLOOR
+    unreported: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> StallRule:
+        """`auto[:FACTOR[:FLOOR]]`, SECONDS, 0 or `never`. Raises UsageError."""
+        words = text.strip().split(":")
+        if words == ["never"]:
+            return NEVER
+        if words[0] == "auto" and len(words) <= 3:
+            factor = _number(text, words[1]) if len(words) > 1 else FACTOR
+            floor = _number(text, words[2]) if len(words) > 2 else FLOOR
+            if factor < 1 or floor <= 0:
+                raise _wrong(text)
+            return cls(factor, floor)
+        if len(words) > 1:
+            raise _wrong(text)
+        seconds = _number(text, words[0])
+        return cls(0.0, seconds, seconds) if seconds else NEVER
+
+
+NEVER = StallRule(0.0, 0.0, 0.0)
+
+
+def _number(text: str, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        raise _wrong(text) from None
+    if not math.isfinite(value) or value < 0:
+        raise _wrong(text)
+    return value
+
+
+def _wrong(text: str) -> UsageError:
+    return UsageError(
+        f"--stall is {text!r}, expected auto, auto:FACTOR, auto:FACTOR:SECONDS (FACTOR 1 or more), SECONDS or never",
+        hint="--stall auto:10:300 is the default",
+    )
+
+
+class Watched(enum.Enum):
+    """What is known of the job. UNREPORTED: no rank reports steps, or none does any more."""
+
+    UNREPORTED = "unreported"
+    MOVES = "moves"
+    SILENT = "silent"
+    HANGS = "hangs"
+
+
+class HangVerdict(NamedTuple):
+    """`silent`: seconds without progress, `limit`: how many there may be."""
+
+    watched: Watched
+    silent: float = 0.0
+    limit: float = 0.0
+    reason: str = ""
+
+
+Marks = Tuple[Tuple[int, Optional[int], Phase, int], ...]
+
+
+class HangWatch:
+    """One launch of the ranks at a time."""
+
+    def __init__(self, rule: StallRule) -> None:
+        self._rule = rule
+        self._marks: Marks = ()
+        self._silent = 0.0
+
+    def observe(self, elapsed: float, reports: Mapping[int, StepReport]) -> HangVerdict:
+        """The verdict, `elapsed` seconds after the observation before."""
+        alive = [one for one in reports.values() if one.phase in PATIENCE]
+        if not alive:
+            self._marks, self._silent = (), 0.0
+            return HangVerdict(Watched.UNREPORTED)
+        limit, reason = self._limit(alive)
+        alive.sort(key=lambda one: one.rank)
+        marks = tuple((one.rank, one.step, one.phase, one.moved) for one in alive)
+        if marks != self._marks:
+            self._marks, self._silent = marks, 0.0
+            return HangVerdict(Watched.MOVES, 0.0, limit)
+        self._silent += min(elapsed, _MOST_ELAPSED, limit / 4)
+        if self._silent < limit:
+            return HangVerdict(Watched.SILENT, self._silent, limit)
+        return HangVerdict(Watched.HANGS, self._silent, limit, f"{reason}; {where(reports)}")
+
+    def excuse(self) -> None:
+        """The silence has another cause, such as storage that is away."""
+        self._silent = 0.0
+
+    def restart(self) -> None:
+        """The ranks have been started again."""
+        self._marks, self._silent = (), 0.0
+
+    def _limit(self, alive: Sequence[StepReport]) -> Tuple[float, str]:
+        """The patience for the rank that may take longest, since the others wait for it; and where it is from."""
+        if not self._rule.floor:
+            return math.inf, ""
+        slowest = max(one.slowest for one in alive)
+        phase = max((one.phase for one in alive), key=lambda one: PATIENCE[one])
+        least, learnt = self._rule.floor * PATIENCE[phase], self._rule.factor * slowest
+        if learnt > least:
+            return learnt, f"limit {learnt:.0f} s, {self._rule.factor:g} times the slowest of {WINDOW} steps"
+        return least, f"limit {least:g} s{'' if phase is Phase.STEP else f' for ranks that are {_WORDS[phase]}'}"
+
+
+def furthest(reports: Mapping[int, StepReport]) -> Optional[int]:
+    """The last step that any rank has reached."""
+    return max((one.step for one in reports.values() if one.step is not None), default=None)
+
+
+def where(reports: Mapping[int, StepReport]) -> str:
+    """The step that each rank had reached, and who is behind or in another phase."""
+    ranks = [reports[rank] for rank in sorted(reports)]
+    (step, phase), count = Counter((one.step, one.phase) for one in ranks).most_common(1)[0]
+    most = f"{'all' if count == len(ranks) else count} of {len(ranks)} ranks" if len(ranks) > 1 else "the rank"
+    behind = [one for one in ranks if (one.step, one.phase) != (step, phase)]
+    behind.sort(key=lambda one: (-1 if one.step is None else one.step, one.rank))
+    named = [f"rank {one.rank} on {one.node} {_state(one.step, one.phase)}" for one in behind[:_NAMED]]
+    more = [f"and {len(behind) - _NAMED} more"] if len(behind) > _NAMED else []
+    return ", ".join([f"{most} {_state(step, phase)}", *named, *more])
+
+
+def _state(step: Optional[int], phase: Phase) -> str:
+    return f"at {'no step' if step is None else f'step {step}'} {_WORDS[phase]}"
+
+
+def rows(reports: Mapping[int, StepReport], most: int = 64) -> List[List[object]]:
+    """For the report of `job run`: rank, node, step and phase, of those furthest behind where there are many."""
+    order = sorted(reports.values(), key=lambda one: (-1 if one.step is None else one.step, one.rank))
+    return [[one.rank, one.node, one.step, one.phase.value] for one in order[:most]]

@@ -1,0 +1,69 @@
+"""Ends a step that hangs: by the steps that its ranks report, and where they report none by its output."""
+
+from __future__ import annotations
+
+import time
+from typing import Callable, Mapping, Optional
+
+from hyperpod_kit.job.hang import HangWatch, StallRule, Watched
+from hyperpod_kit.job.step_report import StepReport
+from hyperpod_kit.job.watch import OutputWatch
+
+_LOOK = 1.0
+"""Seconds between two looks at most."""
+
+
+class StallWatch:
+    """`serves`: whether the checkpoint root answers here, which takes seconds where it does not; asked only before a
+    verdict. Storage that is away keeps ranks waiting, and that is no hang."""
+
+    def __init__(
+        self,
+        rule: StallRule,
+        root: str,
+        serves: Callable[[], bool],
+        fd: int = 1,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rule, self._serves, self._clock = rule, serves, clock
+        self._steps = HangWatch(rule)
+        self._output = OutputWatch(rule.unreported, root, fd, clock=clock)
+        self._looked = clock()
+        self._reported = False
+        self.silent = 0.0
+        """Seconds since the ranks got on, as far as they report it."""
+
+    def hang(self, reports: Mapping[int, StepReport]) -> str:
+        """Why the step is to be ended, "" while it is not."""
+        now = self._clock()
+        elapsed, self._looked = now - self._looked, now
+        verdict = self._steps.observe(elapsed, reports)
+        self.silent = verdict.silent
+        if verdict.watched is Watched.UNREPORTED:
+            return self._hang_by_output()
+        self._reported = True
+        if verdict.watched is not Watched.HANGS:
+            return ""
+        if not self._serves():
+            self._steps.excuse()
+            return ""
+        return f"no step for {verdict.silent:.0f} s ({verdict.reason})"
+
+    def _hang_by_output(self) -> str:
+        if self._reported:
+            self._reported = False
+            self._output.restart()
+        return f"no progress for {self._output.limit:g} s" if self._output.stalled() else ""
+
+    def restart(self) -> None:
+        """The ranks have been started again."""
+        self._steps.restart()
+        self._output.restart()
+        self._looked = self._clock()
+
+    @property
+    def due(self) -> Optional[float]:
+        """Seconds until the next look; None where nothing is watched."""
+        limits = [limit for limit in (self._rule.floor, self._rule.unreported) if limit]
+        return min([_LOOK, *(limit / 4 for limit in limits)]) if limits else None

@@ -4,7 +4,8 @@
 # Slurm's TaskProlog (`export NAME=value`, `print text`); any other exit than 0 keeps the tasks from starting.
 # It is no TaskProlog of slurm.conf any more: with pyxis that runs inside of the container. Where one still names it,
 # it asks only if nobody has. `hyperpod-kit job run` has decided already when HPK_ATTEMPT is set.
-[ "${HPK_AUTO_RESUME:-${SLURM_SPANK_HPK_AUTO_RESUME:-0}}" != 0 ] || exit 0
+# A root that is named asks for a decision; --auto-resume=0 is the way to say that none is wanted.
+[ "${HPK_AUTO_RESUME:-$SLURM_SPANK_HPK_AUTO_RESUME}" != 0 ] || exit 0
 case $SLURM_STEP_ID in '' | *[!0-9]*) exit 0 ;; esac # no step of srun's: Slurm 26.05 calls the batch script -5
 [ -z "$HPK_ATTEMPT" ] && [ -n "$HPK_CHECKPOINT_ROOT" ] || exit 0
 [ "$HPK_DECISION" != "$SLURM_JOB_ID.$SLURM_STEP_ID" ] || exit 0

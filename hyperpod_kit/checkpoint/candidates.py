@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,8 +15,9 @@ from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import commit_records, layout, rewinds, selection, tombstone, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.environment import HPK_ATTEMPT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
+from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM, HPK_RESUME_MEMORY
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.slurm import undecided
 
 MEMORY, LOCAL, STORAGE = "memory", "local", "storage"
 TIERS = (MEMORY, LOCAL, STORAGE)
@@ -39,20 +41,25 @@ class HeldShard:
 class ResumeFrom(NamedTuple):
     """What `job run` said. `first`: the newest attempt of the root that may be tried, beside what the job's attempt
     `own` has committed; without `near` only the root is looked at. `fresh`: without `job run`, a person wants to begin
-    at step 0 where nothing can be restored."""
+    at step 0 where nothing can be restored. `undecided`: why nothing is restored, because nobody has said it who
+    should have."""
 
     first: str | None = None
     near: bool = True
     own: str | None = None
     fresh: bool = False
+    undecided: str = ""
 
     @classmethod
-    def read(cls, env: Mapping[str, str]) -> ResumeFrom:
-        """From the environment of a rank."""
+    def read(cls, env: Mapping[str, str], root: str) -> ResumeFrom:
+        """From the environment of a rank that trains with the checkpoints of `root`."""
         first = env.get(HPK_RESUME_FROM) or None
         own = env.get(HPK_ATTEMPT) or None
         fresh = own is None and env.get(HPK_FRESH) == "1"
-        return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", own, fresh)
+        own_root = env.get(HPK_CHECKPOINT_ROOT, "")
+        is_jobs = bool(own_root) and os.path.realpath(own_root) == os.path.realpath(root)
+        why = undecided.sentence(env) if is_jobs and undecided.is_undecided(env) else ""
+        return cls(None if first == "none" else first, env.get(HPK_RESUME_MEMORY) != "0", own, fresh, why)
 
 
 NOTHING_TOLD = ResumeFrom()
@@ -145,24 +152,29 @@ def newest_first(
     """Candidates, the same on all ranks, which step through them together.
 
     A capture that is not committed counts when every rank has its shard of it, else it is `passed`. Raises
-    CheckpointError when the root cannot be read, or does not have the attempt that was `told`.
+    CheckpointError when the root cannot be read, or does not have the attempt that was `told`, or nobody has told what
+    this step was to be told.
     """
     everywhere = outside(held)
     known = everywhere if told.near else {}
     listing: Iterator[Candidate] | None = _merged(store, known, told) if ranks.rank == 0 else None
     while True:
         found: Candidate | None = None
-        problem: str | None = None
-        if listing is not None:
+        problem: CheckpointError | None = None
+        if listing is not None and told.undecided:
+            problem = CheckpointError(told.undecided, hint=undecided.HINT)
+        elif listing is not None:
             try:
                 found = next(listing, None)
             except (OSError, CheckpointError) as err:
-                problem = verify.reason_of(err)
+                problem = CheckpointError(
+                    f"cannot list {store.url}: {verify.reason_of(err)}", hint=f"hyperpod-kit checkpoint ls {store.url}"
+                )
         # Who has what is known to all, and may be long: rank 0 says whether it counts.
         counts = found is not None and bool(found.held)
         found, counts, problem = ranks.broadcast((replace(found, held=[]) if found else None, counts, problem))
         if problem is not None:
-            raise CheckpointError(f"cannot list {store.url}: {problem}", hint=f"hyperpod-kit checkpoint ls {store.url}")
+            raise problem
         if found is None:
             return
         yield replace(found, held=everywhere.get(found.attempt, [])) if counts else found

@@ -50,7 +50,7 @@ class EarlierCaptures:
                 state,
                 nearer=self._nearer,
                 held=self._held,
-                told=candidates.ResumeFrom.read(os.environ),
+                told=candidates.ResumeFrom.read(os.environ, self._start.root),
                 before=lambda: room.check(self._ranks, self._pool.folder, state.model, self._pool.count),
                 progress=progress,
                 epoch=epoch,
@@ -68,7 +68,7 @@ class EarlierCaptures:
                 open_store(self._start.root),
                 nearer=self._nearer,
                 held=self._held,
-                told=candidates.ResumeFrom.read(os.environ),
+                told=candidates.ResumeFrom.read(os.environ, self._start.root),
                 only=only,
             )
 

@@ -141,7 +141,7 @@ static void step_variable(spank_t sp, const char *name, char *text, int size)
 		text[0] = '\0';
 }
 
-/* A step of srun that asks for auto-resume, says where its checkpoints lie, and is not one of `job run`. */
+/* A step of srun that says where its checkpoints lie, does not refuse auto-resume, and is not one of `job run`. */
 static int wants_decision(spank_t sp, uint32_t *step)
 {
 	char asked[16], text[16], root[4096];
@@ -152,7 +152,7 @@ static int wants_decision(spank_t sp, uint32_t *step)
 	step_variable(sp, VARIABLE, asked, sizeof asked);
 	if (!*asked)
 		step_variable(sp, "SLURM_SPANK_" VARIABLE, asked, sizeof asked);
-	if (!*asked || !strcmp(asked, "0"))
+	if (!strcmp(asked, "0"))
 		return 0;
 	step_variable(sp, "HPK_ATTEMPT", text, sizeof text);
 	/* Text that does not fit is there all the same. */

@@ -214,7 +214,7 @@ def test_a_record_that_we_do_not_write_is_no_answer(record: dict[str, Any]) -> N
 
 
 def test_why_nothing_is_valid_is_one_line() -> None:
-    [line] = shared_decision.task_prolog_lines(
+    [line, advice] = shared_decision.task_prolog_lines(
         {
             "from": None,
             "rejected": [{"attempt": "a\nexport LD_PRELOAD=x", "why": "b\x1b[2J\nexport X=y" + "z" * 100_000}],
@@ -222,6 +222,7 @@ def test_why_nothing_is_valid_is_one_line() -> None:
         "0",
     )
     assert line.startswith("print ") and line.isprintable() and len(line) < 5000
+    assert advice.startswith("print hyperpod-kit: no task of this step starts")
 
 
 def test_every_kind_that_is_found_is_one_that_is_told() -> None:

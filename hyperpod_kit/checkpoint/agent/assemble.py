@@ -126,6 +126,7 @@ def assemble(
         {rank: one.parts for rank, one in found.items()},
         {rank: one.tree for rank, one in found.items()},
         stages=len(set(plans)) > 1,
+        attempt=(first.epoch, first.seq, first.step),
     )
     said = found[0].value("save") or {}
     job = {**first.origin.job, "mesh": said["mesh"]} if said.get("mesh") else first.origin.job

@@ -11,18 +11,24 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import held, replicas
 from hyperpod_kit.checkpoint.agent.shard_report import Parts
-from hyperpod_kit.checkpoint.repository import layout, own_tree
+from hyperpod_kit.checkpoint.repository import layout, own_tree, sealed_text
 from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
 
-def encode(trees: Mapping[int, Parts], own: Mapping[int, Optional[OwnTree]], *, stages: bool) -> bytes:
+def encode(
+    trees: Mapping[int, Parts],
+    own: Mapping[int, Optional[OwnTree]],
+    *,
+    stages: bool,
+    attempt: Tuple[int, int, int] = (0, 0, 0),
+) -> bytes:
     """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
 
-    `own`: where the rest of a rank's tree lies, None where its parts are all there are. `stages`: not all ranks hold
-    the same names. Then what a rank has as an earlier one has it is said so: the ranks of one pipeline stage would each
-    repeat its names.
+    `attempt`: (epoch, seq, step) that it is of. `own`: where the rest of a rank's tree lies, None where its parts are
+    all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said
+    so: the ranks of one pipeline stage would each repeat its names.
     """
     by_rank = [
         {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, held.HELD)} for rank in sorted(trees)
@@ -38,10 +44,10 @@ def encode(trees: Mapping[int, Parts], own: Mapping[int, Optional[OwnTree]], *, 
         in_shards = ""
     like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
     # Not sorted: dicts come back in the order in which they were saved.
-    text = (
-        f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards}}}\n'
+    return sealed_text.seal(
+        f'{{"format":"{form}","shared":{_object(shared)},"ranks":[{",".join(map(_object, ranks))}]{like}{in_shards},'
+        f'"attempt":{json.dumps(attempt, separators=(",", ":"))}}}'
     )
-    return text.encode()
 
 
 def _object(parts: Mapping[str, str]) -> str:

@@ -125,7 +125,8 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub = command(
         "repair",
         repair.repair,
-        "write a lost or damaged RUN.json again, from what all checkpoints say",
+        "write again a lost RUN.json, and lost manifests of checkpoints every byte of which proves itself: 0 done, "
+        "1 the newest that was committed cannot be rebuilt",
         "/fsx/alice/run1 --dry-run",
         "/fsx/alice/run1 --run-id 4f2a  # where checkpoints are of several runs",
     )

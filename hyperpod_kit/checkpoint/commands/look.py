@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from hyperpod_kit.checkpoint.commands.table import size, table
 from hyperpod_kit.checkpoint.repository import (
     catalog,
+    commit_records,
     identity,
     layout,
     lease,
@@ -43,13 +44,28 @@ def ls(args: argparse.Namespace) -> int:
     limit = args.limit or None
     rows = [_row(store, entry, pinned, leased) for entry in itertools.islice(catalog.newest_first(store), limit)]
     problem = identity.said(store).problem
+    lost = [] if any(row["committed"] for row in rows) else _lost(store)
+    for row in rows:
+        row["problem"] = next((one.reason for one in lost if one.attempt == row["attempt"]), row["problem"])
     if args.json:
-        terminal.data({"root": store.url, "run_problem": problem or None, "attempts": rows})
+        terminal.data(
+            {
+                "root": store.url,
+                "run_problem": problem or None,
+                "lost": [{"attempt": one.name, "why": one.reason} for one in lost],
+                "attempts": rows,
+            }
+        )
         return 0
     if problem:
         terminal.out(_run_line(store, problem))
+    for name, why in commit_records.reasons([one for one in lost if not one.there]):
+        terminal.out(f"{name}: {why}")
+    if lost:
+        terminal.out(f"what was committed here is lost: {commit_records.hint(store.url)}")
     if not rows:
-        terminal.out(f"no checkpoint under {store.url}")
+        if not lost:
+            terminal.out(f"no checkpoint under {store.url}")
         return 0
     terminal.out(
         table(
@@ -71,6 +87,11 @@ def ls(args: argparse.Namespace) -> int:
     if limit is not None and len(rows) == limit:
         terminal.out(f"the newest {limit}; all with --limit 0")
     return 0
+
+
+def _lost(store: Store) -> List[commit_records.LostCommit]:
+    """What was committed under a root that has no manifest any more. Raises CheckpointError, OSError."""
+    return [] if catalog.newest_committed(store) is not None else selection.lost_commits(store)
 
 
 def _run_line(store: Store, problem: str) -> str:
@@ -137,6 +158,7 @@ def show(args: argparse.Namespace) -> int:
         "size": f"{size(body.total_bytes)} in {body.world} shards",
         "tensors": body.tensors,
         "digest": f"{body.digest}, chunks of {size(body.chunk)}",
+        "rebuilt": body.rebuilt,
         "saved after": body.parent and f"seq {body.parent.get('seq')}, step {body.parent.get('step')}",
     }
     for kind, values in (("metric", body.metrics), ("job", body.job), ("version", body.versions)):
@@ -234,7 +256,7 @@ def check(args: argparse.Namespace) -> int:
         )
     else:
         if not results:
-            terminal.out(f"nothing was ever committed under {store.url}")
+            terminal.out(selection.nothing_left(store, ()).message)
         if run_problem:
             terminal.out(_run_line(store, run_problem))
     return 0 if good and len(good) == len(results) and not run_problem else 1

@@ -21,7 +21,17 @@ from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.load import bytes_of, view_of
-from hyperpod_kit.checkpoint.repository import catalog, commit, coverage, digest, identity, index, layout, stream
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    commit,
+    coverage,
+    digest,
+    identity,
+    index,
+    layout,
+    sealed_text,
+    stream,
+)
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError
@@ -217,7 +227,7 @@ class Writer(StorageWriter):
         if names != set(metadata.state_dict_metadata):
             missing = sorted(set(metadata.state_dict_metadata) - names)
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
-        extra = _tree(metadata, place.world)
+        extra = _tree(metadata, place)
         entries = index.encode(found)
         records = tuple(file.record for file in shards)
         body = Manifest(
@@ -275,12 +285,17 @@ def _resolve(item: WriteItem, planner: SavePlanner) -> tuple[TensorSpec, torch.T
     ), data
 
 
-def _tree(metadata: Metadata, world: int) -> bytes:
+def _tree(metadata: Metadata, place: _Place) -> bytes:
     """extra.json: which items are no tensors, and the paths that the planner made the names from."""
     paths: dict[str, Sequence[Any]] = metadata.planner_data or {}
     names = sorted(
         name for name, entry in metadata.state_dict_metadata.items() if isinstance(entry, BytesStorageMetadata)
     )
     shared = {"dcp": {BYTES: names, "paths": {name: list(path) for name, path in paths.items()}}}
-    body = {"format": layout.EXTRA_FORMAT, "shared": shared, "ranks": [{} for _ in range(world)]}
-    return json.dumps(body, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    body = {
+        "format": layout.EXTRA_FORMAT,
+        "shared": shared,
+        "ranks": [{} for _ in range(place.world)],
+        "attempt": [place.epoch, place.seq, place.step],
+    }
+    return sealed_text.seal(json.dumps(body, separators=(",", ":"), allow_nan=False))

@@ -115,7 +115,7 @@ def write(
             raise CheckpointError("the ranks' files do not hold the same of what all ranks share")
         table = index.build(placed)
         coverage.check(table)
-        extra = trees.encode(texts, {}, stages=False)
+        extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step))
         entries = index.encode(table)
         body = Manifest(
             run=whose.run,

@@ -25,6 +25,11 @@ def now() -> str:
     return time.strftime(_TIME, time.gmtime())
 
 
+def time_of(seconds_since_1970: float) -> str:
+    """Such a moment as all files of the format write it, UTC."""
+    return time.strftime(_TIME, time.gmtime(seconds_since_1970))
+
+
 def seconds(text: str) -> Optional[float]:
     """Unix seconds of such a time; None when it is none."""
     try:
@@ -70,6 +75,8 @@ class Manifest:
 
     `parent`: {"seq", "step"} of the checkpoint that this run restored. `metrics`: numbers that the trainer gave, nan
     and infinities too, for the retention policy `Best`. `job`: what the scheduler says, and the trainer's mesh.
+    `rebuilt`: when it was made again by `checkpoint repair`; `job` and `versions` are lost then, and `time` is as
+    storage had it.
     """
 
     run: str
@@ -91,6 +98,7 @@ class Manifest:
     parent: Optional[Dict[str, int]] = None
     job: Dict[str, Any] = field(default_factory=dict)
     versions: Dict[str, str] = field(default_factory=dict)
+    rebuilt: Optional[str] = None
 
     def encode(self) -> bytes:
         """The bytes of MANIFEST.json."""
@@ -163,6 +171,7 @@ def _check(made: Manifest) -> None:
         _require(name, getattr(made, name), is_count(getattr(made, name)))
     for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):
         _require(name, getattr(made, name), isinstance(getattr(made, name), dict))
+    _require("rebuilt", made.rebuilt, made.rebuilt is None or isinstance(made.rebuilt, str))
     _require(
         "metrics",
         made.metrics,

@@ -115,6 +115,7 @@ STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_JOB_ID": "7", "SLURM_STEP
     "change",
     [
         {"HPK_AUTO_RESUME": "0"},
+        {"HPK_AUTO_RESUME": "", "SLURM_SPANK_HPK_AUTO_RESUME": "0"},
         {"SLURM_STEP_ID": ""},
         {"SLURM_STEP_ID": "-5"},  # the batch script, to Slurm 26.05
         {"HPK_CHECKPOINT_ROOT": ""},
@@ -125,6 +126,11 @@ STEP: Dict[str, str] = {"HPK_AUTO_RESUME": "1", "SLURM_JOB_ID": "7", "SLURM_STEP
 def test_task_prolog_has_nothing_to_say(place: Path, change: Dict[str, str]) -> None:
     assert hook(place, "task_prolog.sh", f"touch {place}/called", **{**STEP, **change}) == (0, "")
     assert not (place / "called").exists()
+
+
+def test_a_root_alone_asks_for_a_decision(place: Path) -> None:
+    program = "echo export HPK_RESUME_FROM=seq-1"
+    assert hook(place, "task_prolog.sh", program, **{**STEP, "HPK_AUTO_RESUME": ""}) == (0, program[5:] + "\n")
 
 
 def test_a_step_inside_of_a_step_is_asked_for_anew(place: Path) -> None:

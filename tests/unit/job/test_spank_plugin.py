@@ -125,7 +125,7 @@ def test_it_is_asked_as_the_user_altogether(built: Path, place: Path) -> None:
     "change",
     [
         {"HPK_AUTO_RESUME": "0"},
-        {"HPK_AUTO_RESUME": ""},
+        {"HPK_AUTO_RESUME": "", "SLURM_SPANK_HPK_AUTO_RESUME": "0"},
         {"HPK_CHECKPOINT_ROOT": ""},
         {"HPK_ATTEMPT": "7.0.0"},
         {"SPANK_STEP": "0xfffffffb"},
@@ -173,3 +173,9 @@ def test_what_the_script_leaves_running_is_not_waited_for(built: Path, place: Pa
     code, told, _ = step(built, place, f"(exec sleep 120 >/dev/null) & echo $! >{place}/pid\n" + ANSWER)
     os.kill(int((place / "pid").read_text()), 9)
     assert code == 0 and told["HPK_RESUME_FROM"] == "seq-1"
+
+
+def test_a_root_alone_asks_for_a_decision(built: Path, place: Path) -> None:
+    """Where the option is not known, as with a plugin of another Slurm where jobs are submitted, nobody can give it."""
+    code, told, _ = step(built, place, ANSWER, HPK_AUTO_RESUME="")
+    assert (code, told["HPK_RESUME_FROM"]) == (0, "seq-1")

@@ -1,0 +1,251 @@
+"""A manifest that was lost, made again from files that prove themselves.
+
+A shard ends with the digests of its chunks, extra.json and index.bin have digests of their own, and each shard's header
+names run, rank, epoch, seq and step. So an attempt that is whole says all that its manifest said, but for what the
+scheduler and the versions of programs were; and one that lacks a file or has one wrong byte is found out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Dict, List, NamedTuple, Sequence, Set, Tuple
+
+from hyperpod_kit.checkpoint.agent import held, trees
+from hyperpod_kit.checkpoint.repository import (
+    catalog,
+    commit_records,
+    coverage,
+    digest,
+    identity,
+    index,
+    latest,
+    layout,
+    manifest,
+    own_tree,
+    rows,
+    sealed_text,
+    shard,
+    stream,
+    verify,
+)
+from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
+from hyperpod_kit.checkpoint.repository.identity import RunIdentity
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.parse import json_object
+
+_DCP = "dcp"
+"""The plan of a checkpoint that torch's own planner has laid out: all its tensors count."""
+
+_LARGEST_HEAD = 1 << 30
+
+
+class Rebuilt(NamedTuple):
+    """What became of an attempt without a manifest. `why`: it was not rebuilt, "" when it was, or would be."""
+
+    attempt: str
+    why: str = ""
+    size: int = 0
+    world: int = 0
+
+
+class _ProvedShard(NamedTuple):
+    record: FileRecord
+    meta: Dict[str, Any]
+    tensors: Tuple[shard.Placed, ...]
+
+
+def rebuild_all(store: Store, whose: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
+    """Every attempt without a manifest that may be a commit, newest first. Raises CheckpointError, OSError."""
+    entries = catalog.attempts(store)
+    found: List[Rebuilt] = []
+    for entry in _in_question(store, entries):
+        try:
+            body = manifest_of(store, entry.attempt, whose)
+            if not dry_run:
+                identity.confirm(store, whose)
+                store.create(f"{entry.attempt}/{layout.MANIFEST_FILE}", body.encode())
+            found.append(Rebuilt(entry.attempt, "", body.total_bytes, body.world))
+        except FileExistsError:
+            continue  # whoever was saving it has committed it just now
+        except (CheckpointError, OSError) as err:
+            found.append(Rebuilt(entry.attempt, verify.reason_of(err)))
+    if not dry_run:
+        _hint_at_newest(store, {one.attempt for one in found if not one.why})
+    return found
+
+
+def _hint_at_newest(store: Store, rebuilt: Set[str]) -> None:
+    """Where the newest of all is one of these. A hint at a newer one, which is lost, is the proof of that."""
+    newest = catalog.newest_committed(store)
+    name = layout.parse_attempt(newest) if newest is not None and newest in rebuilt else None
+    hint = latest.read(store)
+    if name is not None and (hint is None or catalog.order(hint) < catalog.order(name)):
+        latest.write(store, str(name))
+
+
+def _in_question(store: Store, entries: Sequence[AttemptEntry]) -> List[AttemptEntry]:
+    """Those without a manifest, but for what is newer than every commit that is known of and of the newest start: that
+    is a save which may be under way."""
+    named = [layout.parse_attempt(record.attempt) for record in commit_records.gather(store).records]
+    known = [catalog.order(name) for name in named if name is not None]
+    known += [entry.order for entry in entries if entry.committed]
+    newest, epoch = max(known, default=(0, 0, "")), catalog.highest(store)[0]
+    return [entry for entry in entries if not entry.committed and (entry.order <= newest or entry.name.epoch < epoch)]
+
+
+def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
+    """The manifest of an attempt every byte of which proves itself. Raises CheckpointError, OSError."""
+    name = layout.parse_attempt(attempt)
+    assert name is not None
+    there = store.sizes(attempt)
+    for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
+        if file not in there:
+            raise CheckpointError(f"{file} is missing")
+    extra = store.read(f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
+    world = _world(extra, name)
+    files = {layout.shard_file(rank) for rank in range(world)}
+    _require_files(files, {file for file in there if file.startswith("shard-")})
+    shards = [_proved(store, attempt, rank, world, whose) for rank in range(world)]
+    table = store.read(f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
+    names = _covered(shards, table)
+    _require_trees(store, attempt, extra, world, names)
+    saved = json_object(extra, len(extra))["shared"].get("save") or {}
+    return Manifest(
+        run=whose.run,
+        run_id=whose.run_id,
+        epoch=name.epoch,
+        seq=name.seq,
+        step=name.step,
+        world=world,
+        plan=held.plan_of([one.meta["plan"] for one in shards]),
+        digest=shards[0].meta["digest"],
+        chunk=shards[0].meta["chunk"],
+        total_bytes=sum(one.record.size for one in shards),
+        tensors=_count(names, shards[0].meta["plan"]),
+        time=_time(store, attempt),
+        shards=tuple(one.record for one in shards),
+        extra=FileRecord.of(layout.EXTRA_FILE, extra),
+        index=FileRecord.of(layout.INDEX_FILE, table),
+        parent=saved.get("parent"),
+        metrics=manifest.numbers(saved.get("metrics") or {}),
+        job={"mesh": saved["mesh"]} if saved.get("mesh") else {},
+        rebuilt=manifest.now(),
+    )
+
+
+def _world(extra: bytes, name: layout.AttemptName) -> int:
+    sealed_text.require(extra, layout.EXTRA_FILE)
+    body = json_object(extra, len(extra))
+    if body.get("attempt") != [name.epoch, name.seq, name.step]:
+        raise CheckpointError(f"{layout.EXTRA_FILE} is of another attempt: {str(body.get('attempt'))[:80]}")
+    return len(body["ranks"])
+
+
+def _require_files(wanted: Set[str], there: Set[str]) -> None:
+    missing, strange = sorted(wanted - there), sorted(there - wanted)
+    if missing:
+        raise CheckpointError(f"{missing[0]} is missing" if len(missing) == 1 else f"{len(missing)} shards are missing")
+    if strange:
+        raise CheckpointError(f"{strange[0]} is of no rank of it: {len(wanted)} ranks saved it")
+
+
+def _proved(store: Store, attempt: str, rank: int, world: int, whose: RunIdentity) -> _ProvedShard:
+    """A shard of which every byte was compared with its own digests. Raises CheckpointError, OSError."""
+    file = layout.shard_file(rank)
+    reader = store.open_read(f"{attempt}/{file}")
+    try:
+        size = reader.size
+        meta = shard.parse(memoryview(_head(reader, file)), size).meta
+        record = _record(reader, file, meta, rank)
+        opened = stream.Shard(reader, size, record.root, name=file, chunk=meta["chunk"])
+        head = opened.read(0, shard.head_size(memoryview(_read(reader, 0, 8, file))))
+    finally:
+        reader.close()
+    parsed = shard.parse(memoryview(head), size)
+    _require_meta(parsed.meta, attempt, rank, world, whose, file)
+    verify.verify_file(store, attempt, record, chunk=parsed.meta["chunk"])
+    return _ProvedShard(record, parsed.meta, parsed.tensors)
+
+
+def _head(reader: Any, file: str) -> bytes:
+    size = shard.head_size(memoryview(_read(reader, 0, 8, file)))
+    if size > min(reader.size, _LARGEST_HEAD):
+        raise CheckpointError(f"{file} is no shard: its header would have {size} bytes")
+    return _read(reader, 0, size, file)
+
+
+def _read(reader: Any, begin: int, end: int, file: str) -> bytes:
+    data = bytearray(end - begin)
+    view, done = memoryview(data), 0
+    while done < len(data):
+        count = reader.read_into(view[done:], begin + done)
+        if count <= 0:
+            raise CheckpointError(f"{file} ends at byte {begin + done}")
+        done += count
+    return bytes(data)
+
+
+def _record(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileRecord:
+    """By the digests at the end of the file, whatever the bytes before them."""
+    algorithm, chunk = meta.get("digest"), meta.get("chunk")
+    if algorithm not in digest.NAMES or type(chunk) is not int or not 0 < chunk <= 1 << 30:
+        raise CheckpointError(f"{file} has digests of kind {str(algorithm)[:40]!r} over {str(chunk)[:40]} bytes")
+    try:
+        data_end, _ = digest.split(reader.size, chunk)
+    except ValueError as err:
+        raise CheckpointError(f"{file}: {err}") from None
+    leaves = _read(reader, data_end, reader.size, file)
+    return FileRecord(file, reader.size, digest.root(digest.algorithm(algorithm), leaves, reader.size), rank)
+
+
+def _require_meta(meta: Dict[str, Any], attempt: str, rank: int, world: int, whose: RunIdentity, file: str) -> None:
+    name = layout.parse_attempt(attempt)
+    assert name is not None
+    numbers = {number: f"{getattr(name, number):020d}" for number in ("epoch", "seq", "step")}
+    wanted = {"run": whose.run_id, "rank": rank, "world": world, **numbers}
+    for key, value in wanted.items():
+        if meta.get(key) != value:
+            raise CheckpointError(f"{file} says {key} {str(meta.get(key))[:80]}, expected {value}")
+    if not isinstance(meta.get("plan"), str):
+        raise CheckpointError(f"{file} names no plan")
+
+
+def _covered(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
+    """The names of all tensors, which the index and the headers have alike, every item once. Raises CheckpointError."""
+    alike = {(one.meta["digest"], one.meta["chunk"]) for one in shards}
+    if len(alike) > 1:
+        raise CheckpointError("its shards have digests of several kinds")
+    built = index.build({rank: one.tensors for rank, one in enumerate(shards)})
+    coverage.check(built)
+    named = rows.read(table)
+    if {piece for name in named for piece in named[name]} != set(built.pieces):
+        raise CheckpointError(f"{layout.INDEX_FILE} is not of these shards")
+    return {piece.spec.name for piece in built.pieces}
+
+
+def _require_trees(store: Store, attempt: str, extra: bytes, world: int, names: Set[str]) -> None:
+    """What is no tensor: each rank's own part is in its shard, and what is named as a tensor is one."""
+    for rank, part in enumerate(trees.parts_of(extra, world)[1]):
+        if part.place is not None:
+            own_tree.read(store, attempt, rank, part.place)
+    missing = sorted(set(held.shared_names(trees.whole_of(extra))) - names)
+    if missing:
+        raise CheckpointError(f"{missing[0]} is in no shard")
+
+
+def _count(names: Set[str], plan: str) -> int:
+    """As a commit counts them: what is one rank's own is not among them."""
+    return len(names) if plan == _DCP else sum(not name.startswith(held.OWN) for name in names)
+
+
+def _time(store: Store, attempt: str) -> str:
+    """When it was saved, as far as storage knows: policies go by it."""
+    if is_path(store.url):
+        with contextlib.suppress(OSError):
+            changed = os.stat(os.path.join(store.url, attempt, layout.EXTRA_FILE)).st_mtime
+            return manifest.time_of(changed)
+    return manifest.now()

@@ -1,0 +1,39 @@
+"""JSON that proves itself without being canonical: its digest is its last key, `self`, of all that stands before it.
+
+extra.json keeps the order in which things were saved, so it cannot be what the manifest is (`manifest.seal_json`). The
+manifest proves it while there is one; this proves it where the manifest was lost. Who does not know the key passes over
+it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.errors import CheckpointError
+
+_SEAL = re.compile(rb',"self":"(' + digest.SMALL.encode() + rb':[0-9a-f]{32})"\}\n')
+_LENGTH = len(b',"self":""}\n') + len(digest.small(b""))
+
+
+def seal(text: str) -> bytes:
+    """The bytes of an object of JSON, `{…}`, that has some keys, with its own digest."""
+    body = text.encode()[:-1]
+    return body + b',"self":"' + digest.small(body).encode() + b'"}\n'
+
+
+def without_seal(data: bytes) -> bytes:
+    """The same text as releases before 0.1.0 wrote it; `data` itself when it has no seal."""
+    return data[:-_LENGTH] + b"}\n" if _SEAL.fullmatch(data[-_LENGTH:]) else data
+
+
+def require(data: bytes, what: str) -> None:
+    """Raises CheckpointError unless every byte is as it was written."""
+    found = _SEAL.fullmatch(data[-_LENGTH:])
+    if found is None:
+        raise CheckpointError(
+            f"{what} does not prove itself: it is torn, or was written by a release before 0.1.0, whose manifest alone "
+            "proved it"
+        )
+    if digest.small(data[:-_LENGTH]).encode() != found.group(1):
+        raise CheckpointError(f"{what} is torn or damaged: its own digest does not match")

@@ -186,7 +186,12 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
     gone_back = rewinds.standing(store)
 
     def committed() -> Iterator[Candidate]:
-        for entry in selection.walk(store, first=told.first, own=told.own):
+        for number, entry in enumerate(selection.walk(store, first=told.first, own=told.own)):
+            if number == 0 and told.first is None:
+                for lost in selection.lost_before(store, entry.name):
+                    name = layout.parse_attempt(lost.attempt)
+                    assert name is not None
+                    yield Candidate(lost.attempt, name, True, [], lost.reason, lost=True)
             why = tombstone.read(store, entry.attempt) if entry.marked else None
             if why is None:
                 taken.add(entry.attempt)
@@ -216,7 +221,7 @@ def _merged(store: Store, known: dict[str, list[dict[str, HeldShard]]], told: Re
     for candidate in heapq.merge(committed(), captured(), key=lambda c: (c.order, c.committed), reverse=True):
         if candidate.committed or candidate.attempt not in taken:
             yield candidate
-        if candidate.passed and candidate.committed:
+        if candidate.passed and candidate.committed and not candidate.lost:
             passed.append(replace(candidate, passed=""))
     # A tombstone may be wrong (bad memory in the machine that wrote it); it must not be what ends a run.
     yield from passed

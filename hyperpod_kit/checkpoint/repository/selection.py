@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
-from hyperpod_kit.checkpoint.repository import catalog, commit_records, layout, rewinds, tombstone, verify
+from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, layout, rewinds, tombstone, verify
 from hyperpod_kit.checkpoint.repository.rewinds import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
@@ -99,7 +99,9 @@ def newest(
     store = as_store(where)
     walked = _Walk(store, take, past_unread)
     marked: List[catalog.AttemptEntry] = []
-    for entry in walk(store):
+    for number, entry in enumerate(walk(store)):
+        if number == 0:
+            walked.rejected += [(lost.attempt, lost.reason) for lost in lost_before(store, entry.name)]
         reason = passed_over.get(entry.attempt)
         damage = tombstone.read(store, entry.attempt) if entry.marked and reason is None else None
         if damage is not None:
@@ -193,6 +195,17 @@ def lost_commits(store: Store) -> List[commit_records.LostCommit]:
     """What was committed under a root of which no manifest says so any more. Only for who has found none. Raises
     CheckpointError, OSError."""
     return commit_records.lost_commits(commit_records.gather(store))
+
+
+def lost_before(store: Store, newest: layout.AttemptName) -> List[commit_records.LostCommit]:
+    """What LATEST names as committed and has no manifest any more, where it is newer than `newest`, which has one: the
+    run goes on from that, and people are told why. Raises CheckpointError, OSError."""
+    hint = latest.read(store)
+    if hint is None or catalog.order(hint) <= catalog.order(newest):
+        return []
+    if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rewinds.why_left(rewinds.standing(store), hint):
+        return []
+    return [commit_records.LostCommit(str(hint), (layout.LATEST_FILE,), bool(store.list(str(hint))))]
 
 
 def refuse_lost(store: Store) -> None:

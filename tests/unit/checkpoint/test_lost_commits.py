@@ -14,13 +14,14 @@ import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, State, loading, weights
 from hyperpod_kit.checkpoint.adapters import huggingface
-from hyperpod_kit.checkpoint.commands import look
+from hyperpod_kit.checkpoint.commands import look, rebuild
 from hyperpod_kit.checkpoint.repository import (
     catalog,
     commit,
     commit_records,
     flush_note,
     fresh_start,
+    identity,
     layout,
     lease,
     manifest,
@@ -305,3 +306,32 @@ def test_going_back_takes_a_fresh_start_back(store: Store) -> None:
     assert [why for _, why in selection.left(store)] == []
     rewinds.record(store, names[0], catalog.highest(store)[0])
     assert selection.newest_valid(store).attempt == names[0]
+
+
+# --- the newest alone is lost -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("gone", list(GONE))
+def test_who_goes_on_from_an_older_one_says_what_is_lost(tmp_path: Path, gone: str) -> None:
+    root = tmp_path / "root"
+    names = lost_root(root)
+    body = (root / names[1] / "extra.json").exists()
+    assert body, "the older one is whole but for its manifest"
+    assert look_repaired(root) == [names[0], names[1], names[2]]
+    GONE[gone](root / names[0])
+    found = selection.newest_valid(str(root))
+    assert (found.attempt, [name for name, _ in found.rejected]) == (names[1], [names[0]])
+    assert found.rejected[0][1] == f"it was committed, as LATEST says, and {gone}"
+    with Manager(str(root)) as manager:
+        restored = manager.restore(State(module()))
+    assert not isinstance(restored, Fresh)
+    assert (restored.attempt, restored.rejected) == (names[1], found.rejected)
+
+
+def look_repaired(root: Path) -> List[str]:
+    """The attempts that have a manifest, after all were rebuilt."""
+    store = open_store(str(root))
+    whose = identity.of_root(store)
+    assert whose is not None
+    rebuild.rebuild_all(store, whose, dry_run=False)
+    return [entry.attempt for entry in selection.walk(store)]

@@ -66,6 +66,20 @@ verify() { # directory -> the first thing that is wrong with it on standard outp
     [[ -z $bad ]] || echo "$bad"
 }
 
+# A `job run` of a release before 0.1.0 that is at work calls its ranks' wrapper by `current` only as long as that one's
+# file and its own are the same (an inode, not bytes), and by its own bundle otherwise, which other nodes need not have.
+# So all bundles on a node share this one file, as long as its text does not change.
+DOOR=lib/hyperpod_kit/job/__main__.py
+share_door() {
+    local other link=$HOME_DIR/door.partial
+    for other in "$HOME_DIR"/*/"$DOOR"; do
+        [[ ! -L ${other%"/$DOOR"} && ! $other -ef $TARGET/$DOOR ]] || continue
+        cmp -s "$other" "$TARGET/$DOOR" || continue
+        # Renamed over the other one: a rank may be starting from it just now.
+        if ! { ln -f "$TARGET/$DOOR" "$link" && mv -fT "$link" "$other"; }; then rm -f "$link"; fi
+    done
+}
+
 STEP=verify-bundle
 problem=$(verify "$BUNDLE")
 [[ -z $problem ]] || fail 1 "$BUNDLE: $problem" "hyperpod-kit upload"
@@ -91,7 +105,6 @@ flock -w "$LOCK_SECONDS" 9 || fail 1 "another run of this script has been at wor
 # Halves of bundles that were being installed when the script was killed.
 find "$HOME_DIR" -mindepth 1 -maxdepth 1 -name '*.partial' -exec rm -rf {} +
 if [[ $BUNDLE != "$TARGET" && ( ! -d $TARGET || -n $(verify "$TARGET") ) ]]; then
-    rm -rf "$TARGET"
     mkdir "$TARGET.partial"
     cp -R "$BUNDLE/." "$TARGET.partial/"
     # S3 keeps no mode bits.
@@ -101,9 +114,13 @@ if [[ $BUNDLE != "$TARGET" && ( ! -d $TARGET || -n $(verify "$TARGET") ) ]]; the
     # The copy is what runs from now on.
     problem=$(verify "$TARGET.partial")
     [[ -z $problem ]] || fail 1 "$TARGET.partial: $problem" "df $HOME_DIR, then run this script again"
+    # Programs may run from a damaged copy, and import from it: it stays until the whole one can take its place.
+    [[ ! -d $TARGET ]] || mv -T "$TARGET" "$TARGET.damaged.partial"
     mv -T "$TARGET.partial" "$TARGET"
+    rm -rf "$TARGET.damaged.partial"
     changed=changed
 fi
+share_door
 if [[ $(readlink "$HOME_DIR/current" 2>/dev/null) != "$ID" ]]; then
     # rename(2) replaces the link in one step: there is always a `current`.
     ln -sfn "$ID" "$HOME_DIR/current.new"

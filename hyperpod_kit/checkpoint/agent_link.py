@@ -36,7 +36,7 @@ class AgentLink:
         ours, theirs = socket.socketpair()
         name = shm_slots.log_file(places.node_uid(), shm_slots.run_hash(setup["run_id"]), setup["rank"])
         log = os.path.join(setup.get("folder") or places.mine(), name)
-        package = str(Path(hyperpod_kit.__file__).parent.parent)
+        package = str(Path(hyperpod_kit.__path__[0]).parent)  # the trainer's own release, whatever `current` is by now
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
             out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

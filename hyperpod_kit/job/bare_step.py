@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from typing import Dict, List, Mapping, Sequence
 
-from hyperpod_kit.job import step
+from hyperpod_kit.job import step, step_name
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.system.process import dies_with
 
@@ -42,7 +41,8 @@ def start(
         *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
         *(("--no-kill", "--wait=0") if talk else ()),
-        *(f"--job-name={step.STEP_NAME}{name}", sys.executable or "/usr/bin/python3", "-I", "-S", step.program()),
+        f"--job-name={step_name.own(name)}",
+        *step.on_any_node(),
         *words,
     ]
     return subprocess.Popen(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-import sys
 import time
 from typing import Callable, Iterator, NamedTuple, Tuple
 
@@ -34,7 +33,7 @@ def beside(choice: checkpoint_choice.Choice, root: str) -> Iterator[None]:
     if not is_path(root) or (choice.kind == checkpoint_choice.OURS and choice.source != checkpoint_choice.NONE):
         yield
         return
-    argv = [sys.executable or "/usr/bin/python3", "-I", "-S", step.program(), "prove", "--watch", root]
+    argv = [*step.on_this_node(), "prove", "--watch", root]
     try:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, preexec_fn=dies_with(os.getpid()))
     except OSError:  # then the next start reads it

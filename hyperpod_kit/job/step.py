@@ -15,18 +15,23 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.descriptors import under
 from hyperpod_kit.errors import JobError, RunError
+from hyperpod_kit.job import step_name
 from hyperpod_kit.job.container import INSIDE, Container
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, hyperpod
 from hyperpod_kit.slurm.hostlist import compress
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.system.mountinfo import is_below
 
-STEP_NAME = "hpk-"
-"""How our steps are told from others of the same job, which are never touched."""
+BUNDLES = "/opt/hyperpod-kit"
+"""Where each node has its bundles, each by the digest of its bytes; nodes of one job may have different ones."""
 
-INSTALLED = "/opt/hyperpod-kit/current/lib"
+INSTALLED = f"{BUNDLES}/current/lib"
 """The vendored program under the name that every node has, whatever the id of its bundle."""
+
+SYSTEM_PYTHON = "/usr/bin/python3"
+"""What a bundle runs on, on every node: its creation ends without it."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class StepPlan:
 
     def argv(self) -> List[str]:
         """The srun command line."""
-        args = [self.srun, "--kill-on-bad-exit=1", f"--job-name={STEP_NAME}{self.attempt}"]
+        args = [self.srun, "--kill-on-bad-exit=1"]
         if self.retry:
             # Slurm may take minutes to let go of the step before on a node that died.
             args.append("--overlap")
@@ -58,7 +63,9 @@ class StepPlan:
             args += [f"--nodes={len(self.nodes)}", f"--nodelist={compress(self.nodes)}"]
         if self.groups:
             args.append(f"--het-group={','.join(map(str, self.groups))}")
-        return [*args, *self.srun_args, *wrapper(self.container), *self.command]
+        # After the user's: by its name a step is ended that has outlived its srun.
+        name = f"--job-name={step_name.own(self.attempt)}"
+        return [*args, *self.srun_args, name, *wrapper(self.container), *self.command]
 
 
 def wrapper(container: Optional[Container] = None) -> List[str]:
@@ -68,19 +75,36 @@ def wrapper(container: Optional[Container] = None) -> List[str]:
     """
     if container:
         return container.command([program(), "exec", INSIDE, "--"])
-    return [sys.executable or "/usr/bin/python3", "-I", "-S", program(), "exec", "--"]
+    return [*on_any_node(), "exec", "--"]
+
+
+def on_any_node() -> List[str]:
+    """Words that run our job commands on whichever node of the job."""
+    python = SYSTEM_PYTHON if _is_bundled() else sys.executable or SYSTEM_PYTHON
+    return [python, "-I", "-S", program()]
+
+
+def on_this_node() -> List[str]:
+    """Words that run our job commands here, from the very files that this process runs from."""
+    return [sys.executable or SYSTEM_PYTHON, "-I", "-S", str(_own_program())]
 
 
 def program() -> str:
-    """Our `__main__.py`, by the name that every node has where there is one."""
-    main = Path(__file__).absolute().with_name("__main__.py")
-    installed = Path(INSTALLED, *main.parts[-3:])
-    try:
-        if installed.samefile(main):
-            main = installed
-    except OSError:
-        pass
-    return str(main)
+    """Our `__main__.py`, by the name that every node has where there is one.
+
+    Never by the id of our bundle: a node that was replaced since, or whose bundle was changed in place, lacks it.
+    """
+    own = _own_program()
+    return str(Path(INSTALLED, *own.parts[-3:]) if _is_bundled() else own)
+
+
+def _own_program() -> Path:
+    return Path(__file__).absolute().with_name("__main__.py")
+
+
+def _is_bundled() -> bool:
+    """Whether we run from any of this node's bundles, be it `current` or not."""
+    return is_below(os.path.realpath(_own_program()), os.path.realpath(BUNDLES))
 
 
 def step_environment(env: Mapping[str, str], extra: Mapping[str, str]) -> Dict[str, str]:
@@ -165,7 +189,7 @@ class SrunStep:
 def sweep(
     runner: Runner, job_id: JobId, wait: Callable[[float], None], report: JobReport, *, limit: float = 15.0
 ) -> List[str]:
-    """Before a retry: kill steps that outlived their srun and wait until Slurm has none; returns what is still left.
+    """Before a retry: kill steps of ours that outlived their srun, wait until Slurm has none; returns what is left.
 
     A slurmctld that was away when a step ended may hold it for a minute: its slurmstepds say it again then."""
     end = time.monotonic() + limit
@@ -175,7 +199,7 @@ def sweep(
     while left and time.monotonic() < end:
         wait(0.5)
         try:
-            left = control.running_steps(runner, job_id, STEP_NAME)
+            left = control.running_steps(runner, job_id, step_name.OWN)
         except RunError:
             break
     return left
@@ -183,6 +207,6 @@ def sweep(
 
 def _kill_ranks(runner: Runner, job_id: JobId) -> List[str]:
     try:
-        return control.kill_steps(runner, job_id, STEP_NAME)
+        return control.kill_steps(runner, job_id, step_name.OWN)
     except RunError:
         return []

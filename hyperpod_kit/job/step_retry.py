@@ -12,8 +12,8 @@ from enum import Enum
 from typing import Callable, List, Optional, Sequence, Set
 
 from hyperpod_kit.errors import RunError
+from hyperpod_kit.job import step_name
 from hyperpod_kit.job.report import JobReport
-from hyperpod_kit.job.step import STEP_NAME
 from hyperpod_kit.job.step_retry_log import ASKED, RETRIED, RetryLog
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -101,7 +101,7 @@ class StepRetry:
         if self._heard:
             return RetryAnswer.WAIT if self._waited(now) <= REPLACEMENT else RetryAnswer.END
         try:
-            running = set(control.running_steps(self._runner, self._job_id, STEP_NAME)) - self._killed
+            running = set(control.running_steps(self._runner, self._job_id, step_name.OWN)) - self._killed
             if not running:
                 limit = UNHEARD if self._log.readable else REPLACEMENT
                 return RetryAnswer.WAIT if self._waited(now) <= limit else RetryAnswer.END
@@ -111,7 +111,7 @@ class StepRetry:
             self._report(
                 "intervene", f"{why}: ending the step, so that HyperPod looks at its nodes", lost=list(nodes), step=True
             )
-            self._killed |= set(control.kill_steps(self._runner, self._job_id, STEP_NAME))
+            self._killed |= set(control.kill_steps(self._runner, self._job_id, step_name.OWN))
         except RunError:
             return RetryAnswer.WAIT  # a slurmctld that is away could replace nothing either
         self.ended, self._without_since = True, now

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import allocation, ended, exits
+from hyperpod_kit.job import allocation, ended, exits, step_name
 from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
 from hyperpod_kit.job.hang import furthest, rows
 from hyperpod_kit.job.lifeline import BYE, Lifelines
@@ -249,6 +249,6 @@ def vanished(doubted: Iterable[str], words: Mapping[str, str], records: Iterable
 def _tell_to_save(runner: Runner, job_id: JobId, report: JobReport) -> None:
     report("warned", "USR1: telling the step to save")
     try:
-        control.signal_steps(runner, job_id, "USR1")
+        control.signal_steps(runner, job_id, step_name.OWN, "USR1")
     except RunError as err:
         report("warned", f"the step could not be told: {err}")

@@ -199,9 +199,11 @@ def set_comment(runner: Runner, job_id: JobId, comment: str) -> None:
     runner.run(["scontrol", "update", f"jobid={job_id.name}", f"comment={comment}"], timeout=DEADLINE)
 
 
-def signal_steps(runner: Runner, job_id: JobId, name: str) -> None:
-    """Send a signal to every step of the job, not to its batch script. Raises RunError."""
-    runner.run(["scancel", f"--signal={name}", job_id.name], timeout=DEADLINE)
+def signal_steps(runner: Runner, job_id: JobId, prefix: str, name: str) -> None:
+    """Send a signal to the steps whose name begins with `prefix`. Raises RunError."""
+    steps = running_steps(runner, job_id, prefix)
+    if steps:
+        runner.run(["scancel", f"--signal={name}", *steps], timeout=DEADLINE)
 
 
 def running_steps(runner: Runner, job_id: JobId, prefix: str) -> List[str]:

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store import posix
 from hyperpod_kit.errors import GaveUp, JobError
-from hyperpod_kit.job import exits, status, timeline
+from hyperpod_kit.job import exits, status, step_name, timeline
 from tests.support.damage import flip
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
@@ -299,11 +299,14 @@ def test_term_stops_and_never_requeues(job: Job) -> None:
 def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
     thread = job.later(signal.SIGUSR1, lambda: list(job.root.glob("seq-*")))
+    # Of another `job run`, of the user's own, and ours.
+    steps = f"7.0 hpk.0ther.7.0.0\n7.1 monitor\n7.2 {step_name.OWN}7.0.0\n7.3 hpk-7.0.0\n7.batch batch\n"
+    job.runner.answers["squeue --steps"] = steps
     # The step's own USR1 goes through Slurm; here nobody delivers it, so the grace runs out.
     assert job.run("--steps", "5000", grace=0.3) == 75
     thread.join()
     assert job.said("ended")[0]["class"] == "preempted"
-    assert "scancel --signal=USR1 7" in job.runner.calls and "scontrol requeue 7" in job.runner.calls
+    assert "scancel --signal=USR1 7.2" in job.runner.calls and "scontrol requeue 7" in job.runner.calls
 
 
 def test_a_rank_that_asks_to_run_again_is_requeued(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from hyperpod_kit.errors import GaveUp, JobError
-from hyperpod_kit.job import allocation, status, timeline
+from hyperpod_kit.job import allocation, status, step_name, timeline
 from hyperpod_kit.job.allocation import Allocation
 from hyperpod_kit.job.hang import StallRule
 from tests.unit.job.conftest import Job
@@ -157,8 +157,10 @@ def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(jo
 
 
 def test_a_step_that_slurm_still_has_is_ended_and_waited_for_aloud(job: Job) -> None:
-    held = ["7.0 hpk-7.0.0\n7.batch batch\n"] * 3
-    job.runner.answers["squeue --steps"] = lambda argv: held.pop() if held else "7.batch batch\n"
+    # Beside it the steps of another `job run` in this allocation, of one of an older release, and of the user.
+    others = "7.1 hpk.0ther.7.0.0\n7.2 hpk-7.0.0\n7.3 monitor\n7.batch batch\n"
+    held = [f"7.0 {step_name.OWN}7.0.0\n{others}"] * 3
+    job.runner.answers["squeue --steps"] = lambda argv: held.pop() if held else others
     assert job.run("--steps", "12", "--crash", "8", "--once", str(job.base / "once")) == 0
     assert not held
     assert [said["steps"] for said in job.said("sweep")] == [["7.0"]]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.job import exits
+from hyperpod_kit.job import exits, step_name
 from hyperpod_kit.job.step import StepPlan, step_environment, wrapper
 from tests.support.wait import until
 
@@ -106,17 +106,19 @@ def test_srun_gets_the_attempt_even_where_nothing_is_exported() -> None:
     assert env == {"SLURM_CPUS_PER_TASK": "4", "SRUN_CPUS_PER_TASK": "4", "HPK_ATTEMPT": "7.0.0"}
 
 
-def test_users_arguments_come_after_ours() -> None:
-    argv = StepPlan(["train"], "7.0.1", ["--mpi=none"], ["n1", "n2"], retry=True, hyperpod=True).argv()
-    assert argv[:8] == [
+def test_users_arguments_come_after_ours_but_for_the_name_by_which_a_step_is_ended() -> None:
+    options = ["--mpi=none", "--job-name=mine"]
+    argv = StepPlan(["train"], "7.0.1", options, ["n1", "n2"], retry=True, hyperpod=True).argv()
+    assert argv[:9] == [
         "srun",
         "--kill-on-bad-exit=1",
-        "--job-name=hpk-7.0.1",
         "--overlap",
         "--auto-resume=1",
         "--nodes=2",
         "--nodelist=n[1-2]",
         "--mpi=none",
+        "--job-name=mine",
+        f"--job-name={step_name.OWN}7.0.1",
     ]
     assert argv[-2:] == ["--", "train"]
 

@@ -58,14 +58,15 @@ def test_only_its_own_steps_are_killed(version: str) -> None:
 
 
 def test_every_order_names_the_task() -> None:
-    runner = RecordingRunner({"scontrol": "", "scancel": ""})
+    runner = RecordingRunner({"scontrol": "", "scancel": "", "squeue --steps": "1_3.0 ours.7\n1_1.0 ours.7\n1_3.1 x\n"})
     control.requeue(runner, LAST)
     control.set_comment(runner, LAST, "mark")
-    control.signal_steps(runner, LAST, "USR1")
+    control.signal_steps(runner, LAST, "ours.", "USR1")
     assert runner.calls == [
         "scontrol requeue 1_3",
         "scontrol update jobid=1_3 comment=mark",
-        "scancel --signal=USR1 1_3",
+        "squeue --steps --noheader -j 1_3 -o %i %j",
+        "scancel --signal=USR1 1_3.0",
     ]
 
 

@@ -1,0 +1,21 @@
+"""Names of the Slurm steps that this process starts. A job may have others: of a second `job run` in the same
+allocation, of an older release, of the user. They are never signalled or ended.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+FAMILY = "hpk."
+"""How the names of all our steps begin. Those of releases before 0.1.0 begin with `hpk-`, and such a `job run` ends
+every step whose name does."""
+
+OWN = f"{FAMILY}{secrets.token_hex(4)}."
+"""How the names of this process's steps begin: an attempt's own name is the same in two `job run` of one allocation."""
+
+
+def own(purpose: str) -> str:
+    """The name of a step of this process. `purpose`: an attempt, or what a short step is for."""
+    return OWN + purpose

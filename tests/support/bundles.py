@@ -1,0 +1,93 @@
+"""Bundles of this release and of an earlier one, installed by their own entry script; nothing of a node is set up."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+from typing import Dict
+
+from hyperpod_kit.bundle import contents, manifest
+from hyperpod_kit.bundle.sources import Sources
+from tests.support.mount_root import MountRoot
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+EARLIER = "4d273d3a"
+"""The commit whose running jobs survive the change to this release."""
+
+# Of the program of a node only what jobs need: `node apply` would set this host up.
+WITHOUT_APPLY = b"import sys\nif sys.argv[1:2] == ['node']:\n    sys.exit(0)\n"
+
+# An overlay: the host's /opt may not have the directory.
+ENTER = """\
+set -e
+mount --make-rslave /
+mount -t tmpfs -o mode=755 node /mnt
+mkdir /mnt/up /mnt/work
+mount -t overlay node -o lowerdir=/opt,upperdir=/mnt/up,workdir=/mnt/work /opt
+mkdir -p /opt/hyperpod-kit
+mount --bind "$1" /opt/hyperpod-kit
+"""
+
+
+class BundleRoot(MountRoot):
+    """A node whose /opt/hyperpod-kit is its own. `home`: the directory that lies there."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(ENTER, str(home))
+
+
+def missing() -> str:
+    """Why no node can have bundles of both releases here, "" when it can."""
+    if os.geteuid() != 0:
+        return "a mount namespace is root's to make"
+    argv = ["git", "-C", str(REPOSITORY), "cat-file", "-e", f"{EARLIER}^{{commit}}"]
+    known = subprocess.run(argv, stderr=subprocess.DEVNULL, check=False, timeout=60).returncode == 0
+    return "" if known else f"the repository's history, with {EARLIER}, is not here"
+
+
+def earlier_sources(folder: Path) -> Path:
+    """The earlier release's tree, unpacked there."""
+    argv = ["git", "-C", str(REPOSITORY), "archive", EARLIER]
+    data = subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=120).stdout
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
+    """What ships of a release's tree, but nothing that a configuration renders. `note`: makes it another bundle."""
+    sources = Sources(tree, tree / "hyperpod_kit")
+    files = {place: path.read_bytes() for place, path in contents.copied(sources)}
+    files["lib/__main__.py"] = WITHOUT_APPLY + files["lib/__main__.py"]
+    files["node_config.json"] = b'{\n  "failure_pause": 0.0\n}\n'
+    files["note"] = note.encode()
+    return files
+
+
+def write(files: Dict[str, bytes], staging: Path) -> str:
+    """The bundle of these files, as it lies where a node has downloaded it; its id."""
+    listing = manifest.sums(files)
+    identity = manifest.bundle_id(listing)
+    version = files["lib/hyperpod_kit/__init__.py"].decode().split('__version__ = "')[1].split('"')[0]
+    whole = {**files, manifest.SUMS: listing, manifest.DESCRIPTION: manifest.description(version, identity)}
+    for place, data in whole.items():
+        path = staging / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return identity
+
+
+def install(staging: Path, root: Path) -> None:
+    """Run the bundle's own entry script, as an administrator does on a node that runs. Raises AssertionError."""
+    done = subprocess.run(
+        ["/bin/bash", str(staging / "on_create.sh")],
+        env={"PATH": os.environ["PATH"], "HPK_ROOT": str(root)},
+        timeout=120,
+        text=True,
+        capture_output=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -63,6 +63,7 @@ _ATTEMPTS = {
     "node_lost": "a node does not answer, or Slurm ended the run because of one",
     "storage": "the checkpoint root did not answer",
     "stall": "nothing moved for `--stall` seconds, and it was ended",
+    "launch_failed": "no rank has run its command: that, its wrapper or its srun could not be started",
     "crash": "a rank failed",
 }
 

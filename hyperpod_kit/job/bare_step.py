@@ -36,14 +36,20 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """`words`: arguments of our program. Its standard output is a pipe. With `talk` so is its standard input, which all
     tasks hear, and they go on without one that has ended, or whose node is lost. Raises OSError."""
+    return start_command(srun, name, nodes, [*step.on_any_node(), *words], env, talk=talk)
+
+
+def start_command(
+    srun: str, name: str, nodes: Sequence[str], command: Sequence[str], env: Mapping[str, str], *, talk: bool = False
+) -> subprocess.Popen[bytes]:
+    """The same for any command. Raises OSError."""
     count = len(nodes)
     argv: List[str] = [
         *(srun, "--overlap", f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1"),
         *(f"--nodelist={compress(nodes)}", "--cpu-bind=none", "--kill-on-bad-exit=0", "--mpi=none"),
         *(("--no-kill", "--wait=0") if talk else ()),
         f"--job-name={step_name.own(name)}",
-        *step.on_any_node(),
-        *words,
+        *command,
     ]
     return subprocess.Popen(
         argv,

@@ -17,12 +17,16 @@ from hyperpod_kit.job.outcome import earliest, furthest
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.sole_run import SoleRun
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control, verdict
 from hyperpod_kit.slurm.environment import JobEnvironment, auto_resume
 
 CLAIM_WAIT = 120.0
 """Seconds that the end of the job before us on this root is waited for."""
+
+LAST_RUN_WAIT = 5.0
+"""Seconds for a `job run` that the batch script has just ended."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Beginning:
     runner: Runner
     report: JobReport
     signals: Signals
+    sole: SoleRun
 
     def identify(self, job: JobEnvironment) -> Optional[JobEnvironment]:
         """The job, as Slurm has it; None when Slurm ends this run meanwhile. Raises JobError."""
@@ -66,13 +71,15 @@ class Beginning:
 
     def claim(self, job: JobEnvironment) -> bool:
         """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
+        limit = min(CLAIM_WAIT, self.options.storage_wait)
         try:
+            self.sole.take(self.signals.pause, limit if job.restart else LAST_RUN_WAIT)
             ownership.claim(
                 self.runner,
                 self.options.state,
                 job.id,
                 self.signals.pause,
-                limit=min(CLAIM_WAIT, self.options.storage_wait),
+                limit=limit,
                 root=self.options.root,
             )
             return True

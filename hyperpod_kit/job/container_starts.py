@@ -18,9 +18,12 @@ from hyperpod_kit.job import bare_step
 from hyperpod_kit.job.container import NO_PYTHON, NOT_MOUNTED, TRIES, Container
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Observation, Outcome
+from hyperpod_kit.job.retry_policy import LAUNCH_FAILED
 from hyperpod_kit.job.storage import DEADLINE, Probe
 
 VERB = "look"
+UNBEGUN = (LAUNCH_FAILED, "crash")
+"""Ends of an attempt in which no rank may have begun."""
 AWAY, SERVES = "away", "serves"
 PATIENCE = 4 * DEADLINE
 """Seconds until nodes that have said nothing are passed over."""
@@ -55,7 +58,7 @@ class ContainerStarts:
 
     def look(self, outcome: Outcome, heard: bool) -> None:
         """After an attempt; `heard`: a rank's wrapper called us. Raises GaveUp."""
-        if self._container is None or heard or outcome.kind != "crash" or outcome.first is not None:
+        if self._container is None or heard or outcome.kind not in UNBEGUN or outcome.first is not None:
             self._failed = 0
             return
         self._failed += 1

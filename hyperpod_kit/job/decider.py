@@ -27,6 +27,7 @@ from hyperpod_kit.job import (
     ended,
     identity,
     job_index,
+    launch_probe,
     launches,
     life,
     lifeline,
@@ -37,6 +38,7 @@ from hyperpod_kit.job import (
 from hyperpod_kit.job.batch_host_watch import BatchHostWatch
 from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.container_starts import ContainerStarts
+from hyperpod_kit.job.failed_launches import FailedLaunches
 from hyperpod_kit.job.foreign.quarantine import set_aside
 from hyperpod_kit.job.ledger import Ledger, Row
 from hyperpod_kit.job.lifeline import Lifelines
@@ -46,9 +48,20 @@ from hyperpod_kit.job.patience import Patience
 from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.resumption import Resumption
-from hyperpod_kit.job.retry_policy import CRASHES, HANDED_BACK, Poison, RetryPolicy, delay, exhausted, poison, spent
+from hyperpod_kit.job.retry_policy import (
+    CRASHES,
+    HANDED_BACK,
+    LAUNCH_FAILED,
+    Poison,
+    RetryPolicy,
+    delay,
+    exhausted,
+    poison,
+    spent,
+)
 from hyperpod_kit.job.run_ends import RunHandedBack, RunStopped
 from hyperpod_kit.job.signals import Signals
+from hyperpod_kit.job.sole_run import SoleRun
 from hyperpod_kit.job.step_retry import StepRetry
 from hyperpod_kit.job.step_retry_log import RetryLog
 from hyperpod_kit.job.storage import CheckpointRoot
@@ -100,10 +113,14 @@ class Decider:
         self._limit = descriptors.soft()  # what the ranks get
         self._container = container.of(options.srun_args, env, options.container_python)
         self._starts, self._heard = ContainerStarts(self._container, options, env), False
+        self._launches = FailedLaunches(report)
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
-        first = Beginning(self._options, self._runner, self._report, self._signals)
+        with contextlib.closing(SoleRun(self._options.root)) as sole:
+            return self._run(Beginning(self._options, self._runner, self._report, self._signals, sole))
+
+    def _run(self, first: Beginning) -> int:
         with self._signals:
             known = first.identify(self._job)
             if known is None or not first.prepare(known) or not first.claim(known):
@@ -191,7 +208,7 @@ class Decider:
         nodes = self._patience.nodes(self._job)
         if nodes.ended:
             self._stopped(ended.why(nodes, job.restart))
-        use = self._nodes(nodes, lost, before.away if before else ())
+        use = self._nodes(nodes, lost, (*before.away, *before.unlaunched) if before else ())
         attempt = self._ledger.name(number)
         plan = step.StepPlan(
             options.command,
@@ -248,6 +265,7 @@ class Decider:
                 pass
             self._report("restored", verdict.sentence(), attempt=attempt, **verdict.fields())
         seen = self._starts.seen(seen, list(lines.words), use or nodes.nodes)
+        seen = launch_probe.look(seen, self._container is not None, options, self._env)
         outcome, self._heard = self._resumption.seen_by_ranks(classify(seen)), bool(lines.words)
         seconds = round(time.monotonic() - began, 1)
         warned = {"warned": True} if self._signals.warned else {}
@@ -260,6 +278,7 @@ class Decider:
             seconds=seconds,
             **outcome.fields(),
         )
+        self._launches.note(outcome, use or nodes.nodes)
         return outcome
 
     def _choice(self, rows: Sequence[Row], bad: Optional[Poison]) -> checkpoint_choice.Choice:
@@ -335,6 +354,8 @@ class Decider:
         if outcome.first is not None and outcome.first.code == GAVE_UP:
             raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
         self._starts.look(outcome, self._heard)
+        if outcome.kind == LAUNCH_FAILED:
+            self._launch_again(outcome)
         if outcome.kind == "storage":
             self._without_storage(outcome)
         else:
@@ -347,6 +368,16 @@ class Decider:
             self._signals.pause(pause)
         self._heed("between two attempts")
         return None
+
+    def _launch_again(self, outcome: Outcome) -> None:
+        """After a pause, where another launch may do. Raises GaveUp."""
+        used = spent(self._ledger.rows(), None, self._job.restart)
+        why = exhausted(self._policy, used) or self._launches.hopeless
+        if why:
+            raise GaveUp(f"{outcome.sentence()}; {why}", hint=self._launches.advice)
+        pause = delay(self._policy, used.launches + 1)
+        self._report("retry", f"launching again in {pause:.1f} s", seconds=round(pause, 1), failures=used.launches)
+        self._signals.pause(pause)
 
     def _without_storage(self, outcome: Outcome) -> None:
         """Nothing is wrong with the job, so it costs no budget; nodes that stay without storage are given back."""

@@ -98,6 +98,8 @@ class Lifelines:
         self._looked = -_EACH
         self._lines: Dict[socket.socket, _NodeLine] = {}
         self._greetings: Set[str] = set()
+        self.greeted: Set[str] = set()
+        """Nodes of which a rank's wrapper has called, in this launch."""
         self._gone: Dict[str, float] = {}
         self._room = max(1, descriptors.soft() // 2)
         self._news: List[str] = []
@@ -211,6 +213,7 @@ class Lifelines:
         if any(line.name == name and line.launch == self.launch for line in self._lines.values()) or name in self.words:
             self._begin_anew()
             self._ahead += 1
+        self.greeted.add(name)
         return _NodeLine(name, guest.lines, Seal(proof.derived(key, PROTOCOL, nonce, name)), [], self.launch)
 
     def _begin_anew(self) -> None:
@@ -218,6 +221,7 @@ class Lifelines:
         self._gone.clear()
         self.words.clear()
         self.reports.clear()
+        self.greeted.clear()
 
     def started_again(self) -> None:
         """HyperPod says once that it has started the ranks once more: who is gone is so of the launch before. Where the
@@ -228,6 +232,7 @@ class Lifelines:
             self._begin_anew()
 
     def _older(self, name: str) -> None:
+        self.greeted.add(name)
         if len(self._older_nodes) < 64 and name not in self._older_nodes:
             self._older_nodes.add(name)
             self._news.append(

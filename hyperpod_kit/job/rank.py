@@ -18,8 +18,9 @@ from typing import Any, List, Mapping, Optional, Sequence
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
-from hyperpod_kit.job import adopted, container, launches, script_containers
+from hyperpod_kit.job import adopted, container, launch_failure, launches, script_containers
 from hyperpod_kit.job.exits import AGAIN, Exit, write
+from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.step_reporter import StepReporter
 from hyperpod_kit.job.storage import Probe, RootWatch
@@ -147,7 +148,9 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             )
         except OSError as err:
             print(f"hyperpod-kit: cannot start {argv[0]}: {err.strerror}", file=sys.stderr)
-            code = 127 if isinstance(err, FileNotFoundError) else 126
+            code = launch_failure.code_of(err)
+            if first:
+                _tell_of_failure(env, LaunchFailure(node, argv[0], err.strerror or str(err), _launch(env)))
         else:
             signals.meant_for(child)
             orphaned = Orphaned(child, parent, container_below)
@@ -181,8 +184,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         ended=round(time.time(), 3),
         step=progress.read(),
         begins=progress.begins(),
-        # The components of a heterogeneous step have a port each: what is one launch would look like several.
-        launch="" if het_size(env) else launch(env),
+        launch=_launch(env),
     )
     if state and attempt:
         if code not in (0, AGAIN) and probe and not probe.answers():
@@ -196,6 +198,19 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
     if code == AGAIN:
         return 0
     return code if code >= 0 else 128 - code
+
+
+def _launch(env: Mapping[str, str]) -> str:
+    """The components of a heterogeneous step have a port each: what is one launch would look like several."""
+    return "" if het_size(env) else launch(env)
+
+
+def _tell_of_failure(env: Mapping[str, str], failure: LaunchFailure) -> None:
+    """`job run` names the cause; without it, it has the exit code of this rank."""
+    state, attempt = env.get(HPK_STATE), env.get(HPK_ATTEMPT)
+    if state and attempt:
+        with contextlib.suppress(OSError):
+            launch_failure.write(state, attempt, _number(env, "SLURM_PROCID"), failure)
 
 
 def _say(text: str) -> None:

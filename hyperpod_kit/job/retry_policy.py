@@ -3,6 +3,7 @@
     crash, stall        `max_restarts` per checkpoint; the count starts anew when a newer valid checkpoint is restored
     preempted, again    does not count, but two in a row from the same checkpoint mean that nothing moves
     node lost           only the total counts
+    launch failed       no checkpoint is at fault, and none is stepped back from: `max_launches` in a row
     poison              two failures in a row of the same rank with the same code from one checkpoint, or three of any
                         kind: the one before it is taken instead, once; when that fails so too, the job gives up
     quick failures      `max_quick` in a row, whatever was saved between them
@@ -24,6 +25,8 @@ Order = Optional[Tuple[int, int]]
 
 CRASHES = ("crash", "stall")
 HANDED_BACK = ("preempted", "again")
+LAUNCH_FAILED = "launch_failed"
+"""Class of an attempt whose ranks have not run their command."""
 
 QUICK = 600.0
 """Seconds: an attempt that fails sooner has not shown that the job can run."""
@@ -38,6 +41,7 @@ class RetryPolicy:
     max_requeues: int = 20
     max_handed_back: int = 2
     max_quick: int = 20
+    max_launches: int = 2
     backoff: float = 0.5
     backoff_cap: float = 60.0
 
@@ -50,6 +54,7 @@ class Spent:
     handed_back: int = 0
     requeues: int = 0
     quick: int = 0
+    launches: int = 0
 
 
 def starts(rows: Sequence[Row]) -> List[Row]:
@@ -77,12 +82,32 @@ def starts(rows: Sequence[Row]) -> List[Row]:
     return found
 
 
+def begun(rows: Sequence[Row]) -> List[Row]:
+    """The rows without attempts that never began, and their ends: they say nothing of what would have been loaded."""
+    failed = {row.get("attempt") for row in rows if row.get("event") == "ended" and row.get("class") == LAUNCH_FAILED}
+    # HyperPod may have launched its ranks before, with success.
+    failed -= {row.get("attempt") for row in rows if row.get("event") == "restored"}
+    failed.discard(None)
+    return [row for row in rows if not (row.get("event") in ("attempt", "ended") and row.get("attempt") in failed)]
+
+
+def _launches(rows: Sequence[Row]) -> int:
+    """Launches that have failed in a row, up to the last one."""
+    count = 0
+    for row in rows:
+        if row.get("event") == "ended":
+            count = count + 1 if row.get("class") == LAUNCH_FAILED else 0
+        elif row.get("event") in ("gave_up", "rewound"):
+            count = 0
+    return count
+
+
 def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
     """Count this job's rows. `chosen`: order of the next checkpoint, when it is known to be valid, or None; `restart`:
     how often Slurm requeued the job."""
     best: Order = None
     crashes = handed_back = first_restart = quick = 0
-    for row in starts(rows):
+    for row in starts(begun(rows)):
         if row.get("event") == "attempt":
             order = _order(row)
             if _newer(order, best):
@@ -98,7 +123,7 @@ def spent(rows: Sequence[Row], chosen: Order, restart: int) -> Spent:
             best, crashes, handed_back, quick = None, 0, 0, 0
     if _newer(chosen, best):
         crashes = handed_back = 0
-    return Spent(crashes, handed_back, max(0, restart - first_restart), quick)
+    return Spent(crashes, handed_back, max(0, restart - first_restart), quick, _launches(rows))
 
 
 def exhausted(policy: RetryPolicy, used: Spent) -> Optional[str]:
@@ -109,6 +134,8 @@ def exhausted(policy: RetryPolicy, used: Spent) -> Optional[str]:
         return f"handed back {used.handed_back} times without a newer valid checkpoint"
     if used.quick > policy.max_quick:
         return f"{used.quick} failures in a row, each within {QUICK / 60:g} minutes of its start"
+    if used.launches > min(policy.max_launches, policy.max_restarts):
+        return f"{used.launches} launches in a row have failed before a rank began"
     if used.requeues > policy.max_requeues:
         return f"requeued {used.requeues} times (--max-requeues {policy.max_requeues})"
     return None
@@ -132,7 +159,7 @@ def poison(rows: Sequence[Row]) -> Optional[Poison]:
     best: Order = None
     started: Row = {}
     ends: List[str] = []
-    for row in starts(rows):
+    for row in starts(begun(rows)):
         if row.get("event") == "attempt":
             if row.get("from") != started.get("from"):
                 ends = []

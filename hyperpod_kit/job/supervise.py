@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
-from hyperpod_kit.job import allocation, ended, exits, step_name
+from hyperpod_kit.job import allocation, ended, exits, launch_failure, step_name
 from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
 from hyperpod_kit.job.hang import furthest, rows
+from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.lifeline import BYE, Lifelines
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Observation
@@ -208,10 +210,12 @@ def _seen(
             stop = stop or nodes.state
         end = ended.why(nodes, job.restart, signals.stop) if stop else None
         lost = tuple(sorted({*lost, *nodes.down}))
-    try:
+    records: Tuple[exits.Exit, ...] = ()
+    failures: Tuple[LaunchFailure, ...] = ()
+    with contextlib.suppress(OSError):
         records = tuple(exits.last_launch(exits.read(rules.options.state, attempt)))
-    except OSError:
-        records = ()
+        launch = records[0].launch if records else None
+        failures = tuple(launch_failure.read(rules.options.state, attempt, launch))
     if end and nodes:
         lost = () if end.kind == ended.CANCELLED else tuple(sorted({*lost, *_missing(nodes, rules, records)}))
     elif code != 0 and rules.nodes:
@@ -225,7 +229,16 @@ def _seen(
         stalled=stalled,
         away=away,
         end=end,
+        heard=bool(rules.lines.greeted),
+        unheard=_unheard(rules, records),
+        launch_failures=failures,
     )
+
+
+def _unheard(rules: SupervisionRules, records: Iterable[exits.Exit]) -> Tuple[str, ...]:
+    """Nodes of the step of which no rank has called or left a record."""
+    told = {*rules.lines.greeted, *(record.node for record in records)}
+    return tuple(name for name in rules.used if name not in told)
 
 
 def _missing(seen: allocation.Allocation, rules: SupervisionRules, records: Iterable[exits.Exit]) -> Set[str]:

@@ -335,4 +335,4 @@ def test_a_step_that_never_began_is_not_done_whatever_srun_says(job: Job) -> Non
     """A required plugin of slurmstepd fails before the tasks: srun of 22.05 says so, and exits 0."""
     with pytest.raises(GaveUp):
         job.run(srun="/bin/true", policy={"max_restarts": 0})
-    assert [one["class"] for one in job.said("ended")] == ["crash"] and job.said("unstarted")
+    assert [one["class"] for one in job.said("ended")] == ["launch_failed"] and job.said("unstarted")

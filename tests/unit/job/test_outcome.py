@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hyperpod_kit.job.exits import Exit
+from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.outcome import Observation, classify
+
+ABSENT = LaunchFailure("n2", "/opt/x", "No such file or directory")
 
 
 def end(rank: int, code: int | None = None, signal: int | None = None, ended: float = 1.0) -> Exit:
@@ -18,7 +23,23 @@ def end(rank: int, code: int | None = None, signal: int | None = None, ended: fl
         (Observation(0, exits=(end(0, 75), end(1, 75))), "again", 0),
         (Observation(137, exits=(end(0, signal=15, ended=2.0), end(1, 3))), "crash", 3),
         (Observation(137, exits=(end(1, signal=9),)), "crash", 137),
-        (Observation(1), "crash", 1),
+        (Observation(1), "launch_failed", 1),
+        (Observation(1, heard=True), "crash", 1),
+        (Observation(2), "launch_failed", 2),
+        (Observation(2, lost=("n2",)), "node_lost", 2),
+        (Observation(2, away=("",)), "storage", 2),
+        (Observation(2, stalled=True), "stall", 2),
+        (Observation(2, stop="SIGTERM"), "cancelled", 2),
+        (Observation(137), "crash", 137),
+        (Observation(127, exits=(end(0, 127),), heard=True), "launch_failed", 127),
+        (Observation(137, exits=(end(0, signal=15, ended=2.0), end(1, 126)), heard=True), "launch_failed", 126),
+        (Observation(127, exits=(end(0, 127, ended=601.0),)), "crash", 127),
+        (Observation(127, exits=(replace(end(0, 127), step=3),)), "crash", 127),
+        (Observation(127, exits=(end(0, 127), replace(end(1, signal=15), begins=4))), "crash", 127),
+        (Observation(137, exits=(end(0, signal=15),), heard=True), "crash", 143),
+        (Observation(137, exits=(end(0, signal=15),), heard=True, launch_failures=(ABSENT,)), "launch_failed", 143),
+        (Observation(137, heard=True, launch_failures=(ABSENT,)), "launch_failed", 137),
+        (Observation(137, exits=(end(0, 3),), heard=True, launch_failures=(ABSENT,)), "crash", 3),
         (Observation(-9), "crash", 137),
         (Observation(143, lost=("n2",)), "node_lost", 143),
         (Observation(143, exits=(end(0, 1),), lost=("n2",)), "node_lost", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,39 @@ def test_a_loop_that_never_saves_always_ends(history: list[Any]) -> None:
     """Whatever came before: enough crashes from the same checkpoint exhaust the budget."""
     again = rows(*history, *[B, "crash"] * 4)
     assert exhausted(RetryPolicy(), spent(again, B, 0))
+
+
+@given(st.data())
+def test_a_failed_launch_changes_nothing_of_what_is_blamed_or_counted(data: st.DataObject) -> None:
+    """Wherever it lies among the attempts of a job, and whatever checkpoint it was told of."""
+    ends = st.sampled_from(["crash", "stall", "node_lost", "preempted", "again", "launch_failed"])
+    attempts = data.draw(st.lists(st.tuples(st.sampled_from([None, A, B]), ends), max_size=20))
+    made: list[dict[str, Any]] = []
+    for number, (order, end) in enumerate(attempts):
+        named = {"attempt": f"7.0.{number}"}
+        made += [
+            {**named, "event": "attempt", "from": f"at{order}", "order": list(order) if order else None},
+            {**named, "event": "ended", "class": end, "first": {"rank": 1, "code": 127}, "seconds": 1.0},
+        ]
+    failed = {row["attempt"] for row in made if row.get("class") == "launch_failed"}
+    without = [row for row in made if row["attempt"] not in failed]
+    assert poison(made) == poison(without)
+    for chosen in (None, A, B):
+        used, rest = spent(made, chosen, 0), spent(without, chosen, 0)
+        assert replace(used, launches=0) == rest
+        last = [end for _, end in attempts]
+        in_a_row = next((at for at, end in enumerate(reversed(last)) if end != "launch_failed"), len(last))
+        assert used.launches == in_a_row
+        policy = RetryPolicy(max_restarts=100, max_quick=100)
+        assert bool(exhausted(policy, replace(used, handed_back=0))) == (in_a_row > policy.max_launches)
+
+
+def test_launches_have_a_budget_of_their_own_and_a_release_renews_it() -> None:
+    made = rows(*[A, "launch_failed"] * 3)
+    assert spent(made, A, 0).launches == 3
+    assert exhausted(RetryPolicy(), spent(made, A, 0)) == "3 launches in a row have failed before a rank began"
+    assert exhausted(RetryPolicy(max_restarts=0), Spent(launches=1)), "no retry is no retry"
+    assert spent([*made, {"event": "gave_up", "restart": 0}], A, 0).launches == 0
 
 
 def history(*ends: Any) -> list[dict[str, Any]]:

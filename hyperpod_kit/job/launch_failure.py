@@ -1,0 +1,113 @@
+"""A launch that never began: what could not be executed, and where. That is no crash of what would have been loaded.
+
+The wrapper of a node's first rank leaves `<state>/launch-failures/<attempt>/<rank>.json` where it cannot start the
+command. Where no wrapper begins either, the node is asked (launch_probe.py).
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from hyperpod_kit.slurm import write_once
+from hyperpod_kit.untrusted.text import clean
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+"""What a shell ends with, and our wrapper, for a command that cannot be started."""
+
+NOT_STARTED = (NOT_EXECUTABLE, NOT_FOUND)
+
+_LONGEST = 200
+_BUNDLES = "/opt/hyperpod-kit/"
+
+
+@dataclass(frozen=True)
+class LaunchFailure:
+    """`program` could not be executed on `node`. `launch`: as in exits.Exit, "" where it is not known."""
+
+    node: str
+    program: str
+    reason: str
+    launch: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The same on every node that has it."""
+        return f"{self.program}: {self.reason}"
+
+
+def code_of(error: OSError) -> int:
+    """What the wrapper ends with for this error."""
+    return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+
+
+def directory(state: str, attempt: str) -> str:
+    """Where an attempt's records lie."""
+    return os.path.join(state, "launch-failures", attempt)
+
+
+def write(state: str, attempt: str, rank: int, failure: LaunchFailure) -> None:
+    """Raises OSError."""
+    write_once.put(directory(state, attempt), str(rank), asdict(failure))
+
+
+def read(state: str, attempt: str, launch: Optional[str] = None) -> List[LaunchFailure]:
+    """The records that are there, by node; of one launch where it is given. Raises OSError."""
+    if "/" in attempt or attempt in ("", ".", ".."):
+        return []
+    records = (_failure(value) for _, _, value in write_once.found(directory(state, attempt)))
+    whole = [record for record in records if record is not None]
+    if launch is not None:
+        whole = [record for record in whole if record.launch == launch]
+    return sorted(whole, key=lambda record: (record.node, record.program))
+
+
+def _failure(value: Mapping[str, Any]) -> Optional[LaunchFailure]:
+    """None for what no wrapper writes."""
+    words: Dict[str, str] = {}
+    for name in ("node", "program", "reason", "launch"):
+        text = value.get(name)
+        if not isinstance(text, str):
+            return None
+        words[name] = clean(text, _LONGEST)
+    return LaunchFailure(**words)
+
+
+def causes(failures: Sequence[LaunchFailure]) -> str:
+    """Each cause once, with its nodes: `torchrun: No such file or directory (n1, n2)`."""
+    nodes: Dict[str, List[str]] = {}
+    for failure in failures:
+        nodes.setdefault(failure.cause, []).append(failure.node)
+    return "; ".join(f"{cause} ({_some(names)})" for cause, names in nodes.items())
+
+
+def advice(failures: Sequence[LaunchFailure], code: int) -> str:
+    """What to type next. `code`: of the first rank, or of srun where no rank has left one."""
+    if failures:
+        return _advice(failures[0])
+    if code in NOT_STARTED:
+        return (
+            f"the command's own words are above ({NOT_FOUND}: not found, {NOT_EXECUTABLE}: not executable); activate "
+            "its environment in the batch script, or give the whole path of what it starts"
+        )
+    return "srun's own words are above; by hand, with the same --srun-args: srun --nodes=1 --ntasks=1 true"
+
+
+def _advice(failure: LaunchFailure) -> str:
+    if failure.program.startswith(_BUNDLES):
+        return f"hyperpod-kit diff says which bundle {failure.node} has; install it there again, or replace the node"
+    if "/" in failure.program:
+        return f"srun --nodes=1 --nodelist={failure.node} ls -l {shlex.quote(failure.program)}"
+    look = shlex.quote(f"command -v {shlex.quote(failure.program)}")
+    return (
+        f"srun --nodes=1 --nodelist={failure.node} sh -c {look}; activate its environment in the batch script, or give "
+        "its whole path"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"

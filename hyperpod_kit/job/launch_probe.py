@@ -1,0 +1,76 @@
+"""Nodes of which no rank's wrapper was heard are asked whether they have what a launch needs.
+
+By the shell alone: our own program may be what is missing.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from typing import Dict, List, Mapping, Sequence, Tuple
+
+from hyperpod_kit.job import bare_step, step
+from hyperpod_kit.job.container import NO_PYTHON, NOT_MOUNTED
+from hyperpod_kit.job.launch_failure import NOT_STARTED, LaunchFailure
+from hyperpod_kit.job.options import RunOptions
+from hyperpod_kit.job.outcome import Observation, may_not_have_begun
+from hyperpod_kit.job.storage import DEADLINE
+
+PURPOSE = "launch-probe"
+
+PATIENCE = 4 * DEADLINE
+"""Seconds until nodes that have said nothing are passed over."""
+
+_MARK = "hpk-launch-probe"
+_ABSENT, _FORBIDDEN = "absent", "forbidden"
+_REASONS = {_ABSENT: "No such file or directory", _FORBIDDEN: "Permission denied"}
+
+# $1: what has to be readable; the others have to be executable. One line for each that is not.
+_SCRIPT = f"""\
+say() {{ printf '{_MARK} %s %s %s\\n' "${{SLURMD_NODENAME:-unknown}}" "$1" "$2"; }}
+[ -e "$1" ] || say {_ABSENT} "$1"
+[ ! -e "$1" ] || [ -r "$1" ] || say {_FORBIDDEN} "$1"
+shift
+for program do
+    [ -e "$program" ] || say {_ABSENT} "$program"
+    [ ! -e "$program" ] || [ -x "$program" ] || say {_FORBIDDEN} "$program"
+done"""
+
+
+def look(seen: Observation, container: bool, options: RunOptions, env: Mapping[str, str]) -> Observation:
+    """With what the unheard nodes lack, where that may be why the launch has failed. `container`: the ranks run in one,
+    with a Python and a command of the image's own."""
+    if seen.launch_failures or not seen.unheard or not may_not_have_begun(seen):
+        return seen
+    known = seen.code in (NO_PYTHON, NOT_MOUNTED) if container else False
+    if known or any(record.code in NOT_STARTED for record in seen.exits):
+        return seen  # a wrapper has said what is not there
+    main, python = step.program(), step.on_any_node()[0]
+    programs = [] if container else [python, *(word for word in options.command[:1] if word.startswith("/"))]
+    absences = _ask(options.srun, seen.unheard, ["/bin/sh", "-c", _SCRIPT, PURPOSE, main, *programs], env)
+    return replace(seen, launch_failures=tuple(absences))
+
+
+def _ask(srun: str, nodes: Sequence[str], argv: Sequence[str], env: Mapping[str, str]) -> List[LaunchFailure]:
+    try:
+        process = bare_step.start_command(srun, PURPOSE, nodes, argv, env)
+    except OSError:
+        return []
+    try:
+        printed = process.communicate(timeout=PATIENCE)[0]
+    except subprocess.TimeoutExpired:
+        bare_step.end(process)
+        printed = process.communicate()[0]
+    return parse(printed.decode(errors="replace"), nodes)
+
+
+def parse(printed: str, nodes: Sequence[str]) -> List[LaunchFailure]:
+    """Of each node the first that it lacks: without the wrapper nothing else is tried."""
+    first: Dict[str, LaunchFailure] = {}
+    for line in printed.splitlines():
+        words: Tuple[str, ...] = tuple(line.split(" ", 3))
+        if len(words) != 4 or words[0] != _MARK or words[1] not in nodes or words[2] not in _REASONS:
+            continue  # a Prolog's or a library's own words
+        first.setdefault(words[1], LaunchFailure(words[1], words[3], _REASONS[words[2]]))
+    return [first[node] for node in nodes if node in first]

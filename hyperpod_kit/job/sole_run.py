@@ -1,0 +1,91 @@
+"""One `job run` at a time of one job on a checkpoint root: a batch script may start several, on roots of their own.
+
+ownership.py tells jobs apart, and all `job run` of a batch script are of one job. They run on one host: each listens
+on an address of the kernel's (abstract, unix(7)) that is made of its root, and goes with its process.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import socket
+import struct
+import time
+from typing import Callable, Optional
+
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+from hyperpod_kit.errors import RunIsOwned
+
+_CREDENTIALS = struct.Struct("3i")
+_LOOK = 0.2
+_QUEUE = 1024
+_ANOTHER_USER = 0
+
+
+class SoleRun:
+    """Holds a root for this process once it is taken, until it is closed."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._socket: Optional[socket.socket] = None
+
+    def take(self, pause: Callable[[float], None], limit: float) -> None:
+        """Waits `limit` seconds for the end of another; `pause` waits a while. Raises RunIsOwned, OSError."""
+        address = _address(self._root)
+        end = time.monotonic() + limit
+        resumes = 0.0  # a pause that ends before it was ended by a signal, and so will be all that follow
+        owner: Optional[int] = None
+        while not self._bound(address):
+            owner = _owner(address) if owner is None else owner  # once: nobody takes what is asked there off its queue
+            if owner == _ANOTHER_USER:
+                return  # anybody may take any address: that says nothing of this job
+            now = time.monotonic()
+            if now >= end or now < resumes:
+                who = f"pid {owner}, on {os.uname().nodename}"
+                raise RunIsOwned(
+                    f"{self._root} is used by another `job run` of this job ({who})",
+                    hint=f"give each of them a root of its own: --checkpoint-root {self._root}-2",
+                )
+            resumes = now + _LOOK / 2
+            pause(_LOOK)
+
+    def close(self) -> None:
+        """Give the root up."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _bound(self, address: str) -> bool:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            listener.bind(address)
+        except OSError as err:
+            listener.close()
+            if err.errno != errno.EADDRINUSE:
+                raise
+            return False
+        listener.listen(_QUEUE)
+        self._socket = listener
+        return True
+
+
+def _address(root: str) -> str:
+    name = os.path.realpath(root) if is_path(root) else root
+    return f"\0hpk-job-run-{os.geteuid()}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}"
+
+
+def _owner(address: str) -> Optional[int]:
+    """The process that listens there; None: nobody does (any more)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.settimeout(1.0)
+        try:
+            sock.connect(address)
+        except (BlockingIOError, socket.timeout):
+            return _ANOTHER_USER  # its queue is full: no `job run` of ours comes to that
+        except OSError:
+            return None
+        credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(credentials)
+    return int(pid) if uid == os.geteuid() else _ANOTHER_USER

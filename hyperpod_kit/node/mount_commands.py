@@ -11,7 +11,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Callable, Dict
 
-from hyperpod_kit.errors import NodeError, Unreachable, UsageError
+from hyperpod_kit.errors import GaveUp, NodeError, Unreachable, UsageError
 from hyperpod_kit.node.context import Node, open_node
 
 if TYPE_CHECKING:
@@ -174,7 +174,8 @@ def drain_command(args: argparse.Namespace) -> int:
 
 
 def memory_command(args: argparse.Namespace) -> int:
-    """Exit code 0 when nothing is left that could be freed, 1 when something had to stay, 3 when another is at it."""
+    """Exit code 0 when nothing is left that could be freed, 1 when something had to stay, 3 when another is at it, 86
+    when something whole was given up."""
     from hyperpod_kit.node.memory.sweep import sweep
 
     found = sweep(open_node())
@@ -186,6 +187,8 @@ def memory_command(args: argparse.Namespace) -> int:
             f"{'' if one.done else '; they stay'}",
             file=sys.stderr,
         )
+    if any(one.lost for one in found):
+        return GaveUp.exit_code
     return 0 if all(one.done for one in found) else 1
 
 

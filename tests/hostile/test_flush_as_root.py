@@ -199,14 +199,14 @@ def test_one_run_that_cannot_be_flushed_ends_nothing_for_others(base: Path, monk
     for number in range(3):
         lay(base, base.parent / f"root{number}", uid=VICTIM)
     first = min(path.name.split("-")[2] for path in base.glob(f"hyperpod-kit-{VICTIM}/*.ctl"))
-    real = flush._flush_run
+    real = flush.flush_captures.save
 
-    def broken(folder: str, run: str, *rest: Any) -> flush.FlushOutcome:
+    def broken(run: str, *rest: Any) -> flush.flush_captures.Saved:
         if run == first:
             raise RuntimeError("whatever it is")
-        return real(folder, run, *rest)
+        return real(run, *rest)
 
-    monkeypatch.setattr(flush, "_flush_run", broken)
+    monkeypatch.setattr(flush.flush_captures, "save", broken)
     found = flushed(base)
     assert [one.removed for one in found] == [False, True, True] and "RuntimeError: whatever it is" in found[0].note
 
@@ -291,7 +291,8 @@ def fill():
     except OSError as err:
         assert err.errno == 28, err
 assert as_user(ATTACKER, fill) == 0
-assert [one.removed for one in flushed(base)] == [True] and committed(root)
+found = flushed(base)
+assert [one.removed for one in found] == [True] and committed(root), found
 """
 
 

@@ -120,7 +120,10 @@ def test_the_janitor_looks_at_both(base: Path) -> None:
     lay(base, base.parent / "other")
 
     def work() -> None:
-        assert len(shm_gc.sweep(*places.of_mine(), but="", max_age=-1.0)) == 2
+        for folder in places.of_mine():
+            for slot in shm_slots.attached(folder, shm_slots.names(folder)):
+                slot.move(control_page.SlotState.FREE)
+        assert len(shm_gc.sweep(*places.of_mine(), but="")) == 2
         assert not [place for place in places.of_mine() if shm_slots.names(place)]
 
     assert as_user(VICTIM, within(60, work)) == 0

@@ -12,10 +12,11 @@ import os
 import queue
 import signal
 import sys
-from typing import Optional
+from typing import List, Optional
 
 from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import (
+    abandoned,
     adopt,
     agent_events,
     lock,
@@ -39,7 +40,7 @@ from hyperpod_kit.checkpoint.agent.protocol import rank_channel, trainer_channel
 from hyperpod_kit.checkpoint.agent.protocol.message import never
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
-from hyperpod_kit.checkpoint.agent.worker import Workers
+from hyperpod_kit.checkpoint.agent.worker import Worker, Workers
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.system.process import alive
@@ -100,9 +101,7 @@ class Agent:
             signal.signal(number, lambda *_: self.events.put(agent_events.HurryAsked()))
         self.intake.recover()
         self.trainer.listen(self._heard_trainer, lambda: self.events.put(agent_events.TrainerGone()))
-        self.workers.chores.submit(
-            agent_events.SweepResult, (0, 0, ""), lambda: shm_gc.sweep(*places.of_mine(), but=self.setup.run_hash)
-        )
+        self.workers.chores.submit(agent_events.SweepResult, (0, 0, ""), self._see_to_dead_runs)
         leader = self.link.leader
         self._tell(trainer_channel.Ready(leader.hub.port if leader is not None else 0, self.copies.port))
         sealer, writer, uploader, _ = self.workers
@@ -121,6 +120,14 @@ class Agent:
                 continue
             self.handle(event)
         self._leave()
+
+    def _see_to_dead_runs(self) -> List[str]:
+        """Free what they hold for nothing; what nobody came for is flushed beside everything else. Raises OSError."""
+        folders = places.of_mine()
+        shm_gc.sweep(*folders, but=self.setup.run_hash)
+        if abandoned.are_here(folders, but=self.setup.run_hash):
+            Worker("abandoned", self.events.put).submit(agent_events.SweepResult, (0, 0, ""), abandoned.flushed)
+        return []
 
     def handle(self, event: agent_events.Event) -> None:
         """What one event changes."""

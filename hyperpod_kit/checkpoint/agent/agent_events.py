@@ -123,7 +123,7 @@ class LossNoteResult(NamedTuple):
 
 
 class SweepResult(NamedTuple):
-    """Of the search for what dead runs left in shared memory."""
+    """Of the search for what dead runs left in shared memory. found: of what was given up, a line for each."""
 
     key: Key
     found: Optional[List[str]]

@@ -104,6 +104,9 @@ class Orders:
         elif isinstance(result, SweepResult):
             if result.why:
                 print(f"segments of dead runs stay: {result.why}", file=sys.stderr, flush=True)
+            for line in result.found or ():
+                print(line, file=sys.stderr, flush=True)
+                self._tell(AgentTrouble(f"what another run left in this node's memory: {line}"))
         else:
             never(result)
 

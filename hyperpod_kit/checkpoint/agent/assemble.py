@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from hyperpod_kit.checkpoint.agent import held, replicas, trees
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport, of
 from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, manifest, shard_table
 from hyperpod_kit.checkpoint.repository.shard import Placed
@@ -129,7 +129,9 @@ def assemble(
         attempt=(first.epoch, first.seq, first.step),
     )
     said = found[0].value("save") or {}
-    job = {**first.origin.job, "mesh": said["mesh"]} if said.get("mesh") else first.origin.job
+    job = {word: value for word, value in first.origin.job.items() if word != SEALED_AT}
+    if said.get("mesh"):
+        job["mesh"] = said["mesh"]
     shards = tuple(reports[rank].record for rank in sorted(reports))
     made = manifest.Manifest(
         run=first.origin.run,

@@ -58,6 +58,14 @@ TIER, IN_MEMORY = "tier", "memory"
 """What a capture's `job` says of one that is for memory. There, since a page has room for other words only there: an
 older release passes it on, and brings the capture to storage, where it does no harm."""
 
+SEALED_AT = "sealed_at"
+"""The word in a capture's `job` for the moment at which it was sealed, see capture_age. Of memory alone: no manifest
+has it."""
+
+_LONGEST_MOMENT, _LONGEST_ROOT = 64, 48
+_AT_SEALING = len(f',"{SEALED_AT}":""') + _LONGEST_MOMENT + _LONGEST_ROOT
+"""Bytes that the page of a capture grows by until it is sealed."""
+
 
 @dataclass(frozen=True)
 class CaptureOrigin:
@@ -229,10 +237,12 @@ def _is_count(value: Any) -> bool:
 
 
 def write(view: memoryview, generation: int, page: Page) -> None:
-    """Make `page` current with `generation` (one more than the last). Raises CheckpointError when it does not fit."""
+    """Make `page` current with `generation` (one more than the last). Raises CheckpointError when it does not fit: a
+    capture that is begun has room for what comes with its sealing."""
     text = json.dumps(page.to_json(), separators=(",", ":")).encode()
-    if len(text) > _ROOM:
-        raise CheckpointError(f"the control page needs {len(text)} of {_ROOM} bytes: shorten the root's path")
+    size = len(text) + (_AT_SEALING if page.state is SlotState.WRITING else 0)
+    if size > _ROOM:
+        raise CheckpointError(f"the control page needs {size} of {_ROOM} bytes: shorten the root's path")
     half = _HEAD.pack(_MAGIC, generation, len(text)) + text
     half += algorithm("blake2b").leaf(half)
     at = (generation % 2) * _HALF

@@ -6,7 +6,7 @@ Each shard is written close behind its sealing, as agents do it, and nothing is 
 from __future__ import annotations
 
 import secrets
-from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_commit, persist, replicas, shard_report
@@ -20,6 +20,22 @@ from hyperpod_kit.errors import CheckpointError
 
 Captured = Mapping[Key, Mapping[int, OpenSlot]]
 """Rank -> the slot that holds its part, of each capture."""
+
+
+class Saved(NamedTuple):
+    """The newest attempt that was committed, what happened, whether nothing here is needed any more, and what then is
+    lost although it was whole, "" for nothing."""
+
+    attempt: Optional[str]
+    note: str
+    done: bool
+    lost: str = ""
+
+
+def steps_of(pages: Iterable[Page]) -> str:
+    """Which captures these are, for people; the newest first."""
+    steps = {page.key: page.step for page in pages}
+    return ", ".join(f"step {steps[key]} (seq {key[1]})" for key in sorted(steps, reverse=True))
 
 
 def storage_of(page: Page) -> Tuple[Store, Tuple[int, int]]:
@@ -49,10 +65,8 @@ def wanted(pages: Iterable[Page], committed: Tuple[int, int]) -> List[Key]:
     return sorted({page.key for page in pages if page.key[:2] > committed}, reverse=True)
 
 
-def save(
-    run: str, captured: Captured, pages: Sequence[Page], progress: FlushProgress
-) -> Tuple[Optional[str], str, bool]:
-    """(newest attempt committed, what happened, whether nothing here is needed any more).
+def save(run: str, captured: Captured, pages: Sequence[Page], progress: FlushProgress) -> Saved:
+    """What became of a run's captures.
 
     `pages`: of all slots, for which ranks of a start live on this node. Raises CheckpointError, OSError when storage
     does not take it: what was not written yet is then needed.
@@ -61,10 +75,10 @@ def save(
     store, committed = storage_of(first)
     keys = wanted((one.page for slots in captured.values() for one in slots.values()), committed)
     if not keys:
-        return None, f"already committed up to seq {committed[1]}", True
+        return Saved(None, f"already committed up to seq {committed[1]}", True)
     attempts: List[str] = []
     notes: List[str] = []
-    unsealed = 0
+    unsealed: List[Key] = []
     for key in keys:
         if attempts and next(iter(captured[key].values())).page.memory:
             continue
@@ -73,11 +87,13 @@ def save(
             attempt, note = _save_one(run, store, captured[key], pages, progress)
         except flush_shards.NotSealed as err:
             attempt, note = None, f"seq {key[1]}: {err}"
-            unsealed += 1
+            unsealed.append(key)
         notes.append(note)
         attempts += [attempt] if attempt else []
     # Where none can be sealed it may be this interpreter that cannot.
-    return attempts[0] if attempts else None, "; ".join(notes), unsealed < len(keys)
+    done = len(unsealed) < len(keys)
+    lost = steps_of(next(iter(captured[key].values())).page for key in unsealed) if done else ""
+    return Saved(attempts[0] if attempts else None, "; ".join(notes), done, lost)
 
 
 def _save_one(

@@ -14,7 +14,7 @@ import subprocess
 import time
 from typing import Callable, List, NamedTuple, Optional, Set
 
-from hyperpod_kit.checkpoint.agent import flush_users
+from hyperpod_kit.checkpoint.agent import flush, flush_users
 from hyperpod_kit.checkpoint.agent.flush import FlushOutcome
 from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.environment import HPK_ROOT
@@ -126,7 +126,7 @@ def _detached(ended: EndedJob, folder: str, max_age: float, announce: str) -> in
             os.dup2(nowhere, descriptor)
         syslog.openlog("hyperpod-kit")
         say: Callable[[str], None] = lambda words: syslog.syslog(syslog.LOG_NOTICE, words)  # noqa: E731
-        code = 0 if carry_out(ended, folder=folder, max_age=max_age, announce=announce, say=say) else 1
+        code = carry_out(ended, folder=folder, max_age=max_age, announce=announce, say=say)
     finally:
         os._exit(code)
 
@@ -141,9 +141,9 @@ def carry_out(
     limit: float = LIMIT,
     stall: float = STALL,
     pauses: BackOff = PAUSES,
-) -> bool:
+) -> int:
     """Try until nothing is left here that could be saved, or a new start has taken it over, or `limit` seconds are
-    over. Whether all is on storage, or was worth nothing.
+    over. The exit code, see flush.exit_code: 0 when all is on storage, or was worth nothing.
 
     announce: a file, made as soon as who starts from that storage can see that something is coming. Raises OSError when
     shared memory cannot be listed.
@@ -151,6 +151,7 @@ def carry_out(
     end = time.monotonic() + limit
     announced = Announcement(announce)
     said: Set[str] = set()
+    given_up: List[FlushOutcome] = []
     tries = 0
     try:
         while True:
@@ -167,10 +168,11 @@ def carry_out(
             )
             for words in _news(outcomes, said):
                 say(f"job {ended.job}: {words}")
-            left = [one for one in outcomes if not one.removed]
+            given_up += [one for one in outcomes if one.lost]
             tries += 1
-            if not any(one.again for one in left) or time.monotonic() + pauses.pause(tries) >= end:
-                return not left
+            worth_it = any(one.again and not one.removed for one in outcomes)
+            if not worth_it or time.monotonic() + pauses.pause(tries) >= end:
+                return flush.exit_code([*given_up, *outcomes])
             time.sleep(pauses.pause(tries))
     finally:
         announced.make()

@@ -155,18 +155,24 @@ def _outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:
             or type(one.removed) is not bool
             or type(one.again) is not bool
             or not isinstance(one.attempt, (str, type(None)))
+            or not isinstance(one.lost, str)
         ):
             return None
     return [
         flush.FlushOutcome(
-            clean(one.run), clean(one.attempt) if one.attempt else None, one.removed, clean(one.note, _NOTE), one.again
+            clean(one.run),
+            clean(one.attempt) if one.attempt else None,
+            one.removed,
+            clean(one.note, _NOTE),
+            one.again,
+            clean(one.lost, _NOTE),
         )
         for one in found
     ]
 
 
 def _record(uid: int, outcomes: List[flush.FlushOutcome], asked_by: str) -> None:
-    done = [one for one in outcomes if one.removed or one.attempt]
+    done = [one for one in outcomes if one.removed or one.attempt or one.lost]
     for one in done[:_MOST_RECORDS]:
         audit.record("flushed", f"run {one.run}", one.note, asked_by=asked_by, owner=f"uid {uid}")
     if len(done) > _MOST_RECORDS:

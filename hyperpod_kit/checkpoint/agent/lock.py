@@ -92,12 +92,30 @@ def _open(path: str) -> int:
     raise CheckpointError(f"{path} comes and goes", hint=f"ls -l {path}")
 
 
-def still_for(path: str) -> float:
-    """Seconds since the holder has shown that it gets on; those of ever for one that is not there."""
-    try:
-        return max(0.0, time.time() - os.lstat(path).st_mtime)
-    except OSError:
-        return float("inf")
+class HolderSigns:
+    """The signs by which a lock's holder shows that it gets on: each sets the time of the file.
+
+    The time itself is believed only at the first look: the node's clock may be set meanwhile, and then a sign counts
+    from when it was seen.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen: Optional[int] = None
+        self._since = 0.0
+
+    def still_for(self) -> float:
+        """Seconds since the last sign; those of ever for a holder that is not there."""
+        try:
+            at = os.lstat(self._path).st_mtime_ns
+        except OSError:
+            return float("inf")
+        if self._seen is None:
+            self._since = time.monotonic() - max(0.0, time.time() - at / 1e9)
+        elif at != self._seen:
+            self._since = time.monotonic()
+        self._seen = at
+        return time.monotonic() - self._since
 
 
 def holder(path: str) -> Optional[Tuple[Process, Process]]:
@@ -120,13 +138,14 @@ def take_over(path: str, trainer: Process, *, patience: float = 10.0, flushing: 
     Raises RunIsOwned when a live trainer holds it, CheckpointError when the old agent does not go, Untrusted.
     """
     begin = start = time.monotonic()
+    signs = HolderSigns(path)
     asked: Optional[Process] = None
     while True:
         lock = try_acquire(path, trainer)
         if lock is not None:
             return lock
         held = holder(path)
-        if asked is None and time.monotonic() - begin < flushing and _gets_on(path, held):
+        if asked is None and time.monotonic() - begin < flushing and _gets_on(signs, held):
             start = time.monotonic()
             time.sleep(_POLL)
             continue
@@ -149,6 +168,6 @@ def take_over(path: str, trainer: Process, *, patience: float = 10.0, flushing: 
         time.sleep(_POLL)
 
 
-def _gets_on(path: str, held: Optional[Tuple[Process, Process]]) -> bool:
+def _gets_on(signs: HolderSigns, held: Optional[Tuple[Process, Process]]) -> bool:
     """Whether a flush holds it, and is not standing still."""
-    return held is not None and held[1] == NOBODY and alive(held[0]) and still_for(path) < _STILL
+    return held is not None and held[1] == NOBODY and alive(held[0]) and signs.still_for() < _STILL

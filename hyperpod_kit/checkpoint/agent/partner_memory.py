@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from dataclasses import replace
-from typing import Callable, Collection, Iterator, List, Optional, Tuple
+from typing import Callable, Iterator, List, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import places, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Key, Page, SlotState
+from hyperpod_kit.checkpoint.agent import lock, places, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot, SlotName
+from hyperpod_kit.errors import NotEnoughSharedMemory, Untrusted
 
 NAME = "partners"
 
@@ -82,11 +82,32 @@ def remove(own: str, run: str, *, keep: Callable[[Page], bool] = lambda page: Fa
             shm_slots.remove(folder, slot.name)
 
 
-def remove_old(own: str, max_age: float, *, but: Collection[str]) -> None:
-    """Free what nobody has written to for so many seconds, of runs other than `but`. Raises OSError."""
+def remove_halves(own: str, run: str) -> None:
+    """Free what holds no whole copy, of a run without an agent here. What cannot be read stays. Raises OSError."""
     folder = folder_of(own)
-    for name in names(folder):
-        with contextlib.suppress(FileNotFoundError):
-            age = time.time() - os.lstat(os.path.join(folder, name.file("ctl"))).st_mtime
-            if name.run not in but and age > max_age:
-                shm_slots.remove(folder, name)
+    for name in names(folder, run):
+        shm_slots.remove_stray_image(folder, name)
+    for slot in shm_slots.attached(folder, names(folder, run)):
+        page, blank = slot.page, slot.blank
+        slot.close()
+        if blank or (page is not None and page.state not in WHOLE):
+            shm_slots.remove(folder, slot.name)
+
+
+def locked(own: str, run: str) -> Optional[List[lock.Lock]]:
+    """The locks of all agents of the run that have been here; None when one is at work. Raises OSError."""
+    taken: List[lock.Lock] = []
+    first = shm_slots.lock_file(places.node_uid(), run, 0).rpartition("-")[0]
+    for name in sorted(os.listdir(own)):
+        if not name.startswith(f"{first}-") or not name.endswith(".lock"):
+            continue
+        try:
+            one = lock.try_acquire(os.path.join(own, name))
+        except (Untrusted, NotEnoughSharedMemory):
+            continue  # another's file: no agent of ours has it
+        if one is None:
+            for held in taken:
+                held.release()
+            return None
+        taken.append(one)
+    return taken

@@ -257,21 +257,23 @@ def _give(parent: int, name: str, uid: int) -> None:
         os.close(fd)
 
 
-def listed(where: str, ending: str, most: int, loose: int = MOST_LOOSE) -> Generator[tuple[int, str, int], None, None]:
+def listed(
+    where: str, ending: str, most: int, loose: int = MOST_LOOSE, *, below: str = ""
+) -> Generator[tuple[int, str, int], None, None]:
     """(uid, name, descriptor) of every user's files whose names end so: regular files of the user that their name and
     their directory say. Nothing is asked of a file but its facts: the descriptor names it (held.opened), and is closed.
 
-    most: of each directory, the first by name; loose: of those beside the directories, that are looked at.
-    Raises OSError when `where` cannot be listed.
+    most: of each directory, the first by name; loose: of those beside the directories, that are looked at. below: only
+    in the directory of that name in each user's. Raises OSError when `where` cannot be listed.
     """
     base_fd = os.open(where, _DIRECTORY)
     try:
         mount = mount_of(base_fd)
         names = sorted(os.listdir(base_fd))
-        yield from _files(
-            base_fd, mount, [name for name in names if name.startswith("hpk-") and name.endswith(ending)][:loose], None
-        )
-        for uid, fd in _directories(base_fd, mount, names):
+        if not below:
+            beside = [name for name in names if name.startswith("hpk-") and name.endswith(ending)]
+            yield from _files(base_fd, mount, beside[:loose], None)
+        for uid, fd in _below(_directories(base_fd, mount, names), mount, below):
             try:
                 inside = sorted(name for name in os.listdir(fd) if name.endswith(ending))
                 yield from _files(fd, mount, inside[:most], uid)
@@ -321,6 +323,18 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
             for found in _directory(base_fd, mount, name, int(uid)):
                 seen[int(uid)] = seen.get(int(uid), 0) + 1
                 yield found
+
+
+def _below(directories: Iterator[tuple[int, int]], mount: str, name: str) -> Iterator[tuple[int, int]]:
+    """The directories of that name in those of the users; "": those of the users themselves."""
+    for uid, fd in directories:
+        if not name:
+            yield uid, fd
+            continue
+        try:
+            yield from _directory(fd, mount, name, uid)
+        finally:
+            os.close(fd)
 
 
 def _directory(folder: int, mount: str, name: str, uid: int) -> Iterator[tuple[int, int]]:

@@ -68,7 +68,7 @@ class SlotShard:
             self._advance(min(at + page.shard.chunk, end))
         failpoint("seal.before_page")
         root = digest.root(alg, bytes(image[end : page.shard.size]), page.shard.size)
-        sealed = self.slot.move(SlotState.SEALED, root=root)
+        sealed = self.slot.seal(root)
         failpoint("seal.after_page")
         self._advance(page.shard.size)
         return sealed

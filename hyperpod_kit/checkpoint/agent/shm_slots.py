@@ -14,7 +14,7 @@ import re
 import stat
 from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
-from hyperpod_kit.checkpoint.agent import control_page
+from hyperpod_kit.checkpoint.agent import capture_age, control_page
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
@@ -124,6 +124,35 @@ class Slot:
         self.put(page)
         return page
 
+    def seal(self, root: str) -> Page:
+        """CAPTURED -> SEALED, with the shard's digest; dated now, unless a flush has done so. Raises as `move`."""
+        now = self.page
+        if now is None:
+            raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
+        sealed = now.to(SlotState.SEALED, root=root)
+        if not capture_age.is_dated(sealed):
+            with contextlib.suppress(CheckpointError):  # an older release's trainer has left no room for it
+                return self.put_dated(sealed)
+        self.put(sealed)
+        return sealed
+
+    def put_dated(self, page: Page, clock: capture_age.Clock = capture_age.now) -> Page:
+        """Make `page` the current one, of a capture that was sealed just now; as it is on the page then."""
+        dated = capture_age.dated(page, clock())
+        self.put(dated)
+        self._set_time()
+        return dated
+
+    def _set_time(self) -> None:
+        """The modification time of the page's file is that of the sealing, for agents and flushes of older releases."""
+        with contextlib.suppress(OSError):
+            path = os.path.join(self.folder, self.name.file("ctl"))
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                os.utime(fd)
+            finally:
+                os.close(fd)
+
     def put_extra(self, data: bytes) -> None:
         """Store the non-tensor state. Raises CheckpointError when it is larger than the room at creation."""
         if len(data) > len(self._view) - control_page.PAGE:
@@ -135,6 +164,11 @@ class Slot:
 
     def extra(self, size: int) -> bytes:
         return bytes(self._view[control_page.PAGE : control_page.PAGE + size])
+
+    @property
+    def blank(self) -> bool:
+        """Whether nobody has written a page yet, or has come to: its maker died before."""
+        return not any(self._view[: control_page.PAGE])
 
     @property
     def room(self) -> tuple[int, int]:
@@ -167,6 +201,15 @@ class OpenSlot(NamedTuple):
 
     slot: Slot
     page: Page
+
+
+def dated(one: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
+    """A capture of unknown age counts from now on. For who holds its lock, and knows that its trainer is dead."""
+    if capture_age.age(one.page, clock()) is not None:
+        return one
+    with contextlib.suppress(CheckpointError):  # no room on the page: it stays until storage takes it
+        return one._replace(page=one.slot.put_dated(one.page, clock))
+    return one
 
 
 def remove(folder: str, name: SlotName) -> None:

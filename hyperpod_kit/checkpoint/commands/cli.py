@@ -22,12 +22,11 @@ def _flush_ended(args: argparse.Namespace, folder: str, mine: int) -> int:
     ended, max_age = flush_handover.ended_job(args.ended or args.hand_over), args.max_age * 3600.0
     if args.hand_over:
         return flush_handover.hand_over(ended, folder=folder, max_age=max_age, say=terminal.out)
-    done = flush_handover.carry_out(ended, folder=folder, max_age=max_age, announce=args.announce, say=terminal.out)
-    return 0 if done else 1
+    return flush_handover.carry_out(ended, folder=folder, max_age=max_age, announce=args.announce, say=terminal.out)
 
 
 def _flush(args: argparse.Namespace) -> int:
-    from hyperpod_kit.checkpoint.agent import flush_users, places
+    from hyperpod_kit.checkpoint.agent import flush, flush_users, places
 
     folder, mine = places.base(), places.node_uid()
     if args.ended or args.hand_over:
@@ -53,7 +52,7 @@ def _flush(args: argparse.Namespace) -> int:
     else:
         for outcome in found:
             terminal.out(f"{outcome.run}: {outcome.note}; {'memory freed' if outcome.removed else 'left in ' + folder}")
-    return 0 if all(outcome.removed for outcome in found) else 1
+    return flush.exit_code(found)
 
 
 def _who(args: argparse.Namespace) -> str:
@@ -174,7 +173,12 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
     sub.add_argument("--uid", type=int, help="as root: only this user's (the Epilog)")
     sub.add_argument("--gid", type=int, help="as root: in this group, not the user's own")
     sub.add_argument("--timeout", type=float, default=45.0, help="seconds per user")
-    sub.add_argument("--max-age", type=float, default=24.0, help="hours after which what cannot be committed goes")
+    sub.add_argument(
+        "--max-age",
+        type=float,
+        default=24.0,
+        help="hours from its sealing after which a capture that cannot be saved is given up: exit code 86",
+    )
     return parser
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from hyperpod_kit.checkpoint.torture import (
     branch,
     damage,
+    days,
     faults,
     flips,
     kills,
@@ -23,7 +24,7 @@ from hyperpod_kit.checkpoint.torture import (
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
-PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners", "partners")
+PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners", "partners", "days")
 SHARES = {
     "flips": 4.0,
     "damage": 3.0,
@@ -34,6 +35,7 @@ SHARES = {
     "branch": 1.0,
     "owners": 1.0,
     "partners": 1.0,
+    "days": 1.0,
 }
 """How the budget is divided; what a part does not need goes to the ones after it."""
 
@@ -76,7 +78,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="how many ranks a run that is killed over and over has: one of these, by lot (default 1,1,1,1,2)",
     )
     parser.add_argument(
-        "--meetings", type=int, default=6, help="roll-backs, jobs that meet, lost nodes (default 6 of each)"
+        "--meetings",
+        type=int,
+        default=6,
+        help="roll-backs, jobs that meet, lost nodes, runs older than a day (default 6 of each)",
     )
     parser.add_argument(
         "--every",
@@ -108,6 +113,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "branch": args.meetings,
         "owners": args.meetings,
         "partners": args.meetings,
+        "days": args.meetings,
     }
     part = PartOutcome(name, asked[name])
     run: dict[str, Callable[[], None]] = {
@@ -120,6 +126,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "branch": lambda: branch.run(here, args.seed, part, budget),
         "owners": lambda: owners.run(here, args.seed, part, budget),
         "partners": lambda: partners.run(here, args.seed, part, budget),
+        "days": lambda: days.run(here, args.seed, part, budget),
     }
     run[name]()
     return part

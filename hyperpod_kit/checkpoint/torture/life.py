@@ -14,6 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -39,7 +40,9 @@ class LifeSpec:
 
     `memory`: all saves but every so many-th one are for memory (0: none is). `lingers`: after each save wait for that
     level ("" = go on at once), of one for memory until it is sealed. `holds`: before its last save it waits, within
-    30 s, for this file. `revives`: an agent that dies is started again, as always; without, it stays dead.
+    30 s, for this file. `pauses`: before its save of that number (from 0; as many as there are: before its end) it says
+    so, and waits for that file as long. `revives`: an agent that dies is started again, as always; without, it stays
+    dead.
     """
 
     root: str
@@ -53,6 +56,7 @@ class LifeSpec:
     memory: int = 0
     lingers: str = ""
     holds: str = ""
+    pauses: tuple[tuple[int, str], ...] = ()
     on_busy: str = "wait"
     failpoint: str = ""
     trace: str = ""
@@ -154,9 +158,16 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
                 told[handle.seq] = handle.state
                 teller.tell(handle.state, epoch=manager.epoch, seq=handle.seq, step=handle.step, why=handle.reason)
 
+    def pause(saves: int) -> None:
+        for number, path in order.pauses:
+            if number == saves:
+                teller.tell("waiting")
+                until(partial(os.path.exists, path), 30.0)
+
     for step in range(got.next_step, got.next_step + order.saves):
         if order.holds and step == got.next_step + order.saves - 1:
             until(lambda: os.path.exists(order.holds), 30.0)
+        pause(step - got.next_step)
         manager.fence()  # as optimizer.step does: what changes now must not be what an overlapped save still copies
         subject.fill(manager.epoch, step)
         teller.tell("saving", epoch=manager.epoch, step=step)
@@ -177,6 +188,7 @@ def _live(order: LifeSpec, teller: _Teller) -> None:
         if order.lingers:
             handles[-1].wait(SaveState.SEALED if for_memory else order.lingers, timeout=10.0)
         tell_handles()
+    pause(order.saves)
     teller.tell("closing")
     closed = manager.close(drain=15.0)
     tell_handles()

@@ -175,10 +175,11 @@ def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: f
 
 def take_up_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
     """The record with what the last repair said, when that is new."""
-    if record.repaired_at <= record.result_at:
+    if not record.repaired_at:
         return record
     result = read_json(node.paths.repair_result(name))
-    if not isinstance(result, dict) or not result.get("at", 0.0) > record.result_at:
+    # Another time, not a later one: the clock may have been set back.
+    if not isinstance(result, dict) or result.get("at", 0.0) in (0.0, record.result_at):
         return record
     failed = record.failed_repairs_total + (not result["ok"])
     return replace(record, result_at=result["at"], last_repair=result["words"], failed_repairs_total=failed)

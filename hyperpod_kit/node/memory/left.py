@@ -4,7 +4,7 @@ Slurm runs no Epilog on a node that it has lost (a partition, a slurmd that hung
 there stays when the node is back. What can be seen here is seen here: a trainer or a slurmstepd that lives. Between two
 attempts a job has neither on most of its nodes, so slurmctld has the last word, and only when there is a candidate. Of
 captures of no job (a trainer that somebody started by hand) nobody can say whether somebody comes for them: they stay
-for MAX_AGE.
+for MAX_AGE. Copies of other nodes' captures are looked at as well; their trainers live elsewhere.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -15,7 +15,7 @@ import contextlib
 import os
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import TYPE_CHECKING, Dict, Iterable, Iterator, List, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.slurm.hostlist import expand
@@ -25,11 +25,12 @@ from hyperpod_kit.untrusted.held import opened
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent import control_page
-
-MAX_AGE = 86400.0
-"""Seconds after which a capture is given up that cannot be saved, or that no job left: as in the Epilog."""
+    from hyperpod_kit.checkpoint.agent.capture_age import Clock
 
 NO_JOB = ""
+
+COPIES = "partners"
+"""As checkpoint/agent/partner_memory.py has it, which is dear to what runs each minute."""
 
 MOST_SLOTS, MOST_JOBS = 1024, 16
 """Of one user, at one look: what is behind them comes when they are done."""
@@ -37,31 +38,48 @@ MOST_SLOTS, MOST_JOBS = 1024, 16
 
 @dataclass(frozen=True)
 class LeftCaptures:
-    """Captures of one user's job, or those of NO_JOB that are older than MAX_AGE. alive: a trainer that made one of
-    them still runs."""
+    """Captures of one user's job, or those of NO_JOB that are older than MAX_AGE, or of unknown age. alive: a trainer
+    that made one of them still runs."""
 
     uid: int
     job: str
     alive: bool
 
 
-def held(folder: str, now: float = 0.0) -> List[LeftCaptures]:
-    """Whose captures lie here. `now`: Unix seconds. Reads only, and only what is a regular file of its owner.
+def held(folder: str, clock: Optional[Clock] = None) -> List[LeftCaptures]:
+    """Whose captures lie here. `clock`: as capture_age's. Reads only, and only what is a regular file of its owner.
     Raises OSError."""
-    found: Dict[Tuple[int, str], bool] = {}
+    lives: Dict[Tuple[int, str], bool] = {}
     jobs: Dict[int, Set[str]] = {}
-    for uid, name, named in places.listed(folder, ".ctl", MOST_SLOTS):
-        page = _page(name, named)
-        job = str(page.origin.job.get("slurm_job_id", "")) if page is not None else ""
+    for uid, page, is_copy in _pages(folder):
+        job = str(page.origin.job.get("slurm_job_id", ""))
         # A word of a user's that becomes an argument of a command.
-        if page is None or not re.fullmatch(r"[0-9]{0,10}", job):
+        if not re.fullmatch(r"[0-9]{0,10}", job):
             continue
-        if job == NO_JOB and (now - os.fstat(named).st_mtime <= MAX_AGE or process.alive(page.origin.trainer)):
+        alive = not is_copy and process.alive(page.origin.trainer)
+        if job == NO_JOB and (alive or _may_be_claimed(page, clock)):
             continue
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
             jobs[uid].add(job)
-            found[uid, job] = found.get((uid, job), False) or process.alive(page.origin.trainer)
-    return [LeftCaptures(uid, job, alive) for (uid, job), alive in sorted(found.items())]
+            lives[uid, job] = lives.get((uid, job), False) or alive
+    return [LeftCaptures(uid, job, alive) for (uid, job), alive in sorted(lives.items())]
+
+
+def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
+    """Whether somebody may come yet for a capture of no job. One of unknown age is dated by the flush that sees it."""
+    from hyperpod_kit.checkpoint.agent import capture_age  # seldom needed, and dear to what runs each minute
+
+    age = capture_age.age(page, (clock or capture_age.now)())
+    return age is not None and age <= capture_age.MAX_AGE
+
+
+def _pages(folder: str) -> Iterator[Tuple[int, control_page.Page, bool]]:
+    """(uid, page, whether it is a copy of another node's capture) of every slot here. Raises OSError."""
+    for below in ("", COPIES):
+        for uid, name, named in places.listed(folder, ".ctl", MOST_SLOTS, below=below):
+            page = _page(name, named)
+            if page is not None:
+                yield uid, page, bool(below)
 
 
 def _page(name: str, named: int) -> Optional[control_page.Page]:

@@ -15,7 +15,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.node.locks import held as locked
 from hyperpod_kit.node.memory import own
-from hyperpod_kit.node.memory.left import MAX_AGE, NO_JOB, LeftCaptures, ended, held, stepped
+from hyperpod_kit.node.memory.left import NO_JOB, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.slurm.drain import program
 from hyperpod_kit.slurm import records
 from hyperpod_kit.system.wait import BackOff
@@ -33,12 +33,13 @@ SLOW = "slow."
 
 @dataclass(frozen=True)
 class Swept:
-    """What became of one job's captures. done: nothing of it is left to do here."""
+    """What became of one job's captures. done: nothing of it is left to do here; lost: something whole was given up."""
 
     job: str
     uid: int
     done: bool
     words: str
+    lost: bool = False
 
 
 def sweep(node: Node) -> Optional[List[Swept]]:
@@ -55,19 +56,19 @@ def _sweep(node: Node) -> List[Swept]:
     noted: Dict[str, Any] = {
         key: value
         for key, value in tried.items()
-        if key.startswith(SLOW) and node.clock.wall() - LONGEST_PAUSE < value["at"]
+        if key.startswith(SLOW) and 0 <= node.clock.wall() - value["at"] < LONGEST_PAUSE
     }
     found: List[Swept] = []
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
-    lying = sorted(held(folder, node.clock.wall()), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"])
+    lying = sorted(held(folder), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"])
     here = stepped(node.paths.proc) if lying else set()
     for one in lying:
         if one.alive or one.job in here or one.uid in slow:
             continue
         before = tried.get(f"{one.uid}.{one.job}", {})
         noted[f"{one.uid}.{one.job}"] = before
-        if node.clock.wall() < before.get("next", 0.0) or node.clock.monotonic() >= end:
+        if _rests(before, node.clock.wall()) or node.clock.monotonic() >= end:
             continue
         try:
             began = node.clock.monotonic()
@@ -94,6 +95,12 @@ def _sweep(node: Node) -> List[Swept]:
     return found
 
 
+def _rests(before: Dict[str, Any], now: float) -> bool:
+    """Whether the next try is yet to come. A clock that was set back must not put it off for good."""
+    pause = float(before.get("next", 0.0)) - now
+    return 0 < pause <= LONGEST_PAUSE
+
+
 def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
     """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
     if one.job == NO_JOB:
@@ -113,15 +120,20 @@ def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
     return _flush(folder, one, job=one.job)
 
 
-def _flush(folder: str, one: LeftCaptures, *, job: str) -> Swept:
+def _flush(folder: str, one: LeftCaptures, *, job: str) -> Optional[Swept]:
+    """None when there is nothing to say: somebody may come yet for what lies there."""
     from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute
+    from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE
 
     outcomes = flush_users.flush_as(
         one.uid, folder=folder, job=job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=MEMORY_UNIT
     )
+    if one.job == NO_JOB and not outcomes:
+        return None
     return Swept(
         one.job,
         one.uid,
         all(outcome.removed for outcome in outcomes),
         "; ".join(outcome.note for outcome in outcomes) or "nothing is left",
+        any(outcome.lost for outcome in outcomes),
     )

@@ -50,14 +50,14 @@ def test_storage_that_is_away_is_tried_again_until_it_is_back(capture, shm: Path
 
     announce = tmp_path / "announced"
     done = carry_out(MINE, folder=str(shm), max_age=86400.0, announce=str(announce), say=once, pauses=NOW)
-    assert done and announce.exists() and "its mount is gone" in said[0] and "committed" in said[1]
+    assert done == 0 and announce.exists() and "its mount is gone" in said[0] and "committed" in said[1]
     assert selection.newest_valid(str(tmp_path / "root")).step == 30 and os.listdir(shm) == []
 
 
 def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) -> None:
     capture(owner=tuple(process.myself()))
     begin = time.monotonic()
-    assert not carry_out(MINE, folder=str(shm), max_age=86400.0, announce="", say=lambda _: None, pauses=every(600))
+    assert carry_out(MINE, folder=str(shm), max_age=86400.0, announce="", say=lambda _: None, pauses=every(600)) == 1
     assert time.monotonic() - begin < 60
 
 

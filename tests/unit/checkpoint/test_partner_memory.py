@@ -11,12 +11,13 @@ from typing import Any, Iterator
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, partner_memory, partner_wire, seal, shm_slots
-from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.agent import flush, lock, partner_memory, partner_wire, seal, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.partner_link import whence
 from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system import process
 
 
 def on(*nodes: str) -> list[RankPlace]:
@@ -62,14 +63,21 @@ def to(server: Any, token: str = "token", rank: int = 1, port: int = 0) -> partn
 
 
 def copies(node: Path, run: str) -> list[Page]:
-    return [page for _, page in partner_memory.sealed(partner_memory.folder_of(str(node)), run)]
+    return [undated(page) for _, page in partner_memory.sealed(partner_memory.folder_of(str(node)), run)]
+
+
+def undated(page: Page | None) -> Page:
+    """Without its moment: a copy has one of its own."""
+    assert page is not None and SEALED_AT in page.origin.job
+    job = {word: value for word, value in page.origin.job.items() if word != SEALED_AT}
+    return replace(page, origin=replace(page.origin, job=job))
 
 
 def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, tmp_path: Path) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
     to(server).put(slot, page)  # the next one takes its place
-    assert copies(node, slot.name.run) == [page]
+    assert copies(node, slot.name.run) == [undated(page)]
     back = tmp_path / "back"
     back.mkdir()
 
@@ -80,7 +88,7 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
 
     partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 1, page.key, make)
     again = shm_slots.attach(str(back), slot.name)
-    assert again.page == page and bytes(again.image) == bytes(slot.image)
+    assert undated(again.page) == undated(page) and bytes(again.image) == bytes(slot.image)
     assert again.extra(page.shard.extra_size) == slot.extra(page.shard.extra_size)
     with pytest.raises(CheckpointError, match="not here any more"):
         partner_wire.get([("127.0.0.1", server.port)], "token", page.origin.run_id, 0, page.key, make)
@@ -89,24 +97,59 @@ def test_a_capture_goes_there_and_comes_back_as_it_was(served: Any, shm: Path, t
 def test_copies_are_no_captures_of_the_node_that_has_them_and_go_with_the_run(served: Any, shm: Path) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
-    assert shm_slots.names(str(node)) == [] and flush.flush(folder=str(node)) == []
+    assert shm_slots.names(str(node)) == []
     partner_memory.remove(str(node), slot.name.run, keep=lambda found: found.key == page.key)
-    assert copies(node, slot.name.run) == [page]
-    partner_memory.remove_old(str(node), 3600.0, but=())
-    partner_memory.remove_old(str(node), -1.0, but=(slot.name.run,))
-    assert copies(node, slot.name.run) == [page]
-    partner_memory.remove_old(str(node), -1.0, but=())
+    assert copies(node, slot.name.run) == [undated(page)]
+    partner_memory.remove(str(node), slot.name.run)
     assert copies(node, slot.name.run) == []
 
 
-def test_copies_of_a_run_that_left_nothing_else_here_are_freed_by_the_next_flush(
+def test_a_copy_waits_for_storage_and_is_given_up_aloud(
     served: Any, shm: Path, capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
     monkeypatch.setenv("HPK_SHM_DIR", str(node))
-    assert flush.flush(max_age=3600.0) == [] and len(copies(node, slot.name.run)) == 1
-    assert flush.flush(max_age=-1.0) == [] and copies(node, slot.name.run) == []
+    (stays,) = flush.flush(job="7")
+    assert not stays.removed and stays.again and "step 10 (seq 5), not on storage yet" in stays.note
+    assert flush.flush(job="8") == [] and shm_gc.sweep(str(node), but="") == []
+    assert len(copies(node, slot.name.run)) == 1
+    (gone,) = flush.flush(job="8", max_age=-1.0)
+    assert gone.removed and "rank 1 captured on another node, step 10 (seq 5)" in gone.lost
+    assert gone.note == f"LOST: {gone.lost}" and flush.exit_code([gone]) == 86
+    assert copies(node, slot.name.run) == []
+
+
+def test_a_copy_goes_once_storage_has_the_capture(
+    served: Any, capture: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, page, node, server = served
+    to(server).put(slot, page)
+    capture(rank=0, world=2, seq=5)
+    (saved,) = flush.flush(job="7")
+    assert saved.attempt, "both ranks' own captures lie in one memory here"
+    monkeypatch.setenv("HPK_SHM_DIR", str(node))
+    assert flush.flush(job="7") == [] and copies(node, slot.name.run) == []
+
+
+def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any, shm: Path) -> None:
+    slot, page, node, server = served
+    to(server).put(slot, page)
+    agent = lock.take_over(str(node / shm_slots.lock_file(*slot.name[:2], 0)), process.myself())
+    assert flush.flush(folder=str(node), max_age=-1.0) == [] and shm_gc.sweep(str(node), but="") == []
+    assert copies(node, slot.name.run) == [undated(page)]
+    agent.release()
+    assert [one.removed for one in flush.flush(folder=str(node), max_age=-1.0)] == [True]
+
+
+def test_a_half_copy_goes_with_the_next_agent_of_any_run(served: Any, shm: Path) -> None:
+    slot, page, node, _ = served
+    partner_memory.room_for(str(node), slot.name.run, page, 0, page.shard.extra_size).close()
+    assert len(partner_memory.names(partner_memory.folder_of(str(node)))) == 1
+    shm_gc.sweep(str(node), but=slot.name.run)
+    assert len(partner_memory.names(partner_memory.folder_of(str(node)))) == 1
+    shm_gc.sweep(str(node), but="")
+    assert partner_memory.names(partner_memory.folder_of(str(node))) == []
 
 
 def test_who_has_not_the_token_or_is_another_rank_gives_nothing_and_gets_nothing(served: Any) -> None:
@@ -118,7 +161,7 @@ def test_who_has_not_the_token_or_is_another_rank_gives_nothing_and_gets_nothing
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(b"\0\xff" * 1000 + b"\n")
     to(server).put(slot, page)
-    assert copies(node, slot.name.run) == [page]
+    assert copies(node, slot.name.run) == [undated(page)]
 
 
 @pytest.mark.parametrize("what", ["flipped", "cut off"])

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
 
@@ -13,6 +13,8 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, places, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
+from hyperpod_kit.checkpoint.torture import day
+from hyperpod_kit.node import mount_commands
 from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
 from hyperpod_kit.system import process
@@ -82,16 +84,16 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
         assert owner is not None
         capture(folder, tmp_path / "dead", job="")
         capture(folder, tmp_path / "living", job="", owner=owner)
+        day.of_the_run(str(folder))
+        assert held(str(folder)) == [LeftCaptures(os.getuid(), "", False)], "of unknown age"
+        assert sweep(fake.node) == [] and len(files(fake)) == 4
+        day.of_the_run(str(folder))
+        assert held(str(folder)) == [], "the run is old, its capture counts from that look on"
+        day.of_the_captures(str(folder))
         capture(folder, tmp_path / "waiting", job="6")
         stepd = fake.root / "proc/4321"
         stepd.mkdir(parents=True)
         (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
-        fake.clock.now = time.time()
-        assert sweep(fake.node) == [] and len(files(fake)) == 6
-        old = time.time() - 90000.0
-        for name in files(fake):
-            if name not in [one.file(end) for one in slots_of(folder, tmp_path / "waiting") for end in ("ctl", "img")]:
-                os.utime(folder / name, (old, old))
         [swept] = sweep(fake.node) or []
         assert swept.done and swept.job == "" and swept.words.startswith("committed seq-")
         assert len(files(fake)) == 4 and not slots_of(folder, tmp_path / "dead")
@@ -145,6 +147,52 @@ def test_what_cannot_be_saved_stays_and_says_why(left: Any, tmp_path: Path) -> N
     left.clock.now += 3600
     [swept] = sweep(left.node) or []
     assert swept.done and files(left) == []
+
+
+def test_a_clock_that_was_set_back_does_not_put_off_the_next_try(left: Any, tmp_path: Path) -> None:
+    (tmp_path / "root").rename(tmp_path / "away")
+    left.runner.on(SHOW, 1, "Invalid job id specified")
+    for _ in range(8):
+        left.clock.now += 3600
+        assert len(sweep(left.node) or []) == 1
+    (tmp_path / "away").rename(tmp_path / "root")
+    left.clock.now -= 30 * 86400
+    [swept] = sweep(left.node) or []
+    assert swept.done and files(left) == []
+
+
+def test_what_cannot_be_saved_for_a_day_is_given_up_aloud(
+    left: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "root").rename(tmp_path / "away")
+    left.runner.on(SHOW, 1, "Invalid job id specified")
+    monkeypatch.setattr(mount_commands, "open_node", lambda: left.node)
+    assert mount_commands.memory_command(argparse.Namespace()) == 1
+    day.of_the_captures(str(left.root / "dev/shm"))
+    left.clock.now += 3600
+    assert mount_commands.memory_command(argparse.Namespace()) == 86 and files(left) == []
+    assert "LOST: step 10 (seq 1), given up 25.0 hours after it was sealed" in capsys.readouterr().err
+
+
+def test_copies_of_other_nodes_captures_are_looked_at_too(make_node: Any, tmp_path: Path) -> None:
+    """Their trainers live elsewhere, if at all; their job says whether somebody comes for them."""
+    fake = make_node([])
+    folder = fake.root / "dev/shm"
+    uid = os.getuid()
+    folder.mkdir(parents=True)
+    places.prepare(str(folder), uid)
+    own = folder / f"hyperpod-kit/{uid}"
+    capture(own / "partners", tmp_path / "root", owner=process.myself())
+    assert held(str(folder)) == [LeftCaptures(uid, "5", False)]
+    fake.runner.on(SHOW, 1, "Invalid job id specified")
+    [swept] = sweep(fake.node) or []
+    assert not swept.done and "not on storage yet" in swept.words
+    capture(own, tmp_path / "root")
+    fake.clock.now += 3600
+    [swept] = sweep(fake.node) or []
+    assert swept.done and swept.words.startswith("committed seq-") and not swept.lost
+    assert not [path for path in own.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
+    assert held(str(folder)) == []
 
 
 def test_what_strangers_put_into_shared_memory_is_no_word_for_root(left: Any, tmp_path: Path) -> None:

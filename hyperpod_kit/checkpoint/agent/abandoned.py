@@ -1,0 +1,76 @@
+"""Captures of dead runs that nobody came for within a day, flushed where no timer of the node's does it.
+
+An agent looks for them once at its start, and has a process of its own flush them: the storage of another run may hang.
+What cannot be saved is given up then, so that shared memory does not fill up; the trainer that starts here is told, and
+the system's log.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import List, Sequence
+
+from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, places, shm_slots
+from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, Clock
+from hyperpod_kit.checkpoint.agent.control_page import WHOLE
+from hyperpod_kit.checkpoint.agent.priority import be_gentle
+from hyperpod_kit.system import process
+
+LIMIT = 3600.0
+"""Seconds that the flush may take, as the Epilog's unit."""
+
+_NOBODYS = "none"
+"""A job's number that no job has: only what is older than MAX_AGE is flushed."""
+
+
+def are_here(folders: Sequence[str], *, but: str, clock: Clock = capture_age.now) -> bool:
+    """Whether captures of dead runs other than `but` lie there that are older than MAX_AGE, or of unknown age, and then
+    dated by a flush. Raises OSError."""
+    for folder in folders:
+        for place in (folder, partner_memory.folder_of(folder)):
+            for slot in shm_slots.attached(place, [name for name in partner_memory.names(place) if name.run != but]):
+                page = slot.page
+                slot.close()
+                if page is None or page.state not in WHOLE:
+                    continue
+                age = capture_age.age(page, clock())
+                lives = place == folder and process.alive(page.origin.trainer)
+                if not lives and (age is None or age > MAX_AGE):
+                    return True
+    return False
+
+
+def flushed() -> List[str]:
+    """Flush them, in a process of its own; what is lost, a line each. Raises OSError."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", __name__], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        lines, _ = child.communicate(timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        child.kill()  # not waited for: it may be in the kernel, on a dead mount
+        return []
+    return lines.decode("utf-8", "replace").splitlines()
+
+
+def main() -> int:
+    """The process: one line for each run of which something was given up."""
+    import syslog  # seldom needed, as is what flushes: not each agent is to load it
+
+    from hyperpod_kit.checkpoint.agent import flush
+
+    be_gentle()
+    outcomes = flush.flush(folder=places.base(), job=_NOBODYS, max_age=MAX_AGE)
+    for outcome in outcomes:
+        if outcome.lost:
+            line = f"run {outcome.run}: {outcome.note}"
+            syslog.syslog(syslog.LOG_WARNING, f"hyperpod-kit: {line}")
+            print(line, flush=True)
+    return flush.exit_code(outcomes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

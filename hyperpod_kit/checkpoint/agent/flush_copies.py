@@ -1,0 +1,93 @@
+"""What a flush does with copies of other nodes' captures: what storage has by now is freed, the rest waits for it.
+
+A flush brings to storage what its own node's ranks captured, and a copy's owner does the same on its node. A copy is
+the only one left where that node is dead, so it stays until storage has the capture or a newer one, or until it is too
+old: then it is given up, and the outcome says so.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional, Tuple
+
+from hyperpod_kit.checkpoint.agent import capture_age, flush_captures, partner_memory, shm_slots
+from hyperpod_kit.checkpoint.agent.capture_age import Clock
+from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
+from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.errors import CheckpointError
+
+
+class CopiesOutcome(NamedTuple):
+    """Of one run's copies on this node. `waiting`: what stays, `lost`: what was given up; "" for nothing."""
+
+    run: str
+    waiting: str
+    lost: str
+
+
+def flush(folder: str, job: Optional[str], max_age: float, clock: Clock) -> List[CopiesOutcome]:
+    """See to the copies that lie beside the slots in `folder`, of job `job`, or of all, or too old ones. Raises
+    OSError."""
+    outcomes = []
+    for run in sorted({name.run for name in partner_memory.names(partner_memory.folder_of(folder))}):
+        locks = partner_memory.locked(folder, run)
+        if locks is None:
+            continue  # an agent is at work: it renews its copies, and frees them
+        try:
+            outcome = _flush_run(folder, run, job, max_age, clock)
+        finally:
+            for taken in locks:
+                taken.release()
+        if outcome is not None:
+            outcomes.append(outcome)
+    return outcomes
+
+
+def _flush_run(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
+    partner_memory.remove_halves(folder, run)
+    place = partner_memory.folder_of(folder)
+    copies: List[OpenSlot] = []
+    for slot in shm_slots.attached(place, partner_memory.names(place, run)):
+        page = slot.page
+        if page is not None:
+            copies.append(shm_slots.dated(OpenSlot(slot, page), clock))
+    try:
+        return _settle(place, run, copies, job, max_age, clock)
+    finally:
+        for copy in copies:
+            copy.slot.close()
+
+
+def _settle(
+    place: str, run: str, copies: List[OpenSlot], job: Optional[str], max_age: float, clock: Clock
+) -> Optional[CopiesOutcome]:
+    """None when there is nothing to say to whoever asked for `job`."""
+    moment = clock()
+    ours = job is None or any(str(one.page.origin.job.get("slurm_job_id")) == job for one in copies)
+    asked = [one for one in copies if ours or capture_age.outlived(one.page, max_age, moment)]
+    if not asked:
+        return None
+    committed, problem = _committed(asked[0])
+    remaining = [one for one in asked if committed is None or one.page.key[:2] > committed]
+    given_up = [one for one in remaining if capture_age.outlived(one.page, max_age, moment)]
+    waiting = [one for one in remaining if one not in given_up]
+    for one in asked:
+        if one not in waiting:
+            shm_slots.remove(place, one.slot.name)
+    lost = f"{_words(given_up)}, given up after {max_age / 3600:g} hours{problem}" if given_up else ""
+    stay = f"{_words(waiting)}, not on storage yet{problem}" if waiting else ""
+    return CopiesOutcome(run, stay, lost) if stay or lost else None
+
+
+def _committed(one: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
+    """((epoch, seq) of the newest commit, None where nobody can say; and then why, in words that go on a sentence)."""
+    try:
+        return flush_captures.storage_of(one.page)[1], ""
+    except (CheckpointError, OSError) as err:
+        return None, f": {verify.reason_of(err)}"
+
+
+def _words(copies: List[OpenSlot]) -> str:
+    ranks = ", ".join(map(str, sorted({one.page.origin.rank for one in copies})))
+    return f"copies of what rank {ranks} captured on another node, {flush_captures.steps_of(o.page for o in copies)}"

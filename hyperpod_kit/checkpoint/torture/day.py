@@ -1,0 +1,38 @@
+"""A day passes, in the memory of a node: what lies there becomes as old as it would be then.
+
+In two ways. The day of a run that goes on is in the modification times of its slots alone, which the kernel sets when
+a run begins and never again. The day that follows a capture is on its control page too.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, shm_slots
+
+DAY = 25 * 3600.0
+"""Seconds, a little more than those after which a capture is given up."""
+
+
+def of_the_run(folder: str, seconds: float = DAY) -> None:
+    """The run has begun so much earlier; its captures are as old as they are."""
+    for place in (folder, partner_memory.folder_of(folder)):
+        for name in partner_memory.names(place):
+            for suffix in ("ctl", "img"):
+                path = os.path.join(place, name.file(suffix))
+                if os.path.exists(path):
+                    earlier = os.stat(path).st_mtime - seconds
+                    os.utime(path, (earlier, earlier))
+
+
+def of_the_captures(folder: str, seconds: float = DAY) -> None:
+    """Every capture was sealed so much earlier; what has no moment yet has none."""
+    for place in (folder, partner_memory.folder_of(folder)):
+        for slot in shm_slots.attached(place, partner_memory.names(place)):
+            page, moment = slot.page, capture_age.now()
+            age = capture_age.age(page, moment) if page is not None else None
+            if page is not None and age is not None:
+                sealed = moment._replace(seconds=moment.seconds - age - seconds)
+                slot.put(capture_age.dated(page, sealed))
+            slot.close()
+    of_the_run(folder, seconds)

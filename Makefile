@@ -6,7 +6,7 @@ ROOT ?= fsx
 
 FIRST := demo test check docs bench dist
 
-.PHONY: help $(FIRST) docs-search sweep faults torture torch-own fuzz gpu-check ends scale data-proof clean
+.PHONY: help $(FIRST) docs-search sweep faults torture torch-own fuzz gpu-check ends scale data-proof hang-proof clean
 
 # A target's line carries its help behind `##`: the targets that people type first come first, then the others.
 help:  ## what you can type (this list)
@@ -84,6 +84,9 @@ ends:  ## a step ended in each way at 20 random moments, 2 GB a node, with proce
 data-proof:  ## 300 killed ranks: each sample exactly once, tokens and losses as undisturbed; 10 minutes
 	./setup.sh venv admin torch data test
 	$(PY) -m tests.unit.data.proof $(PROOF_ARGS)
+
+hang-proof:  ## 200 healthy jobs that are silent are left alone, 50 that hang and print are ended; 15 minutes
+	$(PY) -m tests.unit.job.hang_proof --rows build/hang-proof.jsonl $(HANG_ARGS)
 
 fuzz:  ## 100,000 inputs for each parser that reads what another wrote: at most half an hour on 2 cores
 	./setup.sh venv admin torch test

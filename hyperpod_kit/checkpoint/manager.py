@@ -118,6 +118,7 @@ class Manager:
             agent=self._agent,
             comparing=comparing,
             overlap=overlap,
+            waiting=self._progress.moved,
         )
         try:
             self._numbering = Numbering(self._ranks, self._start, self._earlier.keys)

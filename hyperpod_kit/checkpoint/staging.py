@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 import torch
@@ -33,7 +33,8 @@ class Staging:
     """How this rank copies its tensors into a slot: the only part of a save that the trainer waits for.
 
     `origin`: what the control page of each save says of this start. With `overlap` a save returns while threads still
-    copy, and the `fence` keeps the optimizers from the tensors.
+    copy, and the `fence` keeps the optimizers from the tensors. `waiting` is called while a save waits for room that
+    the agent is making.
     """
 
     def __init__(
@@ -47,10 +48,11 @@ class Staging:
         agent: AgentKeeper,
         comparing: comparing.Comparing,
         overlap: bool,
+        waiting: Callable[[], None],
     ) -> None:
         self.fence = Fence()
+        self._waiting = waiting
         self._origin, self._algorithm, self._overlap = origin, algorithm, overlap
-        self._for_memory = origin.for_memory
         self._pool, self._saves, self._agent, self._comparing = pool, saves, agent, comparing
         self._copier = copier.Copier(threads)
         self._devices = device.Devices()
@@ -108,7 +110,7 @@ class Staging:
             self._agent.send(SaveSkipped(self._key(handle), NO_SLOT))
             self._saves.skip(handle)
             return None
-        origin = self._origin if handle.tier == "storage" else self._for_memory
+        origin = self._origin if handle.tier == "storage" else self._origin.for_memory
         slot.begin(Page(SlotState.FREE, origin, handle.epoch, handle.seq, handle.step, plan.facts(extra)), extra, own)
         try:
             return self._copy(tensors, plan, slot, handle, compared), slot
@@ -188,6 +190,8 @@ class Staging:
             if slot is None and on_busy == "replace" and answered:
                 return None
             if slot is None:
+                if self._saves.stalled is None:
+                    self._waiting()
                 with self._saves.changed:
                     # Woken by every event; slots are freed a moment after the event, hence the short time.
                     self._saves.changed.wait(_POLL_SECONDS)

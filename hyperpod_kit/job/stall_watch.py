@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from typing import Callable, Mapping, Optional
+from typing import Callable, Dict, Mapping, Optional
 
-from hyperpod_kit.job.hang import HangWatch, StallRule, Watched
+from hyperpod_kit.job.hang import HangVerdict, HangWatch, StallRule, Watched, rows
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.job.watch import OutputWatch
 
@@ -30,19 +30,18 @@ class StallWatch:
         self._steps = HangWatch(rule)
         self._output = OutputWatch(rule.unreported, root, fd, clock=clock)
         self._looked = clock()
-        self._reported = False
-        self.silent = 0.0
-        """Seconds since the ranks got on, as far as they report it."""
+        self._verdict = HangVerdict(Watched.UNREPORTED)
 
     def hang(self, reports: Mapping[int, StepReport]) -> str:
         """Why the step is to be ended, "" while it is not."""
         now = self._clock()
         elapsed, self._looked = now - self._looked, now
-        verdict = self._steps.observe(elapsed, reports)
-        self.silent = verdict.silent
+        before, self._verdict = self._verdict, self._steps.observe(elapsed, reports)
+        verdict = self._verdict
         if verdict.watched is Watched.UNREPORTED:
-            return self._hang_by_output()
-        self._reported = True
+            if before.watched is not Watched.UNREPORTED:
+                self._output.restart()
+            return f"no progress for {self._output.limit:g} s" if self._output.stalled() else ""
         if verdict.watched is not Watched.HANGS:
             return ""
         if not self._serves():
@@ -50,11 +49,20 @@ class StallWatch:
             return ""
         return f"no step for {verdict.silent:.0f} s ({verdict.reason})"
 
-    def _hang_by_output(self) -> str:
-        if self._reported:
-            self._reported = False
-            self._output.restart()
-        return f"no progress for {self._output.limit:g} s" if self._output.stalled() else ""
+    @property
+    def silent(self) -> float:
+        """Seconds since the ranks got on, as far as they report it."""
+        return self._verdict.silent
+
+    def fields(self, reports: Mapping[int, StepReport]) -> Dict[str, object]:
+        """For the report of a hang."""
+        if self._verdict.watched is Watched.UNREPORTED:
+            return {}
+        return {
+            "silent": round(self._verdict.silent, 1),
+            "limit": round(self._verdict.limit, 1),
+            "ranks": rows(reports),
+        }
 
     def restart(self) -> None:
         """The ranks have been started again."""

@@ -10,7 +10,7 @@ from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended, exits, launch_failure, step_name
 from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
-from hyperpod_kit.job.hang import furthest, rows
+from hyperpod_kit.job.hang import furthest
 from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.lifeline import BYE, Lifelines
 from hyperpod_kit.job.options import RunOptions
@@ -121,8 +121,9 @@ def supervise(
                 watch.follow(nodes.addresses)
         if found.why:
             trouble = found
-            at = {"ranks": rows(lines.reports)} if found.stalled and lines.reports else {}
-            report("intervene", f"{found.why}: ending {'srun' if retry else 'the step'}", **found.fields(), **at)
+            seen_of_ranks = stall.fields(lines.reports) if found.stalled else {}
+            words = f"{found.why}: ending {'srun' if retry else 'the step'}"
+            report("intervene", words, **found.fields(), **seen_of_ranks)
             # srun waits for a dead node much longer than we do.
             step.end(runner, job.id, signals.wait, grace=found.grace, patience=5.0 if found.stalled else 1.0)
             break

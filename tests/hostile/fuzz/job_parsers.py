@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint.agent.channel import Channel
 from hyperpod_kit.errors import JobError, RunError, Untrusted
 from hyperpod_kit.job import (
     exits,
+    hang,
     ledger,
     ledger_row,
     outcome,
@@ -20,6 +21,8 @@ from hyperpod_kit.job import (
     shared_decision,
     status,
     status_page,
+    step_note,
+    step_report,
     sweep,
     timeline,
 )
@@ -52,6 +55,28 @@ def read_decision(data: bytes) -> None:
     for line in shared_decision.task_prolog_lines(record, "0"):
         if not line.isprintable():
             raise AssertionError(f"a line for the environment: {line!r}")
+
+
+STEPS = [[3, 7, "step", 0, 1.5], [0, None, "restore", 12, 0.0]]
+NOTE = {"attempt": "7.0.0", "reached": 7, "moved": 1000.5, "written": 1001, "where": "all of 2 ranks at step 7"}
+
+
+def read_note(data: bytes) -> None:
+    """What `job run` notes of an attempt that runs."""
+    path = file_of(data, "steps/steps.json")
+    note = step_note.read(os.path.dirname(path))
+    if note is not None:
+        [attempt] = timeline.with_note([timeline.JobAttempt(note.attempt, "7", 5.0)], note)
+        status.table([attempt], timeline.totals([attempt], 2e9), now=2e9)
+
+
+def read_steps(data: bytes) -> None:
+    """What wrappers report of their ranks."""
+    watch = hang.HangWatch(hang.StallRule())
+    reports = {one.rank: one for one in step_report.decoded(data.decode("ascii"), "n1")}
+    watch.observe(1.0, reports)
+    if reports:
+        hang.where(reports)
 
 
 PROVEN = {"checkpoint": "10", "files": {"10/__0_0.pt": [8, 5, "crc"]}}
@@ -266,6 +291,8 @@ PARSERS = [
     Parser("job: ledger", read_ledger, (OSError,), of_rows(*ROWS), (b"\n".join(map(js, ROWS)),)),
     Parser("job: exit records", read_exits, (), of_json(EXIT), (js(EXIT),)),
     Parser("job: proofs of files", read_proofs, (ValueError,), of_json(PROVEN, PROOF), (js(PROVEN), js(PROOF))),
+    Parser("job: steps of ranks", read_steps, (ValueError,), of_json(STEPS), (js(STEPS),)),
+    Parser("job: note of steps", read_note, (), of_json(NOTE), (js(NOTE),)),
     Parser("job: verdicts of ranks", read_verdicts, (), of_json(VERDICT), (js(VERDICT),)),
     Parser(
         "slurm: records",

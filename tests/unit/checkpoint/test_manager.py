@@ -16,7 +16,9 @@ torch = pytest.importorskip("torch")
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State  # noqa: E402
 from hyperpod_kit.checkpoint.agent import places, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
+from hyperpod_kit.environment import HPK_PROGRESS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
+from hyperpod_kit.slurm.progress import Phase, RankProgress, Teller  # noqa: E402
 from hyperpod_kit.system import process  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 
@@ -90,6 +92,40 @@ def test_save_close_restore_gives_the_same_state_and_leaves_nothing(root: str) -
     assert manager.close() and segments() == []
     with pytest.raises(RunIsOwned):
         Manager(root, run="other")
+
+
+def test_the_wrapper_knows_in_which_phase_the_rank_is(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the watch for jobs that hang goes by."""
+    memory, seen = RankProgress(), []
+    monkeypatch.setenv(HPK_PROGRESS, memory.path)
+    monkeypatch.setattr(
+        Teller, "enter", lambda teller, phase, enter=Teller.enter: (seen.append(phase), enter(teller, phase))
+    )
+    job, manager = Job(), Manager(root, every=2)
+    manager.restore(job.state)
+    assert memory.state()[:3] == (None, 0, Phase.STEP)
+    for step in range(2):
+        job.step()
+        manager.step(step, job.state)
+    with manager.evaluation():
+        assert memory.state()[:3] == (1, 0, Phase.EVALUATION)
+    assert memory.state().phase is Phase.STEP
+    assert manager.close()
+    assert seen == [
+        Phase.RESTORE,
+        Phase.START,
+        Phase.STEP,
+        Phase.SAVE,
+        Phase.STEP,
+        Phase.EVALUATION,
+        Phase.STEP,
+        Phase.CLOSE,
+        Phase.OVER,
+    ]
+    job, manager = Job(), Manager(root)
+    assert isinstance(manager.restore(job.state), Restored)
+    assert memory.state().moved >= 1, "bytes were read"
+    assert manager.close()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

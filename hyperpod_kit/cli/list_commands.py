@@ -13,6 +13,7 @@ import click
 from hyperpod_kit.cli.options import cluster_options, json_option, region_option, resolve_cluster
 from hyperpod_kit.cli.output import cell, console, data, json_line, out, say
 from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.untrusted.text import clean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 NARROWEST = 72
 """Columns that a table of nodes needs, with ids and addresses whole."""
+LONGEST_MESSAGE = 100
+"""Characters of AWS's message in a table: it can hold the end of a log, which --json and `diagnose` show whole."""
 _STYLES = {"Running": "green", "InService": "green", "Failure": "bold red", "Failed": "bold red"}
 
 
@@ -146,7 +149,7 @@ def _show_narrow(screen: Console, nodes: Sequence[ClusterNode]) -> None:
         screen.print(cell(node.instance_id), cell(node.status, _STYLES.get(node.status, "yellow")))
         screen.print(cell(f"  {node.group} {node.address or '-'} {node.instance_type}"))
         if node.message:
-            screen.print(cell(f"  {node.message}"))
+            screen.print(cell(f"  {clean(node.message, LONGEST_MESSAGE)}"))
 
 
 def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
@@ -172,7 +175,7 @@ def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
             "type": cell(node.instance_type),
             "state": cell(node.status, _STYLES.get(node.status, "yellow")),
             "launched": cell(node.launched),
-            "message": cell(node.message or "-"),
+            "message": cell(clean(node.message, LONGEST_MESSAGE) or "-"),
         }
         grid.add_row(*(cells[column] for column in shown))
     screen.print(grid)

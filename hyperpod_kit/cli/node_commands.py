@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.confirm import confirm
+from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
 from hyperpod_kit.cli.options import cluster_of_nodes, json_option, resolve_cluster
 from hyperpod_kit.cli.output import data, say
+from hyperpod_kit.cli.ssh_options import open_cluster
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.sagemaker import Batched, SageMaker
     from hyperpod_kit.cluster.nodes import ClusterNode
+
+
+COMES_BACK = 1800.0
+"""Seconds in which a node that was restarted is heard of again."""
 
 
 def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -24,6 +30,7 @@ def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
         json_option,
         click.option("--dry-run", is_flag=True, help="Only say which nodes are meant."),
         click.option("--yes", is_flag=True, help="Do not ask."),
+        jobs_first,
         functools.partial(cluster_of_nodes, required=True),
     ):
         command = option(command)
@@ -31,11 +38,14 @@ def chosen_nodes(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Verb(NamedTuple):
-    """What is done to nodes. `done`: `replaced`; `question`: with {} for the nodes."""
+    """What is done to nodes. `command`: its name; `done`: `replaced`; `question`: with {} for the nodes; `stay`:
+    whether the same nodes come back."""
 
     act: Callable[[SageMaker, str, Sequence[ClusterNode]], Batched]
+    command: str
     done: str
     question: str
+    stay: bool = False
 
 
 @click.command("replace-node")
@@ -45,16 +55,20 @@ def replace_node(**given: Any) -> int:
 
     CONFIG ends in .json, .yaml or .yml.
 
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3.
+
     Exit code 1 when AWS refuses some of them; the others are being replaced then.
 
     \b
     Examples:
-      hyperpod-kit replace-node worker-group/0
+      hyperpod-kit replace-node worker-group/0 --when-idle
       hyperpod-kit replace-node i-0123456789abcdef0 10.1.2.3 --yes
     """
     from hyperpod_kit.cluster.nodes import replace
 
-    verb = Verb(replace, "replaced", "Replace {}? Everything on their own disks is lost.")
+    verb = Verb(replace, "replace-node", "replaced", "Replace {}? Everything on their own disks is lost.")
     return _act(verb, **given)
 
 
@@ -65,13 +79,18 @@ def reboot_node(**given: Any) -> int:
 
     No lifecycle script runs at a restart: mounts and their timer come back by their units.
 
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3. With these options the command ends when the nodes have
+    come back and take jobs again.
+
     \b
     Examples:
       hyperpod-kit reboot-node worker-group/0
     """
     from hyperpod_kit.cluster.nodes import reboot
 
-    verb = Verb(reboot, "restarted", "Restart {}? What runs on them ends.")
+    verb = Verb(reboot, "reboot-node", "restarted", "Restart {}? What runs on them ends.", stay=True)
     return _act(verb, **given)
 
 
@@ -83,6 +102,10 @@ def delete_node(**given: Any) -> int:
     AWS lowers the count of their groups with them. The configuration still has the old one: lower `count` there too,
     or the next update-cluster makes new nodes.
 
+    The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
+    have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
+    sent, the nodes take jobs again, and the exit code is 3.
+
     \b
     Examples:
       hyperpod-kit delete-node worker-group/7 --dry-run
@@ -90,7 +113,8 @@ def delete_node(**given: Any) -> int:
     """
     from hyperpod_kit.cluster.nodes import delete
 
-    verb = Verb(delete, "deleted", "Delete {}? Everything on their own disks is lost, and nothing takes their place.")
+    question = "Delete {}? Everything on their own disks is lost, and nothing takes their place."
+    verb = Verb(delete, "delete-node", "deleted", question)
     return _act(verb, **given)
 
 
@@ -101,28 +125,43 @@ def _act(
     config: Path,
     cluster: Optional[str],
     region: Optional[str],
+    first: JobsFirst,
     yes: bool,
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.nodes import list_nodes, resolve
+    from hyperpod_kit.remote.validate_mounts import slurm_name
 
     chosen = resolve_cluster(config, cluster, region)
-    sagemaker = SageMaker(chosen.region)
+    live = open_cluster(chosen)
+    sagemaker = live.sagemaker
     targets = resolve(list_nodes(sagemaker, chosen.name), nodes)
     listed = ", ".join(dict.fromkeys(f"{node.instance_id} ({node.group})" for node in targets))
+    names = {node.instance_id: slurm_name(node.address) for node in targets if node.address}
+    first.look(live, list(names.values()))
     if dry_run:
         say(f"would be {verb.done}: {listed}")
+        first.show()
         if as_json:
-            data({"cluster": chosen.name, "nodes": [asdict(node) for node in targets]})
+            data({"cluster": chosen.name, "nodes": [asdict(node) for node in targets], **first.to_dict()})
         return 0
-    confirm(verb.question.format(listed), yes=yes)
-    done, refused = verb.act(sagemaker, chosen.name, targets)
+    first.show()
+    confirm(first.question() + verb.question.format(listed), yes=yes)
+    vacated = first.vacate(list(names.values()), verb.command)
+    try:
+        done, refused = verb.act(sagemaker, chosen.name, targets)
+    except BaseException:
+        first.let_go(vacated)
+        raise
+    refused_names = [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names]
+    first.let_go(vacated, refused_names)
     if as_json:
-        data({"cluster": chosen.name, verb.done: done, "refused": refused})
+        data({"cluster": chosen.name, verb.done: done, "refused": refused, **first.to_dict()})
     if done:
         say(f"being {verb.done}: {', '.join(done)}")
+    if done and verb.stay:
+        first.let_back(live, first.without(vacated, refused_names), COMES_BACK)
     if refused:
         say(f"error: {len(refused)} of {len(refused) + len(done)} nodes are not being {verb.done}")
         for entry in refused:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 import click
 
 from hyperpod_kit.cli.confirm import confirm
+from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
 from hyperpod_kit.cli.options import Cluster, cluster_options, json_option, resolve_cluster
 from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.ssh_options import open_cluster
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
 from hyperpod_kit.errors import ClusterError
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 @click.option("--forget-jobs", is_flag=True, help="Also where Slurm's state lies on the controller's own disk.")
 @click.option("--dry-run", is_flag=True, help="Only show what the nodes have, and what would be sent.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@jobs_first
 @click.option("--wait", "then_wait", is_flag=True, help="Return when every node has been updated and runs.")
 @timeout_option
 @interval_option
@@ -41,6 +44,7 @@ def update_software(
     forget_jobs: bool,
     dry_run: bool,
     yes: bool,
+    first: JobsFirst,
     then_wait: bool,
     timeout: float,
     interval: float,
@@ -52,6 +56,10 @@ def update_software(
     Before it asks AWS, it looks whether the lifecycle script that the nodes begin with is still in its bucket, and
     whether Slurm's state lies on shared storage: on the controller's own disk every job would be forgotten.
 
+    The jobs on these nodes are listed first. --when-idle and --drain wait until none of the nodes has a job, also with
+    --batch: name a part of the cluster with --group. They imply --wait, and let jobs in again when the nodes are back.
+    When --drain-timeout is over, nothing is sent, the nodes take jobs again, and the exit code is 3.
+
     With --wait the exit code is 1 when AWS gives the update up; the batches before that have the new AMI then.
 
     \b
@@ -59,33 +67,46 @@ def update_software(
       hyperpod-kit update-software --dry-run
       hyperpod-kit update-software --group worker-group --batch 10% --pause 300 --wait
     """
-    from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster import software
+    from hyperpod_kit.cluster.nodes import list_nodes
+    from hyperpod_kit.remote.validate_mounts import slurm_name
 
     speed = software.rollout(batch, pause)
     chosen = resolve_cluster(config, cluster, region)
-    sagemaker = SageMaker(chosen.region)
+    cluster_to_ask = open_cluster(chosen)
+    sagemaker = cluster_to_ask.sagemaker
     live = sagemaker.describe_cluster(chosen.name)
     meant = software.groups_of(live, groups)
     nodes = [node for node in software.software_of(sagemaker.list_nodes(chosen.name)) if node.group in meant]
     asked = software.request(chosen.name, meant, speed, image)
+    updated = {node.instance_id for node in nodes}
+    every = list_nodes(sagemaker, chosen.name)
+    names = [slurm_name(node.address) for node in every if node.instance_id in updated and node.address]
+    first.look(cluster_to_ask, names)
     if as_json:
-        data({"cluster": chosen.name, "nodes": [node.to_dict() for node in nodes], "request": asked})
+        listed = [node.to_dict() for node in nodes]
+        data({"cluster": chosen.name, "nodes": listed, "request": asked, **first.to_dict()})
     else:
         _show(chosen.name, nodes)
+    first.show()
     if dry_run:
         return 0
     software.require_in_service(live)
     _require_state(chosen, meant, forget_jobs)
     _require_scripts(software.scripts_of(live, meant), chosen.region)
     confirm(
-        f"Swap the root volumes of {len(nodes)} nodes ({', '.join(meant)})? What runs on them ends, and what lies on "
-        "their own disks is lost.",
+        f"{first.question()}Swap the root volumes of {len(nodes)} nodes ({', '.join(meant)})? What runs on them ends, "
+        "and what lies on their own disks is lost.",
         yes=yes,
     )
-    sagemaker.update_software(asked)
+    vacated = first.vacate(names, "update-software")
+    try:
+        sagemaker.update_software(asked)
+    except BaseException:
+        first.let_go(vacated)
+        raise
     say(f"the software of {len(nodes)} nodes of cluster {chosen.name} is being updated")
-    if not then_wait:
+    if not (then_wait or first.asked):
         say(f"next: hyperpod-kit wait --cluster {chosen.name}")
         return 0
 
@@ -95,6 +116,7 @@ def update_software(
 
     stale = str(live.get("FailureMessage", ""))
     until_ready(sagemaker, chosen.name, timeout=timeout, interval=interval, stale=stale, lacking=lacking)
+    first.let_back(cluster_to_ask, vacated, timeout)
     say(f"cluster {chosen.name} is ready; next: hyperpod-kit validate-mounts")
     return 0
 

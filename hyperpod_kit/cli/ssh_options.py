@@ -70,11 +70,15 @@ _OPTIONS = (
 )
 
 
-def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any]:
-    """All of them, handed to the command as one `ssh: SshSettings`. `timeout`: the default for a node's own work."""
-    seconds = click.FloatRange(1)
+def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = False) -> Callable[..., Any]:
+    """All of them, handed to the command as one `ssh: SshSettings`. `timeout`: the default for a node's own work;
+    `own_timeout`: the command has no option for it, since its --timeout means something else."""
     limit = click.option(
-        "--timeout", default=timeout, show_default=True, type=seconds, help="Seconds for a node's own check."
+        "--timeout",
+        default=timeout,
+        show_default=True,
+        type=click.FloatRange(1),
+        help="Seconds for a node's own check.",
     )
 
     @functools.wraps(command)
@@ -86,10 +90,11 @@ def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any
         known_hosts: Path,
         ssh_proxy: str,
         connect_timeout: float,
-        timeout: float,
         **others: Any,
     ) -> Any:
         from hyperpod_kit.remote.target import SshSettings
+
+        seconds = timeout if own_timeout else others.pop("timeout")
 
         ssh = SshSettings(
             ssh_user,
@@ -97,13 +102,13 @@ def ssh_options(command: Command, *, timeout: float = 60.0) -> Callable[..., Any
             ssh_key.expanduser() if ssh_key else None,
             ssh_port,
             connect_timeout,
-            timeout,
+            seconds,
             ssh_proxy,
             any(_given(name) for name in ("ssh_key", "known_hosts", "ssh_proxy")),
         )
         return command(ssh=ssh, **others)
 
-    for option in reversed((*_OPTIONS, limit)):
+    for option in reversed((*_OPTIONS, *(() if own_timeout else (limit,)))):
         with_settings = option(with_settings)
     return with_settings
 

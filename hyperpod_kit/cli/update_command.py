@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Sequence
 
 import click
 
 from hyperpod_kit.cli.confirm import confirm
-from hyperpod_kit.cli.options import config_argument, json_option
+from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
+from hyperpod_kit.cli.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.output import cell, console, data, say
+from hyperpod_kit.cli.ssh_options import open_cluster
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_ready
+from hyperpod_kit.errors import ClusterError
 
 if TYPE_CHECKING:
+    from hyperpod_kit.cluster.nodes import ClusterNode
     from hyperpod_kit.cluster.update import Update
+    from hyperpod_kit.remote.live_cluster import LiveCluster
 
 
 @click.command("update-cluster")
 @config_argument
 @click.option("--dry-run", is_flag=True, help="Only show what would change.")
 @click.option("--yes", is_flag=True, help="Do not ask, also when nodes go.")
+@jobs_first
 @click.option("--wait", "then_wait", is_flag=True, help="Return when every node runs.")
 @timeout_option
 @interval_option
 @json_option
 def update_cluster(
-    config: Path, dry_run: bool, yes: bool, then_wait: bool, timeout: float, interval: float, as_json: bool
+    config: Path,
+    dry_run: bool,
+    yes: bool,
+    first: JobsFirst,
+    then_wait: bool,
+    timeout: float,
+    interval: float,
+    as_json: bool,
 ) -> int:
     """Bring the cluster to the configuration; shows first what that means.
 
@@ -33,24 +47,33 @@ def update_cluster(
     nothing is sent, and the exit code is 1. With --wait it is 1 too when AWS gives the change up. A change that was
     sent is not sent again, so the command can be repeated.
 
+    Where a group becomes smaller, AWS chooses which of its nodes go, and the jobs on all of them are listed. With
+    --when-idle or --drain the kit chooses: nodes without a job first. It lets no new job start on them, waits until
+    they are empty, deletes them by their ids, and sends the rest of the change. When --drain-timeout is over, nothing
+    is sent, the nodes take jobs again, and the exit code is 3.
+
     \b
     Examples:
       hyperpod-kit update-cluster --dry-run
       hyperpod-kit update-cluster --wait
+      hyperpod-kit update-cluster --when-idle --drain-timeout 7200 --wait
       hyperpod-kit update-cluster --dry-run --json  # the changes, and the request
     """
     from hyperpod_kit.aws.s3 import Bucket
-    from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.bundle.upload import require_uploaded
     from hyperpod_kit.cluster import create, update
     from hyperpod_kit.config.load import load
 
     settings = load(config)
     planned = create.plan(settings)
-    sagemaker = SageMaker(settings.cluster.region)
+    cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
+    sagemaker = cluster.sagemaker
     name = settings.cluster.name
     live = sagemaker.describe_cluster(name)
     found = update.plan(live, planned.request, settings.parameters.controller_group)
+    leaving: list[ClusterNode] = []
+    if found.possible and found.destroys:
+        leaving = _look_at_jobs(cluster, found, first)
     if as_json:
         data(
             {
@@ -58,6 +81,8 @@ def update_cluster(
                 "possible": found.possible,
                 "changes": [one.to_dict() for one in found.changes],
                 "request": found.request,
+                **first.to_dict(),
+                "leaving": [node.instance_id for node in leaving],
             }
         )
     else:
@@ -65,15 +90,25 @@ def update_cluster(
     if not found.possible:
         say(f"cluster {name} cannot become what {config} says; nothing was sent")
         return 1
+    if found.destroys:
+        first.show(f"the nodes of {', '.join(found.shrinking)}")
+        if leaving:
+            say(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
     if dry_run:
         return 0
     if found.changes:
         update.require_sendable(live, found)
         if found.destroys:
-            confirm(f"{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
+            confirm(f"{first.question()}{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
         if planned.bundle is not None:
             require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
-        sagemaker.update_cluster(found.request)
+        if leaving:
+            _take_nodes(cluster, leaving, first)
+        if not found.only_shrinks or len(leaving) < found.destroys:
+            if leaving and live.get("NodeProvisioningMode") != "Continuous":
+                shrunk = update.counts_without(live, [node.group for node in leaving])
+                until_ready(sagemaker, name, timeout=timeout, interval=interval, wanted=shrunk)
+            sagemaker.update_cluster(found.request)
         say(f"cluster {name} is being updated")
     else:
         say(f"cluster {name} is what {config} says")
@@ -84,6 +119,47 @@ def update_cluster(
     if found.old_groups:
         say(f"next: {_replacements(found.old_groups, settings.parameters.controller_group)}")
     return 0
+
+
+def _look_at_jobs(cluster: LiveCluster, found: Update, first: JobsFirst) -> list[ClusterNode]:
+    """List the jobs on the nodes of groups that become smaller; which nodes go, [] where AWS chooses them."""
+    from hyperpod_kit.cluster.nodes import fewest_first
+    from hyperpod_kit.remote.validate_mounts import slurm_name
+
+    members = [node for node in cluster.nodes() if node.group in found.shrinking]
+    first.look(cluster, [slurm_name(node.address) for node in members if node.address])
+    if not first.asked:
+        return []
+    busy = Counter(name for job in first.jobs for name in job.nodes)
+    leaving = fewest_first(members, {node.instance_id: busy[slurm_name(node.address)] for node in members})
+    chosen: list[ClusterNode] = []
+    for group, count in found.shrinking.items():
+        chosen += [node for node in leaving if node.group == group][:count]
+    first.keep_only([slurm_name(node.address) for node in chosen])
+    return chosen
+
+
+def _take_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: JobsFirst) -> None:
+    """Let these nodes become empty, and delete them. Raises ClusterError where AWS refuses one of them."""
+    from hyperpod_kit.cluster import nodes
+    from hyperpod_kit.remote.validate_mounts import slurm_name
+
+    names = {node.instance_id: slurm_name(node.address) for node in leaving if node.address}
+    vacated = first.vacate(list(names.values()), "update-cluster")
+    try:
+        done, refused = nodes.delete(cluster.sagemaker, cluster.name, leaving)
+    except BaseException:
+        first.let_go(vacated)
+        raise
+    if done:
+        say(f"being deleted: {', '.join(done)}")
+    if refused:
+        first.let_go(vacated, [names[entry["NodeId"]] for entry in refused if entry["NodeId"] in names])
+        told = "; ".join(f"{entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}" for entry in refused)
+        raise ClusterError(
+            f"AWS does not delete {len(refused)} of {len(leaving)} nodes: {told}",
+            hint=f"hyperpod-kit wait --cluster {cluster.name}, then again",
+        )
 
 
 def _replacements(groups: Sequence[str], controller: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Optional, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.aws.parallel import in_order
@@ -77,6 +77,12 @@ def resolve(nodes: Sequence[ClusterNode], wanted: Sequence[str]) -> list[Cluster
             raise UsageError(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
         found.append(match)
     return found
+
+
+def fewest_first(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
+    """In the order in which nodes may go: those that do not run, then by how many jobs they have (`jobs`: instance id
+    -> number), of equal ones the last in the list first."""
+    return sorted(reversed(nodes), key=lambda node: (node.status == RUNNING, jobs.get(node.instance_id, 0)))
 
 
 def replace(sagemaker: SageMaker, cluster: str, nodes: Sequence[ClusterNode]) -> Batched:

@@ -40,7 +40,7 @@ class ClusterState:
     """Status of cluster, groups and nodes.
 
     failure: AWS's FailureMessage; messages: (node id, message) of single nodes; continuous: nodes come and are tried
-    again while the cluster is InService.
+    again while the cluster is InService; failed: ids of nodes that AWS calls failed.
     """
 
     name: str
@@ -49,6 +49,7 @@ class ClusterState:
     groups: tuple[GroupState, ...]
     messages: tuple[tuple[str, str], ...] = ()
     continuous: bool = False
+    failed: tuple[str, ...] = ()
 
     @property
     def ready(self) -> bool:

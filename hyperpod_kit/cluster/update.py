@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws import request_shape
 from hyperpod_kit.errors import ClusterError, ConfigError
@@ -109,6 +109,18 @@ class Update:
         return sum(change.destroys for change in self.changes)
 
     @property
+    def shrinking(self) -> Mapping[str, int]:
+        """Group -> how many of its nodes go; of a group that is taken out, all."""
+        return {change.where: change.destroys for change in self.changes if change.destroys}
+
+    @property
+    def only_shrinks(self) -> bool:
+        """Whether deleting nodes of groups that stay is all of it."""
+        return bool(self.changes) and all(
+            change.field == "InstanceCount" and change.destroys for change in self.changes
+        )
+
+    @property
     def old_groups(self) -> tuple[str, ...]:
         """Groups whose nodes keep what they have: replacing them is what brings the change to them."""
         return tuple(dict.fromkeys(change.where for change in self.changes if change.how == NEW_NODES))
@@ -131,6 +143,14 @@ def plan(live: Mapping[str, Any], wanted: Mapping[str, Any], controller: str = "
     if leaving:
         request["InstanceGroupsToDelete"] = leaving
     return Update(tuple(changes), request, {name: int(group["InstanceCount"]) for name, group in asked.items()})
+
+
+def counts_without(live: Mapping[str, Any], leaving: Sequence[str]) -> dict[str, int]:
+    """Group -> nodes that AWS aims at once a node of each group in `leaving` (a group may be there often) has gone."""
+    counts = {str(group["InstanceGroupName"]): int(group.get("TargetCount", 0)) for group in live["InstanceGroups"]}
+    for group in leaving:
+        counts[group] -= 1
+    return counts
 
 
 def require_sendable(live: Mapping[str, Any], found: Update) -> None:

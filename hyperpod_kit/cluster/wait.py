@@ -2,7 +2,8 @@
 
 Ready means: the cluster is InService, every group has as many nodes as asked for, and every node is Running. Where
 nodes are provisioned continuously InService alone says nothing, and a node that fails is tried again for ever: there
-waiting goes on, and what went wrong is told from the events as it happens.
+waiting goes on, and what went wrong is told from the events as it happens. Elsewhere nobody tries a node again that has
+failed, so that waiting ends.
 
 Nothing is kept between two looks: waiting that was ended, by whatever, is taken up by waiting again.
 """
@@ -23,6 +24,12 @@ from hyperpod_kit.system.wait import every, look_until
 PATIENCE = 5
 """Polls in a row that may go unanswered before waiting ends."""
 
+FAILURE = "Failure"
+"""AWS's word for a node that has failed."""
+
+FAILED_FOR = 60.0
+"""Seconds after which a node counts as failed for good: one that is being replaced is listed so for a moment."""
+
 EARLIER = timedelta(minutes=2)
 """Events that are a little older than the wait are told too: what it waits for may have failed meanwhile."""
 
@@ -40,9 +47,12 @@ def observe(clusters: Clusters, name: str) -> ClusterState:
     answer = clusters.describe_cluster(name)
     states: dict[str, Counter[str]] = {}
     messages = []
+    failed = []
     for node in clusters.list_nodes(name):
         status = node.get("InstanceStatus", {})
         states.setdefault(node["InstanceGroupName"], Counter())[status.get("Status", "unknown")] += 1
+        if status.get("Status") == FAILURE:
+            failed.append(node["InstanceId"])
         if status.get("Message"):
             messages.append((node["InstanceId"], status["Message"]))
     groups = tuple(
@@ -62,6 +72,7 @@ def observe(clusters: Clusters, name: str) -> ClusterState:
         groups,
         tuple(messages),
         answer.get("NodeProvisioningMode") == CONTINUOUS,
+        tuple(failed),
     )
 
 
@@ -90,6 +101,7 @@ def wait_ready(
     """
     troubles = Troubles(clusters, name, now() - EARLIER)
     last: list[tuple[ClusterState, list[str]]] = []
+    failing: dict[str, float] = {}
     moved = False
 
     def step() -> Optional[ClusterState]:
@@ -104,6 +116,7 @@ def wait_ready(
             missing = list(lacking())
         last[:] = [(state, missing)]
         _fail_if_stuck(state, missing, fresh=moved or state.failure != stale)
+        _fail_for_nodes(state, failing, clock())
         return state if state.ready and not missing else None
 
     ready: Optional[ClusterState] = _poll(
@@ -184,6 +197,27 @@ def _fail_if_stuck(state: ClusterState, missing: list[str], *, fresh: bool) -> N
         raise ClusterFailed(
             f"the change of cluster {state.name} failed: {'; '.join([state.failure, *missing])}",
             hint=_logs(state.name),
+        )
+
+
+def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) -> None:
+    """Raise ClusterFailed when a node has been failed for so long that nobody is at it. `failing`: instance id -> since
+    when, brought up to date here."""
+    for node in [node for node in failing if node not in state.failed]:
+        del failing[node]
+    if state.continuous or state.status != "InService":
+        failing.clear()
+        return
+    for node in state.failed:
+        failing.setdefault(node, now)
+    lasting = [node for node, since in failing.items() if now - since >= FAILED_FOR]
+    if lasting:
+        said = dict(state.messages)
+        reasons = [f"{node}: {brief(said.get(node, 'AWS gives no reason'))}" for node in lasting]
+        count = "a node" if len(lasting) == 1 else f"{len(lasting)} nodes"
+        raise ClusterFailed(
+            f"{count} of cluster {state.name} failed, and AWS does not try again by itself: {'; '.join(reasons)}",
+            hint=f"hyperpod-kit diagnose --cluster {state.name}; then hyperpod-kit replace-node {lasting[0]}",
         )
 
 

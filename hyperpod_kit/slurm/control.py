@@ -25,6 +25,10 @@ SLURMD_PORT = 6818
 MOUNT_REASON = "hyperpod-kit:mount:"
 """How the reason of a node begins that was drained for a mount. Never `Action:`, which HyperPod acts upon."""
 
+LEAVING_REASON = "hyperpod-kit:leaving:"
+"""How the reason of a node begins that a command is about to replace, restart or take away; the command's name follows.
+"""
+
 UNHEARD = "None"
 """SlurmdStartTime of a node of which slurmctld has not heard since its own start."""
 
@@ -41,6 +45,7 @@ class NodeRecord:
 
     `booted`: when its machine was started, at the latest, Unix seconds, 0 when that is not known. `heard`: its slurmd
     has registered since slurmctld was started; before, no step is started there (_pick_step_nodes of its sources).
+    `served_since`: when its slurmd was started, 0 when that is not known.
     """
 
     name: str
@@ -50,6 +55,7 @@ class NodeRecord:
     reason: str = ""
     booted: float = 0.0
     heard: bool = True
+    served_since: float = 0.0
 
     @property
     def usable(self) -> bool:
@@ -137,6 +143,7 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             record.get("Reason", ""),
             _latest(_moment(record.get("BootTime", ""))),
             record.get("SlurmdStartTime") != UNHEARD,
+            _moment(record.get("SlurmdStartTime", "")),
         )
         if name
         else None

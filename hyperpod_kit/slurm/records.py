@@ -101,17 +101,17 @@ def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict
     return found
 
 
-def split(printed: str, mark: str) -> Optional[List[Dict[str, str]]]:
+def split(printed: str, mark: str, fields: Tuple[Tuple[str, str], ...] = FIELDS) -> Optional[List[Dict[str, str]]]:
     """The records in what was printed with `mark` behind each field; None when it is something else."""
     values = printed.split(mark)
-    count, rest = divmod(len(values) - 1, len(FIELDS))
+    count, rest = divmod(len(values) - 1, len(fields))
     if rest or values[-1].strip():
         return None
     found: List[Dict[str, str]] = []
-    for start in range(0, count * len(FIELDS), len(FIELDS)):
+    for start in range(0, count * len(fields), len(fields)):
         # The line feed that ends a record stands before the first field of the next.
-        said = [value.strip() for value in values[start : start + len(FIELDS)]]
+        said = [value.strip() for value in values[start : start + len(fields)]]
         if not said[0].isdigit():
             return None
-        found.append({name: value for (name, _), value in zip(FIELDS, said) if value not in _NOTHING})
+        found.append({name: value for (name, _), value in zip(fields, said) if value not in _NOTHING})
     return found

@@ -13,7 +13,9 @@ from typing import Any, Callable, Iterator, Mapping
 import pytest
 
 from hyperpod_kit.bundle.render import render
+from hyperpod_kit.cli import jobs_first
 from hyperpod_kit.config.load import load
+from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.rehearsal.s3.bucket import Conditions
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.receive import receive
@@ -188,6 +190,16 @@ def cloud(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
     store, control = StoredBuckets(tmp_path / "s3"), Control()
     with endpoint(monkeypatch, store, control) as url:
         yield Cloud(url, store, control)
+
+
+@pytest.fixture(autouse=True)
+def _no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No node of a cloud on loopback can be reached; slurm_queue.py is for tests that want a Slurm."""
+
+    def nobody(*_: Any) -> Any:
+        raise Unreachable("no node of this cloud is a machine")
+
+    monkeypatch.setattr(jobs_first, "open_slurm", nobody)
 
 
 @pytest.fixture

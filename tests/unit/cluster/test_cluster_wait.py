@@ -7,7 +7,7 @@ from typing import Any, Callable, Union
 import pytest
 
 from hyperpod_kit.cluster.state import ClusterState, GroupState
-from hyperpod_kit.cluster.wait import observe, wait_deleted, wait_ready
+from hyperpod_kit.cluster.wait import FAILED_FOR, observe, wait_deleted, wait_ready
 from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, WaitTimeout
 from tests.support.clock import FakeClock
 
@@ -93,6 +93,32 @@ def test_a_failure_says_what_aws_says() -> None:
 def test_a_cluster_that_is_deleted_meanwhile() -> None:
     with pytest.raises(ClusterFailed, match="is being deleted"):
         go(wait_ready, Scripted(("Deleting", {}, "")))
+
+
+def test_a_node_that_has_failed_for_good_ends_the_wait() -> None:
+    cloud = Scripted(("InService", {"Running": 1, "Failure": 1}, ""))
+    with pytest.raises(ClusterFailed, match=r"a node of cluster demo failed.*i-Failure: disk broke") as caught:
+        go(wait_ready, cloud, timeout=3600.0)
+    assert cloud.monotonic() <= FAILED_FOR + 20 and "replace-node i-Failure" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "cloud",
+    [
+        Scripted(*[("InService", {"Running": 1, "Failure": 1}, "")] * 4, ("InService", {"Running": 2}, "")),
+        Scripted(*[("Updating", {"Running": 1, "Failure": 1}, "")] * 40, ("InService", {"Running": 2}, "")),
+        Scripted(
+            *[("InService", {"Running": 1, "Failure": 1}, ""), ("InService", {"Running": 1, "Pending": 1}, "")] * 20,
+            ("InService", {"Running": 2}, ""),
+        ),
+        Scripted(
+            *[("InService", {"Running": 1, "Failure": 1}, "")] * 40, ("InService", {"Running": 2}, ""), continuous=True
+        ),
+    ],
+    ids=["replaced soon", "AWS is at it", "one after the other", "nodes come continuously"],
+)
+def test_a_node_that_may_come_back_is_waited_for(cloud: Scripted) -> None:
+    assert go(wait_ready, cloud, timeout=3600.0).ready
 
 
 def test_time_is_up() -> None:
@@ -222,7 +248,12 @@ def test_a_reason_that_is_a_log_stays_one_line_while_waiting_and_is_whole_at_the
 def test_one_look() -> None:
     state = observe(Scripted(("Updating", {"Running": 1, "Failure": 1}, "")), "demo")
     assert state == ClusterState(
-        "demo", "Updating", "", (GroupState("w", 2, 2, {"Running": 1, "Failure": 1}),), (("i-Failure", "disk broke"),)
+        "demo",
+        "Updating",
+        "",
+        (GroupState("w", 2, 2, {"Running": 1, "Failure": 1}),),
+        (("i-Failure", "disk broke"),),
+        failed=("i-Failure",),
     )
     assert state.line() == "Updating · w 2/2 (1 Failure, 1 Running) · i-Failure: disk broke"
     assert state.to_dict()["ready"] is False

@@ -1,0 +1,169 @@
+"""The jobs on nodes that a command takes: shown before it asks, waited for where the user wants that."""
+
+from __future__ import annotations
+
+import functools
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Callable, Optional, Sequence
+
+import click
+
+from hyperpod_kit.cli.output import say
+from hyperpod_kit.cli.ssh_options import ssh_options
+from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from hyperpod_kit.remote.live_cluster import LiveCluster
+    from hyperpod_kit.remote.target import SshSettings
+    from hyperpod_kit.remote.vacate import NodeJob, Vacated
+    from hyperpod_kit.run import Runner
+
+MOST_SHOWN = 20
+"""Jobs that a person is shown; --json has all of them."""
+
+
+def jobs_first(command: Callable[..., Any]) -> Callable[..., Any]:
+    """--when-idle, --drain, --drain-timeout and how nodes are reached, handed to the command as `first: JobsFirst`."""
+
+    @functools.wraps(command)
+    def with_jobs(*, when_idle: bool, drain: bool, drain_timeout: float, ssh: SshSettings, **others: Any) -> Any:
+        if when_idle and drain:
+            raise UsageError("--when-idle waits for all jobs and --drain queues some of them again: choose one of them")
+        with ExitStack() as stack:
+            return command(first=JobsFirst(stack, ssh, when_idle, drain, drain_timeout), **others)
+
+    for option in reversed(
+        (
+            click.option(
+                "--when-idle",
+                is_flag=True,
+                help="Let no new job start on these nodes, and act when those that run there have ended.",
+            ),
+            click.option(
+                "--drain",
+                is_flag=True,
+                help="As --when-idle, and queue jobs again at once that Slurm may queue again.",
+            ),
+            click.option(
+                "--drain-timeout",
+                default=3600.0,
+                show_default=True,
+                type=click.FloatRange(1),
+                help="Seconds to wait for jobs at most; then nothing is sent, and the nodes take jobs again.",
+            ),
+        )
+    ):
+        with_jobs = option(with_jobs)
+    return ssh_options(with_jobs, own_timeout=True)
+
+
+class JobsFirst:
+    """What a command knows of the jobs on its nodes. `unknown`: why they could not be listed, "" when they were."""
+
+    def __init__(self, stack: ExitStack, ssh: SshSettings, when_idle: bool, drain: bool, seconds: float) -> None:
+        self._stack, self._ssh, self._drain, self._seconds = stack, ssh, drain, seconds
+        self._runner: Optional[Runner] = None
+        self.asked = when_idle or drain
+        self.jobs: list[NodeJob] = []
+        self.unknown = ""
+
+    def look(self, cluster: LiveCluster, names: Sequence[str]) -> None:
+        """List the jobs on the nodes with these names in Slurm.
+
+        Raises Unreachable where Slurm does not say and the user wants to wait for jobs.
+        """
+        from hyperpod_kit.remote.vacate import jobs_on
+
+        if not names:
+            return
+        try:
+            self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
+            self.jobs = jobs_on(self._runner, names)
+        except HyperpodKitError as err:
+            if self.asked:
+                raise Unreachable(
+                    f"the jobs on these nodes cannot be waited for: {err.message}",
+                    hint="--ssh-key, --ssh-proxy or SSM let it be asked; nobody waits without --when-idle and --drain",
+                ) from err
+            self.unknown = err.message
+
+    def keep_only(self, names: Sequence[str]) -> None:
+        """Leave out the jobs that have none of these nodes: the others stay."""
+        self.jobs = [job for job in self.jobs if set(names).intersection(job.nodes)]
+
+    def show(self, which: str = "these nodes") -> None:
+        """Tell a person before the question."""
+        if self.unknown:
+            say(f"the jobs on {which} could not be listed: {self.unknown}")
+            return
+        for job in self.jobs[:MOST_SHOWN]:
+            say(job.to_words())
+        if len(self.jobs) > MOST_SHOWN:
+            say(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
+        if not self.jobs:
+            say(f"no job has any of {which}")
+
+    def question(self) -> str:
+        """What the question of the command begins with."""
+        if self.unknown:
+            return "It is not known which jobs run there. "
+        if not self.jobs:
+            return ""
+        count = "1 job has" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs have"
+        fate = "it is waited for" if len(self.jobs) == 1 else "they are waited for"
+        if not self.asked:
+            return f"{count} these nodes and will be ended (--when-idle or --drain waits). "
+        return f"{count} these nodes; {fate}. "
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form; `jobs` is null where they could not be listed."""
+        return {"jobs": None if self.unknown else [job.to_dict() for job in self.jobs], "jobs_unknown": self.unknown}
+
+    def vacate(self, names: Sequence[str], verb: str) -> Optional[Vacated]:
+        """Wait until no job has these nodes, where the user wants that. Raises what remote.vacate.vacate raises."""
+        from hyperpod_kit.remote.vacate import Vacating, WaitLimit, vacate
+
+        if not self.asked or self._runner is None:
+            return None
+        how = Vacating.DRAIN if self._drain else Vacating.WHEN_IDLE
+        return vacate(self._runner, names, how, verb, WaitLimit(self._seconds), say)
+
+    def let_back(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
+        """Let jobs in again on nodes that have been restarted, once they are back; says so where they are not."""
+        from hyperpod_kit.remote.vacate import WaitLimit, let_back
+
+        if vacated is None or not vacated.drained:
+            return
+        say(f"waiting until {len(vacated.drained)} nodes are back")
+        try:
+            # The controller may have been restarted with them.
+            self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
+            let_back(self._runner, vacated, WaitLimit(seconds), say)
+        except HyperpodKitError as err:
+            raise type(err)(
+                f"{err.message}; the nodes are still drained",
+                hint=f"when they are back: scontrol update nodename={','.join(vacated.drained)} state=undrain",
+            ) from err
+
+    def without(self, vacated: Optional[Vacated], names: Sequence[str]) -> Optional[Vacated]:
+        """The same without these nodes, of which nothing becomes."""
+        if vacated is None:
+            return None
+        return replace(vacated, drained=tuple(name for name in vacated.drained if name not in names))
+
+    def let_go(self, vacated: Optional[Vacated], names: Optional[Sequence[str]] = None) -> None:
+        """Let jobs in again, on all the nodes or on those with these names: nothing becomes of them."""
+        from hyperpod_kit.remote.vacate import let_go
+
+        if vacated is not None and self._runner is not None:
+            nodes = [name for name in vacated.drained if names is None or name in names]
+            if nodes:
+                let_go(self._runner, nodes, vacated.reason, say)
+
+
+def open_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
+    """A context with a Runner of Slurm's commands there. Raises Unreachable, AwsError."""
+    from hyperpod_kit.remote.slurm_way import slurm_of
+
+    return slurm_of(cluster, ssh, say)

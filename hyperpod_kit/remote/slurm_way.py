@@ -1,0 +1,80 @@
+"""Slurm's own commands, run on a node of the cluster: on the controller where it is known and answers, else on another
+node, since every node of a Slurm cluster has them.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import Callable, Iterator, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError, Unreachable
+from hyperpod_kit.model.states import Role
+from hyperpod_kit.remote.fan_out import cannot_be_asked
+from hyperpod_kit.remote.live_cluster import LiveCluster
+from hyperpod_kit.remote.target import NodeTarget, SshSettings
+from hyperpod_kit.remote.way_in import way_in
+from hyperpod_kit.run import Completed, Runner
+
+MOST_TRIED = 4
+"""Nodes that are asked for a Slurm that answers."""
+
+AS_ROOT = """\
+PATH=$PATH:/opt/slurm/bin:/usr/sbin:/sbin; export PATH
+if [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then exec sudo -n env "PATH=$PATH" "$@"; fi
+exec env "$@"
+"""
+"""A shell that is no login shell does not know where Slurm is, and only root and SlurmUser may drain a node."""
+
+
+class SlurmRunner:
+    """A Runner of Slurm's commands by way of another Runner."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.target = runner.target
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        timeout: float = 60.0,
+        check: bool = True,
+        input: Optional[str] = None,
+        env: Optional[Mapping[str, Optional[str]]] = None,
+    ) -> Completed:
+        """As Runner. sudo drops the environment, so that it goes as words of env(1)."""
+        unset = [word for key, value in (env or {}).items() if value is None for word in ("-u", key)]
+        given = [f"{key}={value}" for key, value in (env or {}).items() if value is not None]
+        words = ["sh", "-c", AS_ROOT, "sh", *unset, *given, *argv]
+        return self._runner.run(words, timeout=timeout, check=check, input=input)
+
+
+@contextmanager
+def slurm_of(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[Runner]:
+    """A Runner of Slurm's commands on the cluster. Raises Unreachable where no node's Slurm answers, AwsError."""
+    targets = _in_order(cluster.targets())
+    with way_in(cluster, ssh, targets, say) as connect:
+        yield _answering(connect, targets)
+
+
+def _in_order(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
+    """A few nodes that can be asked, controllers first, then one of each other group."""
+    able = [target for target in targets if cannot_be_asked(target) is None]
+    heads = [target for target in able if target.role == Role.CONTROLLER]
+    others = {target.group: target for target in reversed(able) if target.role != Role.CONTROLLER}
+    return [*heads, *others.values()][:MOST_TRIED]
+
+
+def _answering(connect: Callable[[NodeTarget], Runner], targets: Sequence[NodeTarget]) -> Runner:
+    why = "no node runs"
+    for target in targets:
+        try:
+            runner = SlurmRunner(connect(target))
+            done = runner.run(["scontrol", "ping"], timeout=30.0, check=False)
+        except HyperpodKitError as err:
+            why = err.message
+            continue
+        if " is UP" in done.stdout:
+            return runner
+        why = (done.stderr.strip() or done.stdout.strip() or f"scontrol ping exited {done.returncode}").splitlines()[-1]
+    raise Unreachable(f"Slurm cannot be asked: {why}")

@@ -1,0 +1,156 @@
+"""The jobs that have certain nodes, and the orders that let these nodes become empty.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control, records
+from hyperpod_kit.slurm.environment import COMMENT_MARK
+from hyperpod_kit.slurm.hostlist import compress, expand
+from hyperpod_kit.slurm.job_states import HAS_NODES
+from hyperpod_kit.untrusted.text import clean
+
+FIELDS: Tuple[Tuple[str, str], ...] = (
+    ("JobId", "JobID"),
+    ("ArrayJobId", "ArrayJobID"),
+    ("ArrayTaskId", "ArrayTaskID"),
+    ("User", "UserName"),
+    ("Name", "Name"),
+    ("JobState", "State"),
+    ("Since", "StartTime"),
+    ("NodeList", "NodeList"),
+    ("Requeue", "Requeue"),
+    ("BatchFlag", "BatchFlag"),
+    ("Comment", "Comment"),
+)
+"""As those of records.py."""
+
+LONGEST_NAME = 64
+"""Characters of a job's name that are shown: its owner has chosen it."""
+
+
+@dataclass(frozen=True)
+class NodeJob:
+    """A job that has nodes. `since`: when it began, as Slurm prints it; `auto_resume`: it asked for that by the kit's
+    own option, which leaves a mark in its comment; `requeues`: Slurm may put its batch script back into the queue."""
+
+    id: str
+    user: str
+    name: str
+    state: str
+    since: str
+    nodes: Tuple[str, ...]
+    auto_resume: bool
+    requeues: bool
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON form."""
+        return {**asdict(self), "nodes": list(self.nodes)}
+
+    def to_words(self) -> str:
+        """One line for a person."""
+        fate = "goes on by itself (auto-resume)" if self.auto_resume else "is requeued" if self.requeues else "ends"
+        place = clean(compress(self.nodes), 200)
+        return f"job {self.id} of {self.user}, {self.name}: {self.state} since {self.since} on {place}; it {fate}"
+
+
+def jobs_on(runner: Runner, nodes: Sequence[str]) -> List[NodeJob]:
+    """The jobs that have any of these nodes, by number. Raises RunError where Slurm does not say.
+
+    All jobs are asked for: squeue ends with an error where it is given a node that Slurm does not know (yet).
+    """
+    mark = f"@{os.urandom(16).hex()}@"
+    wanted = ",".join(f"{word}:0{mark}" for _, word in FIELDS)
+    argv = ["squeue", "--local", "--all", "--noheader", "--states=all"]
+    done = runner.run(argv, timeout=records.DEADLINE, check=False, env={**records.UNSET, "SQUEUE_FORMAT2": wanted})
+    if done.returncode:
+        raise RunError(argv, done.returncode, done.stdout, done.stderr)
+    printed = records.split(done.stdout, mark, FIELDS)
+    if printed is None:
+        raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
+    asked = set(nodes)
+    jobs = [_job(record) for record in printed if record.get("JobState") in HAS_NODES]
+    return sorted((job for job in jobs if asked.intersection(job.nodes)), key=lambda job: _numbers(job.id))
+
+
+def drained_for(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+    """Keep new jobs from these nodes; those that were not kept from jobs before. Others' drains stay as they are, and
+    nodes that Slurm does not know are left out. Raises RunError.
+    """
+    known = _known(runner, nodes)
+    open_nodes = [name for name, record in known.items() if "DRAIN" not in record.state]
+    if open_nodes:
+        argv = ["scontrol", "update", f"nodename={compress(open_nodes)}", "state=drain", f"reason={reason}"]
+        runner.run(argv, timeout=records.DEADLINE)
+    ours = [name for name, record in known.items() if _is_reason(record.reason, reason)]
+    return sorted({*open_nodes, *ours})
+
+
+def undrain(runner: Runner, nodes: Sequence[str], reason: str) -> List[str]:
+    """Let jobs in again on those of these nodes that still have that reason; which those were. Raises RunError."""
+    known = _known(runner, nodes)
+    ours = [name for name, record in known.items() if _is_reason(record.reason, reason) and "DRAIN" in record.state]
+    if ours:
+        # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
+        runner.run(["scontrol", "update", f"nodename={compress(ours)}", "state=undrain"], timeout=records.DEADLINE)
+    return ours
+
+
+def served_since(runner: Runner, nodes: Sequence[str]) -> Dict[str, float]:
+    """When the slurmd of each of these nodes that serves was started, Unix seconds. Raises RunError."""
+    return {name: record.served_since for name, record in _known(runner, nodes).items() if not record.down}
+
+
+def _known(runner: Runner, nodes: Sequence[str]) -> Dict[str, control.NodeRecord]:
+    """Records of those that Slurm knows: a controller and a login node are none of its nodes. Raises RunError."""
+    try:
+        return control.nodes(runner, nodes)
+    except RunError as err:
+        if "not found" in f"{err.stdout}{err.stderr}":
+            return {}
+        raise
+
+
+def _is_reason(shown: str, reason: str) -> bool:
+    return shown == reason or shown.startswith(f"{reason} [")
+
+
+def _job(record: Dict[str, str]) -> NodeJob:
+    array, task = record.get("ArrayJobId", ""), record.get("ArrayTaskId", "")
+    mark = re.search(rf"{re.escape(COMMENT_MARK)}(\d+)", record.get("Comment", ""))
+    requeues = record.get("Requeue") == "1" and record.get("BatchFlag") == "1"
+    return NodeJob(
+        f"{array}_{task}" if array and task.isdigit() else record["JobId"],
+        clean(record.get("User", "-"), LONGEST_NAME),
+        clean(record.get("Name", "-"), LONGEST_NAME),
+        clean(record.get("JobState", "-"), LONGEST_NAME),
+        clean(record.get("Since", "-"), LONGEST_NAME),
+        tuple(_expanded(record.get("NodeList", ""))),
+        mark is not None and mark.group(1) != "0",
+        requeues,
+    )
+
+
+def _expanded(text: str) -> List[str]:
+    try:
+        return expand(text)
+    except ValueError:
+        return []
+
+
+def _numbers(job: str) -> Tuple[int, ...]:
+    return tuple(int(part) for part in job.split("_"))
+
+
+def requeue(runner: Runner, job: NodeJob) -> Optional[str]:
+    """Put a job back into the queue; why Slurm refuses, None when it does not."""
+    done = runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False)
+    return clean(done.stderr.strip() or done.stdout.strip(), 200) if done.returncode else None

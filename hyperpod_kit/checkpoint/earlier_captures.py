@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Settle
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
-from hyperpod_kit.checkpoint.repository import catalog, selection
+from hyperpod_kit.checkpoint.repository import catalog, proofs, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.restore_progress import Hear
 from hyperpod_kit.checkpoint.results import Fresh, Peeked, Restored
@@ -57,6 +57,8 @@ class EarlierCaptures:
             )
         if self._ranks.rank == 0:
             telling.restored(self._start.root, outcome.got)
+            if isinstance(outcome.got, Restored) and outcome.got.tier == candidates.STORAGE:
+                proofs.record_where_possible(open_store(self._start.root), outcome.got.attempt, "restore")
         self._settle(outcome.keep)
         return outcome.got
 

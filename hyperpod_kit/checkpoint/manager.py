@@ -183,6 +183,7 @@ class Manager:
             found = self._earlier.restore(state, also_told(self._progress.moved, progress), self._numbering.epoch)
         if isinstance(found, Restored):
             self._numbering.follow(found.seq, found.step)
+            self._numbering.descend(found.line)
             if found.tier == candidates.STORAGE:
                 self._saves.found(found.seq, found.step)
         state.when_complete(self._prepare)
@@ -308,7 +309,11 @@ class Manager:
         if self._numbering.unclaimed:
             self._numbering.claim()
         tensors = state.tensors(self._ranks)
-        tensors.tree["save"] = {"parent": self._numbering.parent, "metrics": metrics}
+        tensors.tree["save"] = {
+            "parent": self._numbering.parent,
+            "line": self._numbering.line,
+            "metrics": metrics,
+        }
         handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq(), tier)
         if self._numbering.unclaimed:
             self._saves.lose(handle, SaveState.FAILED, self._numbering.unclaimed)

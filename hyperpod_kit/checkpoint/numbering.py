@@ -20,6 +20,7 @@ class Numbering:
         """A collective. `earlier`: what all ranks have in memory and on their nodes' disks. Raises CheckpointError."""
         self._ranks, self._start, self._earlier = ranks, start, earlier
         self._seq = 0
+        self._line: int | None = None
         self.parent: dict[str, int] | None = None
         self.claim()
 
@@ -31,6 +32,15 @@ class Numbering:
     def next_seq(self) -> int:
         self._seq += 1
         return self._seq
+
+    @property
+    def line(self) -> int:
+        """The epoch of the start from scratch that the saves of this start descend from; 0 when that is not known."""
+        return self.epoch if self._line is None else self._line
+
+    def descend(self, line: int) -> None:
+        """This start goes on from a checkpoint of that line."""
+        self._line = line
 
     def follow(self, seq: int, step: int) -> None:
         """The next save follows this one."""

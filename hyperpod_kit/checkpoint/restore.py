@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -152,6 +152,7 @@ def _restore(
                     time.monotonic() - begin,
                     size,
                     tuple(rejected),
+                    run.line,
                 ),
                 candidate.key,
             )
@@ -218,6 +219,8 @@ class _Run(CandidateRun):
         self._ahead, self._before, self._heard = ahead, before, read
         self._reading: load.Reading | None = None
         self.touched = False  # whether a live tensor of this rank was written to
+        self.line = 0
+        """The epoch of the start from scratch that the candidate descends from; 0 when it does not say."""
 
     def restore(self, rejected: list[tuple[str, str]]) -> tuple[str, int] | None:
         """(tier, bytes) when the state is that of this candidate. Reasons are added to `rejected`."""
@@ -252,6 +255,7 @@ class _Run(CandidateRun):
 
     def _take(self, header: ProvedHeader) -> tuple[str, int]:
         self._before()
+        self.line = _line(header.tree)
         positions.agree(self._all, self._state.objects, header.tree)
         return "+".join(tier for tier in TIERS if tier in header.tiers), self._fill(header)
 
@@ -396,6 +400,12 @@ class _Run(CandidateRun):
             if problem is not None:
                 raise Rejected(problem)
         return wanted
+
+
+def _line(tree: Mapping[str, Any]) -> int:
+    """What a checkpoint's tree says of the start from scratch that it descends from; 0 when it says nothing."""
+    line = (tree.get("save") or {}).get("line")
+    return line if type(line) is int and line > 0 else 0
 
 
 def _ask(requests: slices.SliceRequests, pieces: Sequence[TensorPiece], *, common: bool = False) -> None:

@@ -12,7 +12,7 @@ class Restored:
 
     `tier` is `memory` (the node's shared memory), `local` (its disk) or `storage` (the root), joined by `+` where ranks
     differ; `rejected` names every newer candidate and
-    why it was not taken.
+    why it was not taken. `line`: the epoch of the start from scratch that it descends from, 0 when it does not say.
     """
 
     step: int
@@ -23,6 +23,7 @@ class Restored:
     seconds: float
     bytes: int
     rejected: tuple[tuple[str, str], ...] = ()
+    line: int = 0
 
     @property
     def next_step(self) -> int:

@@ -150,6 +150,7 @@ def assemble(
         extra=manifest.FileRecord.of(layout.EXTRA_FILE, extra),
         index=manifest.FileRecord.of(layout.INDEX_FILE, table),
         parent=said.get("parent"),
+        line=said.get("line"),
         metrics=manifest.numbers(said.get("metrics") or {}),
         job=job,
         versions=versions,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from typing import List
+from typing import List, Tuple
 
 from hyperpod_kit.checkpoint.commands.look import open_root
 from hyperpod_kit.checkpoint.commands.table import table
-from hyperpod_kit.checkpoint.repository import identity, pins, retention, verify
+from hyperpod_kit.checkpoint.repository import identity, pins, read_back, retention, verify
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySeconds, EverySteps, Latest, Policy
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError, UsageError
@@ -55,14 +55,18 @@ def _intact(store: Store, attempt: str) -> bool:
 
 
 def prune(args: argparse.Namespace) -> int:
-    """Delete what the policy does not keep: 0 done, 1 something was left."""
+    """Delete what the policy does not keep: 0 done, 1 something was left, or was read back and found to be damaged."""
     rule = policy_of(args)
     store = open_root(args)
     whose = identity.of_root(store)
-    planned = retention.plan(
-        retention.survey(store, run_id=whose.run_id if whose else "", sound=_intact if args.verify else None), rule
-    )
-    done = retention.Applied((), ()) if args.dry_run else retention.apply(store, planned, whose)
+    items = retention.survey(store, run_id=whose.run_id if whose else "", sound=_intact if args.verify else None)
+    planned, done = retention.plan(items, rule), retention.Applied((), ())
+    damaged: Tuple[Tuple[str, str], ...] = ()
+    if not args.dry_run:
+        planned, _, damaged = retention.assured(items, read_back.Prover(store, by="prune"), rule)
+        for attempt, why in damaged:
+            terminal.say(f"{attempt} was read back and is not what was committed: {why}")
+        done = retention.apply(store, planned, whose)
     if args.json:
         terminal.data(
             {
@@ -73,9 +77,10 @@ def prune(args: argparse.Namespace) -> int:
                 "delete": dict(planned.delete),
                 "deleted": list(done.deleted),
                 "left": dict(done.left),
+                "damaged": dict(damaged),
             }
         )
-        return 1 if done.left else 0
+        return 1 if done.left or damaged else 0
     left = dict(done.left)
     rows = [(attempt, "keep", why) for attempt, why in planned.keep]
     rows += [
@@ -84,7 +89,7 @@ def prune(args: argparse.Namespace) -> int:
     ]
     shown = table(("ATTEMPT", "", "WHY"), sorted(rows, reverse=True)) if rows else f"no checkpoint under {store.url}"
     terminal.out(shown)
-    return 1 if done.left else 0
+    return 1 if done.left or damaged else 0
 
 
 def pin(args: argparse.Namespace) -> int:

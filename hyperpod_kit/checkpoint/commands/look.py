@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.repository import (
     lease,
     manifest,
     pins,
+    proofs,
     selection,
     tombstone,
     verify,
@@ -40,9 +41,11 @@ def ls(args: argparse.Namespace) -> int:
     if args.limit < 0:
         raise UsageError(f"--limit {args.limit}: expected 0 (all) or how many of the newest")
     store = open_root(args)
-    pinned, leased = pins.pinned(store), lease.held(store)
+    pinned, leased, proved = pins.pinned(store), lease.held(store), proofs.recorded(store)
     limit = args.limit or None
-    rows = [_row(store, entry, pinned, leased) for entry in itertools.islice(catalog.newest_first(store), limit)]
+    rows = [
+        _row(store, entry, pinned, leased, proved) for entry in itertools.islice(catalog.newest_first(store), limit)
+    ]
     problem = identity.said(store).problem
     lost = [] if any(row["committed"] for row in rows) else _lost(store)
     for row in rows:
@@ -98,7 +101,7 @@ def _run_line(store: Store, problem: str) -> str:
     return f"{problem}: hyperpod-kit checkpoint repair {store.url}"
 
 
-def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any) -> Dict[str, Any]:
+def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any, proved: Any) -> Dict[str, Any]:
     body, problem = None, None if entry.committed else "never committed"
     if entry.committed:
         try:
@@ -121,6 +124,7 @@ def _row(store: Store, entry: catalog.AttemptEntry, pinned: Any, leased: Any) ->
         "metrics": {name: manifest.number(value) for name, value in (body.metrics if body else {}).items()},
         "pinned": entry.attempt in pinned,
         "being_read": entry.attempt in leased,
+        "proved": entry.attempt in proved,
         "damaged": tombstone.read(store, entry.attempt) if entry.marked else None,
     }
 
@@ -131,6 +135,7 @@ def _note(row: Dict[str, Any]) -> str:
         row["damaged"] and f"BAD: {row['damaged']}",
         row["pinned"] and "pinned",
         row["being_read"] and "being read",
+        row["proved"] and "proved",
         *(f"{name} {float(value):g}" for name, value in row["metrics"].items()),
     ]
     return "; ".join(note for note in notes if note)
@@ -269,6 +274,7 @@ def _problem(store: Store, attempt: str, whose: Optional[identity.RunIdentity]) 
     """
     try:
         body = verify.verify_attempt(store, attempt)
+        proofs.record_where_possible(store, attempt, "verify")
     except DigestUnavailable:
         raise
     except (CheckpointError, OSError) as err:

@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint.formats.byte_sources import ImportedPiece, TensorBy
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import StateNotSerializable, UsageError
 
-_OF_ONE_SAVE = {"save": {"parent", "metrics"}, "held": set()}
+_OF_ONE_SAVE = {"save": {"parent", "line", "metrics"}, "held": set()}
 """Parts of our trees that say something of the save that they are of, with their keys: an export has them."""
 _OURS = {"classes": dict, "rng": dict}
 """Parts that a State has; what else has such a name would be taken for them."""

@@ -14,6 +14,7 @@
   pins/<attempt>.json                     never deleted
   rewinds/000001.json                     the run went back on purpose, and what it left thereby
   rewinds/000002.fresh.json               the run began anew at step 0 on purpose
+  proofs/<attempt>.json                   every byte of it was read from storage once, and was as it was committed
   flushes/<host>-<id>.json                a node is bringing here what dead trainers left in its memory
 """
 
@@ -39,6 +40,7 @@ EPOCHS_END = "epoch-~"
 """Behind the names of all epoch files."""
 LEASES = "leases"
 PINS = "pins"
+PROOFS = "proofs"
 REWINDS = "rewinds"
 FLUSHES = "flushes"
 JOBS = ".hpk"

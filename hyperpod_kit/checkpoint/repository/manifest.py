@@ -73,9 +73,10 @@ class FileRecord:
 class Manifest:
     """What a committed checkpoint consists of. `total_bytes` is the sum over shards, `tensors` their number.
 
-    `parent`: {"seq", "step"} of the checkpoint that this run restored. `metrics`: numbers that the trainer gave, nan
-    and infinities too, for the retention policy `Best`. `job`: what the scheduler says, and the trainer's mesh.
-    `rebuilt`: when it was made again by `checkpoint repair`; `job` and `versions` are lost then, and `time` is as
+    `parent`: {"seq", "step"} of the checkpoint that this run restored. `line`: the epoch of the start from scratch that
+    it descends from; 0 when that is not known, None in what older versions wrote. `metrics`: numbers that the trainer
+    gave, nan and infinities too, for the retention policy `Best`. `job`: what the scheduler says, and the trainer's
+    mesh. `rebuilt`: when it was made again by `checkpoint repair`; `job` and `versions` are lost then, and `time` is as
     storage had it.
     """
 
@@ -96,6 +97,7 @@ class Manifest:
     index: Optional[FileRecord] = None
     metrics: Dict[str, float] = field(default_factory=dict)
     parent: Optional[Dict[str, int]] = None
+    line: Optional[int] = None
     job: Dict[str, Any] = field(default_factory=dict)
     versions: Dict[str, str] = field(default_factory=dict)
     rebuilt: Optional[str] = None
@@ -169,6 +171,7 @@ def _check(made: Manifest) -> None:
     _require("digest", made.digest, _DIGEST.fullmatch(made.digest) is not None)
     for name in ("epoch", "seq", "step", "world", "total_bytes", "tensors"):
         _require(name, getattr(made, name), is_count(getattr(made, name)))
+    _require("line", made.line, made.line is None or is_count(made.line))
     for name in ("job", "versions", *(["parent"] if made.parent is not None else [])):
         _require(name, getattr(made, name), isinstance(getattr(made, name), dict))
     _require("rebuilt", made.rebuilt, made.rebuilt is None or isinstance(made.rebuilt, str))

@@ -79,6 +79,9 @@ class FaultyStore:
     def read(self, name: str, most: int = SMALL) -> bytes:
         return bytes(self.guard(f"read {name}", lambda: self.inner.read(name, most)))
 
+    def from_medium(self, name: str) -> None:
+        self.inner.from_medium(name)
+
     def linked(self, name: str) -> str | None:
         return self.inner.linked(name)
 

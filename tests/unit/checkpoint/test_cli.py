@@ -113,7 +113,13 @@ def test_prune_says_first_and_deletes_then(store: PosixStore, capsys: pytest.Cap
     assert found["deleted"] == names[1:4] and found["policy"] == {
         "any": [{"latest": {"n": 1}}, {"best": {"metric": "loss", "n": 1, "mode": "min"}}]
     }
-    assert store.list() == [layout.LATEST_FILE, layout.RUN_FILE, f"{names[0]}/", f"{names[4]}/"]
+    assert store.list() == [
+        layout.LATEST_FILE,
+        layout.RUN_FILE,
+        f"{layout.PROOFS}/",
+        f"{names[0]}/",
+        f"{names[4]}/",
+    ]
 
 
 def test_prune_verifies_when_asked(store: PosixStore, capsys: pytest.CaptureFixture[str]) -> None:
@@ -121,7 +127,12 @@ def test_prune_verifies_when_asked(store: PosixStore, capsys: pytest.CaptureFixt
     data = store.read(f"{new}/{layout.shard_file(0)}")
     store.replace(f"{new}/{layout.shard_file(0)}", b"?" + data[1:])
     assert answer(capsys, "prune", store.url, "--latest", "1", "--verify")["deleted"] == []
-    assert answer(capsys, "prune", store.url, "--latest", "1")["deleted"] == [old]
+    found = answer(capsys, "prune", store.url, "--latest", "1", code=1)
+    assert found["deleted"] == [] and list(found["damaged"]) == [new]  # never the last good one
+    assert "BAD: read back" in said(capsys, "ls", store.url)
+    newer = put_checkpoint(store, 3)
+    assert answer(capsys, "prune", store.url, "--latest", "1")["deleted"] == [old, new]
+    assert f"{newer}" in said(capsys, "ls", store.url) and "proved" in said(capsys, "ls", store.url)
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,14 @@ from hyperpod_kit.checkpoint.repository import (
     layout,
     lease,
     pins,
+    proofs,
     retention,
     selection,
     tombstone,
     verify,
 )
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest, Pinned, Policy
-from hyperpod_kit.checkpoint.repository.store.base import Capabilities, Unsupported
+from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, Unsupported
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
@@ -50,13 +51,14 @@ def test_keeps_what_the_policy_says_and_removes_the_rest_whole() -> None:
     assert selection.newest_valid(store).attempt == names[6]
 
 
-def test_no_shard_is_opened_to_know_that_the_newest_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shard_is_opened_where_a_newer_one_was_proved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = PosixStore(str(tmp_path))
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]
 
     def refuse(self: PosixStore, name: str) -> None:
         raise AssertionError(f"{name} was opened")
 
+    proofs.record(store, names[2], "a test")
     monkeypatch.setattr(PosixStore, "open_read", refuse)
     assert retention.run(store, Latest(1), SMALL_RUN).deleted == (names[0], names[1])
 
@@ -166,10 +168,10 @@ def test_damaged_ones_do_not_count_and_go_when_a_newer_one_is_valid() -> None:
 
 def test_what_cannot_be_judged_stays() -> None:
     class Flaky(MemoryStore):
-        def read(self, name: str) -> bytes:
+        def read(self, name: str, most: int = SMALL) -> bytes:
             if name.startswith("seq-000001"):
                 raise OSError(5, "Input/output error", name)
-            return super().read(name)
+            return super().read(name, most)
 
     store = Flaky("memory://flaky")
     names = [put_checkpoint(store, seq) for seq in (1, 2, 3)]
@@ -262,7 +264,7 @@ def test_killed_in_the_middle_nothing_half_deleted_is_a_checkpoint(tmp_path: Pat
             verify.verify_attempt(store, entry.attempt)
     assert selection.newest_valid(store).attempt == names[3]
     retention.run(store, Latest(1), SMALL_RUN)
-    assert sorted(os.listdir(tmp_path)) == [layout.LATEST_FILE, layout.RUN_FILE, names[3]]
+    assert sorted(os.listdir(tmp_path)) == [layout.LATEST_FILE, layout.RUN_FILE, layout.PROOFS, names[3]]
 
 
 STATES = st.sampled_from(["good", "torn", "marked", "short", "uncommitted"])

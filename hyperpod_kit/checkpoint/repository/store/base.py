@@ -120,6 +120,13 @@ class Store(Protocol):
         """A large object. Raises FileNotFoundError, NotAnObject, OSError."""
         ...
 
+    def from_medium(self, name: str) -> None:
+        """What is read of this object next comes from where it is stored, and not out of this machine's memory.
+
+        Where that cannot be had nothing happens, and what is read is what others would read too. Raises nothing.
+        """
+        ...
+
     def linked(self, name: str) -> Optional[str]:
         """Where a directory leads to that is a link, None when it is none. Nothing is deleted through one."""
         ...

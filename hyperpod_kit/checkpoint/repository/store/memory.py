@@ -89,6 +89,9 @@ class MemoryStore:
         """See Store."""
         return BytesReader(self._object(name))
 
+    def from_medium(self, name: str) -> None:
+        """See Store: this is where it is stored."""
+
     def linked(self, name: str) -> None:
         """See Store: never."""
 

@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.repository.store.base import (
     between,
     check_name,
 )
+from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
 
 NOT_ALLOWED = (errno.EPERM, errno.EACCES, errno.EROFS)
@@ -252,6 +253,17 @@ class PosixStore:
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
         return FileReader(self._path(name), owner=self._owner)
+
+    def from_medium(self, name: str) -> None:
+        """See Store. Takes the file's pages out of the page cache; those that are not written yet are written first."""
+        with contextlib.suppress(OSError, Untrusted):
+            fd, _ = below.open_to_read(self._path(name), owner=self._owner)
+            try:
+                with contextlib.suppress(OSError):  # a file system, or a mode, in which a reader cannot ask for that
+                    os.fdatasync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
 
     def linked(self, name: str) -> Optional[str]:
         """See Store."""

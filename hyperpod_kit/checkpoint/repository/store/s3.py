@@ -158,6 +158,9 @@ class S3Store:
         """See Store."""
         return S3Reader(self._client, self._where(name), f"{self.url}/{name}")
 
+    def from_medium(self, name: str) -> None:
+        """See Store: a GET asks the service."""
+
     def linked(self, name: str) -> None:
         """See Store: never."""
 

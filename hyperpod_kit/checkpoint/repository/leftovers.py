@@ -1,0 +1,107 @@
+"""An attempt without a manifest that counts: whether a checkpoint could be made of what lies there, and whose it is.
+
+Judged by listing, headers and the digests at the end of each shard, which are written last: no tensor is read. A shard
+says itself which run wrote it, and how many belong together.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from hyperpod_kit.checkpoint.repository import layout, shard
+from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.parse import json_object
+
+_LARGEST_HEADER = 1 << 28
+_TRIED = 8
+
+
+class Leftover(enum.Enum):
+    """What lies there."""
+
+    PARTIAL = "not all of its shards are there and whole"
+    WHOLE = "all of its shards are there, to their last bytes"
+    FOREIGN = "its shards are another run's"
+
+
+class _Header(NamedTuple):
+    """What a shard says: its run, how many shards belong together, and where its digests lie, [begin, end)."""
+
+    run_id: str
+    world: int
+    begin: int
+    end: int
+
+
+def judge(store: Store, attempt: str, run_id: str) -> Leftover:
+    """What lies in `attempt`; of shards that say that they are of another run than `run_id` it is FOREIGN, however many
+    there are. "": of any run. Raises OSError."""
+    sizes = store.sizes(attempt)
+    shards = sorted(name for name in sizes if name.endswith(".safetensors") and layout.is_ours(name))
+    first = _first(store, attempt, shards)
+    if first is None:
+        return Leftover.PARTIAL
+    if run_id not in ("", first.run_id):
+        return Leftover.FOREIGN
+    names = [layout.shard_file(rank) for rank in range(first.world)] if first.world <= len(shards) else []
+    if not names or any(name not in sizes for name in names):
+        return Leftover.PARTIAL
+    whole = all(_is_whole(store, attempt, name, rank, sizes) for rank, name in enumerate(names))
+    return Leftover.WHOLE if whole else Leftover.PARTIAL
+
+
+def _first(store: Store, attempt: str, shards: List[str]) -> Optional[_Header]:
+    """The header of one that has one."""
+    for name in shards[:_TRIED]:
+        found = _read(store, f"{attempt}/{name}")
+        if found is not None:
+            return found
+    return None
+
+
+def _read(store: Store, name: str) -> Optional[_Header]:
+    """None for what is no shard. Raises OSError."""
+    try:
+        reader = store.open_read(name)
+    except (CheckpointError, FileNotFoundError):
+        return None
+    try:
+        size = shard.head_size(memoryview(_bytes(reader, 0, 8)))
+        if not 8 < size <= min(reader.size, _LARGEST_HEADER):
+            return None
+        header: Dict[str, Any] = json_object(_bytes(reader, 8, size), size)
+        meta = json_object(header["__metadata__"]["hpk"], size)
+        begin, end = header[shard.digests_name(int(meta["rank"]))]["data_offsets"]
+        return _Header(str(meta["run"]), int(meta["world"]), size + int(begin), size + int(end))
+    except (CheckpointError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, EOFError):
+        return None
+    finally:
+        reader.close()
+
+
+def _is_whole(store: Store, attempt: str, name: str, rank: int, sizes: Dict[str, int]) -> bool:
+    """Whether a shard has its size and its digests. A file that was reserved and not filled has zeros there."""
+    header = _read(store, f"{attempt}/{name}")
+    if header is None or header.end != sizes[name] or header.begin >= header.end:
+        return False
+    reader = store.open_read(f"{attempt}/{name}")
+    try:
+        return any(_bytes(reader, header.begin, header.end))
+    except EOFError:
+        return False
+    finally:
+        reader.close()
+
+
+def _bytes(reader: StoreReader, begin: int, end: int) -> bytes:
+    """Raises EOFError where the object ends before, OSError."""
+    data = bytearray(end - begin)
+    done = 0
+    while done < len(data):
+        count = reader.read_into(memoryview(data)[done:], begin + done)
+        if count <= 0:
+            raise EOFError
+        done += count
+    return bytes(data)

@@ -1,0 +1,61 @@
+"""Proofs: checkpoints of which every byte was read from storage and was as it was committed, by a restore, by
+`checkpoint verify`, or by retention before it deleted something. `proofs/<attempt>.json`; that it is there is all that
+counts. What it says was true once: no proof makes a later reader trust a byte that it has not compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from typing import Set
+
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+FORMAT = "hpk-proof/1"
+_SUFFIX = ".json"
+
+
+def record(store: Store, attempt: str, by: str) -> None:
+    """Note that `attempt` was proved; twice is once. Raises CheckpointError, OSError."""
+    body = {
+        "format": FORMAT,
+        "attempt": attempt,
+        "by": by,
+        "host": socket.gethostname(),
+        "time": manifest.now(),
+    }
+    with contextlib.suppress(FileExistsError):
+        store.create(_file(attempt), manifest.seal_json(body))
+
+
+def record_where_possible(store: Store, attempt: str, by: str) -> None:
+    """`record`, where the root takes it and is this user's own: a directory of somebody else's would keep its owner
+    from writing there. Raises nothing."""
+    with contextlib.suppress(CheckpointError, OSError):
+        if _is_own(store):
+            record(store, attempt, by)
+
+
+def recorded(store: Store) -> Set[str]:
+    """The attempts that were proved. Raises OSError."""
+    names = (name[: -len(_SUFFIX)] for name in store.list(layout.PROOFS) if name.endswith(_SUFFIX))
+    return {name for name in names if layout.parse_attempt(name) is not None}
+
+
+def forget(store: Store, attempt: str) -> None:
+    """Before a checkpoint is deleted. Raises CheckpointError, OSError."""
+    store.delete(_file(attempt))
+
+
+def _file(attempt: str) -> str:
+    return f"{layout.PROOFS}/{attempt}{_SUFFIX}"
+
+
+def _is_own(store: Store) -> bool:
+    """Whether the root belongs to this user, as far as its storage knows owners."""
+    if "://" in store.url:
+        return True
+    return os.stat(store.url).st_uid == os.geteuid()

@@ -1,0 +1,145 @@
+"""Read a committed checkpoint back from the medium, slowly, and say whether it is what was committed.
+
+From the medium: a file of which the disk has dropped a write looks whole for as long as its pages are in this machine's
+memory, so these are given up first, and what can be read past them is (see `store.direct`). One thread and one buffer:
+it goes on behind training's back.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Callable, NamedTuple, Set
+
+from hyperpod_kit.checkpoint.repository import digest, layout, manifest, proofs, stream, tombstone, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+
+GoOn = Callable[[int], bool]
+"""Asked before so many bytes are read; False ends it."""
+
+
+class ReadBackOutcome(enum.Enum):
+    """What a read-back has found."""
+
+    PROVED = "every byte is as it was committed"
+    DAMAGED = "bytes are not those that were committed, at a second look too"
+    DOUBTFUL = "it could not be read whole, or not alike twice"
+    GIVEN_UP = "it was given up before its end"
+
+
+class ReadBack(NamedTuple):
+    outcome: ReadBackOutcome
+    reason: str = ""
+
+
+class GivenUp(CheckpointError):
+    """It is not to be read any more."""
+
+
+def _always(size: int) -> bool:
+    return True
+
+
+def read_back(store: Store, attempt: str, go_on: GoOn = _always) -> ReadBack:
+    """Read all of a committed attempt. Raises nothing."""
+    first = _look(store, attempt, go_on)
+    if first.outcome is not ReadBackOutcome.DAMAGED:
+        return first
+    # One bad read must not condemn a checkpoint.
+    second = _look(store, attempt, go_on)
+    if second.outcome is ReadBackOutcome.PROVED:
+        return ReadBack(ReadBackOutcome.DOUBTFUL, f"read twice, and only the second time right: {first.reason}")
+    return second
+
+
+def _look(store: Store, attempt: str, go_on: GoOn) -> ReadBack:
+    try:
+        _prove(store, attempt, go_on)
+        return ReadBack(ReadBackOutcome.PROVED)
+    except GivenUp:
+        return ReadBack(ReadBackOutcome.GIVEN_UP)
+    except (CheckpointError, OSError) as err:
+        outcome = ReadBackOutcome.DAMAGED if tombstone.proves(err) else ReadBackOutcome.DOUBTFUL
+        return ReadBack(outcome, verify.reason_of(err))
+    except Exception as err:  # of one checkpoint; the others are read
+        return ReadBack(ReadBackOutcome.DOUBTFUL, verify.unforeseen(err))
+
+
+def _prove(store: Store, attempt: str, go_on: GoOn) -> None:
+    """Raises DigestMismatch, CheckpointError, OSError, GivenUp."""
+    store.from_medium(f"{attempt}/{layout.MANIFEST_FILE}")
+    body = verify.read_manifest(store, attempt)
+    digest.algorithm(body.digest)
+    for small in (body.extra, body.index):
+        if small is not None:
+            _ask(go_on, small.size)
+            store.from_medium(f"{attempt}/{small.file}")
+            verify.read_extra(store, attempt, small)
+    for record in body.shards:
+        _prove_shard(store, attempt, record, body.chunk, go_on)
+
+
+def _prove_shard(store: Store, attempt: str, record: manifest.FileRecord, chunk: int, go_on: GoOn) -> None:
+    name = f"{attempt}/{record.file}"
+    store.from_medium(name)
+    reader = store.open_read(name)
+    try:
+        shard = stream.Shard(reader, record.size, record.root, name=record.file, chunk=chunk)
+        buffer = stream.Buffer(stream.aligned_up(min(shard.chunk, shard.data_end)))
+        for index in range(shard.chunks):
+            begin, end = shard.bounds(index)
+            _ask(go_on, end - begin)
+            shard.check(index, shard.fetch(index, buffer))
+    finally:
+        reader.close()
+
+
+def _ask(go_on: GoOn, size: int) -> None:
+    if not go_on(size):
+        raise GivenUp("the read-back was given up")
+
+
+class Prover:
+    """Reads checkpoints of one root back, and knows which were proved: by the root's records, and by itself where the
+    root had no room for the record yet.
+
+    `by`: who, for the records. `go_on`: see GoOn.
+    """
+
+    def __init__(self, store: Store, *, by: str = "retention", go_on: GoOn = _always) -> None:
+        self._store, self._by, self._go_on = store, by, go_on
+        self._unrecorded: Set[str] = set()
+
+    def proved(self) -> Set[str]:
+        """The attempts that were ever proved. Raises OSError."""
+        return proofs.recorded(self._store) | self._unrecorded
+
+    def prove(self, attempt: str) -> ReadBack:
+        """Read it back; what was found is left on the root, as far as that takes it."""
+        finding = read_back(self._store, attempt, self._go_on)
+        if finding.outcome is ReadBackOutcome.PROVED:
+            self._unrecorded.add(attempt)
+            self.record()
+        elif finding.outcome is ReadBackOutcome.DAMAGED:
+            self._mark(attempt, finding.reason)
+        return finding
+
+    def record(self) -> None:
+        """Leave on the root what it had no room for yet. Raises nothing."""
+        for attempt in sorted(self._unrecorded):
+            try:
+                proofs.record(self._store, attempt, self._by)
+            except (CheckpointError, OSError):
+                return
+            self._unrecorded.discard(attempt)
+
+    def forget(self, attempt: str) -> None:
+        """Before it is deleted. Raises CheckpointError, OSError."""
+        self._unrecorded.discard(attempt)
+        proofs.forget(self._store, attempt)
+
+    def _mark(self, attempt: str, reason: str) -> None:
+        try:
+            tombstone.mark(self._store, attempt, f"read back: {reason}")
+        except (CheckpointError, OSError):
+            return  # the next one who reads it finds it too

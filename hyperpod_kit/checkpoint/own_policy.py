@@ -3,8 +3,12 @@ agent, which deletes by the policies of this package, knows no class of the scri
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 
+from hyperpod_kit.checkpoint.agent.agent_storage import READ_AT_END
+from hyperpod_kit.checkpoint.agent.priority import be_gentle
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, SaveDurable
 from hyperpod_kit.checkpoint.repository.policy import Policy
 from hyperpod_kit.checkpoint.saves import log
@@ -25,6 +29,7 @@ class OwnPolicy:
         self._changed = threading.Condition()
         self._wanted, self._ended = False, False
         self._said = ""
+        self._late = math.inf
         self._thread: threading.Thread | None = None
 
     def hear(self, event: AgentEvent) -> None:
@@ -43,16 +48,25 @@ class OwnPolicy:
         """Wait until what is due is done, for a minute at most."""
         with self._changed:
             self._ended = True
+            self._late = time.monotonic() + READ_AT_END
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(_PATIENCE)
             if self._thread.is_alive():
                 log.warning("what %s lets go was not deleted after %.0f s", type(self._policy).__name__, _PATIENCE)
 
+    @property
+    def _is_late(self) -> bool:
+        """Whether a read-back would keep the end of the job waiting."""
+        return time.monotonic() > self._late
+
     def _work(self, policy: Policy) -> None:
-        from hyperpod_kit.checkpoint.repository import retention
+        from hyperpod_kit.checkpoint.repository import read_back, retention
         from hyperpod_kit.checkpoint.repository.store.open import open_store
 
+        be_gentle(whole_process=False)
+        store = open_store(self._start.root)
+        prover = read_back.Prover(store, go_on=lambda size: not self._is_late)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._wanted or self._ended)
@@ -60,8 +74,10 @@ class OwnPolicy:
                     return
                 self._wanted = False
             try:
-                retention.run(open_store(self._start.root), policy, self._start.run)
+                done = retention.run(store, policy, self._start.run, prover=prover)
                 self._said = ""
+                for attempt, reason in done.damaged:
+                    self._say(f"checkpoint {attempt} was read back and is not what was committed: {reason}")
             except Exception as err:  # of the script's own class, or of storage: training goes on
                 self._say(f"{type(policy).__name__} has deleted nothing: {type(err).__name__}: {err}")
 

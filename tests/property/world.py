@@ -333,7 +333,8 @@ class World:
     def workers(self) -> Iterator[Tuple[int, Worker]]:
         """Those that have something to do now: a writer waits for the sealer of the same capture."""
         for rank, mine in self.agents.items():
-            commits = [mine.link.leader.worker] if mine.link.leader is not None else []
+            leading = mine.link.leader
+            commits = [leading.worker, leading.keeper] if leading is not None else []
             sealer, writer, _, chores = mine.workers
             for worker in (sealer, writer, chores, *commits):
                 sealing = {key for _, key, _ in sealer.jobs}

@@ -87,9 +87,10 @@ class Agent:
         hub = rpc.Hub(setup.token, self._heard_rank, peers=setup.world - 1, addresses=setup.addresses, port=setup.port)
         if not setup.again:
             saves_note.remove(setup.folder, places.node_uid(), setup.run_hash)
-        chores = self.workers.chores
-        counted = Counted(setup.folder, setup.root, whose, setup.incarnation, self.storage, chores)
-        return Leader(setup.world, hub, self.captures, self.storage, self.events.put, self._on_order, chores, counted)
+        counted = Counted(setup.folder, setup.root, whose, setup.incarnation, self.storage, self.workers.chores)
+        return Leader(
+            setup.world, hub, self.captures, self.storage, self.events.put, self._on_order, self._tell, counted
+        )
 
     # --- the loop -----------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import Order, RankReport
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import TrainerMessage
 from hyperpod_kit.checkpoint.agent.shard_report import Report
+from hyperpod_kit.checkpoint.repository.retention import Applied
 
 
 class FromTrainer(NamedTuple):
@@ -107,10 +108,10 @@ class CommitResult(NamedTuple):
 
 
 class RetentionResult(NamedTuple):
-    """What could not be removed."""
+    """What was deleted, what could not be, and what was found to be damaged."""
 
     key: Key
-    found: Optional[List[str]]
+    found: Optional[Applied]
     why: str
 
 

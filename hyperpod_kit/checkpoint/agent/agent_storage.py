@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Tuple
+import math
+import time
+from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shard_report, shm_slots, upload_local
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture
@@ -16,6 +18,7 @@ from hyperpod_kit.checkpoint.repository import (
     layout,
     manifest,
     policy,
+    read_back,
     retention,
     stream,
     verify,
@@ -24,6 +27,40 @@ from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.shard import Parser
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
+
+READ_AT_END = 10.0
+"""Seconds that a read-back may take once nobody trains any more: what it was for stays until the next start."""
+
+
+class ReadBackTime:
+    """How fast retention reads checkpoints back, and until when: it waits for `pace`, and ends when the agent is
+    `stopped`, or when it keeps the end of a job waiting."""
+
+    def __init__(
+        self, pace: persist.Pace, stopped: Callable[[], bool], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._pace, self._stopped, self._clock = pace, stopped, clock
+        self._begun = self._hurried = -math.inf
+        self._hurries = False
+
+    def begin(self) -> None:
+        """What needs read-backs begins."""
+        self._begun = self._clock()
+
+    def hurry(self) -> None:
+        """Training is over, or the machine is about to go."""
+        self._pace.lift()
+        if not self._hurries:
+            self._hurries, self._hurried = True, self._clock()
+
+    def go_on(self, size: int) -> bool:
+        """See read_back.GoOn."""
+        if self._stopped():
+            return False
+        if self._hurries and self._clock() > max(self._begun, self._hurried) + READ_AT_END:
+            return False
+        self._pace.take(size)
+        return True
 
 
 class Storage:
@@ -51,6 +88,8 @@ class Storage:
         self.local = local.LocalDisk(directory, run_hash, rank) if directory else None
         # Each of its own: disk and network are not one resource.
         self._pace, self._upload_pace = persist.Pace(rate_limit), persist.Pace(rate_limit)
+        self._reading = ReadBackTime(persist.Pace(rate_limit), stopped)
+        self._prover = read_back.Prover(self.store, go_on=self._reading.go_on)
         self._versions = versions
         self._parser, self._columns = Parser(), assemble.Columns()
         self._keep = policy.from_json(keep) if keep else None
@@ -60,6 +99,7 @@ class Storage:
         """No rate limit any more."""
         self._pace.lift()
         self._upload_pace.lift()
+        self._reading.hurry()
 
     def _how(self, capture: Capture, pace: persist.Pace) -> persist.How:
         return persist.How(stopped=lambda: self._stopped() or capture.ended, pace=pace)
@@ -170,12 +210,13 @@ class Storage:
 
         return job
 
-    def keep_up(self) -> Callable[[], List[str]]:
-        """After a commit: what the policy does not keep goes. What could not be removed."""
+    def keep_up(self, abandoned: FrozenSet[str]) -> Callable[[], retention.Applied]:
+        """After a commit: what the policy does not keep goes, and the attempts of saves that came to nothing."""
 
-        def job() -> List[str]:
+        def job() -> retention.Applied:
             if self._keep is None or self._stopped():
-                return []
-            return [f"{name}: {why}" for name, why in retention.run(self.store, self._keep, self._whose).left]
+                return retention.Applied((), ())
+            self._reading.begin()
+            return retention.run(self.store, self._keep, self._whose, prover=self._prover, abandoned=abandoned)
 
         return job

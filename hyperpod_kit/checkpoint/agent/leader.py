@@ -35,14 +35,19 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankTensors,
     RankText,
 )
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, AgentTrouble
 from hyperpod_kit.checkpoint.agent.report_texts import Heard, Texts
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
 from hyperpod_kit.checkpoint.agent.shard_report import ShardReport
 from hyperpod_kit.checkpoint.agent.worker import Post, Worker
+from hyperpod_kit.checkpoint.repository import retention
+
+_CAME_TO_NOTHING = (OrderKind.DROPPED, OrderKind.FAILED, OrderKind.OVERTAKEN, OrderKind.REFUSED)
 
 
 class Leader:
-    """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank."""
+    """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank, and
+    `tell` an event to its trainer."""
 
     def __init__(
         self,
@@ -52,7 +57,7 @@ class Leader:
         storage: Storage,
         post: Post,
         deliver: Callable[[Order], None],
-        chores: Worker,
+        tell: Callable[[AgentEvent], None],
         counted: Counted,
     ) -> None:
         self.hub = hub
@@ -60,14 +65,18 @@ class Leader:
         self._texts = Texts()
         self._captures = captures
         self._storage = storage
-        self._deliver = deliver
+        self._deliver, self._tell = deliver, tell
         self.worker = Worker("commit", post)
-        self._chores = chores
+        self.keeper = Worker("keep", post)
+        """Has one job at a time: what was committed meanwhile is seen by the next one."""
         self.counted = counted
         self._told: Set[str] = set()
         self.attendance = Attendance()
-        self.keeping = 0
-        """Commits behind which there is still to be cleaned up."""
+        self._kept_up = True
+        self.keeping = False
+        """Behind a commit there is still to be cleaned up."""
+        self._abandoned: Set[str] = set()
+        """Attempts of this start whose saves came to nothing, and which may still lie there."""
 
     def heard(self, rank: int, report: RankReport) -> None:
         """What the agent of `rank` reports."""
@@ -141,7 +150,7 @@ class Leader:
         elif isinstance(result, CommitResult):
             self.committed(*result)
         elif isinstance(result, RetentionResult):
-            self.kept(result.found, result.why)
+            self.kept(result.key, result.found, result.why)
         elif isinstance(result, LossNoteResult):
             self.counted.said(result.why)
         else:
@@ -164,16 +173,37 @@ class Leader:
             capture.jobs.discard("commit")
         self._obey(self._coordinator.committed(key) if attempt else self._coordinator.failed(0, key, why))
         if attempt:
-            self.keeping += 1
-            self._chores.submit(RetentionResult, key, self._storage.keep_up())
+            self._keep_up(key)
 
-    def kept(self, left: Optional[List[str]], why: str) -> None:
+    def _keep_up(self, key: Key) -> None:
+        """Clean up behind the commit of `key`, when what is being cleaned up is."""
+        self._kept_up = False
+        if not self.keeping:
+            self.keeping, self._kept_up = True, True
+            self.keeper.submit(RetentionResult, key, self._storage.keep_up(frozenset(self._abandoned)))
+
+    def kept(self, key: Key, done: Optional[retention.Applied], why: str) -> None:
         """Storage is as the policy wants it, but for what is left; each reason is said once."""
-        self.keeping -= 1
-        for problem in [*(left or ()), *([why] if why else ())]:
+        self.keeping = False
+        left: List[str] = []
+        if done is not None:
+            self._abandoned.difference_update(done.deleted)
+            left = [f"{attempt}: {reason}" for attempt, reason in done.left]
+            for attempt, reason in done.damaged:
+                self._warn(f"checkpoint {attempt} was read back and is not what was committed: {reason}")
+        for problem in [*left, *([why] if why else ())]:
             if problem not in self._told and len(self._told) < 100:
                 self._told.add(problem)
                 print(f"old checkpoints stay: {problem}", file=sys.stderr, flush=True)
+        if not self._kept_up:
+            self._keep_up(key)
+
+    def _warn(self, text: str) -> None:
+        """Once, in the log and to this rank's trainer."""
+        if text not in self._told and len(self._told) < 100:
+            self._told.add(text)
+            print(text, file=sys.stderr, flush=True)
+            self._tell(AgentTrouble(f"{text}; an older one that is whole stays"))
 
     def _obey(self, orders: List[Order]) -> None:
         for order in orders:
@@ -187,6 +217,8 @@ class Leader:
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:
                     order = order._replace(note=capture.attempt)
+                if order.kind in _CAME_TO_NOTHING and capture is not None:
+                    self._abandoned.add(capture.attempt)
                 self.counted.ended(order)
                 self._pass_on(order)
 

@@ -12,8 +12,9 @@ _IO_LOWEST = (2 << 13) | 7
 _NICE = 5
 
 
-def be_gentle() -> None:
-    """Leave processor and disk to training: a nice value and the lowest best-effort I/O priority, for all threads.
+def be_gentle(*, whole_process: bool = True) -> None:
+    """Leave processor and disk to training: a nice value and the lowest best-effort I/O priority, for all threads that
+    this one starts from now on. Not `whole_process`: for this thread, in a process that does other things.
 
     Where the kernel groups tasks by session (sched_autogroup_enabled, the default of many distributions, outside a
     batch system's control groups) a process of its own session gets an equal share whatever its nice value is: there
@@ -23,8 +24,9 @@ def be_gentle() -> None:
     """
     with contextlib.suppress(OSError):
         os.nice(_NICE)
-    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
-        file.write(str(_NICE))
+    if whole_process:
+        with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
+            file.write(str(_NICE))
     number = _IOPRIO_SET.get(platform.machine())
     if number is not None:
         # IOPRIO_WHO_PROCESS is 1, and 0 means the calling thread.

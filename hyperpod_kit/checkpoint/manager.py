@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import arguments, candidates, copier, load, opened, save_schedule, startup
+from hyperpod_kit.checkpoint import arguments, candidates, copier, load, opened, room_on_root, save_schedule, startup
 from hyperpod_kit.checkpoint.agent.channel import Message
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -95,6 +95,7 @@ class Manager:
         self._closed: bool | None = None
         self._progress = Teller()
         self._start = startup.identify(self._ranks, root, run, algorithm)
+        room_on_root.check(self._ranks, self._start.root, keep)
         comparing = Comparing(compare, self._start.algorithm)
         threads = copier.cores(self._start.ranks_here)
         load.warm(self._start.algorithm)
@@ -281,9 +282,10 @@ class Manager:
         `metrics` are kept with the checkpoint: real numbers of any type, nan and infinities too. Saves that came to
         nothing meanwhile are warned about.
         Raises TypeError for another step or metric, StateNotSerializable (a value that is neither a tensor nor typed
-        JSON), NotEnoughSharedMemory, CheckpointError when a checkpoint is there that was not restored, and when saves
-        cannot reach storage (the agent has ended or stands still, `max_lost` saves in a row came to nothing): the state
-        is then in memory where a slot was free, and a new start takes it from there.
+        JSON), NotEnoughSharedMemory, RunIsOwned when a newer start has taken the root (on all ranks, from the save on
+        that found it), CheckpointError when a checkpoint is there that was not restored, and when saves cannot reach
+        storage (the agent has ended or stands still, `max_lost` saves in a row came to nothing): the state is then in
+        memory where a slot was free, and a new start takes it from there.
         """
         self._mine()
         step = arguments.step_of(step)
@@ -304,6 +306,8 @@ class Manager:
         tier: save_schedule.Tier,
     ) -> Handle:
         begin = time.perf_counter()
+        if self._saves.taken is not None and self._saves.trouble is not None:
+            raise self._saves.trouble
         self._staging.fence.drain()
         self._earlier.pass_over()
         if self._numbering.unclaimed:

@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
+from typing import NamedTuple
 
 from hyperpod_kit.checkpoint.agent.losses import NO_SLOT, Tally
 from hyperpod_kit.checkpoint.agent.protocol.message import CaptureOutcome, never
@@ -17,6 +18,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     Alive,
     Fatal,
     Ready,
+    RootTaken,
     SaveDropped,
     SaveDurable,
     SaveEvent,
@@ -30,11 +32,18 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
 )
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.save_schedule import Tier
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, RunIsOwned
 
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 _MOST_WORDS = 16
+
+
+class _LossLimit(NamedTuple):
+    """So many losses in a row on that root are an error; `most` None: never."""
+
+    root: str
+    most: int | None
 
 
 class Saves:
@@ -51,9 +60,11 @@ class Saves:
         self.skipped = 0
         self.released = 0
         self.agent_error: str | None = None
+        self.taken: str | None = None
+        """Who has the root in the place of this start."""
         self.stalled: str | None = None
         self.newest: Handle | None = None
-        self._root, self._most = root, most
+        self._limit = _LossLimit(root, most)
         self._open: dict[int, Handle] = {}
         self._tally = Tally(clock)
         self._last = ""
@@ -96,15 +107,21 @@ class Saves:
         """Why training on would be unprotected; None when it is not."""
         again = "start again: the newest step that all ranks have in memory is restored"
         with self.changed:
+            if self.taken is not None:
+                return RunIsOwned(
+                    self.taken,
+                    hint=f"one trainer has a root at a time: end this one, or give it a root of its own; "
+                    f"hyperpod-kit checkpoint ls {self._limit.root}",
+                )
             if self.agent_error is not None:
                 return CheckpointError(f"no save can reach storage any more: {self.agent_error}", hint=again)
             if self.stalled is not None:
                 return CheckpointError(f"no save reaches storage: {self.stalled}", hint=again)
-            if self._most is not None and self._tally.broken >= self._most:
+            if self._limit.most is not None and self._tally.broken >= self._limit.most:
                 return CheckpointError(
                     f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
                     f"{self._tally.row().rpartition('; ')[2]}",
-                    hint=f"mend {self._root}, then {again}; Manager(max_lost=None) trains on unprotected",
+                    hint=f"mend {self._limit.root}, then {again}; Manager(max_lost=None) trains on unprotected",
                 )
         return None
 
@@ -112,7 +129,7 @@ class Saves:
     def all_safe(self) -> bool:
         """Whether the newest save that was asked for is durable; True too when none was asked for."""
         with self.changed:
-            return self.newest is None or self.newest.state == SaveState.DURABLE
+            return self.taken is None and (self.newest is None or self.newest.state == SaveState.DURABLE)
 
     # --- from the agent -----------------------------------------------------------------------------------------
 
@@ -125,6 +142,8 @@ class Saves:
         with self.changed:
             if isinstance(event, (Fatal, AgentEnded)):
                 self._agent_ended(event.why)
+            elif isinstance(event, RootTaken):
+                self._root_taken(event.why)
             elif isinstance(event, SlotReleased):
                 self.released += 1
                 self.changed.notify_all()
@@ -158,6 +177,14 @@ class Saves:
             handle.become(SaveState.LOCAL)
         else:
             never(event)
+
+    def _root_taken(self, why: str) -> None:
+        if self.taken is None:
+            self.taken = why
+            for handle in self._open.values():
+                self._end(handle, SaveState.FAILED, why)
+            log.error("%s", why)
+        self.changed.notify_all()
 
     def _agent_ended(self, why: str) -> None:
         if self.agent_error is None:

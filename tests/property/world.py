@@ -23,6 +23,7 @@ from hyperpod_kit.checkpoint.agent import (
     leader,
     replicas,
     shm_slots,
+    upkeep,
 )
 from hyperpod_kit.checkpoint.agent import (
     worker as agent_worker,
@@ -60,12 +61,12 @@ class Worker:
         """Do the next job; with `error`, it fails instead."""
         result, key, job = self.jobs.popleft()
         if error is not None:
-            self.post(result(key, None, error))
+            self.post(result(key, None, error, 0))
             return
         try:
-            self.post(result(key, job(), ""))
+            self.post(result(key, job(), "", 0))
         except (CheckpointError, OSError) as err:
-            self.post(result(key, None, verify.reason_of(err)))
+            self.post(result(key, None, verify.reason_of(err), getattr(err, "errno", None) or 0))
 
 
 class Pipe:
@@ -124,6 +125,7 @@ class World:
         for target, name, value in (
             (agent_worker, "Worker", Worker),
             (leader, "Worker", Worker),
+            (upkeep, "Worker", Worker),
             (agent, "alive", lambda owner: owner in self.alive),
             (intake, "alive", lambda owner: owner in self.alive),
             (agent.rpc, "Hub", lambda *_, **__: Hub()),
@@ -334,7 +336,7 @@ class World:
         """Those that have something to do now: a writer waits for the sealer of the same capture."""
         for rank, mine in self.agents.items():
             leading = mine.link.leader
-            commits = [leading.worker, leading.keeper] if leading is not None else []
+            commits = [leading.worker, leading.upkeep.worker] if leading is not None else []
             sealer, writer, _, chores = mine.workers
             for worker in (sealer, writer, chores, *commits):
                 sealing = {key for _, key, _ in sealer.jobs}

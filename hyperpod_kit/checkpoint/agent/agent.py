@@ -89,7 +89,15 @@ class Agent:
             saves_note.remove(setup.folder, places.node_uid(), setup.run_hash)
         counted = Counted(setup.folder, setup.root, whose, setup.incarnation, self.storage, self.workers.chores)
         return Leader(
-            setup.world, hub, self.captures, self.storage, self.events.put, self._on_order, self._tell, counted
+            setup,
+            hub,
+            self.captures,
+            self.storage,
+            self.events.put,
+            self._on_order,
+            self._tell,
+            counted,
+            is_heard=lambda: not self.life.abandoned,
         )
 
     # --- the loop -----------------------------------------------------------------------------------------------
@@ -177,6 +185,8 @@ class Agent:
             self.life.bye = True
         elif order.kind is rank_channel.OrderKind.AGAIN:
             self._report_again()
+        elif order.kind is rank_channel.OrderKind.TAKEN:
+            self._tell(trainer_channel.RootTaken(order.note))
         else:
             self.orders.on_order(order)
 
@@ -273,7 +283,7 @@ class Agent:
             return True
         if self.captures.busy("seal"):
             return False
-        if life.bye and link.leader is not None and link.leader.keeping:
+        if life.bye and link.leader is not None and link.leader.upkeep.busy:
             return False
         if life.bye or (life.alone and link.orphaned) or (life.abandoned and link.seeking):
             return True

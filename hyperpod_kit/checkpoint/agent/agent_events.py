@@ -1,7 +1,7 @@
 """What an agent's main thread takes from its queue, one after the other: all else only puts something there.
 
 Messages of the other ends (see protocol), ends of connections, signals, and what the workers' jobs gave: `found` with
-`why` "", or None and why not.
+`why` "", or None and why not, with the errno of the storage's error where it was one.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ class SealResult(NamedTuple):
     key: Key
     found: Optional[Page]
     why: str
+    number: int = 0
 
 
 class LocalResult(NamedTuple):
@@ -73,6 +74,7 @@ class LocalResult(NamedTuple):
     key: Key
     found: Optional[Report]
     why: str
+    number: int = 0
 
 
 class WriteResult(NamedTuple):
@@ -81,6 +83,7 @@ class WriteResult(NamedTuple):
     key: Key
     found: Optional[Report]
     why: str
+    number: int = 0
 
 
 class PruneResult(NamedTuple):
@@ -89,6 +92,7 @@ class PruneResult(NamedTuple):
     key: Key
     found: None
     why: str
+    number: int = 0
 
 
 class LookResult(NamedTuple):
@@ -97,14 +101,21 @@ class LookResult(NamedTuple):
     key: Key
     found: Optional[str]
     why: str
+    number: int = 0
+
+
+class CommitOutcome(NamedTuple):
+    """The attempt whose manifest is written. `taken`: who had the root by then, "" where nobody but this start had."""
+
+    attempt: str
+    taken: str = ""
 
 
 class CommitResult(NamedTuple):
-    """The attempt."""
-
     key: Key
-    found: Optional[str]
+    found: Optional[CommitOutcome]
     why: str
+    number: int = 0
 
 
 class RetentionResult(NamedTuple):
@@ -113,6 +124,25 @@ class RetentionResult(NamedTuple):
     key: Key
     found: Optional[Applied]
     why: str
+    number: int = 0
+
+
+class ClearResult(NamedTuple):
+    """What was given up for a save that had no room."""
+
+    key: Key
+    found: Optional[Applied]
+    why: str
+    number: int = 0
+
+
+class TakenResult(NamedTuple):
+    """Who has the root, after a save that failed; "" while it is this start."""
+
+    key: Key
+    found: Optional[str]
+    why: str
+    number: int = 0
 
 
 class LossNoteResult(NamedTuple):
@@ -121,6 +151,7 @@ class LossNoteResult(NamedTuple):
     key: Key
     found: None
     why: str
+    number: int = 0
 
 
 class SweepResult(NamedTuple):
@@ -129,12 +160,13 @@ class SweepResult(NamedTuple):
     key: Key
     found: Optional[List[str]]
     why: str
+    number: int = 0
 
 
 OwnResult = Union[SealResult, LocalResult, WriteResult, PruneResult, SweepResult]
 """Of jobs that each agent has done for its own rank."""
 
-LeaderResult = Union[LookResult, CommitResult, RetentionResult, LossNoteResult]
+LeaderResult = Union[LookResult, CommitResult, RetentionResult, ClearResult, TakenResult, LossNoteResult]
 """Of jobs that rank 0's agent has done for all."""
 
 JobResult = Union[OwnResult, LeaderResult]

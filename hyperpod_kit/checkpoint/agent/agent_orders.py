@@ -44,6 +44,7 @@ from hyperpod_kit.checkpoint.agent.report_texts import ReportTeller
 from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.agent.worker import Workers
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
+from hyperpod_kit.checkpoint.repository.store.base import NO_ROOM
 from hyperpod_kit.errors import CheckpointError
 
 _ENDS = {
@@ -111,7 +112,7 @@ class Orders:
             never(result)
 
     def _on_sealed(self, result: SealResult) -> None:
-        key, page, why = result
+        key, page, why, _ = result
         capture = self._captures.get(key)
         assert capture is not None, "what is being sealed is held"
         capture.jobs.discard("seal")
@@ -122,7 +123,7 @@ class Orders:
         self._captures.release()
 
     def _on_localized(self, result: LocalResult) -> None:
-        key, report, why = result
+        key, report, why, _ = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs.discard("write")
@@ -137,13 +138,13 @@ class Orders:
         self._captures.release()
 
     def _on_written(self, result: WriteResult) -> None:
-        key, report, why = result
+        key, report, why, number = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs -= {"write", "upload"}
             capture.report = report
         if report is None:
-            self._report(RankFailed(key, why))
+            self._report(RankFailed(key, why, full=number in NO_ROOM))
         else:
             failpoint("agent.written")
             self._persisted(report, key)
@@ -181,9 +182,9 @@ class Orders:
             if kind is OrderKind.COMMITTED and capture is not None and capture.slot is not None:
                 capture.slot.move(SlotState.SEALED, durable=True)
             self._finish(key, _ENDS[kind], note)
-        elif kind is OrderKind.LOOK or kind is OrderKind.COMMIT:
+        elif kind is OrderKind.LOOK or kind is OrderKind.COMMIT or kind is OrderKind.CLEAR:
             raise AssertionError(f"{order} is for rank 0's agent itself")
-        elif kind is OrderKind.BYE or kind is OrderKind.AGAIN:
+        elif kind is OrderKind.BYE or kind is OrderKind.AGAIN or kind is OrderKind.TAKEN:
             raise AssertionError(f"{order} is about no capture")
         else:
             never(kind)

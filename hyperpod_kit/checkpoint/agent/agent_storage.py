@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, FrozenSet, Mapping, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import assemble, local, movement, persist, shard_report, shm_slots, upload_local
 from hyperpod_kit.checkpoint.agent.agent_captures import Capture
+from hyperpod_kit.checkpoint.agent.agent_events import CommitOutcome
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.seal import SlotShard
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
@@ -20,6 +21,7 @@ from hyperpod_kit.checkpoint.repository import (
     policy,
     read_back,
     retention,
+    starts,
     stream,
     verify,
 )
@@ -198,15 +200,21 @@ class Storage:
 
         return job
 
-    def commit(self, capture: Capture, reports: Mapping[int, ShardReport]) -> Callable[[], str]:
-        """Make a checkpoint of what all ranks have written; its attempt."""
+    def commit(self, capture: Capture, reports: Mapping[int, ShardReport], *, own: bool) -> Callable[[], CommitOutcome]:
+        """Make a checkpoint of what all ranks have written. `own`: this start made the capture, and its trainer will
+        hear that it is durable.
 
-        def job() -> str:
+        The starts are looked at once the manifest is there: one that began before that may have missed it, one that
+        begins later finds it.
+        """
+
+        def job() -> CommitOutcome:
             failpoint("agent.before_commit")
             made = assemble.assemble(reports, self._versions, self._columns)
             commit.commit(self.store, capture.attempt, made.manifest, made.extra, made.columns)
             failpoint("agent.committed")
-            return capture.attempt
+            taken = starts.taken_by(self.store, capture.key[0]) if own else None
+            return CommitOutcome(capture.attempt, taken or "")
 
         return job
 
@@ -220,3 +228,22 @@ class Storage:
             return retention.run(self.store, self._keep, self._whose, prover=self._prover, abandoned=abandoned)
 
         return job
+
+    def make_room(self, capture: Capture, abandoned: FrozenSet[str]) -> Callable[[], retention.Applied]:
+        """For a save that found no room: the oldest that the policy would let go with it, goes before it."""
+
+        def job() -> retention.Applied:
+            name = layout.parse_attempt(capture.attempt)
+            if self._keep is None or name is None or self._stopped():
+                return retention.Applied((), ())
+            coming = policy.CheckpointFacts(capture.attempt, catalog.order(name), name.step)
+            self._reading.begin()
+            return retention.run(
+                self.store, self._keep, self._whose, prover=self._prover, coming=coming, abandoned=abandoned
+            )
+
+        return job
+
+    def taken(self, epoch: int) -> Callable[[], str]:
+        """Who has the root after a start of that epoch; "" while nobody has."""
+        return lambda: starts.taken_by(self.store, epoch) or ""

@@ -11,6 +11,9 @@ the others once training ends, somebody is in a hurry, or a save for storage fou
 Where the save compares what several ranks hold (see replicas), that is the first thing to be done once all ranks have
 it: two ranks that differ are asked in which tensor (`which`), and nothing is sealed for all, written or committed.
 
+Where storage has no room for it, rank 0's agent gives up what the policy would let go with it (`clear`), one checkpoint
+at a time, and all write once more, until it is there or nothing can be given up.
+
 It ends otherwise as
     refused     ranks differ in what they should hold alike: of use to nobody, in memory neither
     dropped     a rank will never have it (skipped, died in mid-copy, went on, could not seal): of no use to anybody
@@ -39,6 +42,7 @@ class CaptureState(enum.Enum):
     WAITING = "waiting"
     UPLOADING = "uploading"
     COMMITTING = "committing"
+    CLEARING = "clearing"
     COMMITTED = "committed"
     REFUSED = "refused"
     DROPPED = "dropped"
@@ -63,6 +67,7 @@ _BUSY = frozenset(
         CaptureState.WAITING,
         CaptureState.UPLOADING,
         CaptureState.COMMITTING,
+        CaptureState.CLEARING,
     }
 )
 _END_ORDERS = {
@@ -84,6 +89,10 @@ class _Capture:
         self.sealed: Set[int] = set()
         self.local: Dict[int, bool] = {}
         self.reports: Dict[int, Any] = {}
+        self.no_room: Dict[int, str] = {}
+        """Ranks that found storage full, and in which words."""
+        self.retry = OrderKind.PERSIST
+        """What is ordered once there is room."""
         self.adopted = False
         self.memory = True
         """All who captured it say that it need not go to storage."""
@@ -263,14 +272,51 @@ class Coordinator:
         if capture is None or capture.state != (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
             return []
         capture.reports[rank] = report
-        if len(capture.reports) < self.world:
+        return self._answered(key, capture)
+
+    def _answered(self, key: Key, capture: _Capture) -> List[Order]:
+        """One more rank has written its shard, or found no room for it."""
+        if len(capture.reports) + len(capture.no_room) < self.world:
             return []
+        if capture.no_room:
+            capture.retry = OrderKind.UPLOAD if self._local else OrderKind.PERSIST
+            return self._clear(key, capture)
         capture.state = CaptureState.COMMITTING
         return [Order(OrderKind.COMMIT, key)]
 
-    def failed(self, rank: int, key: Key, why: str) -> List[Order]:
-        """`rank` could not write its shard (or rank 0 the manifest)."""
+    def _clear(self, key: Key, capture: _Capture) -> List[Order]:
+        capture.state = CaptureState.CLEARING
+        return [Order(OrderKind.CLEAR, key)]
+
+    def failed(self, rank: int, key: Key, why: str, *, full: bool = False) -> List[Order]:
+        """`rank` could not write its shard (or rank 0 the manifest); `full`: for want of room."""
+        capture = self._captures.get(key)
+        if not full or capture is None:
+            return self._fail(key, f"rank {rank}: {why}")
+        if capture.state is CaptureState.COMMITTING:
+            capture.no_room[rank], capture.retry = why, OrderKind.COMMIT
+            return self._clear(key, capture)
+        if capture.state is (CaptureState.UPLOADING if self._local else CaptureState.PERSISTING):
+            capture.no_room[rank] = why
+            return self._answered(key, capture)
         return self._fail(key, f"rank {rank}: {why}")
+
+    def cleared(self, key: Key, *, freed: bool, why: str) -> List[Order]:
+        """Something was given up for it, or nothing could be, and why."""
+        capture = self._captures.get(key)
+        if capture is None or capture.state is not CaptureState.CLEARING:
+            return []
+        rank = min(capture.no_room)
+        words = capture.no_room[rank]
+        capture.no_room.clear()
+        if not freed:
+            return self._fail(key, f"rank {rank}: {words}; {why}")
+        if capture.retry is OrderKind.COMMIT:
+            capture.state = CaptureState.COMMITTING
+        else:
+            capture.state = CaptureState.UPLOADING if self._local else CaptureState.PERSISTING
+            capture.reports.clear()
+        return [Order(capture.retry, key)]
 
     def committed(self, key: Key) -> List[Order]:
         """The manifest is on storage."""
@@ -281,7 +327,8 @@ class Coordinator:
     def _upload(self) -> List[Order]:
         """The next one for the slow tier: the newest; what is older than it is not worth its time any more."""
         if any(
-            capture.state in (CaptureState.UPLOADING, CaptureState.COMMITTING) for capture in self._captures.values()
+            capture.state in (CaptureState.UPLOADING, CaptureState.COMMITTING, CaptureState.CLEARING)
+            for capture in self._captures.values()
         ):
             return []
         waiting = sorted(key for key, capture in self._captures.items() if capture.state is CaptureState.WAITING)
@@ -337,6 +384,7 @@ class Coordinator:
                     CaptureState.PERSISTING,
                     CaptureState.WAITING,
                     CaptureState.UPLOADING,
+                    CaptureState.CLEARING,
                 )
                 and rank not in capture.reports
             ):

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import sys
-from typing import Callable, Dict, List, Optional, Set
+from typing import Callable, Dict, List, Optional
 
 from hyperpod_kit.checkpoint.agent import rpc
 from hyperpod_kit.checkpoint.agent.agent_captures import Captures
 from hyperpod_kit.checkpoint.agent.agent_events import (
+    ClearResult,
     CommitResult,
     LeaderResult,
     LookResult,
     LossNoteResult,
     RetentionResult,
+    TakenResult,
 )
 from hyperpod_kit.checkpoint.agent.agent_storage import Storage
 from hyperpod_kit.checkpoint.agent.attendance import Attendance
 from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.agent.coordinator import Coordinator
+from hyperpod_kit.checkpoint.agent.ownership import Ownership
 from hyperpod_kit.checkpoint.agent.protocol.message import never
 from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     Order,
@@ -35,23 +38,25 @@ from hyperpod_kit.checkpoint.agent.protocol.rank_channel import (
     RankTensors,
     RankText,
 )
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, AgentTrouble
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent
 from hyperpod_kit.checkpoint.agent.report_texts import Heard, Texts
 from hyperpod_kit.checkpoint.agent.saves_counted import Counted
+from hyperpod_kit.checkpoint.agent.setup import AgentSetup
 from hyperpod_kit.checkpoint.agent.shard_report import ShardReport
+from hyperpod_kit.checkpoint.agent.upkeep import Upkeep
 from hyperpod_kit.checkpoint.agent.worker import Post, Worker
-from hyperpod_kit.checkpoint.repository import retention
+from hyperpod_kit.checkpoint.repository.store.base import NO_ROOM
 
 _CAME_TO_NOTHING = (OrderKind.DROPPED, OrderKind.FAILED, OrderKind.OVERTAKEN, OrderKind.REFUSED)
 
 
 class Leader:
     """The coordinator with its effects. Used from the agent's main thread; `deliver` hands an order to this rank, and
-    `tell` an event to its trainer."""
+    `tell` an event to its trainer; `is_heard`: that trainer lives."""
 
     def __init__(
         self,
-        world: int,
+        setup: AgentSetup,
         hub: rpc.Hub,
         captures: Captures,
         storage: Storage,
@@ -59,24 +64,20 @@ class Leader:
         deliver: Callable[[Order], None],
         tell: Callable[[AgentEvent], None],
         counted: Counted,
+        *,
+        is_heard: Callable[[], bool],
     ) -> None:
         self.hub = hub
-        self._coordinator = Coordinator(world, local=storage.local is not None)
+        self._coordinator = Coordinator(setup.world, local=storage.local is not None)
         self._texts = Texts()
         self._captures = captures
         self._storage = storage
-        self._deliver, self._tell = deliver, tell
+        self._deliver = deliver
         self.worker = Worker("commit", post)
-        self.keeper = Worker("keep", post)
-        """Has one job at a time: what was committed meanwhile is seen by the next one."""
         self.counted = counted
-        self._told: Set[str] = set()
         self.attendance = Attendance()
-        self._kept_up = True
-        self.keeping = False
-        """Behind a commit there is still to be cleaned up."""
-        self._abandoned: Set[str] = set()
-        """Attempts of this start whose saves came to nothing, and which may still lie there."""
+        self.upkeep = Upkeep(storage, post, tell)
+        self._ownership = Ownership(setup.incarnation, is_heard)
 
     def heard(self, rank: int, report: RankReport) -> None:
         """What the agent of `rank` reports."""
@@ -105,7 +106,8 @@ class Leader:
         elif isinstance(report, RankLocal):
             self._obey(coordinator.local(rank, report.key, report.there))
         elif isinstance(report, RankFailed):
-            self._obey(coordinator.failed(rank, report.key, report.why))
+            self._suspect(report.key)
+            self._obey(coordinator.failed(rank, report.key, report.why, full=report.full))
         elif isinstance(report, RankHurried):
             self._obey(coordinator.hurry())
         else:
@@ -146,11 +148,16 @@ class Leader:
     def on_result(self, result: LeaderResult) -> None:
         """What a job for all ranks gave."""
         if isinstance(result, LookResult):
-            self.looked(*result)
+            self.looked(result.key, result.found, result.why)
         elif isinstance(result, CommitResult):
-            self.committed(*result)
+            self.committed(result)
         elif isinstance(result, RetentionResult):
-            self.kept(result.key, result.found, result.why)
+            self.upkeep.kept(result)
+        elif isinstance(result, ClearResult):
+            self._cleared(result)
+        elif isinstance(result, TakenResult):
+            if result.found:
+                self._is_taken(result.found)
         elif isinstance(result, LossNoteResult):
             self.counted.said(result.why)
         else:
@@ -166,59 +173,58 @@ class Leader:
             print(f"capture {key}: {why}", file=sys.stderr, flush=True)
         self._obey(self._coordinator.looked(key, bool(attempt)))
 
-    def committed(self, key: Key, attempt: Optional[str], why: str) -> None:
+    def committed(self, result: CommitResult) -> None:
         """The manifest is written, or not."""
+        key, found, why, number = result
         capture = self._captures.get(key)
         if capture is not None:
             capture.jobs.discard("commit")
-        self._obey(self._coordinator.committed(key) if attempt else self._coordinator.failed(0, key, why))
-        if attempt:
-            self._keep_up(key)
+        if found is None:
+            self._suspect(key)
+            self._obey(self._coordinator.failed(0, key, why, full=number in NO_ROOM))
+        elif found.taken:
+            self._is_taken(found.taken)
+            self._obey(self._coordinator.failed(0, key, found.taken))
+        else:
+            self._obey(self._coordinator.committed(key))
+            self.upkeep.after_commit(key)
 
-    def _keep_up(self, key: Key) -> None:
-        """Clean up behind the commit of `key`, when what is being cleaned up is."""
-        self._kept_up = False
-        if not self.keeping:
-            self.keeping, self._kept_up = True, True
-            self.keeper.submit(RetentionResult, key, self._storage.keep_up(frozenset(self._abandoned)))
+    def _suspect(self, key: Key) -> None:
+        """A save failed: a newer start may have the root, and have deleted what was being written."""
+        if self._ownership.covers(key) and not self._ownership.taken:
+            self.worker.submit(TakenResult, key, self._storage.taken(key[0]))
 
-    def kept(self, key: Key, done: Optional[retention.Applied], why: str) -> None:
-        """Storage is as the policy wants it, but for what is left; each reason is said once."""
-        self.keeping = False
-        left: List[str] = []
-        if done is not None:
-            self._abandoned.difference_update(done.deleted)
-            left = [f"{attempt}: {reason}" for attempt, reason in done.left]
-            for attempt, reason in done.damaged:
-                self._warn(f"checkpoint {attempt} was read back and is not what was committed: {reason}")
-        for problem in [*left, *([why] if why else ())]:
-            if problem not in self._told and len(self._told) < 100:
-                self._told.add(problem)
-                print(f"old checkpoints stay: {problem}", file=sys.stderr, flush=True)
-        if not self._kept_up:
-            self._keep_up(key)
+    def _is_taken(self, by: str) -> None:
+        """From now on nothing of this start is committed, and all trainers hear why."""
+        if not self._ownership.taken:
+            self._ownership.taken = by
+            print(by, file=sys.stderr, flush=True)
+            self._pass_on(Order(OrderKind.TAKEN, None, by))
 
-    def _warn(self, text: str) -> None:
-        """Once, in the log and to this rank's trainer."""
-        if text not in self._told and len(self._told) < 100:
-            self._told.add(text)
-            print(text, file=sys.stderr, flush=True)
-            self._tell(AgentTrouble(f"{text}; an older one that is whole stays"))
+    def _cleared(self, result: ClearResult) -> None:
+        """Something was given up for a save that had no room, or nothing could be."""
+        why = self.upkeep.cleared(result)
+        self._obey(self._coordinator.cleared(result.key, freed=not why, why=why))
 
     def _obey(self, orders: List[Order]) -> None:
         for order in orders:
             capture = self._captures.get(order.key) if order.key else None
             if order.kind is OrderKind.LOOK and capture is not None:
                 self.worker.submit(LookResult, capture.key, self._storage.look(capture))
+            elif order.kind is OrderKind.COMMIT and capture is not None and self._ownership.taken:
+                self._obey(self._coordinator.failed(0, capture.key, self._ownership.taken))
             elif order.kind is OrderKind.COMMIT and capture is not None:
                 capture.jobs.add("commit")
                 reports: Dict[int, ShardReport] = dict(self._coordinator.reports(capture.key))
-                self.worker.submit(CommitResult, capture.key, self._storage.commit(capture, reports))
+                job = self._storage.commit(capture, reports, own=self._ownership.covers(capture.key))
+                self.worker.submit(CommitResult, capture.key, job)
+            elif order.kind is OrderKind.CLEAR and capture is not None:
+                self.upkeep.clear(capture)
             else:
                 if order.kind is OrderKind.COMMITTED and capture is not None:
                     order = order._replace(note=capture.attempt)
                 if order.kind in _CAME_TO_NOTHING and capture is not None:
-                    self._abandoned.add(capture.attempt)
+                    self.upkeep.came_to_nothing(capture.attempt)
                 self.counted.ended(order)
                 self._pass_on(order)
 

@@ -16,7 +16,7 @@ from hyperpod_kit.errors import CheckpointError
 
 Post = Callable[[Event], None]
 Found = TypeVar("Found")
-Result = Callable[[Key, Optional[Found], str], JobResult]
+Result = Callable[[Key, Optional[Found], str, int], JobResult]
 """The class of a job's result."""
 
 
@@ -31,7 +31,8 @@ class Worker:
         threading.Thread(target=self._loop, daemon=True, name=name).start()
 
     def submit(self, result: Result[Found], key: Key, job: Callable[[], Found]) -> None:
-        """Do `job` some time; post `result` of (key, what it returned, ""), or of (key, None, why it failed)."""
+        """Do `job` some time; post `result` of (key, what it returned, "", 0), or of (key, None, why it failed, the
+        errno)."""
         if not self.busy:
             movement.moved()  # time without work is no standstill
         self._given += 1
@@ -52,16 +53,16 @@ class Worker:
             try:
                 found = job()
                 self._end()
-                self._post(result(key, found, ""))
+                self._post(result(key, found, "", 0))
             except (CheckpointError, OSError) as err:
                 self._end()
-                self._post(result(key, None, verify.reason_of(err)))
+                self._post(result(key, None, verify.reason_of(err), getattr(err, "errno", None) or 0))
             except Exception as err:
                 # A save whose thread died would have no end: a defect must become a visible failure, too.
                 traceback.print_exc()
                 sys.stderr.flush()
                 self._end()
-                self._post(result(key, None, f"{type(err).__name__}: {err}"))
+                self._post(result(key, None, f"{type(err).__name__}: {err}", 0))
 
 
 class Workers(NamedTuple):

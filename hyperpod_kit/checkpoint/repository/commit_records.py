@@ -5,7 +5,8 @@ So a root without a manifest is no root on which nothing was ever committed, unl
 
     LATEST                        written after a manifest, never before the first
     epoch-N.json                  `committed`: what its start found there; absent in those of older releases
-    pins, rewinds, leases, .BAD   only a committed attempt is pinned, gone back to, read or found damaged
+    pins, rewinds, leases, .BAD,   only a committed attempt is pinned, gone back to, read, proved or found damaged
+    proofs
     flushes/...json               `committed`: what the node found there
     .hpk: ledger, verdicts,       what jobs resumed from; elsewhere for a root in S3, which then says where
           decisions
@@ -21,7 +22,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository import flush_note, latest, layout, lease, manifest, pins, rewinds
+from hyperpod_kit.checkpoint.repository import flush_note, latest, layout, lease, manifest, pins, proofs, rewinds
 from hyperpod_kit.checkpoint.repository.rewinds import FreshStart, Rewind
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
@@ -161,7 +162,11 @@ def _marks(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
         attempt = layout.parse_tombstone(file)
         if attempt is not None:
             yield CommitRecord(file, attempt)
-    for folder, attempts in ((layout.PINS, pins.pinned), (layout.LEASES, lease.known)):
+    for folder, attempts in (
+        (layout.PINS, pins.pinned),
+        (layout.LEASES, lease.known),
+        (layout.PROOFS, proofs.recorded),
+    ):
         if f"{folder}/" in top:
             yield from (CommitRecord(f"{folder}/", name) for name in attempts(store) if layout.parse_attempt(name))
 

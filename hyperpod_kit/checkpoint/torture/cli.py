@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.torture import (
     faults,
     flips,
     kills,
+    lies,
     memory_flips,
     owners,
     partners,
@@ -24,13 +25,14 @@ from hyperpod_kit.checkpoint.torture import (
 from hyperpod_kit.checkpoint.torture.ground import Ground, ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
-PARTS = ("flips", "damage", "memory", "kills", "faults", "reshard", "branch", "owners", "partners", "days")
+PARTS = ("flips", "damage", "memory", "kills", "faults", "lies", "reshard", "branch", "owners", "partners", "days")
 SHARES = {
     "flips": 4.0,
     "damage": 3.0,
     "memory": 1.0,
     "kills": 12.0,
     "faults": 4.0,
+    "lies": 2.0,
     "reshard": 1.0,
     "branch": 1.0,
     "owners": 1.0,
@@ -71,6 +73,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kills", type=int, default=1_000, help="at most so many (default 1,000)")
     parser.add_argument(
+        "--lies", type=int, default=300, metavar="N", help="the disk drops at most so many writes (default 300)"
+    )
+    parser.add_argument(
         "--ranks",
         type=_ranks,
         default=(1, 1, 1, 1, 2),
@@ -109,6 +114,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "memory": args.flips // 100,
         "kills": args.kills,
         "faults": 0,
+        "lies": args.lies,
         "reshard": len(reshard.CHANGES),
         "branch": args.meetings,
         "owners": args.meetings,
@@ -122,6 +128,7 @@ def _run(name: str, here: Ground, args: argparse.Namespace, budget: Budget) -> P
         "memory": lambda: memory_flips.run(here, args.seed, part, budget),
         "kills": lambda: kills.run(here, args.seed, part, budget, worlds=args.ranks),
         "faults": lambda: faults.run(here, args.seed, part, budget, every=args.every),
+        "lies": lambda: lies.run(here, args.seed, part, budget),
         "reshard": lambda: reshard.run(here, args.seed, part, budget),
         "branch": lambda: branch.run(here, args.seed, part, budget),
         "owners": lambda: owners.run(here, args.seed, part, budget),

@@ -63,8 +63,13 @@ def _undamaged(first: LifeSpec, told: list[dict[str, Any]], *others: list[dict[s
     """The first job came to a good end, and what is there afterwards restores."""
     if not any(event["what"] == "closed" and event["clean"] for event in told):
         return f"the first job did not end well: {told[-3:]}"
+    return _after(first, told, *others)
+
+
+def _after(first: LifeSpec, *jobs: list[dict[str, Any]]) -> str:
+    """A start afterwards finds what these jobs have saved."""
     ledger = RootHistory()
-    for events in (told, *others):
+    for events in jobs:
         ledger.fold(events)
     after = replace(first, events=first.events + ".after", saves=1, holds="")
     process = life.start(after)
@@ -87,13 +92,18 @@ def _another_run(here: Ground, seed: int) -> str:
 
 
 def _other_nodes(here: Ground, seed: int) -> str:
-    """Two nodes do not see each other's memory: `job run` keeps them apart by its claim, not the engine.
+    """Two nodes do not see each other's memory: `job run` keeps them apart by its claim.
 
-    Started without it, both train; the engine's part is that nothing is mixed or lost: the younger epoch wins, whole.
+    Started without it, the younger start has the root: the older one hears so at its next save, is told that nothing
+    more is durable, and nothing is mixed or lost.
     """
     first = _first(here, seed)
     elsewhere = here.shm / "other-node"
     elsewhere.mkdir()
     second = replace(first, events=str(here.disk / "second"), shm=str(elsewhere))
     told, other = _meet(first, second)
-    return _undamaged(first, told, other)
+    if any(event["what"] == "closed" and event["clean"] for event in told):
+        return f"the first job was not told that a newer start has its root: {told[-3:]}"
+    if not any("taken by a newer start" in str(event.get("why")) for event in told):
+        return f"the first job does not say that a newer start has its root: {told[-3:]}"
+    return _after(first, other, told)

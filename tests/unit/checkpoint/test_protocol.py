@@ -39,6 +39,7 @@ AGENT: Tuple[Tuple[Any, str], ...] = (
     (trainer.Alive(), '{"ev":"alive"}'),
     (trainer.AgentTrouble("x"), '{"ev":"trouble","why":"x"}'),
     (trainer.Stalled(""), '{"ev":"stalled","why":""}'),
+    (trainer.RootTaken("x"), '{"ev":"taken","why":"x"}'),
     (trainer.Fatal("x"), '{"ev":"fatal","why":"x"}'),
     (trainer.AgentEnded("x"), '{"ev":"ended","why":"x"}'),
     (trainer.SlotReleased(0), '{"ev":"released","slot":0}'),
@@ -75,6 +76,7 @@ RANKS: Tuple[Tuple[Any, str], ...] = (
     (ranks.RankLocal(KEY, False), '{"op":"local","key":[2,5,"ab12cd"],"there":false}'),
     (ranks.RankPersisted(KEY, {"a": 1}), '{"op":"persisted","key":[2,5,"ab12cd"],"report":{"a":1}}'),
     (ranks.RankFailed(KEY, "x"), '{"op":"failed","key":[2,5,"ab12cd"],"why":"x"}'),
+    (ranks.RankFailed(KEY, "x", True), '{"op":"failed","key":[2,5,"ab12cd"],"why":"x","full":true}'),
     (ranks.RankTensors(KEY, None), '{"op":"which","key":[2,5,"ab12cd"],"tensors":null}'),
     (ranks.RankText(KEY, "d", "[]"), '{"op":"text","key":[2,5,"ab12cd"],"digest":"d","text":"[]"}'),
     (ranks.RankHurried(), '{"op":"hurried"}'),
@@ -89,6 +91,7 @@ ORDERS: Tuple[Tuple[Any, str], ...] = (
     (ranks.Order(ranks.OrderKind.TELL, KEY, "d", (3,)), '{"op":"tell","key":[2,5,"ab12cd"],"note":"d","ranks":[3]}'),
     (ranks.Order(ranks.OrderKind.COMMITTED, KEY, "seq-5"), '{"op":"committed","key":[2,5,"ab12cd"],"note":"seq-5"}'),
     (ranks.Order(ranks.OrderKind.AGAIN, None), '{"op":"again","key":[],"note":""}'),
+    (ranks.Order(ranks.OrderKind.TAKEN, None, "x"), '{"op":"taken","key":[],"note":"x"}'),
     (ranks.Order(ranks.OrderKind.BYE, None), '{"op":"bye","key":[],"note":""}'),
 )
 READERS = (

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
-from hyperpod_kit.checkpoint.torture import cli, damage, damage_case, damage_kinds, damage_special, places
+from hyperpod_kit.checkpoint.torture import cli, damage, damage_case, damage_kinds, damage_special, lies, places
 from hyperpod_kit.checkpoint.torture.damage_case import CaseResult
 from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.errors import NoValidCheckpoint
@@ -110,6 +110,30 @@ def test_failing_operations_leave_the_previous_or_the_new_checkpoint(capsys, tmp
     counts = report["parts"]["faults"]["counts"]
     assert code == 0 and {"memory", "posix", "restricted", "s3"} <= set(counts), report
     assert counts["not committed"] >= 8, counts
+
+
+def test_however_often_the_disk_lies_one_whole_checkpoint_is_left(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "lies", "--lies", "8", "--seed", "5", "--budget", "100")
+    part = report["parts"]["lies"]
+    assert code == 0 and part["done"] >= 8 and part["counts"]["saves"] > part["done"], report
+
+
+def test_the_judge_of_lies_knows_what_is_wrong() -> None:
+    good = [
+        {"what": "restored", "attempt": "a", "wrong": []},
+        {"what": "saved", "step": 4, "whole": "a", "dropped": True},
+        {"what": "end"},
+    ]
+    assert lies._judge(good, "a") == []
+    for bad in (
+        good[:2],
+        good[1:],
+        [{**good[0], "wrong": ["w"]}, *good[1:]],
+        [{**good[0], "attempt": "b"}, *good[1:]],
+        [good[0], {**good[1], "whole": ""}, good[2]],
+        [*good, {"what": "error", "kind": "NoValidCheckpoint", "why": "…"}],
+    ):
+        assert lies._judge(bad, "a"), bad
 
 
 def test_other_numbers_of_ranks_restore_every_kind_of_tensor(capsys, tmp_path: Path) -> None:

@@ -89,6 +89,7 @@ _READ: Dict[str, Callable[[Any], Any]] = {
     "addresses": lambda value: tuple((str(host), int(port)) for host, port in value),
     "adopted": bool,
     "digest": str,
+    "full": bool,
     "hint": _optional(str),
     "holders": str,
     "keep": _optional(as_key),
@@ -110,5 +111,5 @@ _READ: Dict[str, Callable[[Any], Any]] = {
 }
 """Field -> how it is read. A field means the same in every message that has it."""
 
-_ONLY_WHEN_SET: Dict[str, Any] = {"adopted": False, "memory": False, "partner_port": 0}
+_ONLY_WHEN_SET: Dict[str, Any] = {"adopted": False, "full": False, "memory": False, "partner_port": 0}
 """Fields that are not written when they are this."""

@@ -75,11 +75,12 @@ class RankPersisted(_RankSaid):
 
 @dataclass(frozen=True)
 class RankFailed(_RankSaid):
-    """The other end of a `persist` or an `upload`: the shard could not be written."""
+    """The other end of a `persist` or an `upload`: the shard could not be written. `full`: for want of room."""
 
     TAG = "failed"
     key: Key
     why: str
+    full: bool = False
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,8 @@ RankReport = Union[
 
 
 class OrderKind(enum.Enum):
-    """What is to be done, or what has become of a capture. `LOOK` and `COMMIT` are for rank 0's agent itself."""
+    """What is to be done, or what has become of a capture. `LOOK`, `COMMIT` and `CLEAR` are for rank 0's agent itself.
+    `TAKEN`: a newer start has the root."""
 
     LOOK = "look"
     PERSIST = "persist"
@@ -142,6 +144,7 @@ class OrderKind(enum.Enum):
     LOCAL = "local"
     UPLOAD = "upload"
     COMMIT = "commit"
+    CLEAR = "clear"
     COMMITTED = "committed"
     DROPPED = "dropped"
     FAILED = "failed"
@@ -150,6 +153,7 @@ class OrderKind(enum.Enum):
     WHICH = "which"
     TELL = "tell"
     AGAIN = "again"
+    TAKEN = "taken"
     BYE = "bye"
 
 
@@ -157,7 +161,7 @@ class Order(NamedTuple):
     """`note`: the attempt of what is committed; the set of holders that `WHICH` is about; the digest of the text
     that `TELL` asks for; else why it is so.
 
-    `WHICH` and `TELL` are for `ranks`, all others for every agent. `BYE` and `AGAIN` are about no capture.
+    `WHICH` and `TELL` are for `ranks`, all others for every agent. `BYE`, `AGAIN` and `TAKEN` are about no capture.
     """
 
     kind: OrderKind

@@ -154,6 +154,14 @@ class Fatal(_AgentSaid):
 
 
 @dataclass(frozen=True)
+class RootTaken(_AgentSaid):
+    """A newer start has the root: nothing that this one saves will last. The agent stays."""
+
+    TAG = "taken"
+    why: str
+
+
+@dataclass(frozen=True)
 class AgentEnded(_AgentSaid):
     """No agent will be there any more. Never on a socket: the trainer's end says so of itself."""
 
@@ -226,7 +234,17 @@ class SaveDropped(_AgentSaid):
 
 SaveEvent = Union[SaveSealed, SaveLocal, SaveDurable, SaveFailed, SaveDropped]
 AgentEvent = Union[
-    Ready, StartRefused, Alive, AgentTrouble, Stalled, Fatal, AgentEnded, SlotReleased, TensorQuestion, SaveEvent
+    Ready,
+    StartRefused,
+    Alive,
+    AgentTrouble,
+    Stalled,
+    Fatal,
+    RootTaken,
+    AgentEnded,
+    SlotReleased,
+    TensorQuestion,
+    SaveEvent,
 ]
 
 END_EVENTS: Dict[CaptureOutcome, Callable[[Key, str, CaptureOutcome], SaveEvent]] = {

@@ -7,6 +7,7 @@ FileNotFoundError, FileExistsError, PermissionError, otherwise with the errno th
 
 from __future__ import annotations
 
+import errno
 from typing import Dict, Iterable, List, NamedTuple, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import CheckpointError, Untrusted
@@ -17,6 +18,10 @@ ALIGN = 4096
 
 SMALL = 16 * 1024 * 1024
 """No small object is larger (the manifest of 100,000 ranks has this size), unless something proved says its size."""
+
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a storage, or of its user's share of it, that is full."""
 
 
 class Unsupported(CheckpointError):

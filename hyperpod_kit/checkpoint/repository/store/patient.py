@@ -82,6 +82,10 @@ class PatientStore:
         """Once more, in one try. Raises as `open_read`."""
         return self._store.open_read(name)
 
+    def from_medium(self, name: str) -> None:
+        """See Store."""
+        self._store.from_medium(name)
+
     def linked(self, name: str) -> Optional[str]:
         """See Store."""
         return self._store.linked(name)

@@ -1,0 +1,39 @@
+"""The starts of a run below its root: whether a newer one has taken it.
+
+Each start creates an epoch file that nobody else has or will have (`commit.claim_epoch`). Whoever finds one that is
+newer than its own is not the run's trainer any more: the newer start restores from what it found when it began, and
+deletes by its own rules what the older one writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional
+
+from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
+
+
+def taken_by(store: Store, epoch: int) -> Optional[str]:
+    """Who has the root since a start after `epoch`, in words; None while that is the newest. One listing, of what comes
+    behind its own epoch file. Raises OSError."""
+    later = map(layout.parse_epoch, store.list(after=layout.epoch_file(epoch), until=layout.EPOCHS_END))
+    newest = max((number for number in later if number is not None), default=0)
+    if newest <= epoch:
+        return None
+    return f"{store.url} was taken by a newer start: {_in_words(store, newest)}"
+
+
+def _in_words(store: Store, epoch: int) -> str:
+    """What that start's epoch file says of it."""
+    name = layout.epoch_file(epoch)
+    try:
+        body: Dict[str, Any] = manifest.open_json(store.read(name), name)
+    except (CheckpointError, FileNotFoundError):
+        return f"epoch {epoch}, which does not say whose it is"
+    job = body.get("job")
+    number = job.get("slurm_job_id") if isinstance(job, dict) else None
+    of_job = f", job {clean(number, 40)}" if number else ""
+    host, pid, time = (clean(body.get(key), 80) for key in ("host", "pid", "time"))
+    return f"epoch {epoch} on {host}, pid {pid}{of_job}, since {time}"

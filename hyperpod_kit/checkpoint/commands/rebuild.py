@@ -131,6 +131,7 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
         extra=FileRecord.of(layout.EXTRA_FILE, extra),
         index=FileRecord.of(layout.INDEX_FILE, table),
         parent=saved.get("parent"),
+        line=saved.get("line"),
         metrics=manifest.numbers(saved.get("metrics") or {}),
         job={"mesh": saved["mesh"]} if saved.get("mesh") else {},
         rebuilt=manifest.now(),

@@ -1,8 +1,8 @@
 """What a flush does with copies of other nodes' captures: what storage has by now is freed, the rest waits for it.
 
 A flush brings to storage what its own node's ranks captured, and a copy's owner does the same on its node. A copy is
-the only one left where that node is dead, so it stays until storage has the capture or a newer one, or until it is too
-old: then it is given up, and the outcome says so.
+the only one left where that node is dead, so it stays until storage has the capture or a newer one. It is given up,
+and the outcome says so, at twice the age of a capture: by then its owner's node has saved that one or given it up.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -16,6 +16,8 @@ from hyperpod_kit.checkpoint.agent.capture_age import Clock
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.errors import CheckpointError
+
+_TWICE = 2
 
 
 class CopiesOutcome(NamedTuple):
@@ -70,12 +72,12 @@ def _settle(
         return None
     committed, problem = _committed(asked[0])
     remaining = [one for one in asked if committed is None or one.page.key[:2] > committed]
-    given_up = [one for one in remaining if capture_age.outlived(one.page, max_age, moment)]
+    given_up = [one for one in remaining if capture_age.outlived(one.page, _TWICE * max_age, moment)]
     waiting = [one for one in remaining if one not in given_up]
     for one in asked:
         if one not in waiting:
             shm_slots.remove(place, one.slot.name)
-    lost = f"{_words(given_up)}, given up after {max_age / 3600:g} hours{problem}" if given_up else ""
+    lost = f"{_words(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
     stay = f"{_words(waiting)}, not on storage yet{problem}" if waiting else ""
     return CopiesOutcome(run, stay, lost) if stay or lost else None
 

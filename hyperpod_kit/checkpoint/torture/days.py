@@ -196,8 +196,10 @@ class _DayRun:
     def _happen(self) -> None:
         event = self._scene.event
         for node in self._nodes:
-            if event in (DayEvent.DAY_PASSES, DayEvent.DAY_PASSES_AWAY):
+            if event is DayEvent.DAY_PASSES:
                 day.of_the_captures(str(node.shm))
+            elif event is DayEvent.DAY_PASSES_AWAY:
+                day.of_the_captures(str(node.shm), 2 * day.DAY)  # when copies are given up as well
             elif event is DayEvent.CLOCK_SET:
                 _of_another_clock(str(node.shm))
         if event is DayEvent.ANOTHER_RUN:

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotStat
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.partner_link import whence
 from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
+from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
 
@@ -117,6 +118,19 @@ def test_a_copy_waits_for_storage_and_is_given_up_aloud(
     (gone,) = flush.flush(job="8", max_age=-1.0)
     assert gone.removed and "rank 1 captured on another node, step 10 (seq 5)" in gone.lost
     assert gone.note == f"LOST: {gone.lost}" and flush.exit_code([gone]) == 86
+    assert copies(node, slot.name.run) == []
+
+
+def test_a_copy_outlives_the_capture_whose_node_may_save_it_yet(served: Any, capture: Any, tmp_path: Path) -> None:
+    """A day later, and this node's flush comes first."""
+    slot, page, node, server = served
+    to(server).put(slot, page)
+    day.of_the_captures(str(node))
+    (stays,) = flush.flush(folder=str(node))
+    assert not stays.removed and not stays.lost
+    capture(rank=0, world=2, seq=5)
+    (saved,) = flush.flush()
+    assert saved.attempt and flush.flush(folder=str(node), job="none") == []
     assert copies(node, slot.name.run) == []
 
 

@@ -17,8 +17,10 @@ pytest.importorskip("torch")
 import torch
 
 from hyperpod_kit.checkpoint import Fresh, Manager, Restored, State
-from hyperpod_kit.checkpoint.torture import cli, damage, damage_case, damage_kinds, damage_special, lies, places
+from hyperpod_kit.checkpoint.agent import capture_age
+from hyperpod_kit.checkpoint.torture import cli, damage, damage_case, damage_kinds, damage_special, days, lies, places
 from hyperpod_kit.checkpoint.torture.damage_case import CaseResult
+from hyperpod_kit.checkpoint.torture.ground import ground
 from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.errors import NoValidCheckpoint
 
@@ -201,3 +203,18 @@ def test_the_places_are_in_the_trainer_and_in_the_agent() -> None:
 def test_a_command_that_makes_no_sense(args: list[str], capsys) -> None:
     assert cli.main(args) == 2
     capsys.readouterr()
+
+
+def test_runs_older_than_a_day_lose_nothing_in_silence(capsys, tmp_path: Path) -> None:
+    code, report = run(capsys, tmp_path, "--only", "days", "--meetings", "6", "--seed", "5", "--budget", "200")
+    part = report["parts"]["days"]
+    assert (code, report["ok"], part["done"]) == (0, True, 6), report
+    assert part["counts"]["captures"] > 6 and part["counts"]["given up aloud"], part
+
+
+def test_an_engine_that_takes_the_age_of_the_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the one did that asked the files for their times."""
+    monkeypatch.setattr(capture_age, "age", lambda page, moment: 48 * 3600.0)
+    with ground(str(tmp_path)) as here:
+        outcome = days.play(here.fresh("one"), 5, days.DayScene(days.DayEvent.STORAGE_AWAY))
+    assert outcome.lost and "lost [" in outcome.wrong, outcome

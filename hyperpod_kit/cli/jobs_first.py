@@ -104,14 +104,16 @@ class JobsFirst:
         if not self.jobs:
             say(f"no job has any of {which}")
 
-    def question(self) -> str:
-        """What the question of the command begins with."""
+    def question(self, *, aws_chooses: bool = False) -> str:
+        """What the question of the command begins with. `aws_chooses`: of these nodes some go, and AWS says which."""
         if self.unknown:
             return "It is not known which jobs run there. "
         if not self.jobs:
             return ""
         count = "1 job has" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs have"
         fate = "it is waited for" if len(self.jobs) == 1 else "they are waited for"
+        if aws_chooses:
+            return f"{count} nodes of which AWS takes some (--when-idle or --drain takes idle ones first, and waits). "
         if not self.asked:
             return f"{count} these nodes and will be ended (--when-idle or --drain waits). "
         return f"{count} these nodes; {fate}. "

@@ -99,7 +99,8 @@ def update_cluster(
     if found.changes:
         update.require_sendable(live, found)
         if found.destroys:
-            confirm(f"{first.question()}{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
+            beginning = first.question(aws_chooses=not first.asked)
+            confirm(f"{beginning}{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
         if planned.bundle is not None:
             require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
         if leaving:

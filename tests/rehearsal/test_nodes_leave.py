@@ -12,6 +12,8 @@ from typing import Any, Iterator, List
 import pytest
 from driver import CONFIG, PROGRAM, Driver, wait_until
 
+from tests.rehearsal import jobs
+
 POLL = ("--interval", "1", "--timeout", "280")
 HEAD, WORK = "controller-machine/0", "worker-group"
 KIT = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
@@ -32,6 +34,7 @@ def driver(endpoint: Driver, tmp_path: Path) -> Iterator[Driver]:
     made.kit("upload", str(config))
     try:
         made.kit("create-cluster", str(config), "--wait", *POLL)
+        made.on(HEAD, "install -d -o trainer -g trainer /fsx/trainer")
         yield made
     finally:
         made.kit("delete-cluster", str(config), "--yes", "--wait", *POLL, check=False)
@@ -46,9 +49,16 @@ def set_count(config: Path, count: int) -> None:
 
 
 def submitted(driver: Driver, *options: str) -> str:
-    line = " ".join(["sbatch --parsable --chdir /fsx/trainer -N1 --exclusive", *options, "--wrap 'sleep 900'"])
+    line = " ".join(
+        [
+            "sbatch --parsable --chdir /fsx/trainer -p train -N1 --exclusive -o /fsx/trainer/leave-%j.out",
+            *options,
+            "--wrap 'sleep 900'",
+        ]
+    )
     job = driver.on(HEAD, line, user="trainer").strip()
-    wait_until("a running job", lambda: state(driver, job) == "RUNNING", timeout=120)
+    with jobs.told(driver, job):
+        wait_until("a running job", lambda: state(driver, job) == "RUNNING", timeout=180)
     return job
 
 
@@ -73,7 +83,7 @@ def rewritten_without_our_lines(driver: Driver) -> None:
     assert "failed" not in report
     wait_until("slurmctld", lambda: state(driver, third) == "RUNNING", timeout=120)
     assert state(driver, second) == "RUNNING" and state(driver, first) in ("CANCELLED", "")
-    fourth = driver.on(HEAD, "sbatch --parsable --chdir /fsx/trainer --wrap true", user="trainer").strip()
+    fourth = driver.on(HEAD, "sbatch --parsable --chdir /fsx/trainer -p train --wrap true", user="trainer").strip()
     assert int(fourth) == int(third) + 1, "no number is given twice"
     assert driver.on(HEAD, f"{KIT} node plan").strip().endswith("changed=0")
     for job in (second, third, fourth):

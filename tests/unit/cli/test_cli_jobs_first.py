@@ -184,7 +184,8 @@ def test_fewer_nodes_without_a_wish_list_the_jobs_of_the_group(
     asked = hk("update-cluster")
     assert asked.code == 130 and sent(cluster) == []
     assert "job 7 of alice" in asked.err and "job 8 of bob" in asked.err
-    assert "2 jobs have these nodes and will be ended (--when-idle or --drain waits). 1 nodes go" in asked.err
+    assert "2 jobs have nodes of which AWS takes some (--when-idle or --drain takes idle ones first" in asked.err
+    assert "1 nodes go, with everything on their own disks. Go on?" in asked.err
     shown = json.loads(hk("update-cluster", "--dry-run", "--json").out)
     assert [job["id"] for job in shown["jobs"]] == ["7", "8"] and shown["leaving"] == []
 

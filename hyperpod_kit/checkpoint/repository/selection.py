@@ -5,12 +5,14 @@ Newest is by (epoch, seq): after a deliberate step back to step 100, the new ste
 
 from __future__ import annotations
 
+import contextlib
 from typing import Callable, Generic, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypeVar
 
 from hyperpod_kit.checkpoint.repository import catalog, commit_records, latest, layout, rewinds, tombstone, verify
 from hyperpod_kit.checkpoint.repository.rewinds import FreshStart
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
+from hyperpod_kit.checkpoint.repository.store.patient import once
 from hyperpod_kit.errors import (
     CheckpointError,
     DigestUnavailable,
@@ -200,7 +202,9 @@ def lost_commits(store: Store) -> List[commit_records.LostCommit]:
 def lost_before(store: Store, newest: layout.AttemptName) -> List[commit_records.LostCommit]:
     """What LATEST names as committed and has no manifest any more, where it is newer than `newest`, which has one: the
     run goes on from that, and people are told why. Raises CheckpointError, OSError."""
-    hint = latest.read(store)
+    hint = None
+    with contextlib.suppress(OSError):  # what is read for people alone ends no restore
+        hint = latest.read(once(store))
     if hint is None or catalog.order(hint) <= catalog.order(newest):
         return []
     if store.exists(f"{hint}/{layout.MANIFEST_FILE}") or rewinds.why_left(rewinds.standing(store), hint):

@@ -31,12 +31,17 @@ def patient(store: Store) -> Store:
     return store if isinstance(store, PatientStore) else PatientStore(store)
 
 
+def once(store: Store) -> Store:
+    """The same store, whose reads are tried once: for hints that are not worth a pause."""
+    return store.store if isinstance(store, PatientStore) else store
+
+
 class PatientStore:
     """See Store. What it writes and deletes is tried once, as ever."""
 
     def __init__(self, store: Store, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.url = store.url
-        self._store = store
+        self.store = store
         self._sleep = sleep
 
     def again(self, name: str, read: Callable[[], T]) -> T:
@@ -56,31 +61,31 @@ class PatientStore:
     @property
     def capabilities(self) -> Capabilities:
         """See Store."""
-        return self._store.capabilities
+        return self.store.capabilities
 
     def list(self, prefix: str = "", *, after: str = "", until: str = "") -> List[str]:
         """See Store."""
-        return self.again(prefix, lambda: self._store.list(prefix, after=after, until=until))
+        return self.again(prefix, lambda: self.store.list(prefix, after=after, until=until))
 
     def sizes(self, prefix: str) -> Dict[str, int]:
         """See Store."""
-        return self.again(prefix, lambda: self._store.sizes(prefix))
+        return self.again(prefix, lambda: self.store.sizes(prefix))
 
     def exists(self, name: str) -> bool:
         """See Store."""
-        return self.again(name, lambda: self._store.exists(name))
+        return self.again(name, lambda: self.store.exists(name))
 
     def read(self, name: str, most: int = SMALL) -> bytes:
         """See Store."""
-        return self.again(name, lambda: self._store.read(name, most))
+        return self.again(name, lambda: self.store.read(name, most))
 
     def open_read(self, name: str) -> StoreReader:
         """See Store."""
-        return PatientReader(self, name, self.again(name, lambda: self._store.open_read(name)))
+        return PatientReader(self, name, self.again(name, lambda: self.store.open_read(name)))
 
     def reopen(self, name: str) -> StoreReader:
         """Once more, in one try. Raises as `open_read`."""
-        return self._store.open_read(name)
+        return self.store.open_read(name)
 
     def from_medium(self, name: str) -> None:
         """See Store."""
@@ -88,31 +93,31 @@ class PatientStore:
 
     def linked(self, name: str) -> Optional[str]:
         """See Store."""
-        return self._store.linked(name)
+        return self.store.linked(name)
 
     def create(self, name: str, data: bytes) -> None:
         """See Store."""
-        self._store.create(name, data)
+        self.store.create(name, data)
 
     def open_write(self, name: str, size: int) -> StoreWriter:
         """See Store."""
-        return self._store.open_write(name, size)
+        return self.store.open_write(name, size)
 
     def sync(self, folder: str) -> None:
         """See Store."""
-        self._store.sync(folder)
+        self.store.sync(folder)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store."""
-        self._store.replace(name, data)
+        self.store.replace(name, data)
 
     def delete(self, name: str) -> None:
         """See Store."""
-        self._store.delete(name)
+        self.store.delete(name)
 
     def delete_all(self, names: Sequence[str]) -> None:
         """See Store."""
-        self._store.delete_all(names)
+        self.store.delete_all(names)
 
 
 class PatientReader:

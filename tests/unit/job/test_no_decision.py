@@ -113,7 +113,9 @@ def test_a_job_whose_manifests_vanish_between_two_attempts_is_held(slurm: Privat
     load_plugin(slurm)
     work = Work(slurm)
     last = work.place / "crashed"
-    lose = f"rm -f {work.root}/seq-*/MANIFEST.json"
+    # Rank 0 waits for the one that crashed, so nothing is committed after the newest.
+    newest = f"{work.root}/seq-*.step-0000000006.*/MANIFEST.json"
+    lose = f"until ls {newest}; do sleep 0.1; done\nrm -f {work.root}/seq-*/MANIFEST.json"
     trainer = work.place / "train.sh"
     trainer.write_text(f'#!/bin/sh\n/usr/bin/python3 -I {TRAINER} "$@" && exit\n{lose}\nexit 9\n')
     trainer.chmod(0o755)
@@ -124,7 +126,7 @@ def test_a_job_whose_manifests_vanish_between_two_attempts_is_held(slurm: Privat
             "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 --open-mode=append --auto-resume=1\n"
             f"#SBATCH -o {work.place}/out\n"
             f"exec /usr/bin/python3 -I -S {MAIN} run --checkpoint-root {work.root} {' '.join(options)} -- "
-            f"{trainer} --steps 12 --every 2 --crash 8 --once {last}\n"
+            f"{trainer} --steps 12 --every 2 --crash 7 --once {last}\n"
         )
         work.id = slurm.sbatch(str(script), cwd=work.place)
 

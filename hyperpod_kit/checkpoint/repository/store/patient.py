@@ -89,7 +89,7 @@ class PatientStore:
 
     def from_medium(self, name: str) -> None:
         """See Store."""
-        self._store.from_medium(name)
+        self.store.from_medium(name)
 
     def linked(self, name: str) -> Optional[str]:
         """See Store."""

@@ -86,7 +86,8 @@ def remove_halves(own: str, run: str) -> None:
     """Free what holds no whole copy, of a run without an agent here. What cannot be read stays. Raises OSError."""
     folder = folder_of(own)
     for name in names(folder, run):
-        shm_slots.remove_stray_image(folder, name)
+        if shm_slots.is_unmade(folder, name):
+            shm_slots.remove(folder, name)
     for slot in shm_slots.attached(folder, names(folder, run)):
         page, blank = slot.page, slot.blank
         slot.close()

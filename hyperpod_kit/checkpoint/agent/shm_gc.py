@@ -55,8 +55,8 @@ def _sweep_run(folder: str, run: str) -> bool:
 
 def _holds_nothing(folder: str, name: shm_slots.SlotName) -> bool:
     """Its trainer is dead, and it holds no capture. Nobody knows of a slot that cannot be read."""
-    if not os.path.lexists(os.path.join(folder, name.file("ctl"))):
-        return True  # a crash in `create` left the image
+    if shm_slots.is_unmade(folder, name):
+        return True
     for slot in shm_slots.attached(folder, [name]):
         page, blank = slot.page, slot.blank
         slot.close()

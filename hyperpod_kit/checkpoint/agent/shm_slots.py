@@ -167,8 +167,10 @@ class Slot:
 
     @property
     def blank(self) -> bool:
-        """Whether nobody has written a page yet, or has come to: its maker died before."""
-        return not any(self._view[: control_page.PAGE])
+        """Whether it has no page yet, or half of one: its maker died before a capture could be begun."""
+        half = control_page.PAGE // 2
+        first, second = self._view[:half], self._view[half : control_page.PAGE]
+        return self.page is None and not (any(first) and any(second))
 
     @property
     def room(self) -> tuple[int, int]:
@@ -277,6 +279,14 @@ def remove_stray_image(folder: str, name: SlotName) -> bool:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(folder, name.file("img")))
     return True
+
+
+def is_unmade(folder: str, name: SlotName) -> bool:
+    """Whether a crash in `create` left it: there is no control page, or no room for one yet."""
+    try:
+        return os.lstat(os.path.join(folder, name.file("ctl"))).st_size < control_page.PAGE
+    except FileNotFoundError:
+        return True
 
 
 def attach(folder: str, name: SlotName) -> Slot:

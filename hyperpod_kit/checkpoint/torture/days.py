@@ -230,7 +230,7 @@ class _DayRun:
 
     def _flush(self) -> None:
         clock = capture_age.now
-        if self._scene.way is DayWay.CLOCK:
+        if self._scene.way is DayWay.CLOCK and self._scene.event is not DayEvent.DAY_PASSES:
             clock = _later
         for node in self._nodes:
             self._outcomes += flush.flush(folder=str(node.shm), timeout=10.0, clock=clock)
@@ -248,7 +248,7 @@ class _DayRun:
             wrong.append(f"lost {sorted(lost)}, and it was {'' if told_lost else 'not '}said: {self._outcomes}")
         left = [name for node in self._nodes for name in _slots(node.shm)]
         if left:
-            wrong.append(f"left in memory: {left}")
+            wrong.append(f"left in memory: {left}: {[one.note for one in self._outcomes]}")
         wrong += self._restored(max((key[:2] for key in before if key not in lost), default=(1, 1)))
         return "; ".join(wrong)
 
@@ -293,7 +293,8 @@ def _pages(folder: str) -> list[Page]:
 
 
 def _slots(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.rglob("hpk-*") if path.suffix in (".ctl", ".img"))
+    slots = [path for path in folder.rglob("hpk-*") if path.suffix in (".ctl", ".img")]
+    return sorted(str(path.relative_to(folder.parent)) for path in slots)
 
 
 def _of_another_clock(folder: str) -> None:

@@ -254,10 +254,11 @@ def test_a_damaged_page_is_no_empty_slot(capture: Any, shm: Path) -> None:
     assert outcome.removed and name.file("ctl") in outcome.lost
 
 
-def test_a_slot_whose_maker_died_before_it_wrote_a_page_holds_nothing(capture: Any, shm: Path) -> None:
+@pytest.mark.parametrize("written", [0, 300])
+def test_a_slot_whose_maker_died_before_it_had_a_page_holds_nothing(capture: Any, shm: Path, written: int) -> None:
     name = capture().name
     with open(shm / name.file("ctl"), "r+b") as stream:
-        stream.write(bytes(4096))
+        stream.write(bytes(2048) + (b"HPKSLOT1" * 40)[:written].ljust(2048, b"\0"))
     assert shm_gc.sweep(str(shm), but="") == [name.run] and os.listdir(shm) == []
 
 

@@ -156,9 +156,16 @@ def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any,
     assert [one.removed for one in flush.flush(folder=str(node), max_age=-1.0)] == [True]
 
 
-def test_a_half_copy_goes_with_the_next_agent_of_any_run(served: Any, shm: Path) -> None:
+@pytest.mark.parametrize("how", ["half copied", "torn"])
+def test_a_half_copy_goes_with_the_next_agent_of_any_run(served: Any, shm: Path, how: str) -> None:
+    """A torn one: the agent died while it made the slot."""
     slot, page, node, _ = served
-    partner_memory.room_for(str(node), slot.name.run, page, 0, page.shard.extra_size).close()
+    if how == "torn":
+        (node / "partners").mkdir()
+        for suffix in ("img", "ctl"):
+            (node / "partners" / slot.name.file(suffix)).touch()
+    else:
+        partner_memory.room_for(str(node), slot.name.run, page, 0, page.shard.extra_size).close()
     assert len(partner_memory.names(partner_memory.folder_of(str(node)))) == 1
     shm_gc.sweep(str(node), but=slot.name.run)
     assert len(partner_memory.names(partner_memory.folder_of(str(node)))) == 1

@@ -137,3 +137,30 @@ def test_a_bundle_is_changed_in_place_node_by_node(
         bundles.install(staged[before], slurm.root(node))
     job.survives_a_killed_rank(0)
     job.end()
+
+
+@pytest.mark.timeout(400)
+def test_a_node_without_the_program_is_named_and_no_checkpoint_is_blamed(
+    slurm: BundledSlurm, staged: Dict[str, Path]
+) -> None:
+    for node in NODES:
+        bundles.install(staged["this"], slurm.root(node))
+    job = BundledJob(slurm)
+    until(job.checkpoints, what="a checkpoint", timeout=120)
+    current = slurm.root("n2") / "opt/hyperpod-kit/current"
+    away = current.with_name("away")
+    current.rename(away)
+    os.kill(job.rank(0), signal.SIGKILL)
+    until(
+        lambda: job.events("ended")[-1:] and job.events("ended")[-1]["class"] == "launch_failed", what="it", timeout=60
+    )
+    # As an administrator mends it, while the job launches again.
+    away.rename(current)
+    count = len(job.checkpoints())
+    until(lambda: len(job.checkpoints()) > count, what="a checkpoint after it", timeout=120)
+    failed = [event for event in job.events("ended") if event["class"] == "launch_failed"]
+    program = "/opt/hyperpod-kit/current/lib/hyperpod_kit/job/__main__.py"
+    assert f"could not be launched: {program}: No such file or directory (n2)" in failed[0]["message"]
+    assert "hyperpod-kit diff says which bundle n2 has" in job.events("launch_failed")[0]["message"]
+    assert all(event["rejected"] == [] for event in job.events("attempt")) and not job.events("gave_up")
+    job.end()

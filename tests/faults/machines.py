@@ -117,6 +117,11 @@ class MachineSite:
         # Of AWS itself a node knows where it is, and with its role everything else.
         self._exported = {"AWS_ENDPOINT_URL": driver.endpoint_of_nodes()} if IN_S3 else {}
 
+    @property
+    def config(self) -> Path:
+        """The cluster's configuration."""
+        return self._driver.config
+
     def configure(self) -> None:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
         added = PREEMPTION.format(parameters=",".join((*PROFILE.parameters, SENDS_SIGNAL)))

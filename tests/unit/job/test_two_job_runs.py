@@ -55,21 +55,22 @@ class SharedAllocation:
         self.place = Path(tempfile.mkdtemp(prefix="work-", dir=slurm.base))
         self.place.chmod(0o777)
         one = f"/usr/bin/python3 -I -S {MAIN} run --srun-args='-N1 -n1 --exact' --checkpoint-root {self.place}"
+        train = f"/usr/bin/python3 -I {TRAINER} --steps 100000 --pause 0.05"
         runs = [
-            f"{one}/{root} -- /usr/bin/python3 -I {TRAINER} --steps 100000 --pause 0.05 >{self.place}/{log} 2>&1 &\n"
+            f"{one}/{root} -- {train} >{self.place}/{log}.log 2>&1 &\n"
             f"until [ -e {self.place}/{root}/.hpk/attempts.jsonl ]; do sleep 0.1; done\n"
             for log, root in roots.items()
         ]
         script = self.place / "job.sbatch"
         script.write_text(
-            "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=1 -c1 --auto-resume=1 --open-mode=append\n"
+            "#!/bin/bash\n#SBATCH -N2 --ntasks-per-node=2 --auto-resume=1 --open-mode=append\n"
             f"#SBATCH -o {self.place}/out\nsrun -N1 -n1 --overlap --job-name=monitor sleep 600 &\n"
             f"{''.join(runs)}wait\n"
         )
         self.id = slurm.sbatch(str(script), cwd=self.place)
 
     def events(self, log: str, kind: str) -> List[Dict[str, Any]]:
-        path = self.place / log
+        path = self.place / f"{log}.log"
         lines = path.read_text().splitlines() if path.exists() else []
         found = [json.loads(line[len(PREFIX) :]) for line in lines if line.startswith(PREFIX)]
         return [event for event in found if event["event"] == kind]
@@ -94,7 +95,11 @@ class SharedAllocation:
 
     def saves_more(self, root: str) -> None:
         count = self.checkpoints(root)
-        until(lambda: self.checkpoints(root) > count, what=f"a checkpoint in {root}", timeout=120)
+        try:
+            until(lambda: self.checkpoints(root) > count, what=f"a checkpoint in {root}", timeout=120)
+        except AssertionError as err:
+            logs = "".join(path.read_text() for path in self.place.iterdir() if path.is_file())
+            raise AssertionError(f"{err}\n{self.slurm.call('squeue', '--steps')}{logs}") from None
 
 
 @pytest.mark.timeout(400)
@@ -106,7 +111,7 @@ def test_a_killed_rank_of_one_disturbs_no_step_of_another(slurm: PrivateSlurm) -
     job.saves_more("b")
     [first] = {event["attempt"] for event in job.events("a", "attempt")}
     assert first == job.events("b", "attempt")[0]["attempt"], "by its attempt a step cannot be told from the other's"
-    log = job.place / "again"
+    log = job.place / "again.log"
     until(lambda: "error: " in log.read_text(), what="the refusal of the root", timeout=60)
     assert f"{job.place}/a is used by another `job run` of this job" in log.read_text()
     beside = job.trainer("b")

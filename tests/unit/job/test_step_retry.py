@@ -50,7 +50,9 @@ def test_also_when_retention_has_removed_what_it_began_with(hyperpod: Job) -> No
     faults(hyperpod, 1)
     program = [sys.executable, str(HERE / "toy_trainer.py"), "--steps", "20", "--crash", "12"]
     program += ["--once", str(hyperpod.base / "once")]
-    script = f"{' '.join(program)}; code=$?; rm -rf {first}; exit $code"
+    # The signal that ends the step ends the trainer too, not only its shell.
+    trainer = f"trap 'kill $trainer' TERM; {' '.join(program)} & trainer=$!; wait $trainer"
+    script = f"{trainer}; code=$?; rm -rf {first}; exit $code"
     assert run(hyperpod, command=["/bin/sh", "-c", script], restart=1) == 0
     assert [event["step"] for event in hyperpod.said("restored")] == [0, 5, 10] and not first.exists()
 
@@ -76,7 +78,7 @@ def test_only_the_last_launch_says_who_failed(hyperpod: Job) -> None:
     faults(hyperpod, 1)
     once = hyperpod.base / "once"
     first = f"{sys.executable} {HERE / 'toy_trainer.py'} --steps 20 --crash 8:KILL --once {once}"
-    script = f"if [ -e {once} ]; then [ $SLURM_PROCID = 0 ] && exit 5; exec sleep 60; fi; {first}"
+    script = f"if [ -e {once} ]; then [ $SLURM_PROCID = 0 ] && exit 5; exec sleep 60; fi; exec {first}"
     with pytest.raises(GaveUp, match="failures without"):
         run(hyperpod, command=["/bin/sh", "-c", script], policy={"max_restarts": 0})
     assert hyperpod.said("ended")[0]["first"] == {"rank": 0, "node": "n1", "code": 5, "signal": None}

@@ -62,13 +62,14 @@ def validate_mounts(
     watch: Optional[float],
     as_json: bool,
 ) -> int:
-    """Check every mount on every node.
+    """Check every mount on every node, and what the guard there has seen of Slurm.
 
     Each node probes its own mounts now, with a deadline, or, where no way leads to any node, has sent to CloudWatch
     what its last look found. Which way was taken is said. A node that does not answer, or whose report is old, counts
     as a failure. With --json and --watch, one line is one whole look.
 
-    Exit code 0 when all required mounts of all nodes are healthy, 1 when not, 3 when AWS does not answer.
+    Exit code 0 when all required mounts of all nodes are healthy and no guard knows of a fault of Slurm's, 1 when not,
+    3 when AWS does not answer.
 
     \b
     Examples:

@@ -27,6 +27,8 @@ UPKEEP_UNIT = f"{PREFIX}upkeep.service"
 UPKEEP_TIMER = f"{PREFIX}upkeep.timer"
 DEVICES_UNIT = f"{PREFIX}devices.service"
 DEVICES_TIMER = f"{PREFIX}devices.timer"
+GUARD_UNIT = f"{PREFIX}slurm-guard.service"
+GUARD_TIMER = f"{PREFIX}slurm-guard.timer"
 FLUSH_UNIT = f"{PREFIX}flush@.service"
 
 NODE_UNITS = (
@@ -43,6 +45,8 @@ NODE_UNITS = (
     ("flush@.service.j2", FLUSH_UNIT),
     ("upkeep.service.j2", UPKEEP_UNIT),
     ("upkeep.timer.j2", UPKEEP_TIMER),
+    ("slurm-guard.service.j2", GUARD_UNIT),
+    ("slurm-guard.timer.j2", GUARD_TIMER),
     ("devices.service.j2", DEVICES_UNIT),
     ("devices.timer.j2", DEVICES_TIMER),
 )

@@ -74,6 +74,12 @@ def devices_command(args: argparse.Namespace) -> int:
     return commands.devices_command(args)
 
 
+def slurm_command(args: argparse.Namespace) -> int:
+    from hyperpod_kit.node.slurm.guard import commands
+
+    return commands.slurm_command(args)
+
+
 def build_parser() -> argparse.ArgumentParser:
     import argparse
 
@@ -165,6 +171,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     sub.add_argument("--dcgm", action="store_true", help="run `dcgmi diag -r 1` too, as the gate may")
     sub.add_argument("--count", action="store_true", help="count what is found, tell Slurm, leave metrics")
+    sub = as_json(
+        add(
+            "slurm",
+            slurm_command,
+            "look at Slurm on this node now",
+            "slurm",
+            "slurm --json",
+            "slurm --mend  # what the timer runs",
+        )
+    )
+    sub.add_argument(
+        "--mend", action="store_true", help="put back what is the kit's, keep what is found, leave metrics"
+    )
     add("secrets", creation.secrets_command, "fetch this node's secrets: what their unit runs at boot")
     sub = as_json(
         add(

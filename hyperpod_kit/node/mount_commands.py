@@ -9,7 +9,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Callable, Dict
+from typing import TYPE_CHECKING, Callable, Dict, TextIO
 
 from hyperpod_kit.errors import GaveUp, NodeError, Unreachable, UsageError
 from hyperpod_kit.node.context import Node, open_node
@@ -22,6 +22,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import warnings
     from hyperpod_kit.node.health import record as health_record
     from hyperpod_kit.node.observe.check import check_all
+    from hyperpod_kit.node.slurm.guard.report import standing
 
     if args.names and args.names[0] in ACTIONS:
         if len(args.names) != 2:
@@ -33,6 +34,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
     known = health_record.nearly_full(health_record.load(node))
     found = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=known)
+    slurm = standing(node)
     if args.json:
         print(
             json.dumps(
@@ -44,6 +46,7 @@ def mounts_command(args: argparse.Namespace) -> int:
                     "checked_at": node.clock.wall(),
                     "mounts": [asdict(status) for status in found],
                     "warnings": warnings.warnings(node),
+                    "slurm": [finding.to_dict() for finding in slurm],
                 }
             )
         )
@@ -52,7 +55,7 @@ def mounts_command(args: argparse.Namespace) -> int:
             full = f"nearly full: {status.fullness}" if status.nearly_full else status.fullness
             words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
             print("  ".join(word for word in words if word))
-        for line in warnings.warnings(node):
+        for line in [*warnings.warnings(node), *(f"Slurm: {finding.words}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
     return 0 if all(status.healthy for status in found) else 1
 
@@ -113,9 +116,11 @@ def health_command(args: argparse.Namespace) -> int:
 
 
 def check_once(as_json: bool) -> int:
-    """One check, as the timer starts it. Exit code 0 when every mount serves, 1 when not or when that cannot be kept, 3
-    when another check is at it."""
+    """One check, as the timer starts it. Exit code 0 when all mounts serve and the guard knows of no fault of Slurm's,
+    1 when not or when that cannot be kept, 3 when another check is at it.
+    """
     from hyperpod_kit.node.health.check_cycle import check_cycle
+    from hyperpod_kit.node.slurm.guard.report import standing
 
     node = open_node()
     try:
@@ -129,6 +134,11 @@ def check_once(as_json: bool) -> int:
         )
     for line in done.said:
         print(line, file=sys.stderr)
+    slurm = standing(node)
+    if not _is_journal(sys.stderr):
+        # Each time for a person; the journal has it from the guard's own unit, when it changes.
+        for finding in slurm:
+            print(f"Slurm: {finding.words}", file=sys.stderr)
     if as_json:
         print(
             json.dumps(
@@ -139,10 +149,21 @@ def check_once(as_json: bool) -> int:
                     "repairs_ordered": done.ordered,
                     "unkept": done.unkept,
                     "mounts": {name: asdict(record) for name, record in done.records.items()},
+                    "slurm": [finding.to_dict() for finding in slurm],
                 }
             )
         )
-    return 0 if not done.unkept and all(record.serves for record in done.records.values()) else 1
+    healthy = all(record.serves for record in done.records.values()) and not any(finding.fault for finding in slurm)
+    return 0 if not done.unkept and healthy else 1
+
+
+def _is_journal(stream: TextIO) -> bool:
+    """Whether a stream goes to the journal, by what systemd says of the streams that it opened (systemd.exec(5))."""
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM", "") == f"{status.st_dev}:{status.st_ino}"
 
 
 def repair_command(args: argparse.Namespace) -> int:

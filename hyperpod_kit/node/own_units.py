@@ -10,6 +10,7 @@ from typing import List
 
 from hyperpod_kit.model.units import (
     DEVICES_TIMER,
+    GUARD_TIMER,
     HEALTH_TIMER,
     MEMORY_TIMER,
     ONLY,
@@ -23,7 +24,7 @@ from hyperpod_kit.node import remove_stale, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.mounts import bring_up
 from hyperpod_kit.node.secrets import keep as secrets
-from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 
 
 def timers(node: Node) -> List[str]:
@@ -31,7 +32,8 @@ def timers(node: Node) -> List[str]:
     of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
     upkeep = [UPKEEP_TIMER] if node.config.steps.kept_up_on(node.facts.role) else []
     looking = node.config.steps.device_checks is not None and ONLY[DEVICES_TIMER] == node.facts.role
-    return [HEALTH_TIMER, *of_the_role, *upkeep, *([DEVICES_TIMER] if looking else [])]
+    guard = [GUARD_TIMER] if node.config.lifecycle_mode in SCRIPTED else []
+    return [HEALTH_TIMER, *guard, *of_the_role, *upkeep, *([DEVICES_TIMER] if looking else [])]
 
 
 def at_boot(node: Node) -> List[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from hyperpod_kit.environment import HPK_ROOT
-from hyperpod_kit.slurm import hyperpod
+from hyperpod_kit.slurm import findings, hyperpod
 
 PROGRAM = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
 """The installed program, as units and Slurm name it."""
@@ -158,6 +158,11 @@ class NodePaths:
         """When the gate last kept a job from starting for one of them."""
         return self.real("/run/hyperpod-kit/devices-gate-closed.json")
 
+    @property
+    def slurm_guard(self) -> str:
+        """What the last look at Slurm found; as volatile as that is."""
+        return self.real(findings.RECORD)
+
     def stuck_program(self, name: str) -> str:
         """Which process of a program that asks the driver was killed and has not ended."""
         return self.real(f"/run/hyperpod-kit/programs/{name}.json")
@@ -251,6 +256,10 @@ class NodePaths:
         """efs-utils keeps one file a TLS mount here: <fs-id>.<path with dots>.<port>."""
         return self.real("/var/run/efs")
 
+    @property
+    def uptime(self) -> str:
+        return self.real("/proc/uptime")
+
     # HyperPod's
     @property
     def resource_config(self) -> str:
@@ -273,6 +282,11 @@ class NodePaths:
     def hyperpod_mark(self) -> str:
         """A directory of a HyperPod's nodes."""
         return self.real(hyperpod.MARK)
+
+    @property
+    def fetched_slurm_conf(self) -> str:
+        """What a slurmd has fetched from the controller (configless), and all Slurm commands of its node go by."""
+        return self.real("/run/slurm/conf/slurm.conf")
 
     @property
     def scontrol(self) -> str:

@@ -31,6 +31,7 @@ def _wrong(report: NodeReport | None) -> set[str]:
     if report is None:
         return set()
     states = {_sick(mount) for mount in report.mounts if not mount.healthy}
+    states |= {f"Slurm {finding.code}" for finding in report.slurm}
     return states | set(report.warnings) | ({NO_ANSWER} if report.error else set())
 
 
@@ -42,7 +43,10 @@ def _without(report: NodeReport, known: set[str]) -> NodeReport:
     """The report without the troubles that were known before."""
     mounts = tuple(mount for mount in report.mounts if _sick(mount) not in known)
     warnings = tuple(words for words in report.warnings if words not in known)
-    return replace(report, mounts=mounts, warnings=warnings, error="" if NO_ANSWER in known else report.error)
+    slurm = tuple(finding for finding in report.slurm if f"Slurm {finding.code}" not in known)
+    return replace(
+        report, mounts=mounts, warnings=warnings, slurm=slurm, error="" if NO_ANSWER in known else report.error
+    )
 
 
 def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:

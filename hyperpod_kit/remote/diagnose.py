@@ -13,9 +13,10 @@ from hyperpod_kit.model.states import SERVES
 from hyperpod_kit.remote.causes import RecognisedCause, recognise
 from hyperpod_kit.remote.fan_out import ask_all
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.sent_report import object_behind_banner
+from hyperpod_kit.remote.sent_report import object_behind_banner, slurm_findings
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.untrusted.terminal import indented
 from hyperpod_kit.untrusted.text import clean
 
@@ -51,7 +52,7 @@ class Diagnosis:
     odd: what of its answers could not be understood, and why.
     log: the last lines of its provisioning log, oldest first. sick: mounts that are not healthy, `name is state: why`.
     lifecycle: how far AWS says that its lifecycle script is, "" when it does not. sent_at: when the node has sent what
-    is told here, in Unix seconds; 0.0 when it was asked.
+    is told here, in Unix seconds; 0.0 when it was asked. slurm: what its guard has seen of Slurm.
     """
 
     target: NodeTarget
@@ -65,10 +66,13 @@ class Diagnosis:
     lifecycle: str = ""
     odd: tuple[str, ...] = ()
     sent_at: float = 0.0
+    slurm: tuple[SlurmFinding, ...] = ()
 
     @property
     def healthy(self) -> bool:
         """Whether nothing speaks against the node."""
+        if any(finding.fault for finding in self.slurm):
+            return False
         return self.finished and not (self.unreachable or self.failures or self.sick or self.message or self.odd)
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,6 +149,7 @@ def _ask(target: NodeTarget, message: str, connect: Callable[[NodeTarget], Runne
         sick=tuple(sick),
         log=tuple(log),
         odd=tuple(odd),
+        slurm=slurm_findings(told.get("slurm")),
     )
 
 
@@ -159,7 +164,9 @@ def as_sent(found: Diagnosis, report: NodeReport) -> Diagnosis:
         if mount.required and not mount.healthy
     ]
     finished = not found.failures and found.target.status == "Running"
-    return judge(replace(found, unreachable="", finished=finished, sick=tuple(sick), sent_at=report.said_at))
+    return judge(
+        replace(found, unreachable="", finished=finished, sick=tuple(sick), sent_at=report.said_at, slurm=report.slurm)
+    )
 
 
 def _shortened(log: Sequence[str]) -> list[str]:
@@ -176,8 +183,8 @@ def judge(found: Diagnosis) -> Diagnosis:
 
 
 def sentences(one: Diagnosis) -> Iterator[str]:
-    """What is wrong with a node, for a person; nothing for a healthy one."""
-    if one.healthy:
+    """What is wrong with a node, for a person; of a healthy one what its guard has to tell of Slurm, if anything."""
+    if one.healthy and not one.slurm:
         return
     where = f"{one.target.group} {one.target.instance_id}"
     yield f"{where}{f' ({one.target.address})' if one.target.address else ''}: {one.target.status}"
@@ -195,6 +202,10 @@ def sentences(one: Diagnosis) -> Iterator[str]:
         yield "  its creation has not come to an end"
     for mount in one.sick:
         yield f"  mount {mount}"
+    for finding in one.slurm:
+        yield f"  Slurm, {finding.code}: {finding.detail}"
+        if finding.remedy:
+            yield f"    do: {finding.remedy}"
     for odd in one.odd:
         yield f"  odd: {odd}"
     for known in one.known:

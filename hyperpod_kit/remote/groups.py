@@ -70,6 +70,8 @@ def said(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
         if mount.nearly_full:
             hint = f"what fills it: hyperpod-kit storage usage {mount.path}"
             yield f"warning: {mount.name} at {mount.path} is {mount.fullness or 'nearly full'}", hint, True
+    for finding in report.slurm:
+        yield f"{'' if finding.fault else 'warning: '}Slurm: {finding.detail}", finding.remedy, not finding.fault
     for warning in report.warnings:
         yield f"warning: {warning}", "", True
 
@@ -96,7 +98,9 @@ def summary(reports: Sequence[NodeReport]) -> str:
     mounts = [mount for report in reports for mount in report.mounts]
     silent = sum(1 for report in reports if report.error)
     sick = sum(1 for mount in mounts if not mount.healthy)
+    faulty = sum(1 for report in reports if any(finding.fault for finding in report.slurm))
     parts = [f"{sick} not healthy"] if sick else []
+    parts += [f"Slurm at fault on {faulty} node{'s' * (faulty != 1)}"] if faulty else []
     parts += [f"{silent} node{'s' * (silent != 1)} without an answer"] if silent else []
     well = sum(report.healthy for report in reports)
     told = f"; {well} of {len(reports)} nodes are healthy" if parts else ""

@@ -46,6 +46,11 @@ def _node(suite: Xml.Element, report: NodeReport) -> None:
             error.text = report.hint
     for mount in report.mounts:
         _mount(suite, report, mount)
+    for finding in report.slurm:
+        if finding.fault:
+            failure = Xml.SubElement(_case(suite, report, "Slurm", 0.0), "failure", type=finding.code)
+            failure.set("message", finding.detail)
+            failure.text = finding.remedy
 
 
 def _mount(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.target import NodeTarget
+from hyperpod_kit.slurm.findings import SlurmFinding
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class NodeReport:
 
     error: why there is no answer, or none that is believed, empty when there is one; bundle_id: what it runs; said_at:
     when, in Unix seconds; 0.0 without an answer; warnings: what is not as it should be although all mounts serve. via:
-    how it was asked, a word of --via, "" where that was the caller's choice.
+    how it was asked, a word of --via, "" where that was the caller's choice. slurm: what its guard has seen of Slurm.
     """
 
     target: NodeTarget
@@ -26,11 +27,14 @@ class NodeReport:
     said_at: float = 0.0
     warnings: tuple[str, ...] = ()
     via: str = ""
+    slurm: tuple[SlurmFinding, ...] = ()
 
     @property
     def healthy(self) -> bool:
-        """Whether the node answered and every required mount can be used."""
-        return not self.error and all(mount.healthy or not mount.required for mount in self.mounts)
+        """Whether the node answered, every required mount can be used, and its guard knows of no fault of Slurm's."""
+        if self.error or any(finding.fault for finding in self.slurm):
+            return False
+        return all(mount.healthy or not mount.required for mount in self.mounts)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -43,5 +47,6 @@ class NodeReport:
             "said_at": self.said_at,
             "warnings": list(self.warnings),
             "via": self.via,
+            "slurm": [finding.to_dict() for finding in self.slurm],
             "mounts": [{**asdict(mount), "healthy": mount.healthy, "share": mount.share} for mount in self.mounts],
         }

@@ -9,6 +9,7 @@ from typing import Any, Mapping, NoReturn
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import STATES, MountState
+from hyperpod_kit.slurm.findings import SlurmFinding
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 
@@ -34,6 +35,7 @@ class SentReport:
     checked_at: float
     mounts: tuple[MountStatus, ...]
     warnings: tuple[str, ...] = ()
+    slurm: tuple[SlurmFinding, ...] = ()
 
 
 def read_report(text: str) -> SentReport:
@@ -52,9 +54,33 @@ def read_report(text: str) -> SentReport:
             _number(raw, "checked_at"),
             tuple(_status(mount) for mount in mounts),
             tuple(clean(words, WARNING) for words in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
+            slurm_findings(raw.get("slurm")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise NoReport(f"its report cannot be read: {clean(err)}") from err
+
+
+def slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
+    """What the node's guard of Slurm has seen, made fit to be shown; () where it has none, as before this release.
+
+    What is no finding is a fault of its own: what a node says of Slurm in other words is not health.
+    """
+    if raw is None:
+        return ()
+    if not isinstance(raw, list):
+        return (_NO_FINDING,)
+    return tuple(_finding(one) for one in raw[:MOST_MOUNTS])
+
+
+_NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be read", "hyperpod-kit node slurm, there")
+
+
+def _finding(raw: Any) -> SlurmFinding:
+    try:
+        found = SlurmFinding.of(raw)
+    except (KeyError, TypeError, ValueError):
+        return _NO_FINDING
+    return SlurmFinding(clean(found.code), clean(found.detail, WARNING), clean(found.remedy, WARNING), found.fault)
 
 
 def object_behind_banner(text: str) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def judge(
         bundle_id=sent.bundle_id,
         said_at=said_at,
         warnings=(*sent.warnings, *([response.doubt] if response.doubt else [])),
+        slurm=sent.slurm,
     )
 
 

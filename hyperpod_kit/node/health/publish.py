@@ -14,8 +14,10 @@ from typing import Any, Dict, List, Mapping, Sequence
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_volatile
 from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.slurm.guard.report import standing
 from hyperpod_kit.node.steplog import append_line, stamp
 from hyperpod_kit.node.warnings import warnings
+from hyperpod_kit.slurm.findings import SlurmFinding
 
 STEP = "mounts"
 """What the lines are known by, among those of the steps of the node's creation."""
@@ -30,16 +32,24 @@ _KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
     found = warnings(node)
+    slurm = standing(node)
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
-    states = json.dumps([now_is, found], sort_keys=True)
+    # Details of Slurm's findings hold ages, and a line for each second would be no news.
+    states = json.dumps([now_is, found, [finding.code for finding in slurm]], sort_keys=True)
     told = (read_text(node.paths.told) or "").partition("\n")
     if told[2] == states and 0 <= now - _number(told[0]) < EVERY:
         return
-    append_line(node.paths.log, line(node, records, now, found))
+    append_line(node.paths.log, line(node, records, now, found, slurm))
     write_volatile(node.paths.told, f"{now!r}\n{states}")
 
 
-def line(node: Node, records: Mapping[str, HealthRecord], now: float, found: Sequence[str] = ()) -> Dict[str, Any]:
+def line(
+    node: Node,
+    records: Mapping[str, HealthRecord],
+    now: float,
+    found: Sequence[str] = (),
+    slurm: Sequence[SlurmFinding] = (),
+) -> Dict[str, Any]:
     """The line: a step like the others, and a report as `node mounts --json` prints it, without what goes unsaid."""
     mounts: List[Dict[str, Any]] = []
     for name, record in records.items():
@@ -58,6 +68,7 @@ def line(node: Node, records: Mapping[str, HealthRecord], now: float, found: Seq
         "checked_at": round(now, 1),
         "mounts": mounts,
         **({"warnings": list(found)} if found else {}),
+        **({"slurm": [finding.to_dict() for finding in slurm]} if slurm else {}),
     }
 
 

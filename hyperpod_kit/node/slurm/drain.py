@@ -74,11 +74,12 @@ def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> b
 @dataclass(frozen=True)
 class Shown:
     """This node in Slurm. state: Slurm's word, such as `IDLE+DRAIN`; reason: without its author, "" for none;
-    reason_at: Unix seconds, 0.0 when not said."""
+    reason_at: Unix seconds, 0.0 when not said; version: of the slurmd that has registered, "" when not said."""
 
     state: str
     reason: str
     reason_at: float
+    version: str = ""
 
     @property
     def draining(self) -> bool:
@@ -153,11 +154,11 @@ def is_prolog_error(shown: Shown, refused: float) -> bool:
     return shown.reason.lower() == "prolog error" and abs(shown.reason_at - refused) <= GATE_WITHIN
 
 
-def show(node: Node) -> Shown:
+def show(node: Node, within: float = SECONDS) -> Shown:
     """Ask slurmctld. Raises RunError, also when it does not know this node."""
     argv = [program(node, "scontrol"), "--oneliner", "show", "node", node.facts.node]
     # Times in UTC: the controller's zone and ours may differ, and the answer is formatted here.
-    done = node.runner.run(argv, timeout=SECONDS, env={"TZ": "UTC"})
+    done = node.runner.run(argv, timeout=within, env={"TZ": "UTC"})
     found = node_fields((done.stdout.splitlines() or [""])[0])
     if found.get("NodeName") != node.facts.node:
         raise RunError(argv, 1, done.stdout, done.stderr or f"no node {node.facts.node} in the answer")
@@ -167,7 +168,7 @@ def show(node: Node) -> Shown:
     at = 0.0
     with contextlib.suppress(ValueError):
         at = float(calendar.timegm(time.strptime(when, "%Y-%m-%dT%H:%M:%S")))
-    return Shown(found.get("State", ""), reason, at)
+    return Shown(found.get("State", ""), reason, at, found.get("Version", ""))
 
 
 def _reason(text: str) -> Tuple[str, str]:

@@ -29,6 +29,12 @@ def with_block(text: str, lines: List[str]) -> str:
     return "\n".join([f"{base}{joint}{BEGIN}", *lines, END]) + "\n"
 
 
+def block_lines(text: str) -> List[str]:
+    """The lines of our block, its marks left out; empty without one."""
+    match = re.search(rf"(?ms)^{re.escape(BEGIN)}$\n(.*?)^{re.escape(END)}$", text)
+    return match.group(1).splitlines() if match else []
+
+
 def without_setting(hooks: str, name: str) -> str:
     """Lines of our own, without those of one setting."""
     return "".join(line for line in hooks.splitlines(keepends=True) if not line.startswith(f"{name}="))

@@ -49,9 +49,9 @@ def made_from(node: Node) -> Dict[str, str]:
 
 
 def is_built(node: Node) -> bool:
-    """Whether the plugin that is there was made from this source for this Slurm. Raises NodeError."""
+    """Whether the plugin that is there is the one that was made from this source for this Slurm. Raises NodeError."""
     target = node.paths.spank_plugin
-    return os.path.exists(target) and read_json(target + ".json") == made_from(node)
+    return os.path.exists(target) and read_json(target + ".json") == {**made_from(node), "plugin": _file_digest(target)}
 
 
 def build(node: Node) -> bool:
@@ -68,9 +68,16 @@ def build(node: Node) -> bool:
     node.runner.run(
         ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial, source_of(node)], timeout=120
     )
+    compiled = _file_digest(partial)
     os.replace(partial, target)
-    write_json(target + ".json", made)
+    write_json(target + ".json", {**made, "plugin": compiled})
     return True
+
+
+def _file_digest(path: str) -> str:
+    """Of the file itself: another that was laid in its place is none of ours, whatever the note beside it says."""
+    with open(path, "rb") as stream:
+        return hashlib.sha256(stream.read()).hexdigest()
 
 
 def _run(node: Node) -> StepOutcome:

@@ -96,6 +96,8 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
             "units/hyperpod-kit-flush@.service",
             "units/hyperpod-kit-upkeep.service",
             "units/hyperpod-kit-upkeep.timer",
+            "units/hyperpod-kit-slurm-guard.service",
+            "units/hyperpod-kit-slurm-guard.timer",
             "units/hyperpod-kit-devices.service",
             "units/hyperpod-kit-devices.timer",
         ]

@@ -27,6 +27,7 @@ ALLOWED = {
     "flush@": (4.2, "It becomes the user whose captures it saves and writes wherever that user's checkpoints are"),
     "upkeep": (4.3, "It starts logrotate, mariadb-dump and sacctmgr, and writes to logs that belong to others"),
     "devices": (BAR, ""),
+    "slurm-guard": (4.4, "It becomes an ordinary user to load Slurm's plugins, and writes where slurm.conf lies"),
     "s3": (4.6, "The daemon mounts for the host, and talks to S3"),
     "mount": (6.5, HELPER),
 }

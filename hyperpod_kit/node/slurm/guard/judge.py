@@ -1,0 +1,148 @@
+"""From the guard's facts to what is wrong with Slurm on this node. Pure: a case a line in tests.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from hyperpod_kit.node.slurm.guard.look import ControllerFacts, PlaneFacts, is_without_slurm
+from hyperpod_kit.node.slurm.hooks import block_lines, settings
+from hyperpod_kit.slurm import running_config, versions
+from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.slurm.node_reasons import judge_state
+from hyperpod_kit.slurm.unanswered import COMPARE
+
+APPLY = "hyperpod-kit node apply"
+RECONFIGURE = "scontrol reconfigure"
+
+STATE = "statesavelocation"
+
+
+def judge(facts: PlaneFacts) -> List[SlurmFinding]:
+    """Everything that is wrong, causes before what follows from them."""
+    if is_without_slurm(facts):
+        return [SlurmFinding("no-slurm", "scontrol is not on this node: Slurm cannot be asked", "ls -l /opt/slurm/bin")]
+    return [
+        *_munge(facts),
+        *_daemon(facts),
+        *_hooks(facts),
+        *(_controller(facts.controller) if facts.controller else ()),
+        *_fetched(facts),
+        *_plugin(facts),
+        *_versions(facts),
+        *_state(facts),
+    ]
+
+
+def _munge(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    if facts.munge:
+        yield SlurmFinding(
+            "munge-down",
+            f"munged of this node does not answer: {facts.munge}: no Slurm command works here",
+            "systemctl status munge; journalctl -u munge",
+        )
+    elif facts.barrier is not None:
+        yield SlurmFinding(facts.barrier.barrier.value, facts.barrier.detail, facts.barrier.remedy or COMPARE)
+
+
+def _daemon(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    if facts.daemon_runs is False:
+        name = facts.daemon.rpartition(".")[0]
+        yield SlurmFinding(f"{name}-down", f"{name} does not run on this node", f"systemctl status {name}")
+
+
+def _hooks(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    for path, wrong in facts.hooks.items():
+        yield SlurmFinding("hook-file", f"{path} {wrong} on this node: Slurm runs it for each job", APPLY)
+
+
+def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
+    if facts.unknown:
+        yield SlurmFinding("config-unknown", f"our lines of slurm.conf cannot be told: {facts.unknown}", APPLY)
+        return
+    differing = [path for path, text in facts.wanted.items() if facts.texts.get(path) != text]
+    if differing:
+        yield SlurmFinding("block-missing", f"our lines are not as they should be in {', '.join(differing)}", APPLY)
+    for note in facts.notes:
+        if note.startswith(("Prolog ", "Epilog ")):
+            yield SlurmFinding("overridden", f"{note}: ours is not in force", "hyperpod-kit job doctor", fault=False)
+    if facts.config is None:
+        return
+    idle = [name for name, value in not_in_force(facts.wanted.get(facts.slurm_conf, ""), facts.config)]
+    names = [name for name in idle if name.lower() != STATE]
+    if names:
+        yield SlurmFinding(
+            "block-not-in-force",
+            f"the slurmctld that runs does not go by our {', '.join(names)}",
+            f"{RECONFIGURE}; where that does not help: {APPLY}",
+        )
+    if len(names) < len(idle):
+        wanted = settings(facts.wanted[facts.slurm_conf]).get(STATE, "")
+        yield SlurmFinding(
+            "state-elsewhere",
+            f"slurmctld keeps its state in {facts.config.get(STATE)}, expected {wanted}: the guard moves no state",
+            f"{APPLY}, which compares the two and keeps the newer one",
+        )
+
+
+def not_in_force(wanted: str, config: Mapping[str, str]) -> List[Tuple[str, str]]:
+    """(key, value) of each line of our block by which the running slurmctld does not go."""
+    pairs = [(key.strip(), value.strip()) for key, given, value in _pairs(block_lines(wanted)) if given]
+    return [(key, value) for key, value in pairs if running_config.in_force(config, key, value) is False]
+
+
+def _pairs(lines: Sequence[str]) -> Iterator[Tuple[str, str, str]]:
+    return (line.partition("=") for line in lines if not line.lstrip().startswith("#"))
+
+
+def _fetched(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    if facts.fetched is False:
+        yield SlurmFinding(
+            "hooks-not-here",
+            "the slurm.conf that this node's slurmd goes by has no line of ours: no mount gate, no Epilog",
+            f"on the controller: {RECONFIGURE}; here: systemctl restart slurmd",
+        )
+
+
+def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    if facts.plugin.error:
+        yield SlurmFinding(
+            "plugin-not-loaded",
+            f"Slurm does not load our plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun starts "
+            "from scratch",
+            "Slurm's headers and a compiler on this node, then: hyperpod-kit node slurm --mend",
+        )
+    elif facts.plugin.offers is False:
+        yield SlurmFinding(
+            "plugin-not-listed",
+            "sbatch does not know --auto-resume here: plugstack.conf does not name our plugin",
+            f"on the controller: {APPLY}",
+        )
+
+
+def _versions(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    running, installed = versions.parse(facts.running), versions.parse(facts.installed)
+    if (0, 0) in (running, installed) or running == installed:
+        return
+    daemon = facts.daemon.rpartition(".")[0] or "slurmd"
+    yield SlurmFinding(
+        "two-slurms",
+        f"{daemon} of {facts.running} runs, and the programs of this node are of {facts.installed}: a plugin that one "
+        "loads is left out by the other",
+        f"systemctl restart {daemon}, the controller's first",
+    )
+
+
+def _state(facts: PlaneFacts) -> Iterator[SlurmFinding]:
+    if facts.known is False:
+        yield SlurmFinding(
+            "node-unknown",
+            f"slurmctld knows no node {facts.node}: it gets no jobs",
+            "on the controller: grep NodeName /opt/slurm/etc/slurm.conf",
+        )
+    if facts.shown is not None:
+        finding: Optional[SlurmFinding] = judge_state(facts.node, facts.shown.state, facts.shown.reason)
+        if finding is not None:
+            yield finding

@@ -1,0 +1,198 @@
+"""What the guard puts right by itself: our lines, our plugin, and a drain that Slurm gives for what is over.
+
+Each is tried at once, then later and later while it does not last: something that rewrites slurm.conf again and again
+is reported, never raced. Nothing here stops slurmctld, moves its state or touches what a person has said of a node.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Tuple
+
+from hyperpod_kit import audit
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_text, write_if_different
+from hyperpod_kit.node.slurm import drain, plugin
+from hyperpod_kit.node.slurm.guard import restore
+from hyperpod_kit.node.slurm.guard.look import PlaneFacts
+from hyperpod_kit.slurm.findings import SlurmFinding
+from hyperpod_kit.slurm.node_reasons import DUPLICATE_JOB, judge_state
+from hyperpod_kit.system.wait import BackOff
+
+PAUSES = BackOff(20.0, 3600.0)
+"""Between two tries of the same thing."""
+
+REMEMBERED = 600.0
+"""Seconds for which a thing that was put right, and has stayed so, is still told."""
+
+FOUGHT = 3
+"""Times in a row from which on somebody is taken to undo what the guard does."""
+
+RESTS_FOR = 30.0
+"""Seconds that a node has been drained before the guard undrains it: slurmctld may still be at that job."""
+
+ASKED_BY = "the guard of Slurm"
+
+RESTORED, BUILT, RELEASED = "restored", "built", "released"
+CODES = {RESTORED: "put-back", BUILT: "plugin-built", RELEASED: "undrained"}
+
+
+@dataclass(frozen=True)
+class Tries:
+    """How often one thing was done since it last held. at: when last, Unix seconds; words: what was done; error: why
+    the last try failed, "" when it did not."""
+
+    count: int = 0
+    at: float = 0.0
+    words: str = ""
+    error: str = ""
+
+    @classmethod
+    def of(cls, raw: Any) -> Tries:
+        """From a note; what is none counts as no try."""
+        try:
+            return cls(int(raw["count"]), float(raw["at"]), str(raw["words"]), str(raw["error"]))
+        except (KeyError, TypeError, ValueError):
+            return cls()
+
+    def is_due(self, now: float) -> bool:
+        return self.count == 0 or not 0 <= now - self.at < PAUSES.pause(self.count)
+
+    def again(self, now: float, words: str, error: str = "") -> Tries:
+        return Tries(self.count + 1, now, words, error)
+
+    def rested(self, now: float) -> Tries:
+        """After a look that found nothing to do: forgotten once it has held for as long as the next pause is."""
+        return Tries() if now - self.at >= max(REMEMBERED, PAUSES.pause(self.count)) else replace(self, error="")
+
+
+@dataclass(frozen=True)
+class Mended:
+    """notes: for the next look; done: lines for a person, of what was done now."""
+
+    notes: Mapping[str, Tries] = field(default_factory=dict)
+    done: Tuple[str, ...] = ()
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {name: asdict(tries) for name, tries in self.notes.items() if tries.count}
+
+
+def mend(node: Node, facts: PlaneFacts, noted: Mapping[str, Any]) -> Mended:
+    """Do what is due. `noted`: the notes of the last look."""
+    done: List[str] = []
+    notes = {
+        RESTORED: _restore(node, facts, Tries.of(noted.get(RESTORED)), done),
+        BUILT: _build(node, facts, Tries.of(noted.get(BUILT)), done),
+        RELEASED: _release(node, facts, Tries.of(noted.get(RELEASED)), done),
+    }
+    return Mended(notes, tuple(done))
+
+
+def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
+    now = node.clock.wall()
+    if facts.controller is None or facts.controller.config is None:
+        return tries
+    planned = restore.plan(facts.controller)
+    if planned.refusal:
+        return replace(tries, error=planned.refusal)
+    if not planned.is_due:
+        return tries.rested(now)
+    if not tries.is_due(now):
+        return tries
+    texts = facts.controller.texts
+    changed = [path for path in planned.files if read_text(path) != texts.get(path)]
+    if changed:
+        # Somebody is at work there in this very moment: his text is looked at first.
+        return tries
+    words = f"our lines into {', '.join(planned.files)}" if planned.files else "scontrol reconfigure"
+    try:
+        for path, text in planned.files.items():
+            write_if_different(path, text)
+        if any(path.startswith(node.paths.unit("")) for path in planned.files):
+            systemd.reload(node)
+        node.runner.run([drain.program(node, "scontrol"), "reconfigure"], timeout=60)
+    except (OSError, RunError) as err:
+        error = err.message if isinstance(err, RunError) else str(err)
+        done.append(f"{words}: failed: {error}")
+        return tries.again(now, words, error)
+    audit.record("restored", "Slurm's configuration", words, asked_by=ASKED_BY)
+    done.append(f"put back: {words}")
+    return tries.again(now, words)
+
+
+def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
+    now = node.clock.wall()
+    if not facts.plugin.error:
+        return tries.rested(now) if facts.plugin.offers else tries
+    if not tries.is_due(now):
+        return tries
+    words = f"the plugin, for the Slurm of this node ({facts.installed or 'of unknown version'})"
+    try:
+        if not plugin.build(node):
+            headers = f"it is built with the headers in {plugin.headers_at(node)}, and this Slurm is {facts.installed}"
+            return tries.again(now, words, headers)
+    except (NodeError, RunError, OSError) as err:
+        error = str(err) if isinstance(err, OSError) else err.message
+        done.append(f"cannot build {words}: {error}")
+        return tries.again(now, words, error)
+    audit.record("built", plugin.STEP.name, facts.plugin.error, asked_by=ASKED_BY)
+    done.append(f"built {words}: {facts.plugin.error}")
+    return tries.again(now, words)
+
+
+def _release(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
+    """Undrain a node that Slurm has drained for a job that it no longer has; nobody else ever takes that back."""
+    now = node.clock.wall()
+    if facts.shown is None:
+        return tries
+    found = judge_state(facts.node, facts.shown.state, facts.shown.reason)
+    if found is None or found.code != DUPLICATE_JOB:
+        return tries.rested(now)
+    rests = facts.shown.reason_at and now - facts.shown.reason_at >= RESTS_FOR
+    if not tries.is_due(now) or not rests or not facts.shown.draining or facts.daemon_runs is False:
+        return tries
+    words = f"node {facts.node}, on which no job is left ({facts.shown.reason})"
+    try:
+        if _has_jobs(node):
+            return tries
+        drain.update(node, "state=undrain")
+    except (RunError, OSError) as err:
+        return tries.again(now, words, err.message if isinstance(err, RunError) else str(err))
+    audit.record("undrained", f"node {facts.node}", facts.shown.reason, asked_by=ASKED_BY)
+    done.append(f"undrained {words}")
+    return tries.again(now, words)
+
+
+def _has_jobs(node: Node) -> bool:
+    """Whether a step of any job lives here, or slurmctld has a job here. Raises RunError, OSError."""
+    from hyperpod_kit.node.memory import left  # seldom needed, and dear to import
+
+    if left.stepped(node.paths.proc):
+        return True
+    argv = [drain.program(node, "squeue"), "--noheader", "--all", f"--nodelist={node.facts.node}", "--format=%i"]
+    done = node.runner.run([*argv, "--states=R,CG,S,ST,SI"], timeout=drain.SECONDS)
+    return bool(done.stdout.strip())
+
+
+def findings(mended: Mended, now: float) -> List[SlurmFinding]:
+    """What is to be told of what the guard did. Pure."""
+    told: List[SlurmFinding] = []
+    for name, tries in mended.notes.items():
+        if tries.error:
+            told.append(SlurmFinding(f"not-{CODES[name]}", f"the guard cannot put this right: {tries.error}"))
+        elif tries.count >= FOUGHT:
+            told.append(
+                SlurmFinding(
+                    f"again-{CODES[name]}",
+                    f"the guard has done this {tries.count} times, the last time {now - tries.at:.0f} s ago, and "
+                    f"something undoes it: {tries.words}",
+                    "hyperpod-kit node actions; find what rewrites it: an agent, or configuration management",
+                )
+            )
+        elif tries.count:
+            told.append(SlurmFinding(CODES[name], f"put right {now - tries.at:.0f} s ago: {tries.words}", fault=False))
+    return told

@@ -1,0 +1,35 @@
+"""What the guard has seen, for everything that reports about this node. Runs no command.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from hyperpod_kit.model.states import LifecycleMode
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import read_json, read_text
+from hyperpod_kit.slurm import findings
+from hyperpod_kit.slurm.findings import SlurmFinding
+
+
+def standing(node: Node) -> List[SlurmFinding]:
+    """What holds now; that nobody knows, where the guard should have looked and has not."""
+    if node.config.lifecycle_mode == LifecycleMode.AMI_ONLY:
+        return []
+    record = findings.read_record(node.paths.slurm_guard)
+    if record is None and not _is_overdue(node):
+        return []
+    return findings.standing(record, node.clock.wall())
+
+
+def _is_overdue(node: Node) -> bool:
+    """Whether this node is made, and has been up for so long that its guard must have looked."""
+    status: Dict[str, Any] = read_json(node.paths.status) or {}
+    finished = status.get("finished_at")
+    if not isinstance(finished, (int, float)):
+        return False
+    up = (read_text(node.paths.uptime) or "0").split()[0]
+    made_for = node.clock.wall() - finished
+    return min(float(up), made_for) > findings.SILENT_AFTER

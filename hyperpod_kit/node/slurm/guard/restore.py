@@ -1,0 +1,77 @@
+"""What of our lines can be put back into slurm.conf and plugstack.conf while slurmctld runs. Pure.
+
+`scontrol reconfigure` has slurmctld take the file as a whole. Where that would move its state, or needs slurmctld to be
+started anew, nothing is put back: `node apply` does that, with slurmctld stopped.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Dict, List, Mapping, Optional
+
+from hyperpod_kit.node.slurm import accounting_lines
+from hyperpod_kit.node.slurm.guard.judge import STATE, not_in_force
+from hyperpod_kit.node.slurm.guard.look import ControllerFacts
+from hyperpod_kit.node.slurm.hooks import block_lines, settings, with_block
+from hyperpod_kit.slurm import running_config
+
+AT_START = (STATE, *accounting_lines.RESTARTED_FOR)
+"""Settings that the guard leaves as the running slurmctld has them."""
+
+DEFAULT_STATE = "/var/spool"
+"""StateSaveLocation where slurm.conf has none."""
+
+
+@dataclass(frozen=True)
+class Restoration:
+    """files: path -> text to be written; reconfigure: whether slurmctld is to take them; refusal: why nothing is to be
+    done although something is not as it should be, "" otherwise."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    reconfigure: bool = False
+    refusal: str = ""
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.files) or self.reconfigure
+
+
+def plan(facts: ControllerFacts) -> Restoration:
+    """What can be put back now."""
+    if facts.unknown or facts.config is None or facts.acting:
+        return Restoration()
+    conf = facts.texts.get(facts.slurm_conf)
+    location = facts.config.get(STATE, "")
+    if conf is None or not location:
+        return Restoration(refusal="slurmctld does not say where its state is")
+    text = _safe_text(conf, facts.wanted[facts.slurm_conf], facts.config)
+    if settings(text).get(STATE, DEFAULT_STATE) != location:
+        return Restoration(
+            refusal=f"slurm.conf has the state in {settings(text).get(STATE, DEFAULT_STATE)} and slurmctld has it in "
+            f"{location}: to put anything back would move it"
+        )
+    wanted = {**facts.wanted, facts.slurm_conf: text}
+    files: Dict[str, str] = {path: new for path, new in wanted.items() if facts.texts.get(path) != new}
+    idle = [key.lower() for key, _ in not_in_force(text, facts.config)]
+    return Restoration(files, bool(files) or any(key not in AT_START for key in idle))
+
+
+def _safe_text(conf: str, wanted: str, config: Mapping[str, str]) -> str:
+    """slurm.conf with our block, but for lines that take effect only when slurmctld starts and are not in effect: those
+    stay as they are in the file."""
+    present = {_key(line): line for line in block_lines(conf)}
+    lines: List[str] = []
+    for line in block_lines(wanted):
+        key, value = _key(line), line.partition("=")[2].strip()
+        kept: Optional[str] = line
+        if key in AT_START and running_config.in_force(config, key, value) is not True:
+            kept = present.get(key)
+        if kept is not None:
+            lines.append(kept)
+    return with_block(conf, lines)
+
+
+def _key(line: str) -> str:
+    return "" if line.lstrip().startswith("#") else line.partition("=")[0].strip().lower()

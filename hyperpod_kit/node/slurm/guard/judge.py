@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from hyperpod_kit.node.slurm.guard.look import ControllerFacts, PlaneFacts, is_without_slurm
+from hyperpod_kit.node.slurm.guard.look import STATE, ControllerFacts, PlaneFacts, is_without_slurm
 from hyperpod_kit.node.slurm.hooks import block_lines, settings
 from hyperpod_kit.slurm import running_config, versions
 from hyperpod_kit.slurm.findings import SlurmFinding
@@ -16,8 +16,6 @@ from hyperpod_kit.slurm.unanswered import COMPARE
 
 APPLY = "hyperpod-kit node apply"
 RECONFIGURE = "scontrol reconfigure"
-
-STATE = "statesavelocation"
 
 
 def judge(facts: PlaneFacts) -> List[SlurmFinding]:
@@ -78,8 +76,8 @@ def _controller(facts: ControllerFacts) -> Iterator[SlurmFinding]:
             f"the slurmctld that runs does not go by our {', '.join(names)}",
             f"{RECONFIGURE}; where that does not help: {APPLY}",
         )
-    if len(names) < len(idle):
-        wanted = settings(facts.wanted[facts.slurm_conf]).get(STATE, "")
+    wanted = settings(facts.wanted.get(facts.slurm_conf, "")).get(STATE, "")
+    if len(names) < len(idle) and not facts.has_state_in(wanted):
         yield SlurmFinding(
             "state-elsewhere",
             f"slurmctld keeps its state in {facts.config.get(STATE)}, expected {wanted}: the guard moves no state",

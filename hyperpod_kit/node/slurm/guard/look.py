@@ -28,6 +28,8 @@ WITHIN = 15.0
 
 MUNGE_WITHIN = 5.0
 
+STATE = "statesavelocation"
+
 DAEMONS: Mapping[str, str] = {Role.CONTROLLER: "slurmctld.service", Role.COMPUTE: "slurmd.service"}
 """A login node has slurmd on some clusters only."""
 
@@ -39,7 +41,8 @@ UNASKED = PluginLoad()
 class ControllerFacts:
     """Of a node that runs slurmctld. config: `scontrol show config`, None without an answer; texts: the files that have
     a block of ours, as they are; wanted: as they should be; unknown: why the latter cannot be told, "" when it can;
-    notes: what somebody else has set in our place; acting: another controller's name that acts instead, "" for none."""
+    notes: what somebody else has set in our place; acting: another controller's name that acts instead, "" for none;
+    leads_to: where the place leads in which slurmctld has its state, "" where it is no link."""
 
     config: Optional[Mapping[str, str]] = None
     texts: Mapping[str, Optional[str]] = field(default_factory=dict)
@@ -48,6 +51,11 @@ class ControllerFacts:
     unknown: str = ""
     notes: Tuple[str, ...] = ()
     acting: str = ""
+    leads_to: str = ""
+
+    def has_state_in(self, location: str) -> bool:
+        """Whether slurmctld has its state there, by that name or by a link (platform_place.py)."""
+        return bool(location) and location in ((self.config or {}).get(STATE, ""), self.leads_to)
 
 
 @dataclass(frozen=True)
@@ -155,7 +163,16 @@ def _controller(node: Node, config: Optional[Mapping[str, str]]) -> ControllerFa
         node.paths.slurm_conf,
         notes=tuple(notes),
         acting=heads.acting_elsewhere(node.runner, drain.program(node, "scontrol")) if several else "",
+        leads_to=_leads_to(node, (config or {}).get(STATE, "")),
     )
+
+
+def _leads_to(node: Node, location: str) -> str:
+    """Read from the link alone: what it leads to may hang."""
+    try:
+        return os.readlink(node.paths.real(location)) if location else ""
+    except OSError:
+        return ""
 
 
 def _hooks(node: Node) -> Dict[str, str]:

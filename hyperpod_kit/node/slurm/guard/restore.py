@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional
 
 from hyperpod_kit.node.slurm import accounting_lines
-from hyperpod_kit.node.slurm.guard.judge import STATE, not_in_force
-from hyperpod_kit.node.slurm.guard.look import ControllerFacts
+from hyperpod_kit.node.slurm.guard.judge import not_in_force
+from hyperpod_kit.node.slurm.guard.look import STATE, ControllerFacts
 from hyperpod_kit.node.slurm.hooks import block_lines, settings, with_block
 from hyperpod_kit.slurm import running_config
 
@@ -46,8 +46,8 @@ def plan(facts: ControllerFacts) -> Restoration:
     location = facts.config.get(STATE, "")
     if conf is None or not location:
         return Restoration(refusal="slurmctld does not say where its state is")
-    text = _safe_text(conf, facts.wanted[facts.slurm_conf], facts.config)
-    if settings(text).get(STATE, DEFAULT_STATE) != location:
+    text = _safe_text(conf, facts)
+    if not facts.has_state_in(settings(text).get(STATE, DEFAULT_STATE)):
         return Restoration(
             refusal=f"slurm.conf has the state in {settings(text).get(STATE, DEFAULT_STATE)} and slurmctld has it in "
             f"{location}: to put anything back would move it"
@@ -58,19 +58,25 @@ def plan(facts: ControllerFacts) -> Restoration:
     return Restoration(files, bool(files) or any(key not in AT_START for key in idle))
 
 
-def _safe_text(conf: str, wanted: str, config: Mapping[str, str]) -> str:
+def _safe_text(conf: str, facts: ControllerFacts) -> str:
     """slurm.conf with our block, but for lines that take effect only when slurmctld starts and are not in effect: those
     stay as they are in the file."""
     present = {_key(line): line for line in block_lines(conf)}
     lines: List[str] = []
-    for line in block_lines(wanted):
+    for line in block_lines(facts.wanted[facts.slurm_conf]):
         key, value = _key(line), line.partition("=")[2].strip()
         kept: Optional[str] = line
-        if key in AT_START and running_config.in_force(config, key, value) is not True:
+        if key in AT_START and not _is_in_effect(facts, key, value):
             kept = present.get(key)
         if kept is not None:
             lines.append(kept)
     return with_block(conf, lines)
+
+
+def _is_in_effect(facts: ControllerFacts, key: str, value: str) -> bool:
+    if key == STATE:
+        return facts.has_state_in(value)
+    return running_config.in_force(facts.config or {}, key, value) is True
 
 
 def _key(line: str) -> str:

@@ -116,11 +116,16 @@ def judge_state(node: str, state: str, reason: str) -> Optional[SlurmFinding]:
     shown = f"{node} is {state} in Slurm ({reason or 'no reason given'})"
     if known is not None:
         return SlurmFinding(known.code, f"{shown}: {known.meaning}", known.remedy.format(node=node), known.fault)
-    if re.search(r"down|fail|not_resp|\*|inval", state, re.IGNORECASE):
+    if re.search(r"down|fail|inval", state, re.IGNORECASE):
         return SlurmFinding(
             "node-down",
             f"{shown}: it gets no jobs",
             f"on it: systemctl status slurmd munge; then {RESUME.format(node=node)}",
+        )
+    if re.search(r"not_resp|\*", state, re.IGNORECASE) and "drain" not in state.lower():
+        # Also for some seconds after a reconfiguration; what lasts becomes DOWN after SlurmdTimeout.
+        return SlurmFinding(
+            "node-unheard", f"{shown}: slurmctld waits for its slurmd", "systemctl status slurmd", fault=False
         )
     return SlurmFinding(
         "drained-by-others",

@@ -72,15 +72,14 @@ def quiet(cluster: Driver) -> Iterator[Driver]:
     well(cluster)
 
 
-def without(lines: str) -> str:
-    return f"sed -i '/>>> hyperpod-kit/,/<<< hyperpod-kit/{{{lines}}}' {CONF}"
+WITHOUT_BLOCK = f"sed -i '/>>> hyperpod-kit/,/<<< hyperpod-kit/d' {CONF} {PLUGINS} && scontrol reconfigure"
 
 
 def test_lines_that_somebody_removed_are_put_back(quiet: Driver) -> None:
     """What an agent or an admin does: our block goes, and slurmctld takes the file as it is."""
     before = quiet.on("controller", f"cat {CONF} {PLUGINS}")
     location = quiet.on("controller", "scontrol show config | grep ^StateSaveLocation")
-    quiet.on("controller", f"{without('/^StateSave/!d')}; sed -i '/hyperpod-kit/d' {PLUGINS}; scontrol reconfigure")
+    quiet.on("controller", WITHOUT_BLOCK)
     assert f" {PROLOG}" not in quiet.on("controller", "scontrol show config")
 
     def back() -> bool:

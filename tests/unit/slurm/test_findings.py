@@ -93,7 +93,13 @@ def test_a_node_that_an_admin_has_drained_is_no_fault() -> None:
         assert theirs is not None and theirs.code == "drained-by-others"
 
 
-@pytest.mark.parametrize("state", ["DOWN*", "IDLE*", "DOWN", "FAIL", "IDLE+NOT_RESPONDING", "DOWN+INVALID_REG"])
+@pytest.mark.parametrize("state", ["DOWN*", "DOWN", "FAIL", "DOWN+INVALID_REG", "DOWN+NOT_RESPONDING", "DOWN*+DRAIN"])
 def test_a_node_that_slurm_has_lost_is_a_fault(state: str) -> None:
     finding = judge_state("n1", state, "")
     assert finding is not None and (finding.code, finding.fault) == ("node-down", True)
+
+
+@pytest.mark.parametrize("state", ["IDLE*", "ALLOCATED*", "IDLE+NOT_RESPONDING"])
+def test_a_node_that_slurm_has_not_heard_for_a_moment_is_no_fault_yet(state: str) -> None:
+    finding = judge_state("n1", state, "")
+    assert finding is not None and (finding.code, finding.fault) == ("node-unheard", False)

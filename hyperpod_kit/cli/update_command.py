@@ -91,9 +91,9 @@ def update_cluster(
         say(f"cluster {name} cannot become what {config} says; nothing was sent")
         return 1
     if found.destroys:
-        first.show(f"the nodes of {', '.join(found.shrinking)}")
         if leaving:
             say(f"these nodes go: {', '.join(f'{node.instance_id} ({node.group})' for node in leaving)}")
+        first.show("these nodes" if leaving else f"the nodes of {', '.join(found.shrinking)}")
     if dry_run:
         return 0
     if found.changes:

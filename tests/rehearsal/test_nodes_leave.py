@@ -122,6 +122,7 @@ def fewer_with_a_job(driver: Driver) -> None:
     shown = driver.data("update-cluster", str(driver.config), "--dry-run")
     assert [found["id"] for found in shown["jobs"]] == [job] and shown["jobs"][0]["user"] == "trainer"
     driver.kit("update-cluster", str(driver.config), "--yes", "--when-idle", "--wait", *POLL)
+    wait_until("one worker", lambda: len([node for node in driver.nodes() if node["group"] == WORK]) == 1, timeout=120)
     left = [node["instance_id"] for node in driver.nodes() if node["group"] == WORK]
     assert left == [busy["instance_id"]] and state(driver, job) == "RUNNING", "the idle one has gone"
 

@@ -73,7 +73,7 @@ class Beginning:
         """Take the root, before anything is written there; False when Slurm ends this run meanwhile."""
         limit = min(CLAIM_WAIT, self.options.storage_wait)
         try:
-            self.sole.take(self.signals.pause, limit if job.restart else LAST_RUN_WAIT)
+            self.sole.take(job.id.name, self.signals.pause, limit if job.restart else LAST_RUN_WAIT)
             ownership.claim(
                 self.runner,
                 self.options.state,

@@ -1,7 +1,7 @@
 """One `job run` at a time of one job on a checkpoint root: a batch script may start several, on roots of their own.
 
 ownership.py tells jobs apart, and all `job run` of a batch script are of one job. They run on one host: each listens
-on an address of the kernel's (abstract, unix(7)) that is made of its root, and goes with its process.
+on an address of the kernel's (abstract, unix(7)) that is made of its job and root, and goes with its process.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 
@@ -31,9 +31,9 @@ class SoleRun:
         self._root = root
         self._socket: Optional[socket.socket] = None
 
-    def take(self, pause: Callable[[float], None], limit: float) -> None:
+    def take(self, job: str, pause: Callable[[float], None], limit: float) -> None:
         """Waits `limit` seconds for the end of another; `pause` waits a while. Raises RunIsOwned, OSError."""
-        address = _address(self._root)
+        address = _address(self._root, job)
         end = time.monotonic() + limit
         resumes = 0.0  # a pause that ends before it was ended by a signal, and so will be all that follow
         owner: Optional[int] = None
@@ -71,9 +71,10 @@ class SoleRun:
         return True
 
 
-def _address(root: str) -> str:
+def _address(root: str, job: str) -> str:
     name = os.path.realpath(root) if is_path(root) else root
-    return f"\0hpk-job-run-{os.geteuid()}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}"
+    digest = hashlib.sha256(os.fsencode(f"{job}\0{name}")).hexdigest()
+    return f"\0hpk-job-run-{os.geteuid()}-{digest[:32]}"
 
 
 def _owner(address: str) -> Optional[int]:

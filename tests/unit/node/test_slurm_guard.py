@@ -210,6 +210,18 @@ def test_a_file_that_somebody_writes_in_this_moment_is_left_to_him(fake: Any) ->
     assert Path(fake.node.paths.slurm_conf).read_text() == "ClusterName=other\n"
 
 
+def test_a_success_after_failures_is_the_first() -> None:
+    tries = mend.Tries()
+    for at in (0.0, 20.0, 60.0, 140.0):
+        tries = tries.again(at, "the plugin", "no compiler")
+    assert tries.count == 4, "each failure makes the pause longer"
+    built = tries.again(300.0, "the plugin")
+    [told] = mend.findings(mend.Mended({mend.BUILT: built}), 301.0)
+    assert (told.code, told.fault) == ("plugin-built", False)
+    assert tries.rested(400.0) == mend.Tries(), "somebody else has put it right"
+    assert built.rested(400.0) == built
+
+
 def test_a_slurmctld_that_refuses_is_told_of_and_asked_later(fake: Any) -> None:
     fake.runner.answers["scontrol reconfigure"] = (1, "slurm_reconfigure error: Unable to contact")
     done = round_of(fake, THEIRS, {})

@@ -43,8 +43,8 @@ CODES = {RESTORED: "put-back", BUILT: "plugin-built", RELEASED: "undrained"}
 
 @dataclass(frozen=True)
 class Tries:
-    """How often one thing was done since it last held. at: when last, Unix seconds; words: what was done; error: why
-    the last try failed, "" when it did not."""
+    """How often one thing was done, or failed, since it last held. at: when last, Unix seconds; words: what was done;
+    error: why the last try failed, "" when it did not."""
 
     count: int = 0
     at: float = 0.0
@@ -63,11 +63,15 @@ class Tries:
         return self.count == 0 or not 0 <= now - self.at < PAUSES.pause(self.count)
 
     def again(self, now: float, words: str, error: str = "") -> Tries:
-        return Tries(self.count + 1, now, words, error)
+        # Failures do not count as something that is undone: after them a success is the first.
+        before = self.count if bool(error) == bool(self.error) else 0
+        return Tries(before + 1, now, words, error)
 
     def rested(self, now: float) -> Tries:
-        """After a look that found nothing to do: forgotten once it has held for as long as the next pause is."""
-        return Tries() if now - self.at >= max(REMEMBERED, PAUSES.pause(self.count)) else replace(self, error="")
+        """After a look that found nothing to do: forgotten once it has held for as long as the next pause is, at once
+        where it was not the guard that put it right."""
+        is_over = now - self.at >= max(REMEMBERED, PAUSES.pause(self.count))
+        return Tries() if is_over or self.error else self
 
 
 @dataclass(frozen=True)

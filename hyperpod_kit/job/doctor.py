@@ -276,8 +276,8 @@ def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     """What no user's question to slurmctld shows: this node's munge, slurmd and state, and what was put back."""
     for finding in facts.guard:
-        severity = "error" if finding.fault else "warning"
-        yield DoctorFinding("S020", severity, f"{finding.code}: {finding.detail}", hint=finding.remedy)
+        if finding.fault:
+            yield DoctorFinding("S020", "error", f"{finding.code}: {finding.detail}", hint=finding.remedy)
 
 
 RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (

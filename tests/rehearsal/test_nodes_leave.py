@@ -12,6 +12,7 @@ from typing import Any, Iterator, List
 import pytest
 from driver import CONFIG, PROGRAM, Driver, wait_until
 
+from hyperpod_kit.model.units import GUARD_TIMER
 from tests.rehearsal import jobs
 
 POLL = ("--interval", "1", "--timeout", "280")
@@ -69,7 +70,8 @@ def state(driver: Driver, job: str) -> str:
 def rewritten_without_our_lines(driver: Driver) -> None:
     """As HyperPod's agent may leave it; the place that the platform names leads to the same state."""
     first, second = submitted(driver), submitted(driver)
-    driver.on(HEAD, f"{FORGET}; scontrol reconfigure")
+    # The guard of Slurm would put our lines back before `node apply` does.
+    driver.on(HEAD, f"systemctl stop {GUARD_TIMER}; {FORGET}; scontrol reconfigure")
     wait_until(
         "its own place",
         lambda: (
@@ -81,6 +83,7 @@ def rewritten_without_our_lines(driver: Driver) -> None:
     third = submitted(driver)
     report = driver.on(HEAD, f"{KIT} node apply")
     assert "failed" not in report
+    driver.on(HEAD, f"systemctl start {GUARD_TIMER}")
     wait_until("slurmctld", lambda: state(driver, third) == "RUNNING", timeout=120)
     assert state(driver, second) == "RUNNING" and state(driver, first) in ("CANCELLED", "")
     fourth = driver.on(HEAD, "sbatch --parsable --chdir /fsx/trainer -p train --wrap true", user="trainer").strip()

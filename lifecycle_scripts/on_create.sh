@@ -1,7 +1,7 @@
 #!/bin/bash
 # HyperPod runs this as root on every node that it creates (OnCreate), from the directory the bundle was downloaded to.
 #
-#   verify every byte -> install to /opt/hyperpod-kit/<bundle_id> -> switch `current` -> `hyperpod-kit node apply`
+#   verify every byte -> unpack to /opt/hyperpod-kit/<bundle_id> -> switch `current` -> `hyperpod-kit node apply`
 #
 # Nothing of the bundle is executed before it is verified, and nothing refers to the download directory afterwards:
 # it may be gone after a reboot. Safe to run again. HPK_ROOT prefixes every path and is for tests and the sandbox only.
@@ -49,21 +49,90 @@ fail() { # code message hint
 }
 trap 'fail 1 "line $LINENO: \`$BASH_COMMAND\` failed"' ERR
 
-files_of() { # every file below $1 as ./path, but the two that carry the sums and what Python leaves in an installed copy
+# Names that an S3 key, a URL, a shell and sha256sum read alike; none is absolute, and none leads out of the bundle.
+readonly NAME='[A-Za-z0-9_][A-Za-z0-9._@+~-]*'
+readonly ARCHIVE=lib.tar.gz
+
+files_of() { # every file below $1, but the two that carry the sums and what Python leaves in an installed copy
     local except=()
     [[ $1 == "$HOME_DIR"/* ]] && except=(-name __pycache__ -prune -o)
-    (cd "$1" && find . "${except[@]}" ! -type d ! -path ./SHA256SUMS ! -path ./bundle.json -print | sort)
+    (cd "$1" && find . "${except[@]}" ! -type d ! -path ./SHA256SUMS ! -path ./bundle.json -print | cut -c3- | sort)
 }
 
-verify() { # directory -> the first thing that is wrong with it on standard output, or nothing
-    local listed bad
+# A bundle is a download, with the files below lib/ in an archive, or an installed copy, where they lie unpacked.
+# Of both, each function says the first thing that is wrong on standard output, or nothing.
+verify() { # directory
+    local problem
+    problem=$(verify_sums "$1")
+    if [[ -n $problem ]]; then
+        echo "$problem"
+    elif [[ -e $1/$ARCHIVE || ! -e $1/lib ]]; then
+        verify_download "$1"
+    else
+        verify_files "$1" "$(cat "$1/SHA256SUMS")"
+    fi
+}
+
+verify_sums() { # directory
+    local bad
     [[ -s $1/SHA256SUMS ]] || { echo "SHA256SUMS is missing"; return; }
-    listed=$(sed -E 's/^[0-9a-f]{64} [ *]//; s|^(\./)?|./|' "$1/SHA256SUMS" | sort)
-    bad=$(comm -13 <(printf '%s\n' "$listed") <(files_of "$1") | head -n 1) || true
-    [[ -z $bad ]] || { echo "${bad#./} is not listed in SHA256SUMS"; return; }
-    [[ -z $(find "$1" -type l -print -quit) ]] || { echo "$(find "$1" -type l -print -quit) is a symbolic link"; return; }
-    bad=$( (cd "$1" && timeout 300 sha256sum -c --strict --quiet SHA256SUMS 2>&1) | head -n 1) || true
+    bad=$(grep -Evxm 1 "[0-9a-f]{64}  $NAME(/$NAME)*" "$1/SHA256SUMS") || true
+    [[ -z $bad ]] || { echo "SHA256SUMS has the line \"$bad\", which names no file of a bundle"; return; }
+    bad=$(cut -c67- "$1/SHA256SUMS" | sort | uniq -d | head -n 1)
+    [[ -z $bad ]] || echo "$bad is listed twice in SHA256SUMS"
+}
+
+verify_files() { # directory, the lines of its SHA256SUMS that count, a name that has no line
+    local bad
+    bad=$(comm -13 <(printf '%s\n' "$(cut -c67- <<<"$2")" "${3:-}" | sort) <(files_of "$1") | head -n 1) || true
+    [[ -z $bad ]] || { echo "$bad is not listed in SHA256SUMS"; return; }
+    bad=$(find "$1" -type l -print -quit)
+    [[ -z $bad ]] || { echo "$bad is a symbolic link"; return; }
+    bad=$( (cd "$1" && timeout 300 sha256sum -c --strict --quiet <<<"$2" 2>&1) | head -n 1) || true
     [[ -z $bad ]] || echo "$bad"
+}
+
+verify_download() { # directory
+    local problem
+    [[ -f $1/$ARCHIVE && ! -L $1/$ARCHIVE ]] || { echo "$ARCHIVE is missing, or is no plain file"; return; }
+    [[ ! -e $1/lib ]] || { echo "lib lies beside $ARCHIVE, which holds it"; return; }
+    problem=$(verify_files "$1" "$(grep -Ev '^.{66}lib/' "$1/SHA256SUMS")" "$ARCHIVE")
+    [[ -n $problem ]] || problem=$(verify_archive "$1")
+    [[ -n $problem ]] || problem=$(verify_members "$1")
+    echo "$problem"
+}
+
+# The archive is opened only when its digest is right: that of the tar in it, since another zlib compresses otherwise.
+verify_archive() { # directory
+    local problem expected actual
+    problem=$(timeout 300 gzip -tq <"$1/$ARCHIVE" 2>&1) || { echo "$ARCHIVE is damaged: ${problem:-gzip -t refuses it}"; return; }
+    grep -Eqx '[0-9a-f]{64}  lib\.tar' "$1/lib.tar.sha256" || { echo "lib.tar.sha256 is missing, or has no digest"; return; }
+    expected=$(cut -c-64 "$1/lib.tar.sha256")
+    actual=$(timeout 300 gzip -dc <"$1/$ARCHIVE" | sha256sum | cut -c-64)
+    [[ $actual == "$expected" ]] || echo "$ARCHIVE is not the archive of this bundle: expected sha256 $expected of its tar, found $actual"
+}
+
+verify_members() { # directory
+    local kinds names listed bad
+    kinds=$(timeout 300 tar -tvzf "$1/$ARCHIVE" 2>/dev/null) || { echo "$ARCHIVE holds no tar archive"; return; }
+    names=$(timeout 300 tar -tzf "$1/$ARCHIVE" 2>/dev/null | sort)
+    listed=$(cut -c67- "$1/SHA256SUMS" | grep '^lib/' | sort) || true
+    bad=$(uniq -d <<<"$names" | head -n 1)
+    [[ -z $bad ]] || { echo "$bad is twice in $ARCHIVE"; return; }
+    bad=$(comm -13 <(echo "$listed") <(echo "$names") | head -n 1)
+    [[ -z $bad ]] || { echo "$bad in $ARCHIVE is not listed in SHA256SUMS"; return; }
+    bad=$(comm -23 <(echo "$listed") <(echo "$names") | head -n 1)
+    [[ -z $bad ]] || { echo "$bad is missing from $ARCHIVE"; return; }
+    bad=$(grep -vm 1 '^-' <<<"$kinds") || true
+    [[ -z $bad ]] || echo "$ARCHIVE has a member that is no plain file: $bad"
+}
+
+version_of() { # directory -> the kit's version in a bundle that was verified
+    if [[ -e $1/$ARCHIVE ]]; then
+        tar -xzOf "$1/$ARCHIVE" lib/hyperpod_kit/__init__.py
+    else
+        cat "$1/lib/hyperpod_kit/__init__.py"
+    fi | sed -n 's/^__version__ = "\(.*\)"$/\1/p'
 }
 
 # A `job run` of a release before 0.1.0 that is at work calls its ranks' wrapper by `current` only as long as that one's
@@ -85,8 +154,8 @@ problem=$(verify "$BUNDLE")
 [[ -z $problem ]] || fail 1 "$BUNDLE: $problem" "hyperpod-kit upload"
 ID=$(sha256sum "$BUNDLE/SHA256SUMS" | cut -c1-16)
 # bundle.json cannot be in SHA256SUMS, which its id is made from: it is compared with what it must say.
-VERSION=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' "$BUNDLE/lib/hyperpod_kit/__init__.py")
-if ! printf '{\n  "format": "hpk-bundle/1",\n  "kit_version": "%s",\n  "bundle_id": "%s"\n}\n' "$VERSION" "$ID" |
+VERSION=$(version_of "$BUNDLE")
+if ! printf '{\n  "format": "hpk-bundle/2",\n  "kit_version": "%s",\n  "bundle_id": "%s"\n}\n' "$VERSION" "$ID" |
     cmp -s - "$BUNDLE/bundle.json"; then
     fail 1 "$BUNDLE: bundle.json is missing or does not carry the id $ID of SHA256SUMS" "hyperpod-kit upload"
 fi
@@ -107,6 +176,10 @@ find "$HOME_DIR" -mindepth 1 -maxdepth 1 -name '*.partial' -exec rm -rf {} +
 if [[ $BUNDLE != "$TARGET" && ( ! -d $TARGET || -n $(verify "$TARGET") ) ]]; then
     mkdir "$TARGET.partial"
     cp -R "$BUNDLE/." "$TARGET.partial/"
+    if [[ -e $TARGET.partial/$ARCHIVE ]]; then
+        tar -xzf "$TARGET.partial/$ARCHIVE" -C "$TARGET.partial" --no-same-owner --no-same-permissions --touch
+        rm "$TARGET.partial/$ARCHIVE"
+    fi
     # S3 keeps no mode bits.
     find "$TARGET.partial" -type d -exec chmod 0755 {} +
     find "$TARGET.partial" -type f -exec chmod 0644 {} +

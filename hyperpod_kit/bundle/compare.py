@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Iterator, Mapping
+from typing import Any, Iterator, Mapping, Optional
 
+from hyperpod_kit.bundle import archive
 from hyperpod_kit.bundle.render import Bundle, mode
+from hyperpod_kit.errors import BundleError
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,41 @@ def between(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
 
 
 def with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
-    """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is."""
-    wanted = {place: _mark(mode(place), data) for place, data in bundle.files.items()}
-    found = {}
+    """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is.
+
+    Of lib.tar.gz the tar inside is compared, and where it can be read, each of its members as well.
+    """
+    rendered = {place: _mark(place, mode(place), data) for place, data in bundle.files.items()}
+    existing = {}
     for path in directory.rglob("*"):
         place = path.relative_to(directory).as_posix()
         if path.is_symlink():
-            found[place] = "a link"
+            existing[place] = "a link"
         elif path.is_file():
-            found[place] = _mark(path.stat().st_mode & 0o777, path.read_bytes())
-    return between(found, wanted)
+            existing[place] = _mark(place, path.stat().st_mode & 0o777, path.read_bytes())
+    members = _members(directory / archive.ARCHIVE)
+    if members is not None:
+        existing = {place: _digest(data) for place, data in members.items()} | existing
+        rendered |= {place: _digest(data) for place, data in bundle.library.items()}
+    return between(existing, rendered)
 
 
-def _mark(bits: int, data: bytes) -> str:
-    return f"{bits:o} {hashlib.sha256(data).hexdigest()}"
+def _members(path: Path) -> Optional[dict[str, bytes]]:
+    """The members of an archive, None when there is none to read."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    try:
+        return archive.members(path.read_bytes())
+    except BundleError:
+        return None
+
+
+def _mark(place: str, bits: int, data: bytes) -> str:
+    if place == archive.ARCHIVE:
+        with suppress(BundleError):
+            return f"{bits:o} {_digest(archive.decompressed(data))}"
+    return f"{bits:o} {_digest(data)}"
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()

@@ -1,8 +1,10 @@
-"""What ships to the nodes: this list is the bundle.
+"""What ships to the nodes: this list is the bundle. Names that others call by are in doors.py.
 
 on_create.sh on_init_complete.sh lifecycle_script.py     what HyperPod starts
-bin/hyperpod-kit  lib/__main__.py                        the program's two doors
-lib/hyperpod_kit/…                                       VENDORED, standard library only
+bin/hyperpod-kit                                         the program
+lib.tar.gz  lib.tar.sha256                               the next two as one object, and the digest of its tar
+  lib/__main__.py                                        what the program starts
+  lib/hyperpod_kit/…                                     VENDORED, standard library only
 slurm/…                                                  what Slurm starts
 units/<unit>  node_config.json                           rendered from the configuration
 packages/…  scripts/…                                    files that the configuration names

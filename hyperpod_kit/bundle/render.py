@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Mapping, Optional
 
 from hyperpod_kit import __version__
-from hyperpod_kit.bundle import contents, manifest, packages, portable, scripts, sources, templates
+from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, scripts, sources, templates
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -21,15 +21,23 @@ LEGACY_FILE = "provisioning_parameters.json"
 
 @dataclass(frozen=True)
 class Bundle:
-    """`files`.
+    """A bundle in memory.
 
-    Path in the bundle -> content, SHA256SUMS and bundle.json included; `prefix`: its place in the bucket.
+    files: place -> content of everything that is written and uploaded, lib.tar.gz, SHA256SUMS and bundle.json included;
+    library: place -> content of every member of lib.tar.gz; prefix: the bundle's place in the bucket.
     """
 
     bundle_id: str
     bucket: str
     prefix: str
     files: Mapping[str, bytes]
+    library: Mapping[str, bytes]
+
+    @property
+    def installed(self) -> Mapping[str, bytes]:
+        """Place -> content of everything that lies on a node: the members of lib.tar.gz in the archive's place."""
+        beside = {place: data for place, data in self.files.items() if place != archive.ARCHIVE}
+        return dict(sorted({**beside, **self.library}.items()))
 
     @property
     def source_s3_uri(self) -> str:
@@ -68,14 +76,23 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
             files[place] = templates.render(env, template, mount=mount, config=config)
     for template, unit in NODE_UNITS:
         files[f"units/{unit}"] = templates.render(env, template, config=config)
-    for place, data in files.items():
+    return assemble(files, __version__, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
+
+
+def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent: str) -> Bundle:
+    """The bundle of these files, for a prefix below `parent`. Raises BundleError when one would not run on a node."""
+    for place, data in shipped.items():
         portable.check(place, data)
-    listing = manifest.sums(files)
+    library = {place: data for place, data in shipped.items() if place.startswith(archive.LIBRARY)}
+    files = {place: data for place, data in shipped.items() if place not in library}
+    tar = archive.tar(library)
+    files[archive.TAR_SUM] = archive.tar_sum(tar)
+    listing = manifest.sums({**files, **library})
     identity = manifest.bundle_id(listing)
+    files[archive.ARCHIVE] = archive.compressed(tar)
     files[manifest.SUMS] = listing
-    files[manifest.DESCRIPTION] = manifest.description(__version__, identity)
-    prefix = f"{settings.bundle.prefix}{settings.cluster.name}/{identity}/"
-    return Bundle(identity, settings.bundle.bucket, prefix, dict(sorted(files.items())))
+    files[manifest.DESCRIPTION] = manifest.description(kit_version, identity)
+    return Bundle(identity, bucket, f"{parent}{identity}/", dict(sorted(files.items())), library)
 
 
 def write(bundle: Bundle, directory: Path) -> None:
@@ -114,12 +131,12 @@ def write(bundle: Bundle, directory: Path) -> None:
 
 
 def _foreign(directory: Path) -> list[str]:
-    """What lies in a bundle's directory and is not in its SHA256SUMS."""
+    """What lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
     sums = directory / manifest.SUMS
     if not sums.is_file():
         return []
     try:
-        known = {*manifest.digests(sums.read_bytes()), manifest.SUMS, manifest.DESCRIPTION}
+        known = {*manifest.digests(sums.read_bytes()), archive.ARCHIVE, manifest.SUMS, manifest.DESCRIPTION}
     except ValueError as err:
         raise BundleError(f"{sums} cannot be read: {err}", hint="choose an empty directory") from err
     there = (path.relative_to(directory).as_posix() for path in directory.rglob("*") if not path.is_dir())

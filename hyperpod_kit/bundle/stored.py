@@ -1,16 +1,21 @@
-"""What a bucket holds of a bundle, file by file."""
+"""What a bucket holds of a bundle, object by object, by the digests that S3 keeps: nothing is read back.
+
+S3 computes the SHA-256 of each object when it arrives, refuses one that has another than was sent with it, and tells
+it with HeadObject. Only an object without one (copied by another program, or sent in parts) is read.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Mapping, Optional
+from typing import Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.s3 import Bucket
-from hyperpod_kit.bundle import manifest
-from hyperpod_kit.bundle.compare import BundleDifference, between
+from hyperpod_kit.bundle import archive, manifest
+from hyperpod_kit.bundle.compare import BundleDifference
 from hyperpod_kit.bundle.render import Bundle
-from hyperpod_kit.bundle.upload import THREADS
+
+THREADS = 16
 
 
 def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
@@ -18,12 +23,22 @@ def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
 
     Raises AwsError, Unreachable.
     """
-    places = list(bucket.sizes(bundle.prefix))
-    if not places:
+    sizes = bucket.sizes(bundle.prefix)
+    if not sizes:
         return None
-    digests = in_order(lambda place: bucket.sha256(bundle.prefix + place) or "", places, THREADS)
-    found = dict(zip(places, digests))
-    return between(found, {place: hashlib.sha256(data).hexdigest() for place, data in bundle.files.items()})
+    candidates = [place for place in bundle.files if place in sizes and _may_match(bundle, place, sizes[place])]
+    matching = set(matches(bundle, bucket, candidates))
+    return BundleDifference(
+        added=tuple(place for place in bundle.files if place not in sizes),
+        changed=tuple(place for place in bundle.files if place in sizes and place not in matching),
+        removed=tuple(sorted(set(sizes) - set(bundle.files))),
+    )
+
+
+def matches(bundle: Bundle, bucket: Bucket, places: Sequence[str]) -> list[str]:
+    """Those of `places` whose object is the bundle's. Raises AwsError, Unreachable."""
+    verdicts = in_order(lambda place: _matches(bundle, bucket, place), places, THREADS)
+    return [place for place, same in zip(places, verdicts) if same]
 
 
 def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
@@ -36,3 +51,28 @@ def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
         return None if text is None else manifest.digests(text)
     except ValueError:
         return None
+
+
+def format_at(bucket: Bucket, prefix: str) -> str:
+    """The format of the bundle under `prefix`, as its bundle.json says; "" when there is none to read.
+
+    Raises AwsError, Unreachable.
+    """
+    text = bucket.get(prefix + manifest.DESCRIPTION)
+    return "" if text is None else manifest.format_of(text)
+
+
+def _may_match(bundle: Bundle, place: str, size: int) -> bool:
+    """Whether an object of this size can be the bundle's; the archive is another size where another zlib made it."""
+    return place == archive.ARCHIVE or size == len(bundle.files[place])
+
+
+def _matches(bundle: Bundle, bucket: Bucket, place: str) -> bool:
+    key, data = bundle.prefix + place, bundle.files[place]
+    if bucket.sha256(key) == hashlib.sha256(data).hexdigest():
+        return True
+    if place != archive.ARCHIVE:
+        return False
+    # The same archive from a machine with another zlib has other bytes: what counts is the tar inside.
+    other = bucket.get(key)
+    return other is not None and archive.same_contents(other, data)

@@ -69,7 +69,7 @@ def _check(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
     else:
         for line in found.lines():
             out(line)
-        say(f"{output} is not bundle {bundle.bundle_id}: {len(found)} of its {len(bundle.files)} files would change")
+        say(f"{output} is not bundle {bundle.bundle_id}: {len(found)} files would change")
         say(f"next: hyperpod-kit render {config} --output {output}")
     return 1 if found else 0
 
@@ -92,6 +92,7 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle import render as rendering
     from hyperpod_kit.bundle import upload as uploading
+    from hyperpod_kit.bundle.stored import THREADS
     from hyperpod_kit.config.load import load
     from hyperpod_kit.errors import UsageError
 
@@ -102,10 +103,9 @@ def upload(config: Path, as_json: bool, dry_run: bool) -> None:
             hint="hyperpod-kit create-cluster",
         )
     bundle = rendering.render(settings)
-    bucket = Bucket(bundle.bucket, settings.cluster.region, connections=uploading.THREADS)
+    bucket = Bucket(bundle.bucket, settings.cluster.region, connections=THREADS)
     if dry_run:
-        there = bucket.sizes(bundle.prefix)
-        missing = sorted(place for place, content in bundle.files.items() if there.get(place) != len(content))
+        missing = uploading.to_send(bundle, bucket)
         if as_json:
             data({"bundle_id": bundle.bundle_id, "uri": bundle.source_s3_uri, "would_send": missing})
         else:

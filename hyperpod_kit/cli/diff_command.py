@@ -42,7 +42,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.compare import between
     from hyperpod_kit.bundle.render import render
-    from hyperpod_kit.bundle.upload import THREADS
+    from hyperpod_kit.bundle.stored import THREADS
     from hyperpod_kit.cli import diff_rows
     from hyperpod_kit.config.load import load
 

@@ -25,6 +25,9 @@ SHOWN = 12
 """Files of one difference that people see; --json has all."""
 
 
+REPLACE = "replace the node, or run the new bundle's entry script on it"
+
+
 @dataclass(frozen=True)
 class DiffRow:
     """One place where a bundle is. `what`: s3, group, node or cluster; `bundle_id`: what is there, "" for none."""
@@ -40,6 +43,11 @@ class DiffRow:
 def digests(bundle: Bundle) -> dict[str, str]:
     """Place -> hex SHA-256 of every file that SHA256SUMS lists."""
     return manifest.digests(bundle.files[manifest.SUMS])
+
+
+def unsupported(format: str) -> bool:
+    """Whether a bundle is of a format that this release does not support; False where the format is not known."""
+    return format not in ("", manifest.FORMAT)
 
 
 def unknown(what: str, where: str, why: str) -> DiffRow:
@@ -80,6 +88,8 @@ def of_node(bundle: Bundle, answer: NodeBundle) -> DiffRow:
         return DiffRow(
             "node", where, "", "absent", "no bundle is installed: see /var/log/provision/provisioning.log there"
         )
+    if unsupported(answer.format):
+        return DiffRow("node", where, answer.current, "differs", f"runs {answer.format}: {REPLACE}")
     if answer.damaged:
         return DiffRow("node", where, answer.current, "damaged", _first(answer.damaged), answer.damaged)
     if answer.recorded != answer.current:

@@ -60,8 +60,10 @@ def update_cluster(
       hyperpod-kit update-cluster --dry-run --json  # the changes, and the request
     """
     from hyperpod_kit.aws.s3 import Bucket
+    from hyperpod_kit.bundle.stored import THREADS
     from hyperpod_kit.bundle.upload import require_uploaded
     from hyperpod_kit.cluster import create, update
+    from hyperpod_kit.cluster.bundle_formats import advice, unsupported_bundles
     from hyperpod_kit.config.load import load
 
     settings = load(config)
@@ -71,6 +73,9 @@ def update_cluster(
     name = settings.cluster.name
     live = sagemaker.describe_cluster(name)
     found = update.plan(live, planned.request, settings.parameters.controller_group)
+    unsupported = unsupported_bundles(live, sagemaker, lambda bucket: Bucket(bucket, settings.cluster.region))
+    for group in unsupported:
+        say(advice(group, settings.parameters.controller_group))
     leaving: list[ClusterNode] = []
     if found.possible and found.destroys:
         leaving = _look_at_jobs(cluster, found, first)
@@ -83,6 +88,7 @@ def update_cluster(
                 "request": found.request,
                 **first.to_dict(),
                 "leaving": [node.instance_id for node in leaving],
+                "unsupported_bundles": [group.to_dict() for group in unsupported],
             }
         )
     else:
@@ -102,7 +108,8 @@ def update_cluster(
             beginning = first.question(aws_chooses=not first.asked)
             confirm(f"{beginning}{found.destroys} nodes go, with everything on their own disks. Go on?", yes=yes)
         if planned.bundle is not None:
-            require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
+            bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
+            require_uploaded(planned.bundle, bucket)
         if leaving:
             _take_nodes(cluster, leaving, first)
         if not found.only_shrinks or len(leaving) < found.destroys:

@@ -13,6 +13,7 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.bundle.render import Bundle, render
+from hyperpod_kit.bundle.stored import THREADS
 from hyperpod_kit.bundle.upload import require_uploaded
 from hyperpod_kit.cluster import update
 from hyperpod_kit.config.emit import create_cluster_request
@@ -61,7 +62,8 @@ def create(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> C
     AwsError, Unreachable.
     """
     if planned.bundle is not None:
-        require_uploaded(planned.bundle, Bucket(planned.bundle.bucket, settings.cluster.region))
+        bucket = Bucket(planned.bundle.bucket, settings.cluster.region, connections=THREADS)
+        require_uploaded(planned.bundle, bucket)
     try:
         return Created(sagemaker.create_cluster(planned.request))
     except AwsError as err:

@@ -52,7 +52,8 @@ CAUSES = (
     ),
     Cause(
         "damaged-bundle",
-        r"sha256sum|is not listed in SHA256SUMS|SHA256SUMS is missing|does not carry the id",
+        r"sha256sum|is not listed in SHA256SUMS|SHA256SUMS is missing|does not carry the id"
+        r"|lib\.tar\.gz (?:is|has|holds) |(?:from|in|beside) lib\.tar\.gz",
         "the bundle on the node is not what was uploaded",
         "hyperpod-kit upload, then replace the node",
     ),

@@ -28,13 +28,15 @@ echo '== current'; readlink {HOME}/current
 echo '== status'; cat {STATUS}; echo
 cd {HOME}/current/ || exit 0
 echo '== identity'; sha256sum SHA256SUMS
+echo '== description'; head -c 4096 bundle.json; echo
 echo '== sums'; head -n {LIMIT} SHA256SUMS; echo
 echo '== damaged'; sha256sum -c --quiet SHA256SUMS 2>/dev/null | head -n {LIMIT}
 echo '== files'; find . -name __pycache__ -prune -o ! -type d -print | head -n {LIMIT}
 echo '== end'"""
 
-_SECTION = re.compile(r"^== (current|status|identity|sums|damaged|files|end)\n", re.MULTILINE)
+_SECTION = re.compile(r"^== (current|status|identity|description|sums|damaged|files|end)\n", re.MULTILINE)
 _SUM = re.compile(r"([0-9a-f]{64})  (.+)")
+_FORMAT = re.compile(r'"format": "(hpk-bundle/[0-9]{1,6})"')
 _FAILED = re.compile(r"(.+): FAILED( open or read)?")
 
 
@@ -43,7 +45,8 @@ class NodeBundle:
     """What one node said.
 
     current: the bundle that is installed, "" for none; recorded: the bundle of its last creation, with its end in Unix
-    seconds and whether it succeeded; files: place -> hex SHA-256 as the installed SHA256SUMS has it; damaged: place and
+    seconds and whether it succeeded; format: of the installed bundle, as its bundle.json says, "" where that cannot be
+    read; files: place -> hex SHA-256 as the installed SHA256SUMS has it; damaged: place and
     what is wrong with it; error: why there is no answer, empty when there is one.
     """
 
@@ -52,6 +55,7 @@ class NodeBundle:
     recorded: str = ""
     created_ok: bool = False
     finished_at: float = 0.0
+    format: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
     damaged: tuple[str, ...] = ()
     error: str = ""
@@ -99,6 +103,7 @@ def understand(target: NodeTarget, text: str) -> NodeBundle:
         # Of a node whose creation never ended there is no record; half of one is worth a word.
         return NodeBundle(target, current=clean(said["current"]), error=f"its status.json cannot be read: {clean(err)}")
     finished = status.get("finished_at")
+    described = _FORMAT.search(said.get("description", ""))
     current = clean(said["current"])
     files = {match[2]: match[1] for match in map(_SUM.fullmatch, said.get("sums", "").splitlines()) if match}
     return NodeBundle(
@@ -107,6 +112,7 @@ def understand(target: NodeTarget, text: str) -> NodeBundle:
         recorded=clean(status.get("bundle_id") or ""),
         created_ok=status.get("ok") is True,
         finished_at=_seconds(finished),
+        format=described[1] if described else "",
         files=files,
         damaged=tuple(islice(_damaged(current, said, files), LIMIT)) if current else (),
     )

@@ -9,7 +9,7 @@ import tarfile
 from pathlib import Path
 from typing import Dict
 
-from hyperpod_kit.bundle import contents, manifest
+from hyperpod_kit.bundle import contents, manifest, render
 from hyperpod_kit.bundle.sources import Sources
 from tests.support.mount_root import MountRoot
 
@@ -69,12 +69,21 @@ def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
 
 
 def write(files: Dict[str, bytes], staging: Path) -> str:
-    """The bundle of these files, as it lies where a node has downloaded it; its id."""
+    """The bundle of these files, as it lies where a node has downloaded it; its id. The entry script has the format."""
+    version = files["lib/hyperpod_kit/__init__.py"].decode().split('__version__ = "')[1].split('"')[0]
+    if b"hpk-bundle/1" in files["on_create.sh"]:
+        return _write_each_file(files, version, staging)
+    bundle = render.assemble(files, version, "bucket", "kit/demo/")
+    render.write(bundle, staging)
+    return bundle.bundle_id
+
+
+def _write_each_file(files: Dict[str, bytes], version: str, staging: Path) -> str:
+    """The bundle of the earlier release, which had no archive; its id."""
     listing = manifest.sums(files)
     identity = manifest.bundle_id(listing)
-    version = files["lib/hyperpod_kit/__init__.py"].decode().split('__version__ = "')[1].split('"')[0]
-    whole = {**files, manifest.SUMS: listing, manifest.DESCRIPTION: manifest.description(version, identity)}
-    for place, data in whole.items():
+    description = manifest.description(version, identity).replace(manifest.FORMAT.encode(), b"hpk-bundle/1")
+    for place, data in {**files, manifest.SUMS: listing, manifest.DESCRIPTION: description}.items():
         path = staging / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

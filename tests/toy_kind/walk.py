@@ -56,7 +56,7 @@ def main(example: Path, directory: Path) -> None:
     assert NodeConfig.from_json(text).mounts[-1] == TOY and NodeConfig.from_json(text).to_json() == text
 
     # the bundle: a unit of its own, the vendored file, nothing of the layers that stay with the admin
-    files = {str(name): content for name, content in render(settings).files.items()}
+    files = {str(name): content for name, content in render(settings).installed.items()}
     unit = files[f"units/{carrier_unit(TOY)}"]
     assert b"node mounts ensure toys\n" in unit and b"network-online.target" in unit
     toys = sorted(name for name in files if name.endswith("/toy.py"))

@@ -15,7 +15,7 @@ from typing import Sequence
 
 import pytest
 
-from hyperpod_kit.bundle import contents, manifest, portable, sources
+from hyperpod_kit.bundle import archive, contents, manifest, portable, sources
 from hyperpod_kit.bundle.compare import BundleDifference, with_directory
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config.load import load
@@ -23,6 +23,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.units import NODE_UNITS
+from tests.support.installed_bundle import install
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 TEMPLATES = ("mount-s3.service.j2", "mount.service.j2", *(template for template, _ in NODE_UNITS))
@@ -68,14 +69,23 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
     put(origin.slurm / ".prolog.sh.swp", "")
     put(origin.package / "node/__pycache__/x.pyc", "")
     put(origin.package / "node/notes.txt", "")
-    assert sorted(render(config, origin).files) == sorted(
+    bundle = render(config, origin)
+    assert sorted(bundle.library) == sorted(
         [
-            *contents.ENTRY_SCRIPTS,
-            *contents.PROGRAM,
-            "slurm/prolog.sh",
-            "slurm/plugin/auto_resume.c",
+            "lib/__main__.py",
             *(f"lib/hyperpod_kit/{name}" for name in contents.VENDORED_FILES),
             *(f"lib/hyperpod_kit/{package}/__init__.py" for package in contents.VENDORED_PACKAGES),
+        ]
+    )
+    assert sorted(bundle.installed) == sorted([*bundle.library, *(set(bundle.files) - {"lib.tar.gz"})])
+    assert sorted(bundle.files) == sorted(
+        [
+            *contents.ENTRY_SCRIPTS,
+            "bin/hyperpod-kit",
+            "lib.tar.gz",
+            "lib.tar.sha256",
+            "slurm/prolog.sh",
+            "slurm/plugin/auto_resume.c",
             "node_config.json",
             "provisioning_parameters.json",
             "SHA256SUMS",
@@ -139,13 +149,14 @@ def test_every_change_is_another_bundle(config: Settings, origin: sources.Source
 def test_sha256sum_agrees(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
     bundle = render(config, origin)
     write(bundle, tmp_path / "b")
+    subprocess.run(["tar", "-xzf", "lib.tar.gz"], cwd=tmp_path / "b", check=True, timeout=20)
     subprocess.run(
         ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=tmp_path / "b", check=True, timeout=20
     )
     listed = [line[66:] for line in bundle.files["SHA256SUMS"].decode().splitlines()]
-    assert listed == sorted(listed) and set(listed) == set(bundle.files) - {"SHA256SUMS", "bundle.json"}
+    assert listed == sorted(listed) and set(listed) == set(bundle.installed) - {"SHA256SUMS", "bundle.json"}
     about = json.loads(bundle.files["bundle.json"])
-    assert (about["format"], about["bundle_id"]) == ("hpk-bundle/1", bundle.bundle_id) and len(bundle.bundle_id) == 16
+    assert (about["format"], about["bundle_id"]) == ("hpk-bundle/2", bundle.bundle_id) and len(bundle.bundle_id) == 16
 
 
 @pytest.mark.parametrize("mode", ["on_init_complete", "ami_only"])
@@ -175,8 +186,9 @@ def test_what_no_render_wrote_is_not_deleted(config: Settings, origin: sources.S
 
 
 def test_an_older_bundle_is_replaced_as_a_whole(config: Settings, origin: sources.Sources, tmp_path: Path) -> None:
+    """One whose library lies there file by file, as hpk-bundle/1 had it, too."""
     bundle = render(config, origin)
-    files = {**bundle.files, "units/old.service": b""}
+    files = {**bundle.installed, "units/old.service": b""}
     write(replace(bundle, files={**files, manifest.SUMS: manifest.sums(files)}), tmp_path / "b")
     write(bundle, tmp_path / "b")
     assert set(tree(tmp_path / "b")) == set(bundle.files)
@@ -228,9 +240,13 @@ def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources
     (tmp_path / "b/slurm/prolog.sh").unlink()
     (tmp_path / "b/bundle.json").unlink()
     (tmp_path / "b/bundle.json").symlink_to("SHA256SUMS")
+    rewritten = {**bundle.library, "lib/__main__.py": b"print()\n", "lib/more.py": b""}
+    (tmp_path / "b/lib.tar.gz").write_bytes(archive.compressed(archive.tar(rewritten)))
     found = with_directory(bundle, tmp_path / "b")
     assert found == BundleDifference(
-        ("slurm/prolog.sh",), ("bundle.json", "node_config.json", "on_create.sh"), ("units/old.service",)
+        ("slurm/prolog.sh",),
+        ("bundle.json", "lib.tar.gz", "lib/__main__.py", "node_config.json", "on_create.sh"),
+        ("lib/more.py", "units/old.service"),
     )
     assert list(found.lines())[:2] == ["added    slurm/prolog.sh", "changed  bundle.json"]
 
@@ -238,7 +254,7 @@ def test_a_directory_is_compared_byte_for_byte(config: Settings, origin: sources
 def test_the_listing_is_read_back(config: Settings, origin: sources.Sources) -> None:
     bundle = render(config, origin)
     found = manifest.digests(bundle.files["SHA256SUMS"])
-    assert set(found) == set(bundle.files) - {"SHA256SUMS", "bundle.json"}
+    assert set(found) == set(bundle.installed) - {"SHA256SUMS", "bundle.json"}
     assert found["node_config.json"] == hashlib.sha256(bundle.files["node_config.json"]).hexdigest()
     with pytest.raises(ValueError, match="not a line of SHA256SUMS"):
         manifest.digests(b"<html>not found</html>")
@@ -267,10 +283,10 @@ def test_every_shell_script_of_the_real_bundle_parses(shipped: Bundle, tmp_path:
 
 
 def test_the_real_program_runs_without_anything_installed(shipped: Bundle, tmp_path: Path) -> None:
-    write(shipped, tmp_path / "b")
+    install(shipped, tmp_path / "b")
     modules = [
         place[len("lib/") : -len(".py")].replace("/", ".").removesuffix(".__init__")
-        for place in shipped.files
+        for place in shipped.library
         if place.startswith("lib/hyperpod_kit/") and place.endswith(".py") and not place.endswith("__main__.py")
     ]
     code = f"import sys, importlib; sys.path.insert(0, 'lib'); [importlib.import_module(name) for name in {modules!r}]"

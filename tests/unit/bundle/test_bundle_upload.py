@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import pytest
 
 from hyperpod_kit.aws.s3 import Bucket
-from hyperpod_kit.bundle import manifest
-from hyperpod_kit.bundle.render import Bundle
-from hyperpod_kit.bundle.upload import require_uploaded, upload
+from hyperpod_kit.bundle import archive
+from hyperpod_kit.bundle.render import Bundle, assemble
+from hyperpod_kit.bundle.stored import stored
+from hyperpod_kit.bundle.upload import require_uploaded, to_send, upload
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.support.aws import endpoint
@@ -20,11 +23,9 @@ NAME = "sagemaker-hyperpod-kit-demo"
 
 
 def bundle(**more: bytes) -> Bundle:
-    files = {f"lib/{number}.py": b"x" * number for number in range(40)} | more
-    listing = manifest.sums(files)
-    identity = manifest.bundle_id(listing)
-    files |= {manifest.SUMS: listing, manifest.DESCRIPTION: manifest.description("0", identity)}
-    return Bundle(identity, NAME, f"hyperpod-kit/demo/{identity}/", files)
+    files = {f"slurm/{number}.h": b"x" * number for number in range(40)} | more
+    files |= {f"lib/{number}.py": b"x" * number for number in range(300)}
+    return assemble(files, "0", NAME, "hyperpod-kit/demo/")
 
 
 @pytest.fixture
@@ -44,21 +45,21 @@ def test_everything_is_sent_once(bucket: Bucket) -> None:
     made = bundle()
     steps: dict[str, int] = {}
     done = upload(made, bucket, lambda what, count: steps.update({what: steps.get(what, 0) + count}))
-    assert (done.sent, done.present, done.sent_bytes) == (42, 0, made.size)
-    assert steps == {"same": 0, "uploaded": 42, "verified": 42}
+    assert (done.sent, done.present, done.sent_bytes) == (44, 0, made.size)
+    assert steps == {"same": 0, "uploaded": 44, "verified": 44}
     again = upload(made, bucket)
-    assert (again.sent, again.present, again.sent_bytes) == (0, 42, 0)
+    assert (again.sent, again.present, again.sent_bytes) == (0, 44, 0)
     require_uploaded(made, bucket)
 
 
 def test_only_what_is_missing_or_damaged_is_sent(bucket: Bucket) -> None:
     made = bundle()
     upload(made, bucket)
-    bucket.put(made.prefix + "lib/7.py", b"y" * 7)
-    bucket.put(made.prefix + "lib/8.py", b"short")
+    bucket.put(made.prefix + "slurm/7.h", b"y" * 7)
+    bucket.put(made.prefix + "slurm/8.h", b"short")
     done = upload(made, bucket)
-    assert (done.sent, done.present) == (2, 40)
-    assert bucket.sizes(made.prefix)["lib/8.py"] == 8
+    assert (done.sent, done.present) == (2, 42)
+    assert bucket.sizes(made.prefix)["slurm/8.h"] == 8
 
 
 def test_another_bundle_has_another_place(bucket: Bucket) -> None:
@@ -74,8 +75,8 @@ def test_a_bundle_that_is_not_there(bucket: Bucket) -> None:
     with pytest.raises(BundleError, match="nothing is uploaded") as caught:
         require_uploaded(made, bucket)
     assert caught.value.hint == "hyperpod-kit upload"
-    bucket.put(made.prefix + "lib/0.py", b"")
-    with pytest.raises(BundleError, match="41 of 42 files are missing"):
+    bucket.put(made.prefix + "slurm/0.h", b"")
+    with pytest.raises(BundleError, match="43 of 44 files are missing"):
         require_uploaded(made, bucket)
 
 
@@ -83,9 +84,9 @@ def test_a_file_of_the_same_size_that_somebody_else_wrote(bucket: Bucket) -> Non
     """Every node that is made afterwards would run it as root."""
     made = bundle()
     upload(made, bucket)
-    bucket.put(made.prefix + "lib/7.py", b"y" * 7)
-    assert bucket.sizes(made.prefix)["lib/7.py"] == len(made.files["lib/7.py"])
-    with pytest.raises(BundleError, match=r"holds other bytes .* in 1 of 42 files, first lib/7.py"):
+    bucket.put(made.prefix + "slurm/7.h", b"y" * 7)
+    assert bucket.sizes(made.prefix)["slurm/7.h"] == len(made.files["slurm/7.h"])
+    with pytest.raises(BundleError, match=r"holds other bytes .* in 1 of 44 files, first slurm/7.h"):
         require_uploaded(made, bucket)
 
 
@@ -118,12 +119,92 @@ def test_bytes_that_change_on_the_way_are_noticed(bucket: Bucket, monkeypatch: p
     made = bundle()
     put = bucket.put
     monkeypatch.setattr(
-        bucket, "put", lambda key, data: put(key, b"z" * len(data) if key.endswith("lib/9.py") else data)
+        bucket, "put", lambda key, data: put(key, b"z" * len(data) if key.endswith("slurm/9.h") else data)
     )
-    with pytest.raises(BundleIntegrityError, match=r"lib/9\.py is damaged"):
+    with pytest.raises(BundleIntegrityError, match=r"slurm/9\.h is damaged"):
         upload(made, bucket)
 
 
 def test_a_bucket_that_is_not_there(bucket: Bucket) -> None:
     with pytest.raises(AwsError, match="NoSuchBucket"):
         upload(replace(bundle(), bucket="sagemaker-nothing"), Bucket("sagemaker-nothing", "us-east-1"))
+
+
+@pytest.fixture
+def requests(bucket: Bucket) -> Counter[str]:
+    """Operation of S3 -> how often it was sent."""
+    sent: Counter[str] = Counter()
+
+    def count(event_name: str, **_: Any) -> None:
+        sent[event_name.rsplit(".", 1)[1]] += 1
+
+    bucket._client.meta.events.register("before-send.s3", count)
+    return sent
+
+
+def test_nothing_is_read_back(bucket: Bucket, requests: Counter[str]) -> None:
+    """340 files are 44 objects, and S3 tells the digest of each without sending it."""
+    made = bundle()
+    upload(made, bucket)
+    assert requests == {"ListObjectsV2": 1, "PutObject": 44, "HeadObject": 44}
+    for again in (upload, require_uploaded, stored):
+        requests.clear()
+        again(made, bucket)
+        assert requests == {"ListObjectsV2": 1, "HeadObject": 44}
+
+
+def test_an_object_without_a_digest_is_read(bucket: Bucket, requests: Counter[str]) -> None:
+    """As other programs leave it."""
+    made = bundle()
+    upload(made, bucket)
+    place = "slurm/7.h"
+    bucket._client.put_object(Bucket=NAME, Key=made.prefix + place, Body=made.files[place], ChecksumAlgorithm="CRC32")
+    requests.clear()
+    require_uploaded(made, bucket)
+    assert requests["GetObject"] == 1
+    bucket._client.put_object(Bucket=NAME, Key=made.prefix + place, Body=b"y" * 7, ChecksumAlgorithm="CRC32")
+    with pytest.raises(BundleError, match=r"in 1 of 44 files, first slurm/7\.h"):
+        require_uploaded(made, bucket)
+
+
+OLDER = {"lib/older.py": b"print()\n"}
+SPOILT = {
+    "a bit": lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+    "truncated": lambda data: data[:-1],
+    "empty": lambda data: b"",
+    "a tail": lambda data: data + b"x",
+    "older": lambda data: bundle(**OLDER).files["lib.tar.gz"],
+    "no archive": lambda data: b"<html>not found</html>",
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_another_archive_is_named_and_replaced(what: str, bucket: Bucket) -> None:
+    made = bundle()
+    upload(made, bucket)
+    bucket.put(made.prefix + "lib.tar.gz", SPOILT[what](made.files["lib.tar.gz"]))
+    with pytest.raises(BundleError, match=r"in 1 of 44 files, first lib\.tar\.gz"):
+        require_uploaded(made, bucket)
+    difference = stored(made, bucket)
+    assert difference is not None and difference.changed == ("lib.tar.gz",) and len(difference) == 1
+    assert to_send(made, bucket) == ["lib.tar.gz"]
+    assert upload(made, bucket).sent == 1
+    assert bucket.get(made.prefix + "lib.tar.gz") == made.files["lib.tar.gz"]
+
+
+def test_objects_that_changed_places_are_both_named(bucket: Bucket) -> None:
+    made = bundle(**{"units/one": b"1", "units/two": b"2"})
+    upload(made, bucket)
+    bucket.put(made.prefix + "units/one", b"2")
+    bucket.put(made.prefix + "units/two", b"1")
+    assert to_send(made, bucket) == ["units/one", "units/two"]
+
+
+def test_the_same_archive_from_another_machine_stays(bucket: Bucket) -> None:
+    """Its zlib compresses otherwise; a node that downloads it meanwhile must not see two of them."""
+    made = bundle()
+    other = gzip.compress(archive.decompressed(made.files["lib.tar.gz"]), 1, mtime=5)
+    upload(replace(made, files={**made.files, "lib.tar.gz": other}), bucket)
+    require_uploaded(made, bucket)
+    assert upload(made, bucket).sent == 0 and stored(made, bucket) is not None and not stored(made, bucket)
+    assert bucket.get(made.prefix + "lib.tar.gz") == other

@@ -89,6 +89,27 @@ def test_a_cluster_follows_its_configuration(
     assert hk("reboot-node", "worker-group/0", "--yes").code == 0 and len(cloud.control.rebooted) == 1
 
 
+def test_an_update_says_which_nodes_run_an_unsupported_bundle(cloud: Cloud, project: Path, hk: Hk) -> None:
+    put_bundle(cloud.store)
+    put_cluster(cloud.control, hk)
+    cloud.control.script = [("InService", BOTH, "")]
+    assert json.loads(hk("update-cluster", "--dry-run", "--json").out)["unsupported_bundles"] == []
+    prefix = "hyperpod-kit/demo/0123456789abcdef/"
+    cloud.store.put(BUCKET, f"{prefix}bundle.json", b'{"format": "hpk-bundle/1"}')
+    for group in cloud.control.clusters["demo"]["InstanceGroups"]:
+        group["LifeCycleConfig"]["SourceS3Uri"] = f"s3://{BUCKET}/{prefix}"
+    shown = hk("update-cluster", "--dry-run", "--json")
+    workers = [f"i-00000001{number:09x}" for number in range(3)]
+    assert json.loads(shown.out)["unsupported_bundles"] == [
+        {"group": "controller-machine", "format": "hpk-bundle/1", "nodes": ["i-00000000000000000"]},
+        {"group": "worker-group", "format": "hpk-bundle/1", "nodes": workers},
+    ]
+    created = "was created from hpk-bundle/1, which this release does not support"
+    assert f"controller-machine {created}: run the new bundle's entry script on i-00000000000000000\n" in shown.err
+    assert f"worker-group {created}: hyperpod-kit replace-node {' '.join(workers)}, or run" in shown.err
+    assert hk("update-cluster").code == 0 and len(cloud.control.updates) == 1
+
+
 def test_no_cluster_without_its_bundle(cloud: Cloud, project: Path, hk: Hk) -> None:
     cloud.store.create_bucket(BUCKET)
     refused = hk("create-cluster")

@@ -99,7 +99,7 @@ def test_following_events_ends(cloud: Cloud, project: Path, hk: Hk) -> None:
 
 def test_an_upload_ends_while_s3_is_silent_and_the_next_sends_the_rest(cloud: Cloud, project: Path, hk: Hk) -> None:
     cloud.store.create_bucket(BUCKET)
-    cloud.store.faults.add(S3Fault(path="/lib/hyperpod_kit/node/", method="PUT", delay=60.0))
+    cloud.store.faults.add(S3Fault(path="/units/", method="PUT", delay=60.0))
     code, err, seconds = interrupt("upload", when=lambda: len(cloud.store.list(BUCKET)) >= 3)
     assert (code, err.split()) == (130, ["stopped"]) and seconds < 5, err
     cloud.store.faults.clear()

@@ -134,6 +134,8 @@ def test_nothing_that_we_ship_looks_like_a_secret() -> None:
     """The repository's own bundle: every file of it that is text."""
     bundle = render(load(EXAMPLE))
     found = [
-        (place, line, what) for place, data in bundle.files.items() for line, what in credentials.in_text(data.decode())
+        (place, line, what)
+        for place, data in bundle.installed.items()
+        for line, what in credentials.in_text(data.decode())
     ]
     assert found == []

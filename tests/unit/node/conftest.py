@@ -18,6 +18,7 @@ from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.node.health import check_cycle
 from hyperpod_kit.system import fullness
 from tests.support import serving_fuse, silent_fuse
+from tests.support.installed_bundle import install
 from tests.unit.node import fakes, swept
 
 CHECKOUT = Path(__file__).parents[3]
@@ -89,7 +90,7 @@ class Sandbox:
         """The bundle as on_create.sh hands it over to the program: installed, nothing done yet; the node's root."""
         home = self.root / "opt/hyperpod-kit"
         home.mkdir()
-        (home / self.bundle.bundle_id).symlink_to(self.staging)
+        install(self.bundle, home / self.bundle.bundle_id)
         (home / "current").symlink_to(self.bundle.bundle_id)
         return self.root
 

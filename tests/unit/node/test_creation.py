@@ -88,12 +88,10 @@ def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) 
 @pytest.mark.parametrize(
     "harm, named",
     [
-        (
-            lambda staging: (staging / "lib/hyperpod_kit/run.py").write_text("print()\n"),
-            "lib/hyperpod_kit/run.py: FAILED",
-        ),
+        (lambda staging: (staging / "lib.tar.gz").write_text("print()\n"), "lib.tar.gz is damaged"),
+        (lambda staging: (staging / "bin/hyperpod-kit").write_text(":\n"), "bin/hyperpod-kit: FAILED"),
         (lambda staging: (staging / "slurm/prolog.sh").unlink(), "slurm/prolog.sh"),
-        (lambda staging: (staging / "lib/json.py").write_text("print()\n"), "lib/json.py is not listed"),
+        (lambda staging: (staging / "slurm/json.py").write_text("print()\n"), "slurm/json.py is not listed"),
         (lambda staging: (staging / "units/a unit").symlink_to("/etc/passwd"), "units/a unit is not listed"),
         (lambda staging: (staging / "SHA256SUMS").unlink(), "SHA256SUMS is missing"),
         (lambda staging: (staging / "bundle.json").write_text("{}"), "bundle.json is missing or does not carry the id"),

@@ -8,43 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 
-VERSIONS = [(3, minor) for minor in range(8, 14)]
-
-
-def interpreters() -> Dict[Tuple[int, int], str]:
-    """(3, minor) -> program, from the PATH and from pyenv."""
-    found: Dict[Tuple[int, int], str] = {sys.version_info[:2]: sys.executable}
-    roots = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    for version in VERSIONS:
-        name = f"python{version[0]}.{version[1]}"
-        candidates = [
-            *sorted(str(path) for path in roots.glob(f"{version[0]}.{version[1]}.*/bin/{name}")),
-            f"/usr/bin/{name}",
-            shutil.which(name),
-        ]
-        for candidate in candidates:
-            if candidate and os.path.exists(candidate) and answers(candidate, version):
-                found.setdefault(version, candidate)
-    return {version: found[version] for version in VERSIONS if version in found}
-
-
-def answers(program: str, version: Tuple[int, int]) -> bool:
-    """Whether it is that version: the shims of pyenv lie on the PATH also for what is not installed."""
-    code = "import sys; print(sys.version_info[:2])"
-    done = subprocess.run(
-        [program, "-I", "-S", "-c", code], text=True, timeout=20, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    return done.stdout.strip() == str(version)
-
+from tests.support.interpreters import interpreters
 
 HERE = interpreters()
 EXTREMES = sorted({min(HERE), max(HERE)})
@@ -63,10 +33,9 @@ print(len(sys.modules), sorted({m.split(".")[0] for m in sys.modules} & {"click"
 
 @pytest.mark.parametrize("version", HERE, ids=lambda version: ".".join(map(str, version)))
 def test_every_vendored_module_is_imported(version: Tuple[int, int], bundle: Any, tmp_path: Path) -> None:
-    for place, data in bundle.files.items():
-        if place.startswith("lib/"):
-            (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / place).write_bytes(data)
+    for place, data in bundle.library.items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).write_bytes(data)
     done = subprocess.run(
         [HERE[version], "-I", "-S", "-B", "-W", "error::SyntaxWarning", "-c", IMPORT_ALL, str(tmp_path / "lib")],
         text=True,
@@ -286,7 +255,7 @@ def names_of(item: ast.AST, modules: Dict[str, str]) -> List[str]:
 
 def test_no_file_needs_more_than_3_8(bundle: Any) -> None:
     checked = 0
-    for place, data in bundle.files.items():
+    for place, data in bundle.installed.items():
         if place.endswith(".py"):
             checked += 1
             assert list(too_young(data.decode())) == [], place

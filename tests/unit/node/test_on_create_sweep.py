@@ -15,8 +15,7 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
-from hyperpod_kit.bundle import manifest
-from hyperpod_kit.bundle.render import Bundle, write
+from hyperpod_kit.bundle.render import Bundle, assemble, write
 
 SCRIPTS = Path(__file__).parents[3] / "lifecycle_scripts"
 
@@ -54,10 +53,7 @@ def small_bundle() -> Bundle:
         "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
         "units/x.service": b"[Unit]\n",
     }
-    listing = manifest.sums(files)
-    identity = manifest.bundle_id(listing)
-    files.update({manifest.SUMS: listing, manifest.DESCRIPTION: manifest.description("1", identity)})
-    return Bundle(identity, "b", "p/", files)
+    return assemble(files, "1", "b", "p/")
 
 
 def run(root: Path, staging: Path, counter: Path, **more: str) -> int:

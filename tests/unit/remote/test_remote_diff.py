@@ -13,12 +13,14 @@ import pytest
 
 from hyperpod_kit.aws.s3 import Bucket
 from hyperpod_kit.bundle import contents, sources
-from hyperpod_kit.bundle.render import Bundle, render, write
-from hyperpod_kit.bundle.upload import THREADS, upload
+from hyperpod_kit.bundle.render import Bundle, render
+from hyperpod_kit.bundle.stored import THREADS
+from hyperpod_kit.bundle.upload import upload
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.config.load import load
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.support.aws import ListedNodes, endpoint
+from tests.support.installed_bundle import install
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
@@ -42,7 +44,7 @@ class ClusterOfBundles:
         root = self.directory / f"node{len(self.control.addresses)}"
         (root / "var/lib/hyperpod-kit").mkdir(parents=True)
         if bundle is not None:
-            write(bundle, root / "opt/hyperpod-kit" / bundle.bundle_id)
+            install(bundle, root / "opt/hyperpod-kit" / bundle.bundle_id)
             (root / "opt/hyperpod-kit/current").symlink_to(bundle.bundle_id)
             status = {"bundle_id": bundle.bundle_id if recorded is None else recorded, "ok": ok, "finished_at": 1.8e9}
             if recorded != "":
@@ -193,6 +195,36 @@ def test_every_state_of_a_node_and_of_the_files_in_s3(world: ClusterOfBundles, d
         ["node_config.json: damaged", "slurm/prolog.sh: missing", "lib/json.py: not of this bundle"],
         ["SHA256SUMS: damaged", "on_creat.sh: missing", "on_create.sh: not of this bundle"],
         [f"/opt/hyperpod-kit/{world.bundle.bundle_id}: not there"],
+    ]
+
+
+def test_a_node_with_an_older_format_of_bundle_is_to_be_replaced(world: ClusterOfBundles, diff: Any) -> None:
+    upload(world.bundle, world.bucket)
+    world.groups(world.bundle)
+    root = world.node(world.older)
+    description = root / "opt/hyperpod-kit/current/bundle.json"
+    description.write_text(description.read_text().replace("hpk-bundle/2", "hpk-bundle/1"))
+    code, answer = diff()
+    node = answer["places"][-1]
+    assert (code, node["state"]) == (1, "differs")
+    assert node["detail"] == "runs hpk-bundle/1: replace the node, or run the new bundle's entry script on it"
+    assert answer["changes"][world.older.bundle_id]["changed"] == ["node_config.json"]
+
+
+def test_a_changed_module_is_named_although_it_travels_in_an_archive(
+    world: ClusterOfBundles, diff: Any, tmp_path: Path
+) -> None:
+    root = tmp_path / "sources"
+    put(root / "package/node/__init__.py", "changed = True\n")
+    changed = render(load(EXAMPLE))
+    upload(world.bundle, world.bucket)
+    world.groups(world.bundle)
+    world.node(world.bundle)
+    code, answer = diff()
+    assert code == 1 and answer["bundle_id"] == changed.bundle_id
+    assert answer["changes"][world.bundle.bundle_id]["changed"] == [
+        "lib.tar.sha256",
+        "lib/hyperpod_kit/node/__init__.py",
     ]
 
 

@@ -1,0 +1,131 @@
+"""lib.tar.gz: the vendored sources of a bundle, hundreds of files, as one object.
+
+The tar archive is the same bytes wherever it is made, and its digest is in lib.tar.sha256, which SHA256SUMS lists: so
+it is proved before it is opened, and the bundle's id depends on it. The compression around it is not always the same
+bytes, since zlib and its replacements choose differently, and nothing depends on those: two archives with the same tar
+inside are the same archive.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+import zlib
+from typing import Mapping
+
+from hyperpod_kit.bundle import portable
+from hyperpod_kit.errors import BundleError
+
+ARCHIVE = "lib.tar.gz"
+TAR_SUM = "lib.tar.sha256"
+LIBRARY = "lib/"
+"""Below it lie the members of the archive, in the archive and on a node."""
+
+MTIME = 315532800
+"""1980-01-01, for each member: some versions of tar warn of a time at the very beginning of 1970."""
+MEMBER_MODE = 0o644
+BLOCK = 512
+LONGEST_NAME = 100
+LARGEST = 64 << 20
+"""Bytes of a tar archive that is read: a few kilobytes can be compressed gigabytes of zeros."""
+_GZIP = 16 + zlib.MAX_WBITS
+_FOREIGN_HINT = "hyperpod-kit render; tar -tvzf lib.tar.gz shows what it holds"
+
+
+def tar(members: Mapping[str, bytes]) -> bytes:
+    """The tar archive of these members: sorted by name; times, owners and modes are always the same.
+
+    The headers are written here because those of `tarfile` differ between versions of Python. Raises BundleError.
+    """
+    blocks = bytearray()
+    for place, data in sorted(members.items(), key=lambda member: member[0].encode()):
+        padding = -len(data) % BLOCK
+        blocks += _header(place, len(data)) + data + bytes(padding)
+    return bytes(blocks) + bytes(2 * BLOCK)
+
+
+def tar_sum(archive: bytes) -> bytes:
+    """The text of lib.tar.sha256 for an uncompressed archive."""
+    return f"{hashlib.sha256(archive).hexdigest()}  lib.tar\n".encode()
+
+
+def compressed(archive: bytes) -> bytes:
+    """The text of lib.tar.gz for an uncompressed archive, without name and time."""
+    gzip = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
+    return gzip.compress(archive) + gzip.flush()
+
+
+def decompressed(data: bytes) -> bytes:
+    """The tar archive in a lib.tar.gz. Raises BundleError when there is not exactly one whole gzip file."""
+    gzip = zlib.decompressobj(_GZIP)
+    try:
+        archive = gzip.decompress(data, LARGEST + 1)
+    except zlib.error as err:
+        raise BundleError(f"{ARCHIVE} is damaged: {err}", hint="hyperpod-kit upload") from err
+    if len(archive) > LARGEST:
+        raise BundleError(f"{ARCHIVE} holds more than {LARGEST >> 20} MiB", hint="hyperpod-kit upload")
+    if not gzip.eof:
+        raise BundleError(f"{ARCHIVE} is truncated after {len(data)} bytes", hint="hyperpod-kit upload")
+    if gzip.unused_data:
+        raise BundleError(f"{ARCHIVE} has {len(gzip.unused_data)} bytes behind its end", hint="hyperpod-kit upload")
+    return archive
+
+
+def same_contents(one: bytes, other: bytes) -> bool:
+    """Whether two lib.tar.gz hold the same tar archive, however they are compressed; False for a damaged one."""
+    try:
+        return one == other or decompressed(one) == decompressed(other)
+    except BundleError:
+        return False
+
+
+def members(data: bytes) -> dict[str, bytes]:
+    """Place -> content of every member of a lib.tar.gz; nothing is written anywhere.
+
+    Raises BundleError for a damaged archive, and with its name for a member that no bundle has.
+    """
+    contents: dict[str, bytes] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(decompressed(data)), mode="r:") as archive:
+            for member in archive:
+                _require_own(member, contents)
+                file = archive.extractfile(member)
+                contents[member.name] = file.read() if file else b""
+    except tarfile.TarError as err:
+        raise BundleError(f"{ARCHIVE} is damaged: {err}", hint="hyperpod-kit upload") from err
+    return contents
+
+
+def _require_own(member: tarfile.TarInfo, known: Mapping[str, bytes]) -> None:
+    name = member.name
+    if not name.startswith(LIBRARY) or not portable.PLACE.fullmatch(name):
+        raise BundleError(f"{ARCHIVE} has a member {name!r}, which is no place below {LIBRARY}", hint=_FOREIGN_HINT)
+    if not member.isreg():
+        raise BundleError(f"{ARCHIVE} has a member {name!r} that is no plain file", hint=_FOREIGN_HINT)
+    if name in known:
+        raise BundleError(f"{ARCHIVE} has the member {name!r} twice", hint=_FOREIGN_HINT)
+
+
+def _header(place: str, size: int) -> bytes:
+    """The ustar header of a plain file, as POSIX.1-1988 describes it."""
+    name = place.encode()
+    if len(name) > LONGEST_NAME:
+        raise BundleError(f"{place} is longer than {LONGEST_NAME} bytes, the most that {ARCHIVE} can name")
+    before_checksum = b"".join(
+        (
+            name.ljust(LONGEST_NAME, b"\0"),
+            _octal(MEMBER_MODE, 8),
+            _octal(0, 8),  # owner
+            _octal(0, 8),  # group
+            _octal(size, 12),
+            _octal(MTIME, 12),
+        )
+    )
+    after_checksum = b"0" + bytes(100) + b"ustar\x0000" + bytes(32 + 32 + 8 + 8 + 155 + 12)
+    checksum = sum(before_checksum) + 8 * ord(" ") + sum(after_checksum)
+    return before_checksum + b"%06o\0 " % checksum + after_checksum
+
+
+def _octal(number: int, width: int) -> bytes:
+    return b"%0*o\0" % (width - 1, number)

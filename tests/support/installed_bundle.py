@@ -1,0 +1,13 @@
+"""A bundle as it lies on a node, without running its entry script."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from hyperpod_kit.bundle.render import Bundle, write
+
+
+def install(bundle: Bundle, directory: Path) -> None:
+    """Write what on_create.sh would have installed to `directory`."""
+    write(replace(bundle, files=bundle.installed), directory)

@@ -18,6 +18,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.torture import life
@@ -138,7 +139,7 @@ def _one_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, b
         told = _play(played)
         for wrong in _judge(told, expected):
             part.violate(f"{what}: {wrong}")
-        part.done += sum(event["dropped"] for event in told if event["what"] == "saved")
+        part.done += sum(event["dropped_writes"] for event in told if event["what"] == "saved")
         part.counts["saves"] += sum(event["what"] == "saved" for event in told)
         # A new node: nothing but the root is left.
         here.kill_agents()
@@ -246,10 +247,10 @@ def _live(order: LyingLife, tell: Any) -> None:
         is_true = (order.begins_true and step == got.next_step) or dice.random() >= _SHARE
         page[:16] = struct.pack("<qq", 0 if is_true else dice.randrange(1, _BYTES), 0)
         handle = manager.save(step, subject.state, on_busy="wait")
-        handle.wait("durable", 60.0)
+        handle.wait(SaveState.DURABLE, 60.0)
         _, hits = struct.unpack("<qq", page[:16])
         page[:8] = bytes(8)
-        tell("saved", step=step, state=handle.state, dropped=bool(hits), whole=newest_whole(order.root))
+        tell("saved", step=step, state=handle.state, dropped_writes=bool(hits), whole=newest_whole(order.root))
     if dice.random() < 0.5:
         manager.close()
     tell("end")

@@ -14,6 +14,7 @@ EXITS = ("untrusted/terminal.py", "cli/output.py", "cli/clean_console.py")
 
 ELSEWHERE = {
     "audit.py": "its one line is cleaned, and goes to a unit's log",
+    "checkpoint/agent/abandoned.py": "a process of the agent's; the agent reads its lines",
     "checkpoint/agent/adopt.py": "the trainer's own output, to its owner",
     "checkpoint/agent/agent": "the agent's own log file",
     "checkpoint/agent/flush_users.py": "a child's stack trace, in the epilog's log",
@@ -22,6 +23,7 @@ ELSEWHERE = {
     "checkpoint/agent/partner_wire.py": "the same",
     "checkpoint/agent/places.py": "the trainer's own output, to its owner",
     "checkpoint/agent/rpc.py": "the agent's own log file",
+    "checkpoint/agent/upkeep.py": "the agent's own log file",
     "checkpoint/agent/worker.py": "the agent's own log file",
     "checkpoint/bench/": "what a person measures on their own machine; no other's words",
     "checkpoint/torture/": "the same",

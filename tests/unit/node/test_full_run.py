@@ -64,7 +64,7 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
     ended = repair(fake.node, EFS)
     assert ended is not None and ended.ok and not partials(run)
     (run / "fill").unlink()
-    (run / "hyperpod-kit/health.json.999999999.partial").write_text("of a check that was killed")
+    (run / "hyperpod-kit/health.json.999999999.0123456789abcdef.partial").write_text("of a check that was killed")
     assert check_cycle(fake.node).said == () and not partials(run)
     assert "hyperpod_kit_health_kept 1\n" in prom.read_text()
 

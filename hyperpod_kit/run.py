@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Dict, Mapping, Optional, Protocol, Sequence
+from typing import Dict, List, Mapping, Optional, Protocol, Sequence
 
 from hyperpod_kit.errors import RunError, RunTimeout
 
@@ -40,6 +40,14 @@ class Runner(Protocol):
 
         Raises RunError when `check` and the exit code is not 0, RunTimeout after `timeout` seconds.
         """
+
+
+def env_words(env: Optional[Mapping[str, Optional[str]]]) -> List[str]:
+    """The changes of a Runner's `env` as arguments of env(1), for a command that inherits no environment of ours."""
+    changes = env or {}
+    unset = [word for key, value in changes.items() if value is None for word in ("-u", key)]
+    assigned = [f"{key}={value}" for key, value in changes.items() if value is not None]
+    return [*unset, *assigned]
 
 
 class LocalRunner:

@@ -13,7 +13,7 @@ from hyperpod_kit.remote.fan_out import cannot_be_asked
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
 from hyperpod_kit.remote.way_in import way_in
-from hyperpod_kit.run import Completed, Runner
+from hyperpod_kit.run import Completed, Runner, env_words
 
 MOST_TRIED = 4
 """Nodes that are asked for a Slurm that answers."""
@@ -43,9 +43,7 @@ class SlurmRunner:
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """As Runner. sudo drops the environment, so that it goes as words of env(1)."""
-        unset = [word for key, value in (env or {}).items() if value is None for word in ("-u", key)]
-        given = [f"{key}={value}" for key, value in (env or {}).items() if value is not None]
-        words = ["sh", "-c", AS_ROOT, "sh", *unset, *given, *argv]
+        words = ["sh", "-c", AS_ROOT, "sh", *env_words(env), *argv]
         return self._runner.run(words, timeout=timeout, check=check, input=input)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import RunError, RunTimeout, Unreachable
 from hyperpod_kit.remote.ssh_access import SshAccess, cut
-from hyperpod_kit.run import Completed
+from hyperpod_kit.run import Completed, env_words
 
 if TYPE_CHECKING:
     import paramiko
@@ -44,9 +44,7 @@ class SshRunner:
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
-        gone = [word for key, value in (env or {}).items() if value is None for word in ("-u", key)]
-        given = [f"{key}={value}" for key, value in (env or {}).items() if value is not None]
-        words = [*(["env", *gone, *given] if env else []), *argv]
+        words = ["env", *env_words(env), *argv] if env else list(argv)
         with self._access.session(self.target) as client:
             returncode, out, err = self._execute(client, argv, shlex.join(words), timeout, input)
         if check and returncode != 0:

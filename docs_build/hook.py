@@ -18,7 +18,7 @@ from mkdocs.structure.pages import Page  # noqa: E402
 from docs_build import command_pages, pages  # noqa: E402
 
 COMMANDS = "reference/commands"
-RECORDS = ("changelog.md", "decisions.md", "faults.md", "benchmarks.md")
+RECORDS = ("changelog.md", "decisions/", "faults.md", "benchmarks.md")
 """What was done and measured: nobody's first answer."""
 
 
@@ -82,7 +82,7 @@ def _boost(place: str) -> float:
     """Of a page's words in the search."""
     if place.startswith("how-to/"):
         return 4.0
-    return 0.2 if place in RECORDS or place.startswith("reference/findings") else 1.0
+    return 0.2 if place.startswith((*RECORDS, "reference/findings")) else 1.0
 
 
 def _outside(page: Path) -> list[str]:

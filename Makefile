@@ -4,9 +4,9 @@ WORKERS ?= 3
 PROFILE ?= stock
 ROOT ?= fsx
 
-FIRST := demo test check docs bench dist
+FIRST := demo test test-all check docs bench dist
 
-.PHONY: help $(FIRST) docs-search sweep faults torture torch-own fuzz gpu-check ends scale data-proof hang-proof clean
+.PHONY: help $(FIRST) docs-search faults torture torch-own fuzz gpu-check ends scale data-proof hang-proof clean
 
 # A target's line carries its help behind `##`: the targets that people type first come first, then the others.
 help:  ## what you can type (this list)
@@ -20,10 +20,15 @@ demo:  ## the whole path on a rehearsal cluster, from set-up to a resumed job (r
 	./setup.sh venv admin
 	$(PY) examples/demo/demo.py --root $(ROOT) $(if $(CONTAINER),--container) $(DEMO_ARGS)
 
-test:  ## set-up and all tests; what cannot run here is skipped with its reason
+test:  ## set-up and the gate: every invariant of docs/testing.md; what cannot run here is skipped with its reason
 	./setup.sh system
 	./setup.sh venv admin torch data test frameworks
 	.ci/run-tests $(WORKERS)
+
+test-all:  ## set-up and all tests, in parts; an interrupted run goes on; ONLY=data
+	./setup.sh system
+	./setup.sh venv admin torch data test frameworks
+	.ci/run-tests --all $(ONLY:%=--only=%) $(WORKERS)
 
 check:  ## ruff, mypy --strict, shellcheck, rendered units, the documentation site
 	./setup.sh system
@@ -36,11 +41,6 @@ docs:  ## the documentation site, in site/: every page is built and every link i
 
 docs-search: docs  ## questions of newcomers, asked of the site in headless Chromium
 	.venv/bin/python -m docs_build.search_check site
-
-sweep:  ## creation killed at every step boundary, nodes of other releases, upgrades under a job: minutes (root)
-	./setup.sh system
-	./setup.sh venv admin torch test
-	$(PY) -m pytest -p no:cacheprovider -m slow --timeout 1200
 
 dist:  ## wheel and sdist, built twice with the same bytes, and the wheel tried in an empty venv
 	./setup.sh venv dist

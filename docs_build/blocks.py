@@ -16,7 +16,7 @@ MARKERS = {
     "bash": (
         *("runs: offline", "runs: empty directory", "runs: training", "runs: cloud", "runs: account"),
         *("runs: empty account", "runs: rehearsal", "runs: logs", "runs: sessions", "runs: node"),
-        *("runs: job", "runs: sweep", "job script", "parsed"),
+        *("runs: job", "runs: full", "job script", "parsed"),
     ),
     "json": ("configuration",),
     "yaml": ("configuration",),

@@ -17,6 +17,8 @@ from typing import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import processor_time
+
 settings.register_profile(
     "tests",
     deadline=None,
@@ -41,6 +43,12 @@ def who_hears_signals() -> Iterator[None]:
         for number, handler in zip(_SIGNALS, before):
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
     assert after == before, "a signal is heard by another handler than before the test"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = os.environ.get(processor_time.VARIABLE)
+    if path:
+        config.pluginmanager.register(processor_time.ProcessorTime(path))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

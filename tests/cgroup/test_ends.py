@@ -28,7 +28,7 @@ def agents_alive(job: SavingJob) -> bool:
 @pytest.mark.parametrize(
     "state",
     # A time limit comes after a minute at the soonest.
-    [pytest.param(state, marks=pytest.mark.slow) if state == "TIMEOUT" else state for state in ENDS],
+    [pytest.param(state, marks=pytest.mark.full) if state == "TIMEOUT" else state for state in ENDS],
 )
 def test_what_all_ranks_have_captured_reaches_storage_however_the_step_ends(site: Site, state: str) -> None:
     job = SavingJob(site, mb=MB, options="--mem=1000")

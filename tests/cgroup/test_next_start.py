@@ -45,7 +45,7 @@ def test_a_crash_is_retried_from_the_memory_that_the_dead_agents_left(site: Site
     assert {step for step in job.captured() if step >= start["restored"]} <= set(job.durable())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("where", ["the same nodes", "others"])
 def test_a_run_that_slurm_puts_back_waits_for_what_its_nodes_still_save(site: Site, where: str) -> None:
     job = SavingJob(site, mb=MORE, options=SBATCH, run=RUN)

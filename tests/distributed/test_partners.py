@@ -25,7 +25,7 @@ def files(folder: Path) -> list[str]:
     return [name for _, _, names in os.walk(folder) for name in names]
 
 
-@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_one_lost_node_of_three_is_restored_from_its_partners_memory(tmp_path: Path, lost: int) -> None:
     """Nothing was ever on storage, so nothing could come from there."""
     saved = run(tmp_path, partner_job.die, 4, 0)
@@ -47,7 +47,7 @@ def test_a_lost_node_and_its_partner_fall_back_to_storage(tmp_path: Path) -> Non
     assert [(answer["tier"], answer["step"]) for answer in found] == [("storage", 0)] * 3
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_ranks_that_come_back_on_each_others_nodes_take_their_captures_along(tmp_path: Path) -> None:
     saved = run(tmp_path, partner_job.die, 2, 0)
     nodes = [partner_job.node(str(tmp_path), rank) for rank in range(3)]

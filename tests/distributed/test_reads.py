@@ -47,7 +47,7 @@ def test_what_does_not_arrive_as_it_was_sent_is_read_from_storage(tmp_path: Path
         assert answers[0]["shards"] > answers[1]["shards"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("world", [4, 16])
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2", "hsdp"])
 def test_many_ranks_of_every_layout(tmp_path: Path, kind: str, world: int) -> None:
@@ -61,7 +61,7 @@ def test_many_ranks_of_every_layout(tmp_path: Path, kind: str, world: int) -> No
         once(tmp_path, [answer[name] for answer in answers], 1.05 if world == 16 else 1.02)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_where_handing_on_is_slow_the_rest_is_read(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     saved = run(tmp_path, 2, reads_job.save, "ddp", root)

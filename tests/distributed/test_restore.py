@@ -10,12 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.distributed import sharded_job
-from tests.support.rows import slow
+from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "world"), [("fsdp2", 2), ("fsdp1", 2), *slow(("ddp", 2), ("hsdp", 4), ("tp", 2))])
+@pytest.mark.parametrize(("kind", "world"), [("fsdp2", 2), ("fsdp1", 2), *full(("ddp", 2), ("hsdp", 4), ("tp", 2))])
 def test_the_same_ranks_restore_every_bit(tmp_path: Path, kind: str, world: int) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, world, sharded_job.job, kind, root, "save")
@@ -27,7 +27,7 @@ def test_the_same_ranks_restore_every_bit(tmp_path: Path, kind: str, world: int)
     assert len(found[0]["holds"]) > 20 and os.listdir(tmp_path / "shm") == []
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 3), *slow((4, 2), (2, 4))])
+@pytest.mark.parametrize(("before", "after"), [(4, 3), *full((4, 2), (2, 4))])
 def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, before, sharded_job.job, "fsdp2", root, "save")
@@ -46,7 +46,7 @@ def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) 
     [
         ("hsdp", "ddp", (4, 2)),
         ("tp", "fsdp2", (2, 3)),
-        *slow(("ddp", "fsdp2", (2, 2)), ("fsdp2", "hsdp", (3, 4)), ("ddp", "tp", (2, 2))),
+        *full(("ddp", "fsdp2", (2, 2)), ("fsdp2", "hsdp", (3, 4)), ("ddp", "tp", (2, 2))),
     ],
 )
 def test_another_kind_of_parallelism_restores_every_bit(
@@ -64,7 +64,7 @@ def test_another_kind_of_parallelism_restores_every_bit(
     [
         ("fsdp2", "fsdp2", True),
         ("fsdp2", "ddp", False),
-        *slow(("fsdp1", "fsdp1", True), ("ddp", "ddp", True), ("ddp", "ddp", False)),
+        *full(("fsdp1", "fsdp1", True), ("ddp", "ddp", True), ("ddp", "ddp", False)),
     ],
 )
 def test_whole_tensors_of_rank_0_restore_every_bit(tmp_path: Path, saver: str, reader: str, full: bool) -> None:
@@ -76,7 +76,7 @@ def test_whole_tensors_of_rank_0_restore_every_bit(tmp_path: Path, saver: str, r
     assert found[0]["holds"] == saved[0]["holds"]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_hybrid_sharding_by_process_groups_is_saved_whole(tmp_path: Path) -> None:
     saved, found = (
         sharded_job.run(tmp_path, 4, sharded_job.hybrid_by_groups_whole, str(tmp_path / "root"), seed)

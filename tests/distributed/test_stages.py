@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from tests.distributed import sharded_job, stages_job
-from tests.support.rows import slow
+from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.distributed
         ("submesh", 2, "storage", []),
         ("submesh_same", 4, "storage", ["model.w"]),
         ("experts", 2, "memory", ["model.experts.*"]),
-        *slow(
+        *full(
             ("stages", 2, "storage", []),
             ("stages", 3, "storage", []),
             ("stages_dp", 4, "memory", []),
@@ -53,7 +53,7 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
         assert {piece.shard for name in rows if "stage0" in name for piece in rows[name]} == {0, 1}
 
 
-@pytest.mark.parametrize("after", [3, *slow(1)])
+@pytest.mark.parametrize("after", [3, *full(1)])
 def test_a_tensor_of_each_rank_alone_goes_to_other_ranks_as_everything_of_theirs_does(
     tmp_path: Path, after: int
 ) -> None:

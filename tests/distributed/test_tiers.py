@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.distributed import sharded_job, tier_job
-from tests.support.rows import slow
+from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed
 
@@ -43,7 +43,7 @@ def test_memory_and_disk_complete_what_never_reached_storage(tmp_path: Path) -> 
     ("before", "after", "why"),
     [
         (("fsdp2", 3), ("fsdp2", 2), "captured by 3 ranks: this run has 2"),
-        *slow(
+        *full(
             (("fsdp2", 2), ("fsdp2", 3), "captured by 2 ranks: this run has 3"),
             (("fsdp2", 2), ("ddp", 2), "another division among the ranks"),
         ),

@@ -106,7 +106,7 @@ def verified(changed: Dict[str, str], calm: Dict[str, str], place: Path) -> None
 
 
 @needs_systemd
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("place", [*PLACES, *NUMBERS], ids=written)
 def test_what_is_accepted_is_meant(place: Place, tmp_path: Path) -> None:
     legal = value_at(place)

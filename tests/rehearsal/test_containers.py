@@ -122,7 +122,7 @@ def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver)
 
 @pytest.mark.parametrize(
     ("option", "tier"),
-    [("", "memory"), pytest.param("--container-unshare=ipc", "storage", marks=pytest.mark.slow)],
+    [("", "memory"), pytest.param("--container-unshare=ipc", "storage", marks=pytest.mark.full)],
 )
 def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver, option: str, tier: str) -> None:
     """From memory where the memory outlives the container; where it does not, the log says so."""
@@ -143,7 +143,7 @@ def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver, option: str,
         assert pyxis.on(node, "ls /var/lib/enroot/data-2001 2>/dev/null", check=False).split() == []
 
 
-@pytest.mark.slow  # a minute and a half of a machine's time; a row of `make faults PROFILE=container` too
+@pytest.mark.full  # a minute and a half of a machine's time; a row of `make faults PROFILE=container` too
 def test_a_mount_that_the_node_repairs_costs_a_container_no_step(pyxis: Driver) -> None:
     """The container keeps the dead mount; the save that fails there is in memory, from which the next one resumes."""
     root = "/fsx/trainer/repaired"

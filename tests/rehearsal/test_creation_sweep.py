@@ -24,7 +24,7 @@ from hyperpod_kit.model.scripts import PLACES, OwnScript
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.steps import STEPS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 HERE = Path(__file__).parent
 NEVER = 999

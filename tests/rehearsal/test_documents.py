@@ -125,8 +125,8 @@ def ended(driver: Driver, job: str) -> str:
     return "" if state in LIVE else state
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("blocks", marked("runs: sweep"))
+@pytest.mark.full
+@pytest.mark.parametrize("blocks", marked("runs: full"))
 def test_a_rehearsal_of_its_own(blocks: list[Block], tmp_path: Path, request: pytest.FixtureRequest) -> None:
     directory = pasted.project(tmp_path / "project")
     driver = Driver(DEFAULT_NAME, tmp_path)

@@ -20,7 +20,7 @@ ROOT = f"{OWN}/run"
 WORK = "/fsx/trainer/full-disk"
 """Of all that is large and no checkpoint: what is stopped at the limit is to be a save."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("btrfs"), reason="needs btrfs of btrfs-progs")]
+pytestmark = [pytest.mark.full, pytest.mark.skipif(not shutil.which("btrfs"), reason="needs btrfs of btrfs-progs")]
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def both_die(driver: Heads, job: str) -> None:
     assert driver.job_state(job) == "RUNNING", "its steps went on without any controller"
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_head_dies_and_the_other_takes_over_and_it_comes_back(driver: Heads) -> None:
     both_up(driver)
     same_on_both(driver)

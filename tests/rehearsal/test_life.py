@@ -81,7 +81,7 @@ class Admin:
         }
 
 
-@pytest.mark.slow  # EFS's refusal is tried again for two minutes before the script gives up
+@pytest.mark.full  # EFS's refusal is tried again for two minutes before the script gives up
 def test_from_nothing_to_nothing(endpoint: Driver, tmp_path: Path) -> None:
     admin = Admin(endpoint, tmp_path)
     try:

@@ -141,7 +141,7 @@ def fewer_with_a_job(driver: Driver) -> None:
     assert state(driver, job) == "RUNNING" and "DRAIN" not in driver.on(HEAD, f"scontrol show node {host}")
 
 
-@pytest.mark.slow  # machines that are made, restarted and taken away
+@pytest.mark.full  # machines that are made, restarted and taken away
 def test_nodes_leave_with_their_jobs_looked_after(driver: Driver) -> None:
     rewritten_without_our_lines(driver)
     restarted_when_idle(driver)

@@ -22,7 +22,7 @@ from tests.rehearsal.conftest import CACHE
 from tests.rehearsal.given_packages import ARCHITECTURES, entry, given
 
 pytestmark = [
-    pytest.mark.slow,  # minutes of machines of its own
+    pytest.mark.full,  # minutes of machines of its own
     pytest.mark.skipif(not containers.real(), reason="no sources of enroot and pyxis"),
     pytest.mark.skipif(containers.missing() is not None, reason=containers.missing() or ""),
 ]

@@ -20,7 +20,7 @@ from driver import CONFIG, Driver, wait_until
 from tests.rehearsal.conftest import CACHE
 from tests.rehearsal.given_packages import given
 
-pytestmark = pytest.mark.slow  # five minutes of machines, and packages that only this test wants
+pytestmark = pytest.mark.full  # five minutes of machines, and packages that only this test wants
 
 NAME = "optional"
 STEPS = {

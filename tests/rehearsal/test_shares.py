@@ -12,7 +12,7 @@ from driver import CONFIG, Driver
 
 from tests.rehearsal.test_users import FILE_SYSTEM, HEAD, USERS, WORKER, answers, create, delete
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 MEMBERS = [*USERS, {"name": "carol", "uid": 3003, "gid": 3003}]
 VISION: dict[str, Any] = {"name": "vision", "gid": 3501, "members": ["alice", "bob"]}

@@ -17,7 +17,7 @@ from hyperpod_kit.rehearsal.network import set_link
 from tests.rehearsal import jobs
 from tests.support.output import output
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.full
 
 KIT = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
 RECORD = "/run/hyperpod-kit/slurm.json"

@@ -6,7 +6,7 @@ import pytest
 from driver import CONFIG, Driver, wait_until
 
 
-@pytest.mark.slow  # two machines after one another are made anew
+@pytest.mark.full  # two machines after one another are made anew
 def test_nodes_come_back_set_up_and_slurm_knows_its_jobs(cluster: Driver) -> None:
     group_of_head, head = "controller-machine", "controller-machine/0"
     submitted = cluster.on(head, "sbatch --parsable --hold --wrap 'sleep 1'", user="trainer").strip()

@@ -1,4 +1,4 @@
-"""Rows of a parametrised test that only `make sweep` runs: others of its rows go the same way through the code."""
+"""Rows of a parametrised test that only `make test-all` runs: others of its rows go the same way through the code."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Any, List
 import pytest
 
 
-def slow(*rows: Any) -> List[Any]:
-    """Each row (a tuple of values, or one value) as a slow one."""
-    return [pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.slow) for row in rows]
+def full(*rows: Any) -> List[Any]:
+    """Each row (a tuple of values, or one value) as one of them."""
+    return [pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=pytest.mark.full) for row in rows]

@@ -1,17 +1,15 @@
-"""What `make test` makes of tests that were skipped or failed: pytest's own report, read by the script itself."""
+"""What `make test` makes of tests that were skipped or failed, read from a report of pytest's own."""
 
 from __future__ import annotations
 
-import importlib.machinery
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / ".ci/run-tests"
+from tests.suite import excuses, outcome
+
 TESTS = """
 import pytest
 @pytest.mark.skipif(True, reason="not installed: slurmctld")
@@ -32,19 +30,7 @@ def test_setup(broken): ...
 """
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("run_tests", str(SCRIPT))
-    spec = importlib.util.spec_from_loader("run_tests", loader)
-    assert spec is not None
-    made = importlib.util.module_from_spec(spec)
-    loader.exec_module(made)
-    return made
-
-
-def test_every_kind_of_skip_is_found_with_its_reason(
-    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_kind_of_skip_is_found_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "test_some.py").write_text(TESTS)
     (tmp_path / "test_file.py").write_text("import pytest\npytest.importorskip('no_such_module')\n")
     (tmp_path / "test_other.py").write_text("import pytest\npytest.importorskip('torch_', reason='it\\'s not here')\n")
@@ -65,8 +51,8 @@ def test_every_kind_of_skip_is_found_with_its_reason(
         stdout=subprocess.DEVNULL,
         timeout=120,
     )
-    found = script.skips((tmp_path / "report.xml").read_text())
-    reasons = {name.rpartition("::")[2].split("[")[0]: reason for name, reason in found}
+    report = outcome.parse((tmp_path / "report.xml").read_text())
+    reasons = {name.rpartition("::")[2].split("[")[0]: reason for name, reason in report.skipped}
     assert reasons.pop("test_nothing").startswith("got empty parameter set")
     assert reasons.pop("test_file").startswith("could not import 'no_such_module'")
     assert reasons == {
@@ -75,11 +61,12 @@ def test_every_kind_of_skip_is_found_with_its_reason(
         "test_fixture": "no 'curl' (here)",
         "test_other": "it's not here",
     }
-    failing = dict(script.failures((tmp_path / "report.xml").read_text()))
+    assert report.passed == 2  # the one that is expected to fail did
+    failing = dict(report.failures)
     assert set(failing) == {"test_some::test_fails", "test_some::test_setup"}
     assert failing["test_some::test_fails"] == "AssertionError: the job said / this / assert 3 == 4"
     assert failing["test_some::test_setup"] == "OSError: no machine"
-    assert script.judged(found, root=True) == 5
+    assert excuses.judged(report.skipped, root=True) == 5
     said = capsys.readouterr().out
     assert "FAILED: skipped  test_some::test_marked: not installed: slurmctld" in said
     assert "\nskipped  test_some::test_inside: no CUDA device\n" in said and "./setup.sh system" in said
@@ -103,5 +90,5 @@ def test_every_kind_of_skip_is_found_with_its_reason(
         ("no machines here: this one lacks root (machines, mounts and networks are made)", False, True),
     ],
 )
-def test_what_a_test_may_be_skipped_for(script: ModuleType, reason: str, root: bool, user: bool) -> None:
-    assert (script.is_excused(reason, True), script.is_excused(reason, False)) == (root, user)
+def test_what_a_test_may_be_skipped_for(reason: str, root: bool, user: bool) -> None:
+    assert (excuses.is_excused(reason, True), excuses.is_excused(reason, False)) == (root, user)

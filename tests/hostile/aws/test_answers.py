@@ -97,7 +97,7 @@ def test_a_list_is_not_believed_blindly(mode: str, place: Path, liar: Liar, capf
     check(mode, OF_LISTS, capfd)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("mode", [*AT_ONCE, *objects.MODES])
 def test_no_command_is_fooled(mode: str, place: Path, liar: Liar, capfd: pytest.CaptureFixture[str]) -> None:
     liar.mode = mode

@@ -109,7 +109,7 @@ def complaints(mode: str, name: str, ran: Ran) -> List[str]:
     return [f"{mode}: {name}: {what}: {ran.said[-300:]}" for what, is_so in wrong.items() if is_so]
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["good", *AT_ONCE, *objects.MODES, *SLOW])
 def test_each_command_comes_to_an_end(mode: str, tmp_path: Path, liar: Liar) -> None:
     shutil.copy(REPOSITORY / "provisioning_parameters.example.json", tmp_path / "provisioning_parameters.json")

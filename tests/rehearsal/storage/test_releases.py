@@ -22,7 +22,7 @@ def why_not() -> str:
     return "" if found == "debian" else f"this machine is {found}"
 
 
-@pytest.mark.slow  # each release builds an image of its own first
+@pytest.mark.full  # each release builds an image of its own first
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 @pytest.mark.parametrize(("release", "python"), [("bullseye", "3.9"), ("trixie", "3.13")])
 def test_the_bundle_boots_applies_twice_and_repairs_itself(

@@ -72,7 +72,7 @@ def every_nth(places: list[str], share: int, of: int = 4) -> list[str]:
     return sorted(places)[share::of]
 
 
-@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.slow) for share in range(1, 4))])
+@pytest.mark.parametrize("share", [0, *(pytest.param(share, marks=pytest.mark.full) for share in range(1, 4))])
 def test_every_damaged_and_every_missing_file_is_named(download: Download, share: int) -> None:
     for place in every_nth(list(download.bundle.files), share):
         path = download.staging / place

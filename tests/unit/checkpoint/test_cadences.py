@@ -175,7 +175,7 @@ def test_a_kill_at_a_random_step_loses_less_than_the_shorter_cadence(
     assert found["lost_most"] < 10 and found["wrong_elements"] == 0, found
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_fifty_kills_of_two_ranks_lose_less_than_the_shorter_cadence_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,7 +158,7 @@ def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folde
     assert same(weights(last.model), weights(calm.model)) and trace(last) == trace(calm)
 
 
-@pytest.mark.parametrize("damaged", ["shard-*", pytest.param("extra.json", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("damaged", ["shard-*", pytest.param("extra.json", marks=pytest.mark.full)])
 def test_a_flipped_byte_goes_back_and_the_trainer_counts_from_there(folder, calm, damaged):
     with pytest.raises(RuntimeError):
         trainer(folder, callbacks=[Fails(14)]).train()
@@ -240,7 +240,7 @@ def test_an_adapter_is_saved_without_its_base_and_read_by_peft(folder):
     assert same(weights(read), weights(last.model))
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_with_an_elastic_loader_the_data_goes_on_too(folder):
     from hyperpod_kit.data.trainer import ElasticTraining
 
@@ -256,7 +256,7 @@ def test_with_an_elastic_loader_the_data_goes_on_too(folder):
     assert same(weights(last.model), weights(calm.model)) and trace(last) == trace(calm)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_trainers_own_checkpoint_is_gone_on_from(folder, calm):
     with pytest.raises(RuntimeError):
         trainer(folder, kind=Trainer, callbacks=[Fails(10)]).train()

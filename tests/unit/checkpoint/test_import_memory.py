@@ -98,7 +98,7 @@ def test_an_import_and_an_export_need_no_room_for_the_checkpoint(tmp_path: Path,
     there_and_back(tmp_path, kind, 3 * ALLOWED // MIB)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["dcp", "deepspeed", "megatron", "safetensors", "torch"])
 def test_nor_for_one_of_a_gigabyte(tmp_path: Path, kind: str) -> None:
     there_and_back(tmp_path, kind, 1024)

@@ -111,7 +111,7 @@ def stateful() -> Any:
     [
         (EPOCH + 3, "plain"),
         *[
-            pytest.param(at, kind, marks=pytest.mark.slow)
+            pytest.param(at, kind, marks=pytest.mark.full)
             for at, kind in [(3, "plain"), (EPOCH, "plain"), (3, "stateful"), (EPOCH, "stateful"), (8, "stateful")]
         ],
     ],

@@ -148,7 +148,7 @@ def test_set_back_runs_and_two_jobs_on_one_root(capsys, tmp_path: Path) -> None:
     assert code == 0 and [part["done"] for part in report["parts"].values()] == [1, 1], report
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_what_partners_hold_brings_lost_nodes_back(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "partners", "--meetings", "4", "--seed", "3", "--budget", "300")
     part = report["parts"]["partners"]

@@ -115,7 +115,7 @@ def test_areas_fill_the_picture_and_do_not_overlap(values: List[float]) -> None:
             assert one is other or apart
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="not installed: chromium")
 def test_a_browser_shows_them(tmp_path: Path) -> None:
     """Headless, with no network of its own: what it made of the page, and a picture that is not blank."""

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from tests.support.rows import slow
+from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.data.killed_ranks import corpus, torture
 
 
-@pytest.mark.parametrize("last", ["pad", *slow("repeat")])
+@pytest.mark.parametrize("last", ["pad", *full("repeat")])
 def test_each_sample_once_under_kills(tmp_path, last):
     samples = 600
     found = torture(corpus(tmp_path / "corpus", samples), tmp_path, kills=6, epochs=2, seed=3, last=last)

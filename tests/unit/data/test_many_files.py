@@ -1,6 +1,6 @@
 """Very many small files: indexed with bounded memory, nothing read the second time, and each of them found again.
 
-Five thousand in each run, a million in the slow ones (`make sweep`).
+Five thousand in each run, a million where it is `full` (`make test-all`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def index(folder, place):
     return json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("files", [5_000, pytest.param(1_000_000, marks=[pytest.mark.slow, pytest.mark.timeout(3000)])])
+@pytest.mark.parametrize("files", [5_000, pytest.param(1_000_000, marks=[pytest.mark.full, pytest.mark.timeout(3000)])])
 def test_each_of_them_is_a_sample(tmp_path, files):
     for number in range(files):
         if number % 1000 == 0:

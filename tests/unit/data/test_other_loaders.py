@@ -10,7 +10,7 @@ import torch
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.data import ElasticLoader
-from tests.support.rows import slow
+from tests.support.rows import full
 
 datasets = pytest.importorskip("datasets")
 stateful = pytest.importorskip("torchdata.stateful_dataloader")
@@ -65,7 +65,7 @@ def in_pieces(root, make, pieces):
     return seen
 
 
-@pytest.mark.parametrize("workers", [2, *slow(0)])
+@pytest.mark.parametrize("workers", [2, *full(0)])
 def test_torchdatas_loader_over_an_hf_stream(files, tmp_path, workers):
     """Three starts in an epoch; its workers' places are in the checkpoint."""
 
@@ -75,7 +75,7 @@ def test_torchdatas_loader_over_an_hf_stream(files, tmp_path, workers):
     assert in_pieces(tmp_path / "root", make, [3, 5, 7]) == numbers(make())
 
 
-@pytest.mark.parametrize("workers", [0, *slow(2)])
+@pytest.mark.parametrize("workers", [0, *full(2)])
 def test_torchdatas_loader_over_a_shuffled_map_style_data_set(files, tmp_path, workers):
     data = table(files).with_format("torch")
 
@@ -106,7 +106,7 @@ def test_a_shuffled_hf_stream_loses_its_buffer(files, tmp_path):
     assert len(found) < COUNT
 
 
-@pytest.mark.parametrize("workers", [2, *slow(0)])
+@pytest.mark.parametrize("workers", [2, *full(0)])
 def test_an_hf_table_in_our_loader(files, tmp_path, workers):
     """Shuffled, and on another number of ranks and workers after each start."""
     data, root, seen = table(files).with_format("torch"), tmp_path / "root", Counter()

@@ -174,7 +174,7 @@ def slurm() -> Iterator[PrivateSlurm]:
         yield cluster
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.rehearsal
 @pytest.mark.skipif(missing() is not None, reason=missing() or "")
 def test_inside_of_a_batch_script(slurm: PrivateSlurm) -> None:

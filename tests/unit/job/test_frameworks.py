@@ -49,7 +49,7 @@ def optimizer_format(words: tuple[str, ...]) -> tuple[str, ...]:
     return (*words, "--optimizer-format", "dp_zero_gather_scatter")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("example", "needs", "words"),
@@ -82,7 +82,7 @@ def old_megatron() -> bool:
     return tuple(map(int, importlib.metadata.version("megatron-core").split(".")[:2])) < (0, 14)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("divided", ["TP", "DP"])
 def test_megatron_goes_on_with_fewer_ranks_past_a_flipped_byte_and_plain_megatron_reads_what_is_exported(

@@ -23,7 +23,7 @@ def ended(folder: Path) -> tuple[list[tuple[float, ...]], str]:
     return trace, killed.digest_of([(folder / "model.safetensors").read_bytes()])
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_killed_at_random_moments_it_ends_as_it_would_have(job: Job, tmp_path: Path) -> None:
     trace, _ = killed.ends_as_undisturbed(

@@ -47,7 +47,7 @@ def plain(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_what_plain_megatron_saved_on_one_rank_is_loaded_by_ours(tmp_path: Path) -> None:
     if importlib.util.find_spec("megatron") is None:  # not imported here: Megatron changes torch
@@ -59,7 +59,7 @@ def test_what_plain_megatron_saved_on_one_rank_is_loaded_by_ours(tmp_path: Path)
     assert done.returncode == 0 and done.stdout.startswith("loaded "), done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(600)
 def test_it_goes_on_from_what_plain_megatron_saved(job: Job, tmp_path: Path) -> None:
     if importlib.util.find_spec("megatron") is None:  # not imported here: Megatron changes torch

@@ -13,7 +13,7 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job import timeline
 from tests.support.damage import flip
-from tests.support.rows import slow
+from tests.support.rows import full
 from tests.unit.job.conftest import Job
 
 HERE = Path(__file__).parent
@@ -57,7 +57,7 @@ def test_also_when_retention_has_removed_what_it_began_with(hyperpod: Job) -> No
     assert [event["step"] for event in hyperpod.said("restored")] == [0, 5, 10] and not first.exists()
 
 
-@pytest.mark.parametrize("late", ["rank 0", *slow("no rank")])
+@pytest.mark.parametrize("late", ["rank 0", *full("no rank")])
 def test_also_when_the_newest_is_damaged_and_at_the_second_retry(hyperpod: Job, late: str) -> None:
     faults(hyperpod, 3)
     program = f"exec {sys.executable} {HERE / 'toy_trainer.py'} --steps 25 --crash 17 --spoil-at 15"

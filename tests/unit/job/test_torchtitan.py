@@ -20,7 +20,7 @@ OTHER_RANKS = ("--checkpoint.exclude_from_loading", "dataloader")
 """torchtitan brings the place of its loader to no other number of ranks."""
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 def test_it_goes_on_on_one_rank_past_a_flipped_byte_and_leaves_weights_of_its_own(job: Job, tmp_path: Path) -> None:
     if importlib.util.find_spec("torchtitan") is None:

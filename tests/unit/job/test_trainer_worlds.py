@@ -59,7 +59,7 @@ def close(one: Dict[int, float], other: Dict[int, float]) -> bool:
     return all(abs(loss - other[step]) < 2e-4 * abs(other[step]) for step, loss in one.items())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1200)
 @every_kind
 def test_on_one_rank_and_on_three_past_a_flipped_byte_and_without_us(
@@ -113,7 +113,7 @@ def assert_reads_what_is_exported(kind: str, root: str, folder: Path) -> None:
     assert all(torch.equal(value, expected[name]) for name, value in found.items())
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", list(NEEDS))
 def test_killed_at_random_moments_under_fsdp2(job: Job, tmp_path: Path, kind: str) -> None:

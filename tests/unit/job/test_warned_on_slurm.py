@@ -23,7 +23,7 @@ from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, missing, running
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.full,
     pytest.mark.timeout(600),
     pytest.mark.rehearsal,
     pytest.mark.skipif(missing() is not None, reason=missing() or ""),

@@ -86,7 +86,7 @@ class Trainings:
         return losses
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_plain_deepspeed_goes_on_and_a_universal_checkpoint_on_other_numbers_of_ranks(
@@ -117,7 +117,7 @@ def test_plain_deepspeed_goes_on_and_a_universal_checkpoint_on_other_numbers_of_
     assert {**begun, **ended} == rest
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_what_plain_deepspeed_saved_goes_on_here_and_what_was_exported_comes_back(

@@ -1,6 +1,6 @@
 """A creation that is killed before any one of its effects, and run again: the node is what an undisturbed run makes.
 
-`make test` kills it before a fourth of its effects, drawn evenly over the whole; `make sweep` before all of them.
+`make test` kills it before a fourth of its effects, drawn evenly over the whole; `make test-all` before all of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def sweep(sweeping: Any, fresh: Path, address: str, tmp_path: Path, share: int =
     return effects
 
 
-@pytest.mark.parametrize("share", [SHARE, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [SHARE, pytest.param(1, marks=pytest.mark.full)])
 def test_a_worker_killed_before_any_effect(
     make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path, share: int
 ) -> None:
@@ -59,7 +59,7 @@ def test_a_worker_killed_before_any_effect(
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path, share) > 60
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_controller_killed_before_any_effect(
     make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_controller_killed_before_any_effect(
     assert sweep(sweeping, sandbox.install(), sandbox.address, tmp_path) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_another_configuration_killed_before_any_effect(
     make_sandbox: Any, sweeping: Any, render_example: Any, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
 """on_create.sh killed with SIGKILL before each of its commands, and run again: what is installed is the same.
 
-`make test` kills it before a third of them, drawn evenly over the whole; `make sweep` before each.
+`make test` kills it before a third of them, drawn evenly over the whole; `make test-all` before each.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def installed(root: Path) -> Dict[str, Tuple[int, Any]]:
     "before, share",
     [
         ("a fresh node", 3),
-        pytest.param("a fresh node", 1, marks=pytest.mark.slow),
-        pytest.param("a damaged copy beside another bundle", 1, marks=pytest.mark.slow),
+        pytest.param("a fresh node", 1, marks=pytest.mark.full),
+        pytest.param("a damaged copy beside another bundle", 1, marks=pytest.mark.full),
     ],
 )
 def test_killed_before_any_command(tmp_path: Path, before: str, share: int) -> None:

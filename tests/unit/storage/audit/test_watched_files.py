@@ -193,7 +193,7 @@ def test_short_lived_processes_of_two_users(base: Path) -> None:
     who_did_what(base, 60)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_thousand_of_them(base: Path) -> None:
     who_did_what(base, 1000)
 

@@ -191,7 +191,7 @@ def test_a_mount_is_named_by_its_type_or_by_its_admin(tmp_path: Path) -> None:
         run.place("/nowhere")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_a_checkpoint_is_replayed_by_each_writer_and_the_plan_reads_it(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     mount, out = tmp_path / "mount", tmp_path / "calibration.json"
@@ -207,7 +207,7 @@ def test_a_checkpoint_is_replayed_by_each_writer_and_the_plan_reads_it(tmp_path:
         assert (rate.stall is not None) is (writer == "hyperpod-kit")
 
 
-@pytest.mark.slow
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_c3_nothing_stays_when_it_is_stopped_in_a_replay(tmp_path: Path, number: int) -> None:
     pytest.importorskip("torch")

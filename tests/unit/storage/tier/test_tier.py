@@ -273,7 +273,7 @@ def test_random_rules_sets_and_deaths(place: Path) -> None:
         one_case(seed, place)
 
 
-@pytest.mark.slow
+@pytest.mark.full
 def test_500_random_rules_sets_and_deaths(place: Path) -> None:
     for seed in range(1000, 1500):
         one_case(seed, place)

@@ -1,0 +1,101 @@
+"""The parts of the test suite: which tests each has, and which may run beside each other.
+
+A part runs in one pytest process (with workers, in the lane PROCESSOR). Lanes run beside each other, the parts of one
+lane one after the other.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Tuple
+
+MACHINES = "tests/rehearsal"
+"""Where the tests that boot machines are."""
+MOUNT_FAULTS = "tests/rehearsal/storage"
+OWN_CLUSTERS = tuple(
+    f"{MACHINES}/test_{name}.py"
+    for name in (
+        "aws_scripts",
+        "creation_sweep",
+        "full_disk",
+        "heads",
+        "life",
+        "nodes_leave",
+        "optional_containers",
+        "optional_software",
+        "optional_steps",
+        "shares",
+        "slurm_guard",
+    )
+)
+"""Long tests that boot a cluster for themselves."""
+
+
+class Lane(enum.Enum):
+    """What the tests of a part mostly do."""
+
+    MACHINES = "boot machines, and mostly wait for them"
+    MOUNTS = "run a Slurm on loopback or mount something, and mostly wait"
+    PROCESSOR = "compute"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One pytest run. `paths` may be patterns."""
+
+    name: str
+    lane: Lane
+    paths: Tuple[str, ...]
+    ignored: Tuple[str, ...] = ()
+    marks: str = ""
+    timeout: int = 1200
+
+    def arguments(self, checkout: Path, workers: int) -> List[str]:
+        """What pytest is given."""
+        arguments = ["--timeout", str(self.timeout), *(f"--ignore={path}" for path in self.ignored)]
+        if self.marks:
+            arguments += ["-m", self.marks]
+        if self.lane is Lane.PROCESSOR:
+            arguments += ["-n", str(workers), "--dist", "worksteal"]
+        return arguments + [str(path) for path in self.files(checkout)]
+
+    def files(self, checkout: Path) -> List[Path]:
+        """The paths, relative to the checkout, with patterns replaced by what they match."""
+        matches = [path for pattern in self.paths for path in sorted(checkout.glob(pattern))]
+        return [path.relative_to(checkout) for path in matches]
+
+    def has(self, checkout: Path, file: Path) -> bool:
+        """Whether a test file, relative to the checkout, is below the paths and is not ignored."""
+        around = {file, *file.parents}
+        return bool(around & set(self.files(checkout))) and not around & {Path(path) for path in self.ignored}
+
+
+GATE = (
+    Part("machines", Lane.MACHINES, (MACHINES,), marks="not full", timeout=840),
+    Part("mounts", Lane.MOUNTS, ("tests",), (MACHINES,), marks="rehearsal and not full", timeout=840),
+    Part("others", Lane.PROCESSOR, ("tests",), (MACHINES,), marks="not rehearsal and not full", timeout=400),
+)
+"""`make test`."""
+
+
+def _processor(name: str, *paths: str) -> Part:
+    return Part(name, Lane.PROCESSOR, tuple(f"tests/{path}" for path in paths), marks="not rehearsal")
+
+
+ALL = (
+    Part("machines", Lane.MACHINES, (MACHINES,), (MOUNT_FAULTS, *OWN_CLUSTERS)),
+    Part("mount-faults", Lane.MACHINES, (MOUNT_FAULTS,)),
+    Part("clusters", Lane.MACHINES, OWN_CLUSTERS),
+    Part("mounts", Lane.MOUNTS, ("tests",), (MACHINES,), marks="rehearsal"),
+    _processor("checkpoint", "unit/checkpoint", "distributed", "gpu"),
+    _processor("data", "unit/data", "unit/storage"),
+    _processor("job", "unit/job", "unit/slurm", "faults", "cgroup"),
+    _processor("node", "unit/node", "unit/system", "unit/untrusted"),
+    _processor("hostile", "hostile", "property"),
+    _processor("cluster", "unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
+    _processor("admin", "unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
+    _processor("docs", "docs", "test_*.py", "unit/test_*.py", "toy_kind"),
+)
+"""`make test-all`, which runs everything that `make test` runs, and what is marked `full`."""

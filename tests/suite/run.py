@@ -1,0 +1,142 @@
+"""Runs parts of the test suite, lanes beside each other, and closes with one line over all of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import deque
+from pathlib import Path
+from typing import Callable, Deque, Dict, Iterable, List, Optional, Sequence
+
+from tests.suite.excuses import judged
+from tests.suite.outcome import Report, parse
+from tests.suite.parts import Lane, Part
+
+PYTEST = [".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
+APART = [
+    *["unshare", "--mount", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c"],
+    # The shell stays as the namespace's first process: it reaps what tests leave to it.
+    'mount -t tmpfs -o size=60% tests /dev/shm && "$@"; exit $?',
+    "apart",
+]
+PREFIX = {
+    Lane.MACHINES: [],
+    Lane.MOUNTS: APART,
+    # What waits has first call on the processors, what computes is behind it.
+    Lane.PROCESSOR: [*APART, "nice", "-n", "10"],
+}
+INTERRUPTED = 130
+
+
+class Run:
+    """The pytest process of a part; its lines go to stdout behind the part's name as they come."""
+
+    def __init__(self, part: Part, checkout: Path, workers: int, report: Path, apart: bool) -> None:
+        self.part = part
+        self._path = report
+        self._begun = time.monotonic()
+        prefix = PREFIX[part.lane] if apart else []
+        junit = [f"--junitxml={report}", "-o", "junit_family=xunit1"]
+        argv = [*prefix, *PYTEST, *junit, *part.arguments(checkout, workers)]
+        self._process = subprocess.Popen(
+            argv, cwd=checkout, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+        self.status: Optional[int] = None
+        self.seconds = 0.0
+        self.report: Optional[Report] = None
+        self.wrongly_skipped = 0
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            print(f"{self.part.name:12} | {line}", end="", flush=True)
+
+    def has_ended(self) -> bool:
+        """Whether pytest has ended; then what came of the part is known."""
+        status = self._process.poll()
+        if status is None:
+            return False
+        self._reader.join()
+        self.seconds = time.monotonic() - self._begun
+        try:
+            self.report = parse(self._path.read_text())
+        except (OSError, ElementTree.ParseError) as err:
+            print(f"which tests of {self.part.name} were skipped or failed is not known: {err}")
+            status = status or 1
+        self.status = status
+        return True
+
+    def judge(self, root: bool) -> None:
+        """Print what was skipped; a skip that nothing excuses makes the part fail."""
+        if self.report is not None:
+            self.wrongly_skipped = judged(self.report.skipped, root)
+        if self.wrongly_skipped and not self.status:
+            self.status = 1
+
+    def failed(self) -> int:
+        """How many tests have failed; at least one where the part has."""
+        counted = len(self.report.failures) + self.wrongly_skipped if self.report is not None else 0
+        return max(counted, 1 if self.status else 0)
+
+
+def run_lanes(lanes: Iterable[Deque[Part]], start: Callable[[Part], Run], ended: Callable[[Run], None]) -> bool:
+    """Start the next part of a lane when the one before has ended. Whether Ctrl-C has ended it early.
+
+    Ctrl-C reaches every pytest too, which cleans up: each is waited for, and no further part starts.
+    """
+    queues = {number: lane for number, lane in enumerate(lanes) if lane}
+    running: Dict[int, Run] = {}
+    interrupted = False
+    while running or (queues and not interrupted):
+        try:
+            for number in [] if interrupted else [number for number in queues if number not in running]:
+                running[number] = start(queues[number].popleft())
+                if not queues[number]:
+                    del queues[number]
+            for number, run in list(running.items()):
+                if run.has_ended():
+                    del running[number]
+                    ended(run)
+            time.sleep(0.2)
+        except KeyboardInterrupt:
+            interrupted = True
+    return interrupted
+
+
+def lanes_of(parts: Sequence[Part], apart: bool) -> List[Deque[Part]]:
+    """The parts that follow one another. What computes comes first where nothing can run beside anything else."""
+    by_lane = [deque(part for part in parts if part.lane is lane) for lane in Lane]
+    if apart:
+        return by_lane
+    return [deque(part for lane in reversed(by_lane) for part in lane)]
+
+
+def can_run_apart() -> bool:
+    """Whether processes can be given namespaces of their own here."""
+    if os.geteuid() != 0:
+        return False
+    probe = subprocess.run([*APART, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return probe.returncode == 0
+
+
+def prepare(checkout: Path) -> None:
+    """What holds for all parts."""
+    # Thousands of processes of the tests import this package, many as a user who may not write here: compiled once.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall = [PYTEST[0], "-m", "compileall", "-q", "-j", "0", "hyperpod_kit", "tests", "examples"]
+    subprocess.run(compileall, cwd=checkout)
+    for path in closed_above(checkout) if os.geteuid() == 0 else ():
+        print(f"tests that run jobs as an ordinary user will fail: {path} is closed to others; clone to /srv, say")
+    if os.stat("/tmp").st_dev != os.stat("/").st_dev:
+        # Some tests need a directory above which nothing is mounted.
+        os.environ.setdefault("TMPDIR", "/var/tmp")
+
+
+def closed_above(checkout: Path) -> List[str]:
+    """Directories on the way to the checkout that an ordinary user may not pass; jobs of tests run as one."""
+    return [str(path) for path in (checkout, *checkout.parents) if not path.stat().st_mode & 0o001]

@@ -1,0 +1,138 @@
+"""The parts of `make test` and `make test-all`: each test is in one of them, and a run that was interrupted goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+from typing import List, Sequence
+
+import pytest
+
+from tests.suite import finished, run
+from tests.suite.parts import ALL, GATE, Lane, Part
+
+CHECKOUT = Path(__file__).parents[2]
+ROW = finished.Row("data", "tree", 0, 3, 0, 0, 1.5, "2026-11-27 03:00:00")
+
+
+def test_every_test_file_is_in_one_part_of_its_kind() -> None:
+    files = [path.relative_to(CHECKOUT) for path in sorted((CHECKOUT / "tests").rglob("test_*.py"))]
+    for parts in (GATE, ALL):
+        for lanes in ({Lane.MACHINES, Lane.PROCESSOR}, {Lane.MACHINES, Lane.MOUNTS}):
+            for file in files:
+                having = [part.name for part in parts if part.lane in lanes and part.has(CHECKOUT, file)]
+                assert len(having) == 1, f"{file} is in {having or 'no part'} of {sorted(lane.name for lane in lanes)}"
+
+
+def test_names_of_parts_are_unique() -> None:
+    names = [part.name for part in ALL]
+    assert len(set(names)) == len(names)
+
+
+def test_a_part_names_no_path_that_is_gone() -> None:
+    for part in (*GATE, *ALL):
+        for path in (*part.paths, *part.ignored):
+            assert list(CHECKOUT.glob(path)), f"{part.name}: nothing is at {path}"
+
+
+def test_what_has_passed_on_this_tree_is_not_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows/test-all.jsonl"
+    assert finished.passed(path, "tree") == {}
+    finished.append(path, ROW)
+    finished.append(path, dataclasses.replace(ROW, part="docs", status=1, failed=1))
+    finished.append(path, dataclasses.replace(ROW, part="job", tree="another"))
+    with path.open("a") as rows:
+        rows.write('{"part": "node", "tree": "tr')
+    assert finished.passed(path, "tree") == {"data": ROW}
+
+
+def test_a_part_that_failed_after_it_had_passed_is_run_again(tmp_path: Path) -> None:
+    path = tmp_path / "test-all.jsonl"
+    finished.append(path, ROW)
+    finished.append(path, dataclasses.replace(ROW, status=1, failed=1))
+    assert finished.passed(path, "tree") == {}
+
+
+def test_a_run_after_a_complete_one_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "test-all.jsonl"
+    finished.append(path, ROW)
+    finished.append(path, finished.total([ROW]))
+    assert finished.passed(path, "tree") == {}
+
+
+def test_the_tree_is_named_by_contents_alone(tmp_path: Path) -> None:
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@localhost"]
+    assert finished.tree_of(tmp_path) == ""
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / ".gitignore").write_text("build\n")
+    (tmp_path / "file").write_text("1")
+    first = finished.tree_of(tmp_path)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "."], check=True)
+    (tmp_path / "build").write_text("ignored")
+    assert first and finished.tree_of(tmp_path) == first
+    (tmp_path / "file").write_text("2")
+    assert finished.tree_of(tmp_path) not in ("", first)
+
+
+class Ending:
+    """A run that ends when it is asked for the second time."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.asked = 0
+
+    def has_ended(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+
+def _parts(*lanes: Lane) -> List[Part]:
+    return [Part(f"{number} {lane.name}", lane, ()) for number, lane in enumerate(lanes)]
+
+
+@pytest.mark.parametrize(
+    "apart, at_first, order",
+    [
+        (True, ["0 MACHINES", "1 MOUNTS", "2 PROCESSOR"], ["0", "1", "2", "3"]),
+        (False, ["2 PROCESSOR"], ["2", "3", "1", "0"]),
+    ],
+)
+def test_lanes_run_beside_each_other_where_they_can(apart: bool, at_first: List[str], order: Sequence[str]) -> None:
+    events = []
+
+    def start(part: Part) -> Ending:
+        events.append(f"start {part.name}")
+        return Ending(part)
+
+    def ended(ending: Ending) -> None:
+        events.append(f"end {ending.part.name}")
+
+    parts = _parts(Lane.MACHINES, Lane.MOUNTS, Lane.PROCESSOR, Lane.PROCESSOR)
+    assert not run.run_lanes(run.lanes_of(parts, apart), start, ended)  # type: ignore[arg-type]
+    assert events[: len(at_first)] == [f"start {name}" for name in at_first]
+    assert [event.split()[1] for event in events if event.startswith("start")] == order
+    assert sum(event.startswith("end") for event in events) == len(parts)
+
+
+def test_ctrl_c_waits_for_what_runs_and_starts_nothing_more() -> None:
+    events = []
+
+    class Interrupted(Ending):
+        def has_ended(self) -> bool:
+            if self.asked == 0:
+                self.asked = 1
+                raise KeyboardInterrupt
+            return True
+
+    def start(part: Part) -> Ending:
+        events.append(f"start {part.name}")
+        return Interrupted(part)
+
+    def ended(ending: Ending) -> None:
+        events.append(f"end {ending.part.name}")
+
+    parts = _parts(Lane.PROCESSOR, Lane.PROCESSOR)
+    assert run.run_lanes(run.lanes_of(parts, True), start, ended)  # type: ignore[arg-type]
+    assert events == ["start 0 PROCESSOR", "end 0 PROCESSOR"]

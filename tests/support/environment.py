@@ -18,6 +18,7 @@ MEANINGS = {
     "HPK_TEST_KILL_AT": "the command of a role's script at which it is killed",
     "HPK_TEST_PYTHON": "the interpreter that stands for the node's",
     "HPK_TEST_RANDOM": "set: property tests draw other examples at each run",
+    "HPK_TEST_TIMES": "a file to which a line with its processor time is appended for each test",
     "HPK_TEST_RELEASE": "the release whose Slurm the tests on loopback run",
     "HPK_UPDATE_GOLDEN": "set: what is rendered now becomes the golden bundle",
 }

@@ -6,10 +6,14 @@ Standard library only, Python 3.8: this file is part of the bundle. cli/exit_cod
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Callable, NamedTuple, Optional
 
 from hyperpod_kit.errors import ConfigError, HyperpodKitError
+
+STOPPED = 130
+"""128 + SIGINT, as a shell reports it: after Ctrl-C, or a no where something was asked."""
 
 
 class Ending(NamedTuple):
@@ -24,6 +28,29 @@ def ending_of(error: HyperpodKitError) -> Ending:
     """Of an error of ours; the findings of a configuration each on a line."""
     findings = error.findings if isinstance(error, ConfigError) else ()
     return Ending("\n  ".join([error.message, *findings]), error.hint, error.exit_code)
+
+
+def hear_interrupts() -> None:
+    """Have SIGINT raise KeyboardInterrupt in this program, also where whoever started it had SIGINT ignored.
+
+    A shell without job control has a command that it starts with `&` ignore SIGINT, and every child inherits that: of a
+    script, a supervisor, a runner of CI. Ctrl-C then reaches the whole group of processes, and this program is to end.
+    """
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def program(work: Callable[[], int]) -> int:
+    """The exit code of `work`, the whole of a program: Ctrl-C ends it with a word instead of a stack trace."""
+    try:
+        hear_interrupts()
+        return work()
+    except KeyboardInterrupt:
+        pass
+    from hyperpod_kit.untrusted import terminal
+
+    terminal.say("stopped")
+    return STOPPED
 
 
 def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = lambda error: None) -> int:

@@ -14,10 +14,7 @@ def main() -> int:
     from hyperpod_kit import ending
 
     part, rest = (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 else ("", [])
-    try:
-        return ending.run(lambda: dispatch(part, rest))
-    except KeyboardInterrupt:
-        return 130
+    return ending.program(lambda: ending.run(lambda: dispatch(part, rest)))
 
 
 def dispatch(part: str, rest: List[str]) -> int:

@@ -5,6 +5,9 @@ Property tests: the same examples on every machine, however busy it is. HPK_TEST
 
 The millions of objects that collecting the tests makes stay to the end: the garbage collector never looks at them. In a
 forked child each look would also copy them, a second of processor time for every child.
+
+Where SIGINT is ignored by inheritance (`make test &` in a script, a runner of CI) the tests hear it all the same, and
+so do the programs that they start. tests/unit/test_interrupts.py starts programs that inherit it.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from hyperpod_kit import ending
 from tests.support import processor_time
 
 settings.register_profile(
@@ -28,6 +32,8 @@ settings.register_profile(
 settings.load_profile("tests")
 
 gc.disable()
+
+ending.hear_interrupts()
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 """Not SIGCHLD: the first DataLoader with workers of a process takes it for good."""

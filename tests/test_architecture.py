@@ -84,7 +84,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "preflight": {"aws", "config", "errors", "model"},
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
-    "rehearsal": {"aws", "bundle", "config", "environment", "errors", "model", "run", "system", "untrusted"},
+    "rehearsal": {"aws", "bundle", "config", "ending", "environment", "errors", "model", "run", "system", "untrusted"},
     "storage": {"aws", "checkpoint.repository", "errors", "job", "run", "slurm", "system", "untrusted"},
     "cli": {
         "aws",
@@ -351,6 +351,37 @@ BY_HAND = {
 def test_the_operating_system_is_asked_in_one_place(words: str) -> None:
     found = {str(path.relative_to(PACKAGE)) for path in modules() if words in path.read_text()}
     assert found == BY_HAND[words], f"{words}: see hyperpod_kit/system"
+
+
+OWN_SIGNALS = {
+    "cli/main.py": "it asks cli/exit_codes.py for its exit code, and calls hear_interrupts itself",
+    "checkpoint/agent/abandoned.py": "a child in a session of its own",
+    "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",
+    "checkpoint/bench/replay.py": "a child in a session of its own",
+    "checkpoint/repository/agent_main.py": "an agent, which sets its handlers",
+    "node/observe/prober.py": "a child in a session of its own",
+    "rehearsal/agent/main.py": "a unit of a machine",
+    "rehearsal/daemon.py": "it sets its handlers",
+    "rehearsal/guardian.py": "it outlives every signal of its group",
+    "rehearsal/launch.py": "it becomes another program",
+    "rehearsal/sandbox_shim.py": "it answers at once, in place of a program of a node",
+    "rehearsal/standins/__main__.py": "programs of a machine; what waits sets its handlers",
+    "rehearsal/standins/step_retry/cluster_agent.py": "a unit of a machine",
+    "storage/usage/scan.py": "a child that its parent ends",
+}
+"""Programs that Ctrl-C does not reach by way of `ending.program`, each with who ends them."""
+
+
+def test_every_program_hears_ctrl_c_of_its_group() -> None:
+    """Started by a shell's `&`, a program ignores SIGINT until it says otherwise: where it is entered, or a child."""
+    programs = {
+        str(path.relative_to(PACKAGE)): path.read_text()
+        for path in modules()
+        if '__name__ == "__main__"' in path.read_text()
+    }
+    silent = {name for name, text in programs.items() if "ending.program(" not in text}
+    assert silent == OWN_SIGNALS.keys()
+    assert "hear_interrupts()" in programs["cli/main.py"]
 
 
 def test_tests_are_one_package() -> None:

@@ -244,7 +244,8 @@ class Interrupt:
         self.came = False
         self._armed = True
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # nohup
+            by_nohup = number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
+            if not by_nohup:
                 signal.signal(number, self._handle)
 
     def disarm(self) -> None:

@@ -38,4 +38,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(ending.run(lambda: main(sys.argv[1:])))
+    sys.exit(ending.program(lambda: ending.run(lambda: main(sys.argv[1:]))))

@@ -15,15 +15,13 @@ from typing import Any, Callable, Optional
 
 import click
 
-from hyperpod_kit.ending import ending_of, without_reader
+from hyperpod_kit.ending import STOPPED, ending_of, without_reader
 from hyperpod_kit.errors import HyperpodKitError
 
 EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
 
 COULD_NOT_CHECK = 3
-STOPPED = 130
-"""After Ctrl-C, or a no where something was asked."""
 READER_GONE = 141
 """128 + SIGPIPE, as a shell reports it for other programs."""
 

@@ -12,8 +12,9 @@ from typing import Optional, Sequence
 import click
 
 from hyperpod_kit import __version__
-from hyperpod_kit.cli.exit_codes import STOPPED, exit_code_of
+from hyperpod_kit.cli.exit_codes import exit_code_of
 from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
+from hyperpod_kit.ending import STOPPED, hear_interrupts
 
 PROGRAM = "hyperpod-kit"
 _C = "hyperpod_kit.cli"
@@ -114,6 +115,7 @@ def cli(debug: bool, profile: Optional[str]) -> None:
 
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the program and exit. `argv`: words after the program's name."""
+    hear_interrupts()
     words = list(sys.argv[1:] if argv is None else argv)
     code = run(words)
     if code == STOPPED:

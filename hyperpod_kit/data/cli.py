@@ -200,4 +200,4 @@ def perform(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ending.program(lambda: main(sys.argv[1:])))

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
+from hyperpod_kit import ending
 from hyperpod_kit.node.cli import run
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(ending.program(lambda: run(sys.argv[1:])))

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from hyperpod_kit import ending
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.node_files import aws_environment
@@ -74,4 +75,4 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ending.program(lambda: main(sys.argv[1:])))

@@ -208,4 +208,4 @@ def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ending.program(lambda: main(sys.argv[1:])))

@@ -2,7 +2,8 @@
 
 import sys
 
+from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.torture.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(ending.program(lambda: main(sys.argv[1:])))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable
 
@@ -201,7 +200,3 @@ def _torture_and_tell(args: argparse.Namespace, budget: Budget) -> int:
     else:
         print(f"{'SOMETHING IS WRONG' if broken else 'nothing was ever wrong'}; seed {args.seed}, {seconds:.0f} s")
     return int(broken)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

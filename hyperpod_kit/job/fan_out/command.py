@@ -13,7 +13,6 @@ import json
 import os
 import secrets
 import subprocess
-import sys
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -157,7 +156,3 @@ def _said(tasks: Tasks, files: Sequence[listing.CopiedFile], as_json: bool, seco
             hint=first.hint or "the same command again goes on with what is there",
         )
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -28,11 +28,6 @@ BUCKET = "sagemaker-hyperpod-kit-demo"
 COMING = [("Creating", {"controller-machine": 1}, "")]
 
 
-def hear() -> None:
-    """A suite that was started behind a shell's back ignores SIGINT, and so would its children."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def interrupt(*words: str, when: Callable[[], bool]) -> tuple[int, str, float]:
     """Run a command, send SIGINT when `when` is true; exit code, stderr, seconds from the signal to the end."""
     process = subprocess.Popen(
@@ -40,7 +35,6 @@ def interrupt(*words: str, when: Callable[[], bool]) -> tuple[int, str, float]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=hear,
         env=dict(os.environ),
     )
     try:
@@ -112,7 +106,6 @@ def at_a_terminal(*words: str, answer: bytes) -> tuple[int, str]:
     """Run a command at a pseudo terminal and type `answer` once it asks."""
     pid, terminal = pty.fork()
     if pid == 0:
-        hear()
         os.execv(sys.executable, [sys.executable, "-m", "hyperpod_kit.cli.main", *words])
     shown = b""
     typed = False

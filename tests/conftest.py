@@ -1,7 +1,7 @@
 """What holds for all tests.
 
 Property tests: the same examples on every machine, however busy it is. HPK_TEST_RANDOM=1 draws others at each run;
-`make fuzz` does so at length.
+`make fuzz` does so at length. `make test` draws a fifth of them (tests/support/examples.py).
 
 The millions of objects that collecting the tests makes stay to the end: the garbage collector never looks at them. In a
 forked child each look would also copy them, a second of processor time for every child.
@@ -22,13 +22,16 @@ from hypothesis import HealthCheck, settings
 
 from hyperpod_kit import ending
 from tests.support import processor_time
+from tests.support.examples import ALL, GATE, SHARE
 
 settings.register_profile(
     "tests",
     deadline=None,
     derandomize="HPK_TEST_RANDOM" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
+    max_examples=ALL,
 )
+settings.register_profile(GATE, settings.get_profile("tests"), max_examples=SHARE)
 settings.load_profile("tests")
 
 gc.disable()

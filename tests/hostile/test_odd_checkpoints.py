@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import catalog, layout, manifest, pins, retention, selection, tombstone
@@ -25,6 +25,7 @@ from hyperpod_kit.remote import junit
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 from tests.hostile.checkpoints import name_of, put
+from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[2]
 VALUES = st.recursive(
@@ -65,7 +66,7 @@ def _with(root: Path, change: Callable[[Dict[str, Any]], None]) -> None:
         path.write_bytes(json.dumps(body).encode("utf-8", "replace"))
 
 
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@examples(150, suppress_health_check=list(HealthCheck))
 @given(
     field=st.sampled_from(
         [

@@ -36,6 +36,7 @@ from hyperpod_kit.model.mounts.kinds import KINDS
 from hyperpod_kit.model.units import units_for
 from tests.property import systemd_oracle
 from tests.property.every_field import ACCESS_POINTS, BESIDE, DOCUMENT, PLACES, Place, document, replaced, written
+from tests.support.examples import examples
 
 CANARY = "/tmp/hpk-canary-of-the-property-test"
 HOSTILE = (
@@ -132,7 +133,7 @@ def test_every_value_is_refused_by_its_place_or_is_only_data() -> None:
             assert not changed, f"{value[:40]!r} at {[written(place) for place in places]} reached {changed}"
 
 
-@settings(max_examples=30, suppress_health_check=list(HealthCheck))
+@examples(30, suppress_health_check=list(HealthCheck))
 @given(place=st.sampled_from(PLACES), value=st.text(max_size=60))
 def test_any_text_anywhere_gives_findings_and_never_an_exception(place: Place, value: str) -> None:
     _, found = judge(replaced(place, value))

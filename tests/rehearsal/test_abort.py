@@ -62,11 +62,10 @@ def demo_until(marker: str, tmp_path: Path) -> tuple[subprocess.Popen[str], list
 @pytest.mark.parametrize(
     ("marker", "delay", "number"),
     [
-        ("boot the endpoint", 0.7, signal.SIGINT),
-        ("create-cluster --wait", 1.5, signal.SIGHUP),
-        ("train", 2.0, signal.SIGINT),
+        pytest.param("boot the endpoint", 0.7, signal.SIGINT, id="endpoint", marks=pytest.mark.full),
+        pytest.param("create-cluster --wait", 1.5, signal.SIGHUP, id="machines"),
+        pytest.param("train", 2.0, signal.SIGINT, id="training", marks=pytest.mark.full),
     ],
-    ids=["endpoint", "machines", "training"],
 )
 def test_ctrl_c_leaves_nothing_behind(
     clean_machine: None, marker: str, delay: float, number: signal.Signals, tmp_path: Path

@@ -6,6 +6,7 @@ import json
 import shlex
 from typing import Any, Dict, List
 
+import pytest
 from driver import CONFIG, Driver, wait_until
 
 WORKER = "worker-group/0"
@@ -38,6 +39,7 @@ def actions(cluster: Driver) -> List[Dict[str, Any]]:
     return found
 
 
+@pytest.mark.full
 def test_a_repair_is_read_and_no_forgery_is(cluster: Driver) -> None:
     cluster.on(WORKER, f"python3 -c {shlex.quote(FORGE)}", user="trainer")
     for program, words in (("su", "-"), ("sudo", "-n -u"), ("passwd", "-S"), ("newgrp", "-")):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Iterator
 
 import boto3
+import pytest
 from driver import CONFIG, Driver, wait_until
 
 from hyperpod_kit.rehearsal.layout import Layout
@@ -50,6 +51,7 @@ def delete(driver: Driver, name: str) -> None:
     wait_until(f"end of cluster {name}", gone, timeout=180)
 
 
+@pytest.mark.full
 def test_a_bundle_of_three_lines_of_bash_boots_too(endpoint: Driver) -> None:
     bare_cluster(endpoint, "bare", "#!/bin/bash\nset -e\ntouch /root/was-here\n")
     try:
@@ -99,6 +101,7 @@ def ssh_closed(driver: Driver) -> Iterator[None]:
             subprocess.run(inside(leader, ["systemctl", "start", "ssh.service"]), check=True, timeout=60)
 
 
+@pytest.mark.full
 def test_where_nodes_refuse_ssh_what_they_have_sent_is_the_answer(cluster: Driver) -> None:
     """As on a HyperPod in its private subnet, seen from a machine without the plugin for sessions."""
     sent = ["validate-mounts", str(CONFIG), "--via", "pull"]
@@ -134,6 +137,7 @@ def test_a_dead_mount_daemon_is_reported_and_comes_back(cluster: Driver) -> None
     cluster.on("worker-group/0", "ls /mnt/data/ast.py", user="trainer")
 
 
+@pytest.mark.full
 def test_the_sweep_works_within_the_rights_of_its_unit(cluster: Driver) -> None:
     """As SlurmUser, root here, and as an ordinary user: Slurm, munge and the journal are reached."""
     unit = "hyperpod-kit-sweep.service"

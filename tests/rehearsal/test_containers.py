@@ -13,6 +13,7 @@ from containers import IMAGES, PLAIN, PYTHON, SH
 from driver import TRAIN, Driver, events, wait_until
 
 from tests.rehearsal.jobs import finish, restored, until_committed
+from tests.support.rows import full
 
 pytestmark = pytest.mark.skipif(containers.missing() is not None, reason=containers.missing() or "")
 
@@ -42,8 +43,8 @@ def srun(driver: Driver, image: str, command: str, *options: str, user: Optional
     return driver.on("controller", f"cd /tmp; {env} {line} 2>&1; echo exit $?", user=user)
 
 
-@pytest.mark.parametrize("user", ["trainer", None])
-@pytest.mark.parametrize("image", [PYTHON, PLAIN, SH])
+@pytest.mark.parametrize("user", ["trainer", *full(None)])
+@pytest.mark.parametrize("image", [PYTHON, *full(PLAIN, SH)])
 def test_a_user_who_never_heard_of_the_kit(pyxis: Driver, image: str, user: Optional[str]) -> None:
     out = srun(pyxis, image, "echo uid $(id -u); type python3 bash; true", user=user)
     has = {PYTHON: ("python3 is /usr/bin/python3", "bash is /usr/bin/bash"), PLAIN: ("bash is /usr/bin/bash",), SH: ()}
@@ -52,6 +53,7 @@ def test_a_user_who_never_heard_of_the_kit(pyxis: Driver, image: str, user: Opti
     assert {line for line in lines if " is " in line} == set(has[image]), "it is the image that it should be"
 
 
+@pytest.mark.full
 def test_the_task_prolog_of_an_earlier_bundle_ends_nobody_and_is_found(pyxis: Driver) -> None:
     pyxis.on("controller", f"cp {CONF}/slurm.conf /tmp/slurm.conf.kept; echo {TASK_PROLOG} >>{CONF}/slurm.conf")
     try:
@@ -108,6 +110,7 @@ def submit(driver: Driver, root: str, image: str, more: str = "", steps: int = 4
     return driver.on("controller", "sbatch --parsable /fsx/trainer/contained.sbatch", user="trainer").strip()
 
 
+@pytest.mark.full
 def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver) -> None:
     job = submit(pyxis, "/fsx/trainer/no-python", PLAIN)
     try:
@@ -120,9 +123,10 @@ def test_a_job_in_an_image_without_python_is_held_with_the_reason(pyxis: Driver)
     assert len([event for event in events(output) if event.get("event") == "attempt"]) <= 2, output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("option", "tier"),
-    [("", "memory"), pytest.param("--container-unshare=ipc", "storage", marks=pytest.mark.full)],
+    [("", "memory"), ("--container-unshare=ipc", "storage")],
 )
 def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver, option: str, tier: str) -> None:
     """From memory where the memory outlives the container; where it does not, the log says so."""

@@ -42,13 +42,22 @@ def marked(marker: str) -> list[Any]:
     return [pytest.param(blocks, id=page) for page, blocks in pages(marker).items()]
 
 
-@pytest.mark.parametrize("blocks", marked("runs: rehearsal"))
+def readme_first(marker: str) -> list[Any]:
+    """As `marked`; only README.md's is in the gate."""
+    return [
+        pytest.param(blocks, id=page, marks=[] if page == "README.md" else pytest.mark.full)
+        for page, blocks in pages(marker).items()
+    ]
+
+
+@pytest.mark.parametrize("blocks", readme_first("runs: rehearsal"))
 def test_an_admin_types_it(cluster: Driver, blocks: list[Block], tmp_path: Path) -> None:
     directory = pasted.project(tmp_path / "project")
     (directory / ".ssh").mkdir(0o700)
     pasted.run_page(blocks, directory, cluster.environment)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("blocks", marked("runs: logs"))
 def test_an_admin_reads_what_nodes_have_logged(cluster: Driver, blocks: list[Block], tmp_path: Path) -> None:
     """HyperPod's agent ships each node's log to a stream of its own; here this test does."""
@@ -77,6 +86,7 @@ exec hyperpod-kit rehearse exec --name test "$(printf %s "$5" | grep -o 'i-[0-9a
 """session-manager-plugin is AWS's. This one takes its arguments, and opens a login shell on the session's target."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("blocks", marked("runs: sessions"))
 def test_an_admin_has_sessions(
     cluster: Driver,
@@ -92,12 +102,14 @@ def test_an_admin_has_sessions(
     pasted.run_page(blocks, directory, {**cluster.environment, "AWS_ENDPOINT_URL_SSM": ssm})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("blocks", marked("runs: node"))
 def test_root_types_it_on_a_node(cluster: Driver, blocks: list[Block]) -> None:
     for block in blocks:
         cluster.on("worker-group/0", f"set -euo pipefail\n{block.text}", timeout=180)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("blocks", marked("runs: job"))
 def test_the_owner_of_a_job_types_it(cluster: Driver, blocks: list[Block]) -> None:
     submit, *looks = blocks

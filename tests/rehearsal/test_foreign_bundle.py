@@ -9,6 +9,8 @@ import boto3
 import pytest
 from driver import Driver, wait_until
 
+pytestmark = pytest.mark.full  # two machines of its own
+
 PARAMETERS = {
     "version": "1.0.0",
     "workload_manager": "slurm",

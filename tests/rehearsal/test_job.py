@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 
+import pytest
 from driver import Driver, events, steps, wait_until
 
 from tests.rehearsal.jobs import SCRIPT, attempts, finish, restored, until_committed, weights
@@ -43,6 +44,7 @@ def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Dr
     assert first["reached"] - got["step"] == told["totals"]["lost"] >= again, (told, seen)
 
 
+@pytest.mark.full
 def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_clear_error(
     cluster: Driver, undisturbed: str
 ) -> None:
@@ -65,6 +67,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
         wait_until("free memory", lambda at=node: not cluster.on(at, "find /dev/shm -type f").split(), timeout=180)
 
 
+@pytest.mark.full
 def test_a_corrupt_newest_checkpoint_is_passed_over_and_all_corrupt_is_refused(cluster: Driver) -> None:
     root = "/fsx/trainer/corrupt"
     first = cluster.submit(SCRIPT, "20", root=root)

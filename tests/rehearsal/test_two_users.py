@@ -17,6 +17,8 @@ from driver import DemoError, Driver, events, steps, wait_until
 
 from tests.rehearsal.jobs import SCRIPT, finish, until_committed, weights
 
+pytestmark = pytest.mark.full  # each attack by itself is in tests/hostile
+
 PROGRAM = Path(__file__).with_name("mallory.py")
 MALLORY, TRAINER = 4001, 2001
 ROOT = "/fsx/trainer/two-users"

@@ -190,6 +190,7 @@ def test_nobody_but_root_speaks_to_the_proxy_of_a_mount(endpoint: Driver, nodes:
         endpoint.on(node, "systemctl stop proxy; systemctl start hyperpod-kit-health.timer")
 
 
+@pytest.mark.full
 def test_numbers_and_files_outlive_the_cluster(endpoint: Driver, nodes: dict[str, str], config: Path) -> None:
     before = numbers(endpoint, nodes[WORKER])
     assert before == [["3001", "3001", "", "/home/alice"], ["3002", "3002", "", "/home/bob"]]

@@ -51,10 +51,11 @@ class Part:
     ignored: Tuple[str, ...] = ()
     marks: str = ""
     timeout: int = 1200
+    options: Tuple[str, ...] = ()
 
     def arguments(self, checkout: Path, workers: int) -> List[str]:
         """What pytest is given."""
-        arguments = ["--timeout", str(self.timeout), *(f"--ignore={path}" for path in self.ignored)]
+        arguments = [*self.options, "--timeout", str(self.timeout), *(f"--ignore={path}" for path in self.ignored)]
         if self.marks:
             arguments += ["-m", self.marks]
         if self.lane is Lane.PROCESSOR:
@@ -72,10 +73,11 @@ class Part:
         return bool(around & set(self.files(checkout))) and not around & {Path(path) for path in self.ignored}
 
 
+_FEWER_EXAMPLES = ("--hypothesis-profile=gate",)  # tests/support/examples.py
 GATE = (
     Part("machines", Lane.MACHINES, (MACHINES,), marks="not full", timeout=840),
-    Part("mounts", Lane.MOUNTS, ("tests",), (MACHINES,), marks="rehearsal and not full", timeout=840),
-    Part("others", Lane.PROCESSOR, ("tests",), (MACHINES,), marks="not rehearsal and not full", timeout=400),
+    Part("mounts", Lane.MOUNTS, ("tests",), (MACHINES,), "rehearsal and not full", 840, _FEWER_EXAMPLES),
+    Part("others", Lane.PROCESSOR, ("tests",), (MACHINES,), "not rehearsal and not full", 400, _FEWER_EXAMPLES),
 )
 """`make test`."""
 

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Iterator
 
 import corpus
+import pytest
 from driver import LIVE, TRAIN, DemoError, Driver, events, wait_until
+
+pytestmark = pytest.mark.full  # minutes of machines; one process of the same is in tests/unit/data
 
 CONTROLLER, WORKER = "storage-controller/0", "storage-worker/0"
 HERE = "/fsx/trainer/streamed"

@@ -161,6 +161,7 @@ def replaced(worker: Worker) -> Dict[str, Any]:
     return standing(worker, "other-target", list(PATHS))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PATHS)
 def test_another_source_in_its_place_is_the_wrong_target_and_left_alone(replaced: Dict[str, Any], kind: str) -> None:
     assert (replaced["seen"][kind], replaced["after_tick"][kind]) == ("wrong_target", "wrong_target")
@@ -172,6 +173,7 @@ def covered(worker: Worker) -> Dict[str, Any]:
     return standing(worker, "cover", list(PATHS))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PATHS)
 def test_another_source_on_top_of_it_is_the_wrong_target(covered: Dict[str, Any], kind: str) -> None:
     assert (covered["seen"][kind], covered["after_tick"][kind], covered["later"][kind]) == (
@@ -186,6 +188,7 @@ def protected(worker: Worker) -> Dict[str, Any]:
     return standing(worker, "read-only", list(PATHS))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PATHS)
 def test_a_mount_that_became_read_only_says_so(protected: Dict[str, Any], kind: str) -> None:
     assert (protected["seen"][kind], protected["after_tick"][kind], protected["later"][kind]) == (
@@ -204,11 +207,13 @@ def unmounted(worker: Worker) -> Dict[str, Any]:
     return {"seen": seen, "later": worker.await_ok()}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", PATHS)
 def test_an_unmounted_one_is_absent_and_the_timer_mounts_it(unmounted: Dict[str, Any], kind: str) -> None:
     assert (unmounted["seen"][kind], unmounted["later"][kind]) == ("absent", "ok")
 
 
+@pytest.mark.full
 def test_a_root_that_is_gone_on_its_server_is_stale_and_mounted_again(worker: Worker) -> None:
     worker.timer("stop")
     # No other cluster of the rehearsal mounts this file system.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import catalog, commit, identity, latest, layout, manifest, selection, tombstone
@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Capabilities
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from tests.support.examples import examples
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 
@@ -107,7 +108,7 @@ def test_long_numbers_are_not_sought_by_name() -> None:
     assert catalog.highest(store) == (1, 1_000_001)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.randoms(use_true_random=False))
 def test_the_short_way_finds_what_the_long_way_finds(dice: random.Random) -> None:
     """Starts, zombies of older starts, deletions, a hint of any age."""

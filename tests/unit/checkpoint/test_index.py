@@ -7,13 +7,14 @@ import random
 from typing import List, Tuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import coverage, index
 from hyperpod_kit.checkpoint.repository.index import Index, Piece
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError
+from tests.support.examples import examples
 
 
 def spec(name: str, shape: Tuple[int, ...], offsets: Tuple[int, ...] = (), full: Tuple[int, ...] = ()) -> TensorSpec:
@@ -80,7 +81,7 @@ def test_an_index_that_contradicts_itself_is_refused() -> None:
                 index.decode(resealed(damaged))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.integers(0, 400), st.binary(min_size=1, max_size=9))
 def test_nothing_but_checkpoint_error_comes_out_of_an_index(at: int, other: bytes) -> None:
     """Even with a digest that fits, nothing but CheckpointError comes out of `decode`."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Set
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import (
@@ -29,6 +29,7 @@ from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.open import mount_of
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
+from tests.support.examples import examples
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 SHARD = layout.shard_file(0)
@@ -304,7 +305,7 @@ RULE = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(st.lists(ITEM, max_size=10), RULE, st.booleans())
 def test_a_plan_never_lets_the_last_proved_one_go(made: List[Any], rule: Policy, in_need: bool) -> None:
     """Whatever lies there and whatever reading it back gives: what is deleted and is worth something is older than one

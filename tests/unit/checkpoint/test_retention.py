@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Dict, List, Set
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.checkpoint.repository import (
@@ -30,6 +30,7 @@ from hyperpod_kit.checkpoint.repository.store.base import SMALL, Capabilities, U
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from tests.support.examples import examples
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 
@@ -278,7 +279,7 @@ RULE = st.one_of(
 )
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(ATTEMPT, max_size=9), RULE, st.integers(0, 60))
 def test_the_newest_valid_one_survives_any_policy_and_any_crash(
     made: List[tuple[int, int, str, bool, bool]], rule: Policy, stop: int

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.config import yaml_text
@@ -17,6 +17,7 @@ from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.schema_recorder import KeyRead, complete
 from tests.property.every_field import ACCESS_POINTS, document
+from tests.support.examples import examples
 
 if TYPE_CHECKING:
     Hk = Callable[..., Any]
@@ -79,7 +80,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(value=st.dictionaries(st.sampled_from(["a", "no", "x y", "~", "1"]), VALUES, max_size=4))
 def test_any_values_come_back_from_the_text(value: Any) -> None:
     assert yaml_text.read(as_yaml(value, set()))[0] == (value or None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.config.decode import decode
@@ -20,6 +20,7 @@ from hyperpod_kit.errors import ConfigError, UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from tests.support.examples import examples
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 
@@ -146,7 +147,7 @@ def places(value: Any, key_path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [key_path, *[place for key, item in inner for place in places(item, (*key_path, key))]]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(data=st.data())
 def test_whatever_stands_anywhere_reading_and_rules_never_raise(data: st.DataObject) -> None:
     values = copy.deepcopy(json.loads(EXAMPLE.read_text()))

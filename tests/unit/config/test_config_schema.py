@@ -9,7 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.aws import request_shape
@@ -19,6 +19,7 @@ from hyperpod_kit.config.load import check
 from hyperpod_kit.config.schema import schema
 from hyperpod_kit.model.mounts.kinds import KINDS
 from tests.property.every_field import document
+from tests.support.examples import examples
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = json.loads((ROOT / "provisioning_parameters.example.json").read_text())
@@ -65,12 +66,12 @@ def properties(node: dict[str, Any], path: str = "") -> dict[str, dict[str, Any]
 
 def test_it_is_a_schema_and_what_is_valid_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
-    for values in (EXAMPLE, with_everything(), *[json.loads(path.read_text()) for path in examples()]):
+    for values in (EXAMPLE, with_everything(), *[json.loads(path.read_text()) for path in configurations()]):
         assert list(STRICT.iter_errors(values)) == []
         assert decode(values)[1] == []
 
 
-def examples() -> list[Path]:
+def configurations() -> list[Path]:
     """Every configuration that we ship."""
     return [path for path in sorted(ROOT.glob("examples/**/*.json")) if '"controller_group"' in path.read_text()]
 
@@ -127,7 +128,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(data=st.data())
 def test_schema_and_decoder_refuse_the_same_files(data: st.DataObject) -> None:
     """Anything in the place of any value, any key gone, or a key too many."""

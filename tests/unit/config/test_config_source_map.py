@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hyperpod_kit.config import yaml_text
@@ -19,6 +19,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.source_map import of_json
 from hyperpod_kit.errors import ConfigError, HyperpodKitError, UsageError
+from tests.support.examples import examples
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 TEXT = st.text(st.characters(exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=6)
@@ -48,7 +49,7 @@ def inner(value: Any, path: str = "") -> Any:
         yield from inner(item, place)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(value=st.dictionaries(TEXT, JSON, max_size=4), indent=st.sampled_from([None, 1, "\t"]))
 def test_at_every_place_stands_the_value(value: Any, indent: Any) -> None:
     """The scanner against the parser: what begins at the position decodes to the value of the path."""
@@ -212,7 +213,7 @@ class YamlOfOurs(yaml.SafeDumper):
     yaml_implicit_resolvers = yaml_text._loader(yaml).yaml_implicit_resolvers
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(value=JSON)
 @example(value="0E0")
 def test_yaml_reads_back_what_was_written(value: Any) -> None:
@@ -220,7 +221,7 @@ def test_yaml_reads_back_what_was_written(value: Any) -> None:
     assert yaml_text.read(json.dumps(value, ensure_ascii=False))[0] == value
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(text=st.text(alphabet="ab:-[]{}&*<!?|>'\"%@`#,. \n\t0~", max_size=60))
 def test_any_text_is_values_or_one_error(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     for name in ("c.yaml", "c.json"):

@@ -12,13 +12,14 @@ import shutil
 import tarfile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset, ShuffledOrder
 from hyperpod_kit.data.formats import compressed
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.errors import BadRecord, DataError
+from tests.support.examples import examples
 
 
 def indexed(folder, **how):
@@ -42,7 +43,7 @@ PACKED = {"gz": gzip.compress, "zst": zstd}
 
 
 @pytest.mark.parametrize("ending", PACKED)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=30), min_size=1),
     st.data(),

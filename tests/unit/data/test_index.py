@@ -8,13 +8,14 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.data import IndexedDataset, SampleIndex
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.errors import BadRecord, ChangedFile, DataError, DataUnavailable
+from tests.support.examples import examples
 
 
 def indexed(folder, **how):
@@ -29,7 +30,7 @@ def test_json_lines_of_several_files(tmp_path):
     assert data.__getitems__([9, 0])[0]["id"] == "b4"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\n\r"), max_size=20)), st.data())
 def test_text_across_pieces_with_any_ends_of_lines(tmp_path_factory, lines, data):
     """Characters of several bytes lie across pieces; \\r\\n and \\n are mixed; the last line may have no end."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from hyperpod_kit.data import bijection
 from hyperpod_kit.data.order import ShuffledOrder
+from tests.support.examples import examples
 
 
 @given(st.integers(1, 5000), st.integers(0, 2**64 - 1))
@@ -21,7 +22,7 @@ def test_a_key_permutes_and_its_inverse_restores(size, key):
     assert (bijection.restored(found, size, key) == every).all()
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.integers(1, 3000), st.integers(1, 97), st.integers(1, 20), st.integers(0, 5), st.integers(0, 3))
 def test_an_epoch_has_every_sample_once(samples, block, lanes, seed, epoch):
     order = ShuffledOrder(samples, seed, block, lanes)

@@ -6,7 +6,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.data import (
@@ -23,6 +23,7 @@ from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.packing import padded
 from hyperpod_kit.data.sections import sections_of
 from hyperpod_kit.errors import CheckpointError, DataError
+from tests.support.examples import examples
 from tests.unit.data.killed_ranks import documents, encode, tokens, torture, windows
 
 
@@ -49,7 +50,7 @@ def test_windows_are_the_epochs_documents_one_after_another(packed):
     assert made[5].shape == (16,) and stream(made, 0) != stream(made, 1)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 25))
 def test_any_lengths_and_any_window(tmp_path_factory, sizes, window):
     """Documents without a token, as long as a window, longer than several."""
@@ -131,7 +132,7 @@ def test_windows_of_other_lengths_are_another_order(packed):
         ElasticLoader(other, 2, order=other.windows).load_state_dict(state)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=400), st.integers(1, 20), st.integers(1, 6), st.integers(0, 2))
 def test_a_section_weighs_what_its_samples_do(weights, block, lanes, epoch):
     """Those of an order's own sections, which are never put in order for it."""

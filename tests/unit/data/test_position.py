@@ -6,12 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.data.order import ShuffledOrder
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler
+from tests.support.examples import examples
 
 GROUPS = st.lists(st.tuples(st.integers(1, 8), st.integers(1, 7), st.integers(0, 12)), min_size=1, max_size=12)
 
@@ -45,14 +46,14 @@ def received(samples, groups, last, epochs):
     return counted, fillers
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(1, 200), GROUPS)
 def test_padded_epochs_have_every_sample_once(samples, groups):
     counted, _ = received(samples, groups, Last.PAD, 2)
     assert counted == {(epoch, sample): 1 for epoch in range(2) for sample in range(samples)}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(1, 200), GROUPS)
 def test_repeated_epochs_have_every_sample_once(samples, groups):
     counted, fillers = received(samples, groups, Last.REPEAT, 2)
@@ -62,7 +63,7 @@ def test_repeated_epochs_have_every_sample_once(samples, groups):
     }
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(1, 200), GROUPS)
 def test_dropped_samples_are_fewer_than_a_step_and_none_comes_twice(samples, groups):
     counted, fillers = received(samples, groups, Last.DROP, 2)

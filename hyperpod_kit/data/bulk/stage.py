@@ -1,7 +1,8 @@
 """A source brought into a directory: what is there stays, what arrives is proved, and gets its name last.
 
 Killed at any moment and called again, it brings the rest. A file in its place is a whole one, with the source's size
-and time; so an index of the source is one of the copy too.
+and time; so an index of the source is one of the copy too. OUT may lie where others write (a scratch directory of
+mode 1777), so it has to be this user's own, and everything in it is reached by descriptors.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import tempfile
 import threading
 import time
@@ -23,9 +23,9 @@ from hyperpod_kit.data.bulk.staging import OWN, FileList, OtherBytes, StagedFile
 from hyperpod_kit.data.bulk.throttle import sizes
 from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.errors import DataError, DataUnavailable
-from hyperpod_kit.system import atomic_file
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted.own_tree import OwnTree
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -36,6 +36,7 @@ _TRIES = 4
 _PAUSES = BackOff(1.0, 20.0, factor=4.0)
 _PROVERS = 8
 _TELL = 0.25
+_PARTS = "parts"
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,16 @@ def stage(
     begun = time.monotonic()
     engine = engine_of(source, rate=rate, workers=workers, answer=answer)
     with contextlib.ExitStack() as stack:
-        if not dry_run:
-            stack.enter_context(_alone(out, wait))
-        place = None if dry_run else os.path.join(out, OWN)
-        listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=place)))
+        place = None if dry_run else stack.enter_context(StagePlace(out, wait))
+        unfinished = None if place is None else place.own.anchor
+        listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=unfinished)))
         for file in engine.files():
             listed.add(file)
         if not listed.files:
             raise DataError(f"{source}: there are no files")
-        work = _Stage(engine, out, listed, progress)
-        if not dry_run:
-            work.check_room()
+        work = _Stage(engine, out, place, listed, progress)
+        if place is not None:
+            place.check_room(listed)
             stack.enter_context(work.told())
         for group in listed.groups(_FILES, _BYTES):
             missing = [file for file in group if not is_there(out, file)]
@@ -109,39 +109,58 @@ def stage(
         )
 
 
-@contextlib.contextmanager
-def _alone(out: str, wait: float) -> Iterator[None]:
-    """The directory is this call's. Raises DataError when another's keeps it."""
-    os.makedirs(os.path.join(out, OWN), exist_ok=True)
-    with open(os.path.join(out, OWN, "lock"), "a+") as lock:
-        if not try_lock(lock.fileno()):
-            log.warning("another `data stage` fills %s; it is waited for", out)
-            if not lock_within(lock.fileno(), wait, BackOff(0.1, 2.0)):
-                raise DataError(f"another `data stage` fills {out}, for more than {wait:.0f} s")
-        yield
+class StagePlace:
+    """The destination, which is this call's alone until the end of the block: `top` itself, and `own` in it for what is
+    under way. Raises Untrusted when either is another user's, DataError when another call keeps it, OSError."""
+
+    def __init__(self, out: str, wait: float) -> None:
+        with contextlib.ExitStack() as stack:
+            self.top = stack.enter_context(OwnTree.at(out))
+            self.own = stack.enter_context(self.top.own(OWN))
+            lock = self.own.open("lock", os.O_RDWR | os.O_CREAT)
+            stack.callback(os.close, lock)
+            if not try_lock(lock):
+                log.warning("another `data stage` fills %s; it is waited for", out)
+                if not lock_within(lock, wait, BackOff(0.1, 2.0)):
+                    raise DataError(f"another `data stage` fills {out}, for more than {wait:.0f} s")
+            self._closing = stack.pop_all()
+
+    def __enter__(self) -> StagePlace:
+        return self
+
+    def __exit__(self, *about: object) -> None:
+        self._closing.close()
+
+    def check_room(self, listed: FileList) -> None:
+        """Raises DataError when the disk has not enough for what is missing."""
+        expected = (file for group in listed.groups(_FILES, _BYTES) for file in group)
+        missing = sum(file.size for file in expected if not is_there(self.top.path, file))
+        self.own.remove(_PARTS)  # of a run that was killed
+        free = self.top.free()
+        if missing > free:
+            raise DataError(f"{self.top.path} has {free} bytes free, and {missing} are to come")
 
 
 class _Stage:
     """One run. `known`, `brought`: files that were there, and that were not."""
 
-    def __init__(self, engine: StageEngine, out: str, listed: FileList, progress: Callable[[int, int], None]) -> None:
+    def __init__(
+        self,
+        engine: StageEngine,
+        out: str,
+        place: StagePlace | None,
+        listed: FileList,
+        progress: Callable[[int, int], None],
+    ) -> None:
         self._engine = engine
         self._out = out
-        self._parts = os.path.join(out, OWN, "parts")
+        self._place = place
+        self._parts = os.path.join(place.own.anchor, _PARTS) if place is not None else ""
         self._listed = listed
         self._progress = progress
         self._lock = threading.Lock()
         self._known_bytes = 0
         self.known = self.brought = self.brought_bytes = self.by_size = 0
-
-    def check_room(self) -> None:
-        """Raises DataError when the disk has not enough for what is missing."""
-        there = (file for group in self._listed.groups(_FILES, _BYTES) for file in group)
-        missing = sum(file.size for file in there if not is_there(self._out, file))
-        shutil.rmtree(self._parts, ignore_errors=True)  # of a run that was killed
-        free = shutil.disk_usage(self._out).free
-        if missing > free:
-            raise DataError(f"{self._out} has {free} bytes free, and {missing} are to come")
 
     def skip(self, files: int, size: int) -> None:
         """So many are there."""
@@ -166,34 +185,36 @@ class _Stage:
 
     def _once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Those that did not come."""
-        shutil.rmtree(self._parts, ignore_errors=True)
-        os.makedirs(self._parts)
-        left = dict(enumerate(group))
-        with ThreadPoolExecutor(_PROVERS) as pool:
+        assert self._place is not None
+        self._place.own.remove(_PARTS)
+        with self._place.own.own(_PARTS) as parts, ThreadPoolExecutor(_PROVERS) as pool:
+            missing = dict(enumerate(group))
             settled = [
-                (arrived.number, pool.submit(self._settle, group[arrived.number], arrived.part))
-                for arrived in self._engine.bring(group, self._parts)
+                (arrived.number, pool.submit(self._settle, group[arrived.number], parts, str(arrived.number)))
+                for arrived in self._engine.bring(group, parts.anchor)
             ]
-            for number, one in settled:
-                if one.result():
-                    left.pop(number, None)
-        shutil.rmtree(self._parts, ignore_errors=True)
-        return list(left.values())
+            for number, proof in settled:
+                if proof.result():
+                    missing.pop(number, None)
+        self._place.own.remove(_PARTS)
+        return list(missing.values())
 
-    def _settle(self, file: StagedFile, part: str) -> bool:
+    def _settle(self, file: StagedFile, parts: OwnTree, part: str) -> bool:
         """Prove a file and give it its name; False when it has to come again."""
+        assert self._place is not None
+        handle = parts.open(part, os.O_RDONLY)
         try:
-            found = os.path.getsize(part)
-            if found != file.size:
-                raise OtherBytes(f"{file.path} has {found} bytes, expected {file.size}")
-            proved = self._engine.proves(file, part)
+            arrived = os.fstat(handle).st_size
+            if arrived != file.size:
+                raise OtherBytes(f"{file.path} has {arrived} bytes, expected {file.size}")
+            proved = self._engine.proves(file, os.path.join(parts.anchor, part))
+            os.utime(handle, ns=(file.mtime_ns, file.mtime_ns))
         except OtherBytes as err:
             log.warning("%s", err)
             return False
-        os.utime(part, ns=(file.mtime_ns, file.mtime_ns))
-        place = os.path.join(self._out, file.path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        atomic_file.take_place(part, place)
+        finally:
+            os.close(handle)
+        self._place.top.take(parts, part, file.path)
         with self._lock:
             self.brought += 1
             self.brought_bytes += file.size

@@ -1,6 +1,8 @@
 """One node's copy: chunks as they come, each with its digest in a journal; a file takes its place when it is whole.
 
-Who starts again finds what is there by the journal, and believes nothing that it has not read and compared.
+Who starts again finds what is there by the journal, and believes nothing that it has not read and compared. DST may
+lie where others write (a scratch directory of mode 1777), so it has to be this user's own, and everything in it is
+reached by descriptors.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -10,16 +12,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import threading
-from typing import Dict, List, Set
+from typing import Dict, List, Set, Tuple
 
-from hyperpod_kit.errors import JobError
+from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job.fan_out.listing import OWN, CopyPlan
-from hyperpod_kit.system import atomic_file, file_lock
+from hyperpod_kit.system import file_lock
+from hyperpod_kit.untrusted import own_tree
+from hyperpod_kit.untrusted.own_tree import OwnTree
 
 _JOURNAL, _LOCK = "journal", "lock"
+_LONGEST_JOURNAL = 256 << 20
 
 
 def digest_of(data: memoryview) -> str:
@@ -28,14 +32,17 @@ def digest_of(data: memoryview) -> str:
 
 
 class Destination:
-    """`folder` on this node's own disk. Safe for threads. Raises JobError, OSError."""
+    """`folder` on this node's own disk. Safe for threads.
+
+    Raises JobError, Untrusted when it is another user's, OSError.
+    """
 
     def __init__(self, folder: str, plan: CopyPlan) -> None:
-        self._folder, self._plan = folder, plan
-        self._own = os.path.join(folder, OWN)
-        os.makedirs(self._own, exist_ok=True)
-        self._held = os.open(os.path.join(self._own, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not file_lock.try_lock(self._held):
+        self._plan = plan
+        self._top = OwnTree.at(folder)
+        self._own = self._top.own(OWN)
+        self._lock_file = self._own.open(_LOCK, os.O_RDWR | os.O_CREAT)
+        if not file_lock.try_lock(self._lock_file):
             raise JobError(
                 f"another node or command copies to {folder} at this moment",
                 hint="DST has to be on each node's own disk: '/scratch/$SLURMD_NODENAME' has each node's name in it",
@@ -50,7 +57,8 @@ class Destination:
         """Bytes that an earlier start had brought here, and that are what they were."""
         before = self._journal(plan.mark)
         self._room(before)
-        self._log = open(os.path.join(self._own, _JOURNAL), "a", encoding="ascii")  # noqa: SIM115 - as long as we are
+        journal = self._own.open(_JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._log = open(journal, "a", encoding="ascii")  # noqa: SIM115 - as long as we are
         if not before:
             self._log.write(plan.mark + "\n")
             self._log.flush()
@@ -61,38 +69,33 @@ class Destination:
 
     def _journal(self, mark: str) -> Dict[int, str]:
         """What an earlier start has noted; of another source nothing is kept."""
-        path = os.path.join(self._own, _JOURNAL)
         with contextlib.suppress(OSError):
-            with open(path, encoding="ascii", errors="replace") as file:
-                lines = file.read().splitlines()
+            lines = own_tree.read(self._own, _JOURNAL, _LONGEST_JOURNAL).decode("ascii", "replace").splitlines()
             if lines and lines[0] == mark:
                 noted = [line.split(" ") for line in lines[1:]]
-                return {int(one[0]): one[1] for one in noted if len(one) == 2 and one[0].isdigit()}
-        for name in os.listdir(self._own):
-            if name != _LOCK:
-                os.unlink(os.path.join(self._own, name))
+                return {int(words[0]): words[1] for words in noted if len(words) == 2 and words[0].isdigit()}
+        self._own.clear(keep=(_LOCK,))
         return {}
 
     def _room(self, before: Dict[int, str]) -> None:
         need = sum(piece.end - piece.begin for number, piece in enumerate(self._plan.pieces) if number not in before)
-        free = shutil.disk_usage(self._folder).free
+        free = self._top.free()
         if need > free:
-            raise JobError(f"{self._folder} has {free} bytes free, and {need} are to come")
+            raise JobError(f"{self._top.path} has {free} bytes free, and {need} are to come")
 
     def _take_up(self, before: Dict[int, str]) -> None:
         for number, digest in sorted(before.items()):
             if not number < len(self._plan.pieces):
                 continue
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, Untrusted):
                 data = self.read(number)
                 if digest_of(data) == digest:
                     self._noted(number, digest)
                     self.found += len(data)
         for file in {self._plan.pieces[number].file for number in self._digests}:
-            if self._left[file] and not os.path.exists(self._part(file)):
-                atomic_file.take_place(
-                    self._target(file), self._part(file)
-                )  # it is not what it was: it is mended, and comes back
+            if self._left[file] and not self._own.status(self._part(file)):
+                # It is not what it was: it is mended, and comes back.
+                self._own.take(self._top, self._target(file), self._part(file))
 
     # --- chunks -------------------------------------------------------------------------------------------------
 
@@ -115,18 +118,22 @@ class Destination:
         piece = self._plan.pieces[number]
         data = bytearray(piece.end - piece.begin)
         at = 0
-        with open(self._place(piece.file), "rb", buffering=0) as file:
+        tree, name = self._place(piece.file)
+        handle = tree.open(name, os.O_RDONLY)
+        try:
             while at < len(data):
-                got = os.preadv(file.fileno(), [memoryview(data)[at:]], piece.begin + at)
-                if not got:
-                    raise OSError(f"{file.name} ends at {piece.begin + at}")
-                at += got
+                count = os.preadv(handle, [memoryview(data)[at:]], piece.begin + at)
+                if not count:
+                    raise OSError(f"{tree.of(name)} ends at {piece.begin + at}")
+                at += count
+        finally:
+            os.close(handle)
         return memoryview(data)
 
     def write(self, number: int, data: memoryview) -> None:
         """A chunk that was compared. Raises OSError."""
         piece = self._plan.pieces[number]
-        fd = os.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = self._own.open(self._part(piece.file), os.O_WRONLY | os.O_CREAT)
         try:
             at = 0
             while at < len(data):
@@ -149,35 +156,37 @@ class Destination:
 
     # --- files --------------------------------------------------------------------------------------------------
 
-    def _part(self, file: int) -> str:
-        return os.path.join(self._own, f"{file}.part")
+    @staticmethod
+    def _part(file: int) -> str:
+        return f"{file}.part"
 
     def _target(self, file: int) -> str:
-        return os.path.join(self._folder, self._plan.files[file].name)
+        return self._plan.files[file].name
 
-    def _place(self, file: int) -> str:
+    def _place(self, file: int) -> Tuple[OwnTree, str]:
         """Where its bytes are at this moment."""
         part = self._part(file)
-        return part if file not in self._whole and os.path.exists(part) else self._target(file)
+        if file not in self._whole and self._own.status(part):
+            return self._own, part
+        return self._top, self._target(file)
 
     def _finish(self, file: int) -> None:
         """All of it is here: it is made durable, and takes its place."""
         about, part, target = self._plan.files[file], self._part(file), self._target(file)
-        if about.size and not os.path.exists(part):  # an earlier start has put it there
-            with contextlib.suppress(OSError):
-                seen = os.lstat(target)
-                if stat.S_ISREG(seen.st_mode) and seen.st_size == about.size:
-                    self._whole.add(file)
-                    return
-        fd = os.open(part, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if about.size and not self._own.status(part):  # an earlier start has put it there
+            present = self._top.status(target)
+            if present and stat.S_ISREG(present.st_mode) and present.st_size == about.size:
+                self._whole.add(file)
+                return
+        fd = self._own.open(part, os.O_RDWR | os.O_CREAT)
         try:
             os.ftruncate(fd, about.size)
-            os.fchmod(fd, about.mode | stat.S_IRUSR)
+            # Not S_ISUID and S_ISGID: another user's file would become a program that acts as this user.
+            os.fchmod(fd, (about.mode & 0o777) | stat.S_IRUSR)
+            os.utime(fd, ns=(about.changed, about.changed))
         finally:
             os.close(fd)
-        os.utime(part, ns=(about.changed, about.changed))
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        atomic_file.take_place(part, target)
+        self._top.take(self._own, part, target)
         self._whole.add(file)
 
     @property

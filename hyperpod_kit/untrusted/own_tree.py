@@ -1,0 +1,293 @@
+"""The one place that makes, fills and empties a directory of this process's user below one that others may write to.
+
+Others may have laid a link, a file or a directory of theirs in any place before, and may exchange what lies in a
+directory of theirs at any moment. So each directory is a descriptor, opened without following a link and looked at
+once it is open, and everything in it is named relative to that descriptor: what has been looked at is what is changed.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from types import TracebackType
+from typing import Container, Iterator, List, Optional, Tuple, Type
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import walk
+from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ
+
+_WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_DEEPEST = 256
+"""Levels that a removal descends with a descriptor each; what lies deeper is first moved up."""
+
+
+class OwnTree:
+    """A directory that is held by its descriptor. `path`: as people write it, for messages. Safe for threads.
+
+    Names are relative, their parts separated by "/". Each directory on the way has to be this user's, or root's.
+    """
+
+    def __init__(self, handle: int, path: str) -> None:
+        self.handle = handle
+        self.path = path
+
+    @classmethod
+    def at(cls, path: str, *, make: bool = True, mode: int = 0o755) -> OwnTree:
+        """The directory `path`, which is this user's, or root's.
+
+        `make`: make what is missing of it. Raises Untrusted when it is another's, with whose it is, OSError.
+        """
+        parent, name = os.path.split(os.path.abspath(path))
+        if make and name:
+            above = walk.directory(parent, make=True)
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, mode, dir_fd=above)
+            finally:
+                os.close(above)
+        handle = walk.directory(os.path.abspath(path))
+        try:
+            _require_ours(os.fstat(handle), path, root_too=True)
+            return cls(handle, path)
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def own(self, name: str, mode: int = 0o700) -> OwnTree:
+        """A directory in this one that is exactly this user's and has this mode; it is made when it is missing.
+
+        Raises Untrusted for anything else in its place, OSError.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self.handle)
+        handle = self._opened(self.handle, name, self.path)
+        try:
+            found = os.fstat(handle)
+            _require_ours(found, self.of(name), root_too=False)
+            if stat.S_IMODE(found.st_mode) != mode:
+                os.fchmod(handle, mode)
+            return OwnTree(handle, self.of(name))
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def __enter__(self) -> OwnTree:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the directory back; twice is once."""
+        handle, self.handle = self.handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def of(self, name: str) -> str:
+        """The path of a name in it, for messages."""
+        return os.path.join(self.path, name)
+
+    @property
+    def anchor(self) -> str:
+        """A path of this very directory that no renaming changes, for programs of this user that this process starts
+        and that take paths only. Good for as long as the directory is open."""
+        return f"/proc/{os.getpid()}/fd/{self.handle}"
+
+    # --- files --------------------------------------------------------------------------------------------------
+
+    def open(self, name: str, flags: int, mode: int = 0o600, *, make: bool = False) -> int:
+        """A descriptor of a regular file of this user, or root's; `make`: the directories on the way too.
+
+        A file that is opened for writing has no other name. Raises Untrusted for anything else in its place,
+        FileNotFoundError, OSError.
+        """
+        with self.folder(name, make) as (folder, last):
+            try:
+                handle = os.open(last, flags | _WRITE, mode, dir_fd=folder)
+            except OSError as err:
+                if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and self._lies(last, folder):
+                    raise Untrusted(f"{self.of(name)} is not a regular file", hint=f"ls -ld {self.of(name)}") from None
+                raise
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode):
+                raise Untrusted(f"{self.of(name)} is not a regular file", hint=f"ls -ld {self.of(name)}")
+            _require_ours(found, self.of(name), root_too=True)
+            if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
+                raise Untrusted(f"{self.of(name)} has {found.st_nlink} names, expected 1")
+            os.set_blocking(handle, True)
+            return handle
+        except BaseException:
+            os.close(handle)
+            raise
+
+    def status(self, name: str) -> Optional[os.stat_result]:
+        """What lies under a name, a link itself; None for nothing. Raises Untrusted, OSError."""
+        try:
+            with self.folder(name, make=False) as (folder, last):
+                return os.stat(last, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def names(self) -> List[str]:
+        """What is in it. Raises OSError."""
+        return os.listdir(self.handle)
+
+    def free(self) -> int:
+        """Bytes that this user may still write to its file system. Raises OSError."""
+        room = os.fstatvfs(self.handle)
+        return room.f_bavail * room.f_frsize
+
+    def take(self, source: OwnTree, name: str, target: str, *, durable: bool = True) -> None:
+        """A file of `source` takes the place `target` in this directory, once its bytes are on disk.
+
+        Directories on the way are made. Raises Untrusted, OSError.
+        """
+        if durable:
+            handle = source.open(name, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        with source.folder(name, make=False) as (here, last):  # noqa: SIM117  # not in one line on Python 3.8
+            with self.folder(target, make=True) as (there, place):
+                os.replace(last, place, src_dir_fd=here, dst_dir_fd=there)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, a link itself, or a directory with what is in it. What is not there is fine.
+
+        Raises Untrusted, OSError.
+        """
+        with contextlib.suppress(FileNotFoundError), self.folder(name, make=False) as (folder, last):
+            remove(last, folder)
+
+    def clear(self, keep: Container[str] = ()) -> None:
+        """Remove everything in it but the names in `keep`. Raises OSError."""
+        for name in os.listdir(self.handle):
+            if name not in keep:
+                remove(name, self.handle)
+
+    @contextlib.contextmanager
+    def folder(self, name: str, make: bool) -> Iterator[Tuple[int, str]]:
+        """(a descriptor of the directory in which `name` lies, its last part), for `dir_fd=`; `make`: make the
+        directories on the way. Raises Untrusted, OSError."""
+        *parts, last = name.split("/")
+        if any(part in ("", ".", "..") for part in (*parts, last)):
+            raise ValueError(f"{name!r} is no name below {self.path}")
+        here, opened, path = self.handle, -1, self.path
+        try:
+            for part in parts:
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, 0o755, dir_fd=here)
+                inner = self._opened(here, part, path)
+                path = os.path.join(path, part)
+                if opened >= 0:
+                    os.close(opened)
+                here = opened = inner
+                _require_ours(os.fstat(here), path, root_too=True)
+            yield here, last
+        finally:
+            if opened >= 0:
+                os.close(opened)
+
+    @staticmethod
+    def _opened(folder: int, name: str, above: str) -> int:
+        """A directory, opened through no link. Raises Untrusted for anything else, OSError."""
+        try:
+            return os.open(name, DIRECTORY, dir_fd=folder)
+        except OSError as err:
+            if err.errno not in (*MAYBE_NO_FILE, errno.EACCES):
+                raise
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            raise _not_ours(found, os.path.join(above, name), "a directory") from None
+
+    @staticmethod
+    def _lies(name: str, folder: int) -> bool:
+        with contextlib.suppress(OSError):
+            return not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+        return False
+
+
+def remove(name: str, folder: int) -> None:
+    """Remove what lies in the directory `folder` under `name`: a file, a link itself, or a directory with what is in
+    it, through no link and without crossing to what is mounted there. What is not there is fine. Raises OSError."""
+    try:
+        os.unlink(name, dir_fd=folder)
+        return
+    except FileNotFoundError:
+        return
+    except OSError as err:
+        if err.errno not in (errno.EISDIR, errno.EPERM):
+            raise
+        failure = err
+    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise failure
+    remaining = [name]
+    while remaining:
+        _remove_directory(remaining.pop(), folder, 0, folder, remaining)
+
+
+def _remove_directory(name: str, folder: int, level: int, top: int, moved: List[str]) -> None:
+    if level > _DEEPEST:
+        # A tree may be as deep as its maker likes: what is left of it is moved up, to be removed after the rest.
+        moved.append(f".hpk-removed-{os.urandom(8).hex()}")
+        os.rename(name, moved[-1], src_dir_fd=folder, dst_dir_fd=top)
+        return
+    inner = os.open(name, DIRECTORY, dir_fd=folder)
+    try:
+        if os.fstat(inner).st_dev != os.fstat(folder).st_dev:
+            raise OSError(errno.EXDEV, "something is mounted there", name)
+        for entry in os.listdir(inner):
+            try:
+                os.unlink(entry, dir_fd=inner)
+            except FileNotFoundError:
+                continue
+            except OSError as err:
+                if err.errno not in (errno.EISDIR, errno.EPERM):
+                    raise
+                if not stat.S_ISDIR(os.stat(entry, dir_fd=inner, follow_symlinks=False).st_mode):
+                    raise
+                _remove_directory(entry, inner, level + 1, top, moved)
+    finally:
+        os.close(inner)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(name, dir_fd=folder)
+
+
+def read(tree: OwnTree, name: str, most: int) -> bytes:
+    """A small file of this user in that directory, whole; more than `most` bytes are cut. Raises Untrusted, OSError."""
+    handle = tree.open(name, READ)
+    try:
+        parts: List[bytes] = []
+        size = 0
+        while size < most:
+            part = os.read(handle, min(1 << 20, most - size))
+            if not part:
+                break
+            parts.append(part)
+            size += len(part)
+        return b"".join(parts)
+    finally:
+        os.close(handle)
+
+
+def _require_ours(found: os.stat_result, path: str, *, root_too: bool) -> None:
+    mine = os.geteuid()
+    if found.st_uid == mine or (root_too and found.st_uid == 0):
+        return
+    raise _not_ours(found, path, "a directory" if stat.S_ISDIR(found.st_mode) else "a file")
+
+
+def _not_ours(found: os.stat_result, path: str, expected: str) -> Untrusted:
+    mine = os.geteuid()
+    return Untrusted(
+        f"{path} is {stat.filemode(found.st_mode)} of uid {found.st_uid}, expected {expected} of uid {mine}",
+        hint=f"choose a directory of your own, or have this one removed: ls -ld {path}",
+    )

@@ -339,6 +339,7 @@ BY_HAND = {
         "rehearsal/agent/step_retry.py",
         "rehearsal/image.py",
         "system/atomic_file.py",
+        "untrusted/owned_directory.py",
     },
     "fcntl.flock(": {"storage/bench/probes.py", "system/file_lock.py"},
     '.partition(" - ")': {"system/mountinfo.py"},

@@ -25,7 +25,7 @@ from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.errors import DataError, DataUnavailable
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import BackOff
-from hyperpod_kit.untrusted.own_tree import OwnTree
+from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -115,7 +115,7 @@ class StagePlace:
 
     def __init__(self, out: str, wait: float) -> None:
         with contextlib.ExitStack() as stack:
-            self.top = stack.enter_context(OwnTree.at(out))
+            self.top = stack.enter_context(OwnedDirectory.at(out))
             self.own = stack.enter_context(self.top.own(OWN))
             lock = self.own.open("lock", os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
@@ -199,7 +199,7 @@ class _Stage:
         self._place.own.remove(_PARTS)
         return list(missing.values())
 
-    def _settle(self, file: StagedFile, parts: OwnTree, part: str) -> bool:
+    def _settle(self, file: StagedFile, parts: OwnedDirectory, part: str) -> bool:
         """Prove a file and give it its name; False when it has to come again."""
         assert self._place is not None
         handle = parts.open(part, os.O_RDONLY)

@@ -19,8 +19,8 @@ from typing import Dict, List, Set, Tuple
 from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job.fan_out.listing import OWN, CopyPlan
 from hyperpod_kit.system import file_lock
-from hyperpod_kit.untrusted import own_tree
-from hyperpod_kit.untrusted.own_tree import OwnTree
+from hyperpod_kit.untrusted import owned_directory
+from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
 
 _JOURNAL, _LOCK = "journal", "lock"
 _LONGEST_JOURNAL = 256 << 20
@@ -39,7 +39,7 @@ class Destination:
 
     def __init__(self, folder: str, plan: CopyPlan) -> None:
         self._plan = plan
-        self._top = OwnTree.at(folder)
+        self._top = OwnedDirectory.at(folder)
         self._own = self._top.own(OWN)
         self._lock_file = self._own.open(_LOCK, os.O_RDWR | os.O_CREAT)
         if not file_lock.try_lock(self._lock_file):
@@ -70,7 +70,7 @@ class Destination:
     def _journal(self, mark: str) -> Dict[int, str]:
         """What an earlier start has noted; of another source nothing is kept."""
         with contextlib.suppress(OSError):
-            lines = own_tree.read(self._own, _JOURNAL, _LONGEST_JOURNAL).decode("ascii", "replace").splitlines()
+            lines = owned_directory.read(self._own, _JOURNAL, _LONGEST_JOURNAL).decode("ascii", "replace").splitlines()
             if lines and lines[0] == mark:
                 noted = [line.split(" ") for line in lines[1:]]
                 return {int(words[0]): words[1] for words in noted if len(words) == 2 and words[0].isdigit()}
@@ -163,7 +163,7 @@ class Destination:
     def _target(self, file: int) -> str:
         return self._plan.files[file].name
 
-    def _place(self, file: int) -> Tuple[OwnTree, str]:
+    def _place(self, file: int) -> Tuple[OwnedDirectory, str]:
         """Where its bytes are at this moment."""
         part = self._part(file)
         if file not in self._whole and self._own.status(part):

@@ -33,7 +33,7 @@ from hyperpod_kit.data.reading import objects  # noqa: E402
 from hyperpod_kit.errors import DataError, DataUnavailable  # noqa: E402
 from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets  # noqa: E402
-from hyperpod_kit.untrusted.own_tree import OwnTree  # noqa: E402
+from hyperpod_kit.untrusted.owned_directory import OwnedDirectory  # noqa: E402
 from tests.support import aws  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_staged_is_said(tmp_path, source, monkeypatch):
     (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match="there are no files"):
         stage(str(tmp_path / "nothing"), str(tmp_path / "out"))
-    monkeypatch.setattr(OwnTree, "free", lambda self: 7)
+    monkeypatch.setattr(OwnedDirectory, "free", lambda self: 7)
     with pytest.raises(DataError, match=r"7 bytes free, and \d+ are to come"):
         stage(str(source), str(tmp_path / "out"))
 

@@ -25,7 +25,7 @@ _DEEPEST = 256
 """Levels that a removal descends with a descriptor each; what lies deeper is first moved up."""
 
 
-class OwnTree:
+class OwnedDirectory:
     """A directory that is held by its descriptor. `path`: as people write it, for messages. Safe for threads.
 
     Names are relative, their parts separated by "/". Each directory on the way has to be this user's, or root's.
@@ -36,7 +36,7 @@ class OwnTree:
         self.path = path
 
     @classmethod
-    def at(cls, path: str, *, make: bool = True, mode: int = 0o755) -> OwnTree:
+    def at(cls, path: str, *, make: bool = True, mode: int = 0o755) -> OwnedDirectory:
         """The directory `path`, which is this user's, or root's.
 
         `make`: make what is missing of it. Raises Untrusted when it is another's, with whose it is, OSError.
@@ -57,7 +57,7 @@ class OwnTree:
             os.close(handle)
             raise
 
-    def own(self, name: str, mode: int = 0o700) -> OwnTree:
+    def own(self, name: str, mode: int = 0o700) -> OwnedDirectory:
         """A directory in this one that is exactly this user's and has this mode; it is made when it is missing.
 
         Raises Untrusted for anything else in its place, OSError.
@@ -70,12 +70,12 @@ class OwnTree:
             _require_ours(found, self.of(name), root_too=False)
             if stat.S_IMODE(found.st_mode) != mode:
                 os.fchmod(handle, mode)
-            return OwnTree(handle, self.of(name))
+            return OwnedDirectory(handle, self.of(name))
         except BaseException:
             os.close(handle)
             raise
 
-    def __enter__(self) -> OwnTree:
+    def __enter__(self) -> OwnedDirectory:
         return self
 
     def __exit__(
@@ -144,7 +144,7 @@ class OwnTree:
         room = os.fstatvfs(self.handle)
         return room.f_bavail * room.f_frsize
 
-    def take(self, source: OwnTree, name: str, target: str, *, durable: bool = True) -> None:
+    def take(self, source: OwnedDirectory, name: str, target: str, *, durable: bool = True) -> None:
         """A file of `source` takes the place `target` in this directory, once its bytes are on disk.
 
         Directories on the way are made. Raises Untrusted, OSError.
@@ -261,7 +261,7 @@ def _remove_directory(name: str, folder: int, level: int, top: int, moved: List[
         os.rmdir(name, dir_fd=folder)
 
 
-def read(tree: OwnTree, name: str, most: int) -> bytes:
+def read(tree: OwnedDirectory, name: str, most: int) -> bytes:
     """A small file of this user in that directory, whole; more than `most` bytes are cut. Raises Untrusted, OSError."""
     handle = tree.open(name, READ)
     try:

@@ -92,6 +92,7 @@ class Decider:
         report: JobReport,
         chooser: Optional[checkpoint_choice.Chooser] = None,
         prover: Optional[checkpoint_choice.Chooser] = None,
+        start_step: step.StartStep = step.SrunStep,
     ) -> None:
         self._options = options
         self._env = env
@@ -114,6 +115,7 @@ class Decider:
         self._container = container.of(options.srun_args, env, options.container_python)
         self._starts, self._heard = ContainerStarts(self._container, options, env), False
         self._launches = FailedLaunches(report)
+        self._start_step = start_step
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
@@ -240,7 +242,7 @@ class Decider:
             stack.enter_context(proving_watch.beside(choice, options.root))
             retry = StepRetry(self._runner, job.id, self._report, RetryLog(), noted) if hyperpod else None
             stack.callback(retry.close if retry else lambda: None)
-            process = step.SrunStep(
+            process = self._start_step(
                 plan,
                 step.step_environment(
                     self._env,

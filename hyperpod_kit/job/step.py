@@ -186,6 +186,10 @@ class SrunStep:
             wait(end - time.monotonic())
 
 
+StartStep = Callable[["StepPlan", Mapping[str, str], Optional[int]], SrunStep]
+"""What starts a step: the plan, the environment of its ranks, and their limit of descriptors."""
+
+
 def sweep(
     runner: Runner, job_id: JobId, wait: Callable[[float], None], report: JobReport, *, limit: float = 15.0
 ) -> List[str]:

@@ -16,7 +16,9 @@ from hyperpod_kit.job.decider import Decider
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import PREFIX, JobReport
 from hyperpod_kit.job.retry_policy import RetryPolicy
+from hyperpod_kit.job.step import SrunStep
 from tests.support.runner import RecordingRunner
+from tests.unit.job.ranks_in_process import RanksInProcess
 
 HERE = Path(__file__).parent
 TRAINER = HERE / "toy_trainer.py"
@@ -32,6 +34,7 @@ class Job:
     environment: Dict[str, str]
     events: List[Dict[str, Any]] = field(default_factory=list)
     chooser: Any = None
+    start_step: Any = SrunStep
 
     def run(
         self,
@@ -60,8 +63,9 @@ class Job:
         )
         fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         extra = {"chooser": self.chooser, "prover": self.chooser} if self.chooser else {}
+        start = {"start_step": self.start_step}
         try:
-            return Decider(chosen, env, runner=self.runner, report=JobReport(fd, told=told), **extra).run()
+            return Decider(chosen, env, runner=self.runner, report=JobReport(fd, told=told), **extra, **start).run()
         finally:
             os.close(fd)
             self.events += [json.loads(line[len(PREFIX) :]) for line in log.read_text().splitlines()]
@@ -111,3 +115,10 @@ def job(tmp_path: Path) -> Job:
         "FAKE_SRUN_LOG": str(tmp_path / "srun.log"),
     }
     return Job(tmp_path, tmp_path / "root", RecordingRunner(answers), environment)
+
+
+@pytest.fixture
+def job_in_process(job: Job) -> Job:
+    """A job whose ranks are this process: for what the decider decides, where no signal and no hang matters."""
+    job.start_step = RanksInProcess
+    return job

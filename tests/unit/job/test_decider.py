@@ -51,8 +51,9 @@ def test_a_killed_rank_is_named_with_its_signal(job: Job) -> None:
     assert "killed by signal 9" in job.said("ended")[0]["message"]
 
 
-def test_failures_of_another_job_of_the_same_number_are_not_ours(job: Job) -> None:
+def test_failures_of_another_job_of_the_same_number_are_not_ours(job_in_process: Job) -> None:
     """Numbers start again when Slurm's controller has lost its state: the root may know a job 7 from before."""
+    job = job_in_process
     state = job.root / ".hpk"
     state.mkdir(parents=True)
     other = {"t": 1, "job": "7", "life": "0ld0ne", "restart": 0}
@@ -69,7 +70,8 @@ def test_failures_of_another_job_of_the_same_number_are_not_ours(job: Job) -> No
     assert len(list((state / "exits" / attempt["attempt"]).iterdir())) == 2
 
 
-def test_no_progress_ends_in_giving_up(job: Job) -> None:
+def test_no_progress_ends_in_giving_up(job_in_process: Job) -> None:
+    job = job_in_process
     with pytest.raises(GaveUp) as caught:
         job.run("--steps", "9", "--crash", "7", policy={"max_restarts": 2})
     assert caught.value.exit_code == 86
@@ -112,7 +114,8 @@ def test_stepping_back_from_poison_can_be_the_cure(job: Job) -> None:
     assert job.started_at() == [20, 20, 10]
 
 
-def test_the_budget_survives_a_requeue_and_a_release_renews_it(job: Job) -> None:
+def test_the_budget_survives_a_requeue_and_a_release_renews_it(job_in_process: Job) -> None:
+    job = job_in_process
     once = job.base / "once"
     with pytest.raises(GaveUp):
         job.run("--steps", "9", "--crash", "3", policy={"max_restarts": 0})
@@ -145,8 +148,9 @@ UNFINISHED = {
     ],
 )
 def test_an_attempt_without_an_end_is_a_lost_node_where_a_node_was_lost(
-    job: Job, nodes: str, kind: str, lost: tuple[str, ...]
+    job_in_process: Job, nodes: str, kind: str, lost: tuple[str, ...]
 ) -> None:
+    job = job_in_process
     (job.root / ".hpk").mkdir(parents=True)
     (job.root / ".hpk" / "attempts.jsonl").write_text(json.dumps(UNFINISHED) + '\n{"t": 2, "job": "7", "torn')
     exits.write(str(job.root / ".hpk"), "7.0.0", exits.Exit(1, "n2", "", None, 15, 1.0, 2.0, step=12))
@@ -171,7 +175,8 @@ def test_the_corrupt_newest_is_passed_over_with_its_reason(job: Job) -> None:
     assert (attempt.step, attempt.tier, attempt.rejected[0]["attempt"]) == (5, "storage", newest.name)
 
 
-def test_whoever_wants_it_has_every_byte_read_before_a_rank_is_started(job: Job) -> None:
+def test_whoever_wants_it_has_every_byte_read_before_a_rank_is_started(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "10") == 0
     newest = sorted(job.root.glob("seq-*"))[-1]
     flip(newest / layout.shard_file(0), 3)
@@ -192,7 +197,8 @@ def test_the_decision_reads_no_data(job: Job, monkeypatch: pytest.MonkeyPatch) -
     assert job.run("--steps", "12") == 0 and job.said("restored")[-1]["step"] == 10
 
 
-def test_a_missing_file_is_seen_without_reading_one(job: Job) -> None:
+def test_a_missing_file_is_seen_without_reading_one(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "10") == 0
     newest = sorted(job.root.glob("seq-*"))[-1]
     (newest / layout.shard_file(0)).unlink()
@@ -203,8 +209,11 @@ def test_a_missing_file_is_seen_without_reading_one(job: Job) -> None:
     ]
 
 
-def test_a_new_checkpoint_that_is_damaged_renews_no_budget(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_checkpoint_that_is_damaged_renews_no_budget(
+    job_in_process: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each attempt commits one that nobody can read, and fails: only what was restored counts as progress."""
+    job = job_in_process
     assert job.run("--steps", "5") == 0
     with pytest.raises(GaveUp, match="failures without a newer valid checkpoint"):
         job.run("--steps", "20", "--crash", "12", "--spoil", policy={"max_restarts": 2})
@@ -212,7 +221,8 @@ def test_a_new_checkpoint_that_is_damaged_renews_no_budget(job: Job, monkeypatch
     assert len(job.said("restored")) <= 6
 
 
-def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
+def test_nothing_valid_is_never_a_start_from_scratch(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "10") == 0
     for shard in job.root.glob("seq-*/shard-*"):
         flip(shard, 3)
@@ -233,7 +243,8 @@ def test_nothing_valid_is_never_a_start_from_scratch(job: Job) -> None:
     assert "gave_up: NoValidCheckpoint" in status.table(found, timeline.totals(found, 0.0)).splitlines()[-2]
 
 
-def test_going_back_on_purpose_stays_so_after_every_kind_of_restart(job: Job) -> None:
+def test_going_back_on_purpose_stays_so_after_every_kind_of_restart(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "20") == 0
     _, ten, *later = (path.name for path in sorted(job.root.glob("seq-*")))
     job.environment["SLURM_JOB_ID"] = "8"
@@ -251,7 +262,8 @@ def test_going_back_on_purpose_stays_so_after_every_kind_of_restart(job: Job) ->
     assert all((job.root / name).is_dir() for name in later), "what was left lies where it was"
 
 
-def test_a_step_back_gives_new_budgets(job: Job) -> None:
+def test_a_step_back_gives_new_budgets(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "20") == 0
     _, ten, *_ = (path.name for path in sorted(job.root.glob("seq-*")))
     with pytest.raises(GaveUp, match="failures without a newer valid checkpoint"):
@@ -259,14 +271,16 @@ def test_a_step_back_gives_new_budgets(job: Job) -> None:
     assert job.run("--steps", "20", rewind_to=ten, policy={"max_restarts": 0}) == 0
 
 
-def test_nobody_goes_back_to_what_is_not_there(job: Job) -> None:
+def test_nobody_goes_back_to_what_is_not_there(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "5") == 0
     with pytest.raises(JobError, match="cannot go back to seq-000009") as caught:
         job.run("--steps", "5", rewind_to="seq-000009.step-0000000009.e1-abcd")
     assert "checkpoint ls" in str(caught.value.hint)
 
 
-def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:
+def test_off_means_one_try_with_the_code_of_the_rank(job_in_process: Job) -> None:
+    job = job_in_process
     job.environment["HPK_AUTO_RESUME"] = "0"
     job.root.mkdir()
     commit_checkpoint(str(job.root), 1, 1, 5)
@@ -274,14 +288,16 @@ def test_off_means_one_try_with_the_code_of_the_rank(job: Job) -> None:
     assert job.started_at() == [5]
 
 
-def test_the_comment_turns_it_on(job: Job) -> None:
+def test_the_comment_turns_it_on(job_in_process: Job) -> None:
+    job = job_in_process
     del job.environment["HPK_AUTO_RESUME"]
     job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-2] Comment=hpk:auto-resume=1"
     assert job.run("--steps", "9", "--crash", "7", "--once", str(job.base / "once")) == 0
     assert len(job.sruns) == 2
 
 
-def test_a_number_above_one_is_the_number_of_restarts(job: Job) -> None:
+def test_a_number_above_one_is_the_number_of_restarts(job_in_process: Job) -> None:
+    job = job_in_process
     job.environment["HPK_AUTO_RESUME"] = "2"
     with pytest.raises(GaveUp, match="max-restarts 2"):
         job.run("--steps", "9", "--crash", "3")
@@ -309,7 +325,8 @@ def test_usr1_tells_the_step_and_requeues(job: Job, monkeypatch: pytest.MonkeyPa
     assert "scancel --signal=USR1 7.2" in job.runner.calls and "scontrol requeue 7" in job.runner.calls
 
 
-def test_a_rank_that_asks_to_run_again_is_requeued(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_asks_to_run_again_is_requeued(job_in_process: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_in_process
     monkeypatch.setattr("hyperpod_kit.job.decider.REQUEUE_WAIT", 0.2)
     assert job.run(command=["/bin/sh", "-c", "exit 75"]) == 75
     assert job.said("ended")[0]["class"] == "again"
@@ -318,7 +335,8 @@ def test_a_rank_that_asks_to_run_again_is_requeued(job: Job, monkeypatch: pytest
         job.run(command=["/bin/sh", "-c", "exit 75"], restart=2)
 
 
-def test_a_rank_that_gave_up_is_believed(job: Job) -> None:
+def test_a_rank_that_gave_up_is_believed(job_in_process: Job) -> None:
+    job = job_in_process
     with pytest.raises(GaveUp, match="gave up itself"):
         job.run(command=["/bin/sh", "-c", "exit 86"])
     assert len(job.sruns) == 1

@@ -33,6 +33,10 @@ console = Console(highlight=False)
 DATA_BUCKET, DATA_PREFIX = "sagemaker-hyperpod-kit-data", "corpus/"
 WINDOWS, WINDOW = 2 * 4, 128 + 1
 """Of a step: two ranks with four windows each. Of a window: bytes. As in examples/gpt/train.py."""
+GO_ON = "/fsx/trainer/go-on"
+"""The disturbed run does not go beyond two thirds of its steps before this file is there: where the demo is late, the
+run would have ended before its machine is killed."""
+
 IMAGE = f"{containers.IMAGES}/{containers.PYTHON}"
 STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/lib/hyperpod-kit-rehearsal"))
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
@@ -91,7 +95,8 @@ class Demo:
         return "every mount of every node is ok"
 
     def submit(self) -> str:
-        self.facts["job"] = job = self._submit("disturbed")
+        held = ("--hold-at", str(self.total_steps * 2 // 3), "--hold-until", GO_ON)
+        self.facts["job"] = job = self._submit("disturbed", *held)
         where = f", checkpoints in {self._root('disturbed')}" if self.in_s3 else ""
         where += f", ranks in containers of {IMAGE}" if self.in_container else ""
         return f"sbatch --auto-resume=1 -> job {job}, as user trainer, two nodes{where}"
@@ -114,6 +119,7 @@ class Demo:
         self.driver.kit("rehearse", "kill-node", "--name", self.driver.name, victim)
         self.facts["killed_at"] = time.time()
         self.facts["steps_before"] = steps(self.driver.output(job))[-1]
+        self.driver.on("controller", f"touch {GO_ON}", user="trainer")
         return f"SIGKILL to the whole machine {victim} at step {self.facts['steps_before']}"
 
     def node_is_replaced(self) -> str:
@@ -170,7 +176,7 @@ class Demo:
     def _root(self, run: str) -> str:
         return f"s3://{DATA_BUCKET}/checkpoints/{run}" if self.in_s3 else f"/fsx/trainer/{run}"
 
-    def _submit(self, run: str) -> str:
+    def _submit(self, run: str, *options: str) -> str:
         more = {}
         if self.in_s3:
             # Of AWS itself a node knows where it is, and with the role of the node everything else.
@@ -180,7 +186,7 @@ class Demo:
             mounts = f"/fsx:/fsx,/mnt/data:/mnt/data:ro,{TRAIN}:{TRAIN}:ro"
             more["SRUN_ARGS"] = f"--container-image={IMAGE} --container-mounts={mounts}"
         script = f"{TRAIN}/gpt/train.sbatch"
-        return self.driver.submit(script, str(self.total_steps), root=self._root(run), variables=more)
+        return self.driver.submit(script, str(self.total_steps), *options, root=self._root(run), variables=more)
 
     def _finish(self, job: str) -> str:
         def ended() -> str:

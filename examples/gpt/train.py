@@ -51,6 +51,10 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--max-bytes", type=int, default=4 << 20, help="of text, up to the end of a file")
     parser.add_argument("--timeout", type=float, default=120.0, help="seconds until a silent peer is an error")
+    parser.add_argument(
+        "--hold-at", type=int, metavar="STEP", help="do not begin this step before --hold-until is there"
+    )
+    parser.add_argument("--hold-until", type=Path, metavar="FILE", help="for a demonstration that must not end early")
     args = parser.parse_args(argv)
     if not args.checkpoint_root:
         parser.error("--checkpoint-root or HPK_CHECKPOINT_ROOT is needed")
@@ -77,6 +81,12 @@ def endless(loader: torch.utils.data.DataLoader[torch.Tensor]) -> Iterator[torch
     """Epoch after epoch, from where the loader is."""
     while True:
         yield from loader
+
+
+def hold(until: Path) -> None:
+    """Return when that file is there. It computes nothing, so the weights are those of a run that was not held."""
+    while not until.exists():
+        time.sleep(0.2)
 
 
 class StopRequest:
@@ -122,6 +132,8 @@ def train(args: argparse.Namespace) -> int:
     told = Teller()  # for `hyperpod-kit job status`; Manager.step would do it by itself
     batches = endless(loader)
     for step in range(got.next_step, args.steps):
+        if step == args.hold_at and args.hold_until:
+            hold(args.hold_until)
         begin = time.monotonic()
         batch = next(batches)
         inputs, targets = batch[:, :-1], batch[:, 1:]

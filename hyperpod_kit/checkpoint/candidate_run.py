@@ -24,7 +24,7 @@ from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 Tree = dict[str, Any]
 Used = TypeVar("Used")
 
-_LEASE = 3600.0
+_LEASE = 900.0
 """Seconds for which a checkpoint that is read is safe from retention."""
 
 
@@ -60,7 +60,7 @@ class CandidateRun:
         self._nearer = nearer
         self._candidate = candidate
         self._all = Agreement(ranks, candidate.attempt)
-        self._lease: lease.Lease | None = None
+        self._lease: lease.KeptLease | None = None
         # Per rank the tiers that are left; the same on all ranks.
         self._left = [
             {

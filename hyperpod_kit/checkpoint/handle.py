@@ -30,6 +30,9 @@ class SaveState(str, enum.Enum):
     __str__ = str.__str__
 
 
+_LOOK = 1.0
+"""Seconds between two words of a wait that goes on."""
+
 LEVELS = (SaveState.CAPTURED, SaveState.SEALED, SaveState.LOCAL, SaveState.DURABLE)
 """What can be waited for. A save that has one of them has had, or needs no more, those before it."""
 
@@ -42,7 +45,16 @@ class Handle:
     """A save: `state`, `stall_ms` (how long training stood still, the fence included), `reason` when it did not
     become durable, `attempt` (its name on storage) when it did; `tier`: what it is for, "memory" or "storage"."""
 
-    def __init__(self, step: int, epoch: int, seq: int, changed: threading.Condition, tier: Tier = "storage") -> None:
+    def __init__(
+        self,
+        step: int,
+        epoch: int,
+        seq: int,
+        changed: threading.Condition,
+        tier: Tier = "storage",
+        *,
+        waiting: Callable[[], None] = lambda: None,
+    ) -> None:
         self.step = step
         self.epoch = epoch
         self.seq = seq
@@ -53,6 +65,7 @@ class Handle:
         self.reason: str | None = None
         self.attempt: str | None = None
         self._changed = changed
+        self._waiting = waiting
         self._callbacks: list[Callable[[Handle], object]] = []
 
     @property
@@ -83,7 +96,9 @@ class Handle:
                 left = None if end is None else end - time.monotonic()
                 if left is not None and left <= 0:
                     break
-                self._changed.wait(left)
+                # Who waits for storage does not hang: the agent says when nothing moves.
+                self._waiting()
+                self._changed.wait(_LOOK if left is None else min(left, _LOOK))
             served = self.tier == "memory" and self._was_sealed and SaveState.SEALED in enough
             return served or self._state in enough
 

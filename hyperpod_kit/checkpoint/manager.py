@@ -90,10 +90,10 @@ class Manager:
         self._ranks = Ranks(process_group)
         warned = Warned(self._ranks, wanted=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
-        self._saves = Saves(os.fspath(root), max_lost)
+        self._progress = Teller()
+        self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
         self._pid = os.getpid()
         self._closed: bool | None = None
-        self._progress = Teller()
         self._start = startup.identify(self._ranks, root, run, algorithm)
         room_on_root.check(self._ranks, self._start.root, keep)
         comparing = Comparing(compare, self._start.algorithm)

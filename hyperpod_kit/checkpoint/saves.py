@@ -39,21 +39,30 @@ log = logging.getLogger("hyperpod_kit.checkpoint")
 _MOST_WORDS = 16
 
 
-class _LossLimit(NamedTuple):
-    """So many losses in a row on that root are an error; `most` None: never."""
+class _SavesSettings(NamedTuple):
+    """As Saves is made with them."""
 
     root: str
     most: int | None
+    waiting: Callable[[], None]
 
 
 class Saves:
     """The saves of one Manager. `changed` guards all of it and is notified of every change.
 
-    `most`: so many saves in a row that came to nothing are an error; None: never. A loss is logged at once, in whatever
+    `most`: so many saves in a row that came to nothing are an error; None: never. `waiting`: called each second while
+    the program waits for a save and the agent gets on. A loss is logged at once, in whatever
     thread hears of it, and warned about (`warnings`) in the training loop's next call.
     """
 
-    def __init__(self, root: str, most: int | None, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        root: str,
+        most: int | None,
+        *,
+        waiting: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         if most is not None and most < 1:
             raise ValueError(f"max_lost is {most!r}, expected a number above 0, or None for no error at all")
         self.changed = threading.Condition()
@@ -64,7 +73,7 @@ class Saves:
         """Who has the root in the place of this start."""
         self.stalled: str | None = None
         self.newest: Handle | None = None
-        self._limit = _LossLimit(root, most)
+        self._settings = _SavesSettings(root, most, waiting)
         self._open: dict[int, Handle] = {}
         self._tally = Tally(clock)
         self._last = ""
@@ -74,11 +83,15 @@ class Saves:
 
     def new(self, step: int, epoch: int, seq: int, tier: Tier = "storage") -> Handle:
         """A save that begins."""
-        handle = Handle(step, epoch, seq, self.changed, tier)
+        handle = Handle(step, epoch, seq, self.changed, tier, waiting=self._is_waited_for)
         with self.changed:
             self._open = {number: held for number, held in self._open.items() if not held.final}
             self._open[seq] = self.newest = handle
         return handle
+
+    def _is_waited_for(self) -> None:
+        if self.stalled is None and self.agent_error is None:
+            self._settings.waiting()
 
     def found(self, seq: int, step: int) -> None:
         """The run was restored from this one: it is the newest durable until another is."""
@@ -111,17 +124,17 @@ class Saves:
                 return RunIsOwned(
                     self.taken,
                     hint=f"one trainer has a root at a time: end this one, or give it a root of its own; "
-                    f"hyperpod-kit checkpoint ls {self._limit.root}",
+                    f"hyperpod-kit checkpoint ls {self._settings.root}",
                 )
             if self.agent_error is not None:
                 return CheckpointError(f"no save can reach storage any more: {self.agent_error}", hint=again)
             if self.stalled is not None:
                 return CheckpointError(f"no save reaches storage: {self.stalled}", hint=again)
-            if self._limit.most is not None and self._tally.broken >= self._limit.most:
+            if self._settings.most is not None and self._tally.broken >= self._settings.most:
                 return CheckpointError(
                     f"{self._tally.in_a_row} saves in a row came to nothing, the last: {self._last}; "
                     f"{self._tally.row().rpartition('; ')[2]}",
-                    hint=f"mend {self._limit.root}, then {again}; Manager(max_lost=None) trains on unprotected",
+                    hint=f"mend {self._settings.root}, then {again}; Manager(max_lost=None) trains on unprotected",
                 )
         return None
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Optional
 import click
 
 from hyperpod_kit.cli.confirm import confirm
+from hyperpod_kit.cli.jobs_first import JobsFirst, jobs_first
 from hyperpod_kit.cli.options import cluster_options, config_argument, json_option, resolve_cluster
 from hyperpod_kit.cli.output import cell, console, data, out, say
+from hyperpod_kit.cli.ssh_options import open_cluster
 from hyperpod_kit.cli.waiting import interval_option, timeout_option, until_gone, until_ready
 from hyperpod_kit.untrusted.terminal import indented
 
@@ -161,6 +163,7 @@ def _show(state: ClusterState) -> None:
 @cluster_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@jobs_first
 @click.option("--wait", "then_wait", is_flag=True, help="Return when it is gone.")
 @timeout_option
 @interval_option
@@ -171,6 +174,7 @@ def delete_cluster(
     region: Optional[str],
     yes: bool,
     dry_run: bool,
+    first: JobsFirst,
     then_wait: bool,
     timeout: float,
     interval: float,
@@ -178,20 +182,27 @@ def delete_cluster(
 ) -> None:
     """Delete the cluster and its nodes. File systems and buckets stay.
 
-    Asks first. A cluster that is being deleted already is waited for, and one that is not there is no error, so the
-    command can be repeated.
+    Asks first, and lists the jobs that run. --when-idle lets no new job start and waits until those that run have
+    ended; --drain also queues jobs again that Slurm may queue again, so that each of them ends with what it has saved:
+    the queue itself goes with the cluster. When --drain-timeout is over, nothing is sent, the nodes take jobs again,
+    and the exit code is 3.
+
+    A cluster that is being deleted already is waited for, and one that is not there is no error, so the command can be
+    repeated.
 
     \b
     Examples:
       hyperpod-kit delete-cluster --dry-run
       hyperpod-kit delete-cluster --cluster demo --yes --wait
+      hyperpod-kit delete-cluster --when-idle --drain-timeout 86400
     """
-    from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.wait import is_gone, observe
     from hyperpod_kit.errors import AwsError
+    from hyperpod_kit.remote.validate_mounts import slurm_name
 
     chosen = resolve_cluster(config, cluster, region)
-    sagemaker, name = SageMaker(chosen.region), chosen.name
+    live = open_cluster(chosen)
+    sagemaker, name = live.sagemaker, chosen.name
     told = {"cluster": name, "region": sagemaker.region}
     try:
         state = observe(sagemaker, name)
@@ -200,23 +211,33 @@ def delete_cluster(
             raise
         say(f"there is no cluster {name} in {sagemaker.region}: nothing to delete")
         if as_json:
-            data({**told, "status": "gone", "nodes": 0})
+            data({**told, "status": "gone", "nodes": 0, **first.to_dict()})
         return
     count = sum(sum(group.nodes.values()) for group in state.groups)
     lost = f"cluster {name} in {sagemaker.region} with its {count} nodes and everything on their own disks"
+    is_going = state.status == "Deleting"
+    names = [] if is_going else [slurm_name(node.address) for node in live.nodes() if node.address]
+    first.look(live, names)
     if dry_run:
         say(f"would delete {lost}")
+        first.show()
         if as_json:
-            data({**told, "status": state.status, "nodes": count})
+            data({**told, "status": state.status, "nodes": count, **first.to_dict()})
         return
-    if state.status == "Deleting":
+    if is_going:
         say(f"cluster {name} is being deleted already")
     else:
-        confirm(f"Delete {lost}?", yes=yes)
-        sagemaker.delete_cluster(name)
+        first.show()
+        confirm(f"{first.question()}Delete {lost}?", yes=yes)
+        vacated = first.vacate(names, "delete-cluster")
+        try:
+            sagemaker.delete_cluster(name)
+        except BaseException:
+            first.let_go(vacated)
+            raise
         say(f"cluster {name} is being deleted")
     if then_wait:
         until_gone(sagemaker, name, timeout=timeout, interval=interval)
         say(f"cluster {name} is gone")
     if as_json:
-        data({**told, "status": "gone" if then_wait else "Deleting", "nodes": count})
+        data({**told, "status": "gone" if then_wait else "Deleting", "nodes": count, **first.to_dict()})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Dict, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Runner
@@ -20,14 +20,17 @@ FORGOTTEN = "FORGOTTEN"
 """Our own word for a job that slurmctld does not know: it has lost its state, and will end what runs."""
 
 
+_UNKNOWN = control.NodeStart(0.0, 0.0)
+
+
 @dataclass(frozen=True)
 class Allocation:
     """The job's nodes now. `state`: Slurm's word for the job (or FORGOTTEN), "" when slurmctld does not answer.
 
     `addresses`: where each node's slurmd listens; `unusable`: nodes that Slurm itself counts out, `down`: has lost.
     `restarts`, `reason`: Slurm's, of the job. `before`: the run's own nodes, also those that Slurm has taken from it,
-    which it counts as lost; `booted`: when those machines were started, Unix seconds. `unheard`: nodes that may well be
-    there, but have not registered yet with a slurmctld that was started just now.
+    which it counts as lost; `starts`: when those machines were started, as each says itself. `unheard`: nodes that may
+    well be there, but have not registered yet with a slurmctld that was started just now.
     """
 
     nodes: Tuple[str, ...]
@@ -38,7 +41,7 @@ class Allocation:
     restarts: Optional[int] = None
     reason: str = ""
     before: Tuple[str, ...] = ()
-    booted: Mapping[str, float] = field(default_factory=dict)
+    starts: Mapping[str, control.NodeStart] = field(default_factory=dict)
     unheard: Tuple[str, ...] = ()
 
     @property
@@ -82,7 +85,7 @@ def look(runner: Runner, job: JobEnvironment) -> Allocation:
         restarts,
         reason,
         tuple(name for name in job.nodes if name in found and found[name].down),
-        {name: node.booted for name, node in found.items()},
+        {name: node.start for name, node in found.items()},
         tuple(name for name, node in here.items() if node.awaited),
     )
 
@@ -102,10 +105,24 @@ def _nodes(records: Sequence[Mapping[str, str]], job: JobEnvironment) -> Tuple[s
     return tuple(dict.fromkeys(found))
 
 
-def lost_since(runner: Runner, nodes: Sequence[str], when: float) -> Tuple[str, ...]:
-    """Those of these nodes that Slurm counts as lost now, or whose machine was started after `when` (Unix seconds)."""
+def noted_starts(seen: Allocation, nodes: Sequence[str]) -> List[List[int]]:
+    """When these nodes were started, as the ledger keeps it for `lost_since`: a pair a node, zeros for not known."""
+    pairs = [seen.starts.get(name, _UNKNOWN) for name in nodes]
+    return [[int(start.booted), int(start.served_since)] for start in pairs]
+
+
+def lost_since(
+    runner: Runner, nodes: Sequence[str], starts: Optional[Sequence[Sequence[int]]], when: float
+) -> Tuple[str, ...]:
+    """Those of these nodes that Slurm counts as lost now, or whose machine was started anew since `starts` was noted.
+
+    `when`: of a row without `starts`, which a release before 0.1.0 wrote; Unix seconds by the batch host's clock.
+    """
     try:
         found = control.nodes(runner, nodes)
     except (RunError, ValueError):
         return ()
-    return tuple(name for name, node in found.items() if node.down or node.booted > when)
+    if starts is None or len(starts) != len(nodes):
+        return tuple(name for name, node in found.items() if node.down or node.booted > when)
+    before = {name: control.NodeStart(*pair) if len(pair) == 2 else _UNKNOWN for name, pair in zip(nodes, starts)}
+    return tuple(name for name, node in found.items() if node.down or node.start.is_anew_since(before[name]))

@@ -141,7 +141,8 @@ class Beginning:
         closed = {row.get("attempt") for row in rows if row.get("event") == "ended"}
         for row in rows:
             if row.get("event") == "attempt" and row.get("attempt") not in closed:
-                lost = allocation.lost_since(self.runner, row.get("nodes") or (), float(row.get("t") or 0.0))
+                nodes, when = row.get("nodes") or (), float(row.get("t") or 0.0)
+                lost = allocation.lost_since(self.runner, nodes, row.get("starts"), when)
                 records: Sequence[exits.Exit] = ()
                 note: Optional[step_note.StepNote] = None
                 told: Sequence[verdict.RestoreVerdict] = ()

@@ -10,7 +10,7 @@ import getpass
 import os
 import shlex
 import sys
-from typing import List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
@@ -18,6 +18,9 @@ from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
 from hyperpod_kit.untrusted import terminal
+
+if TYPE_CHECKING:
+    from hyperpod_kit.job.hang import StallRule
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -129,11 +132,11 @@ def build_parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--stall",
-        default="auto",
         metavar="LIMIT",
         help="end the ranks when none of them completes a step: auto[:FACTOR[:SECONDS]], after FACTOR (10) times the "
         "slowest of the last 100 steps and SECONDS (300) at least; or SECONDS, which also ends a program that reports "
-        "no steps, after so long without output or a save; or never (default %(default)s)",
+        "no steps, after so long without output or a save; or never (default auto; never where a person is at a "
+        "terminal)",
     )
     run.add_argument(
         "--grace",
@@ -237,10 +240,19 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _stall(text: Optional[str], srun_args: Sequence[str]) -> StallRule:
+    """Who sits at a terminal, with a debugger or until the next morning, ends what hangs himself."""
+    from hyperpod_kit.job import hang
+
+    is_interactive = os.isatty(0) or any("--pty" in words.split() for words in srun_args)
+    if text is None and is_interactive:
+        return hang.NEVER
+    return hang.StallRule.parse(text or "auto")
+
+
 def _run(args: argparse.Namespace, command: List[str]) -> int:
     from hyperpod_kit.job import state_place
     from hyperpod_kit.job.decider import Decider
-    from hyperpod_kit.job.hang import StallRule
     from hyperpod_kit.job.options import RunOptions
     from hyperpod_kit.job.report import JobReport
     from hyperpod_kit.job.series import JobSeries
@@ -263,7 +275,7 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         nodes=args.nodes,
         srun_args=tuple(word for text in args.srun_args for word in shlex.split(text)),
         container_python=args.container_python,
-        stall=StallRule.parse(args.stall),
+        stall=_stall(args.stall, args.srun_args),
         grace=args.grace,
         storage_wait=args.storage_wait,
         flush_wait=args.flush_wait,

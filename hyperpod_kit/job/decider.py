@@ -14,7 +14,8 @@ import dataclasses
 import functools
 import os
 import time
-from typing import ContextManager, Mapping, Optional, Sequence, Tuple
+from collections import Counter
+from typing import ContextManager, Dict, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit import audit, descriptors
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
@@ -40,6 +41,7 @@ from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.container_starts import ContainerStarts
 from hyperpod_kit.job.failed_launches import FailedLaunches
 from hyperpod_kit.job.foreign.quarantine import set_aside
+from hyperpod_kit.job.hang import KnownSilences
 from hyperpod_kit.job.ledger import Ledger, Row
 from hyperpod_kit.job.lifeline import Lifelines
 from hyperpod_kit.job.options import RunOptions
@@ -69,6 +71,7 @@ from hyperpod_kit.job.supervise import SupervisionRules, supervise
 from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.slurm.progress import Phase
 
 AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
 """Exit codes of `job run` besides 0 and a rank's own."""
@@ -116,6 +119,7 @@ class Decider:
         self._starts, self._heard = ContainerStarts(self._container, options, env), False
         self._launches = FailedLaunches(report)
         self._start_step = start_step
+        self._outlived: Dict[Phase, float] = {}
 
     def run(self) -> int:
         """Returns the exit code of the batch script. Raises JobError, and GaveUp when the job must be held."""
@@ -224,14 +228,16 @@ class Decider:
             groups=self._groups,
         )
         watch = NodeWatch.of(nodes.addresses, use, options)
-        if not self._written("attempt", attempt=attempt, nodes=list(use or nodes.nodes), **choice.fields()):
+        used = list(use or nodes.nodes)
+        starts = allocation.noted_starts(nodes, used)
+        if not self._written("attempt", attempt=attempt, nodes=used, starts=starts, **choice.fields()):
             # A root that is away looks like one in which nothing was ever saved.
             return self._attempt(number, hyperpod, lost, before)
         self._report(
             "attempt",
             f"attempt {attempt} {choice.sentence()}",
             attempt=attempt,
-            nodes=list(use or nodes.nodes),
+            nodes=used,
             **choice.fields(),
         )
         began = time.monotonic()
@@ -258,7 +264,9 @@ class Decider:
                 ),
                 self._limit,
             )
-            rules = SupervisionRules(options, watch, self._storage, lines, retry, use or nodes.nodes, time.time())
+            rules = SupervisionRules(
+                options, watch, self._storage, lines, retry, tuple(used), nodes.starts, self._silences(rows)
+            )
             seen = supervise(
                 process, attempt, rules, job, runner=self._runner, signals=self._signals, report=self._report
             )
@@ -321,6 +329,11 @@ class Decider:
             self._stopped(ended.why(allocation.look(self._runner, self._job), self._job.restart, self._signals.stop))
         if self._signals.warned:
             raise RunHandedBack("preempted", f"warned by USR1 while {doing}")
+
+    def _silences(self, rows: Sequence[Row]) -> KnownSilences:
+        """What is known of this job's silences: the ends from its ledger, what was outlived from this run of it."""
+        ended = [row.get("reached") for row in rows if row.get("event") == "ended" and row.get("class") == "stall"]
+        return KnownSilences(Counter(ended), self._outlived)
 
     def _nodes(self, nodes: allocation.Allocation, lost: Sequence[str], away: Sequence[str]) -> Tuple[str, ...]:
         """Nodes to name to srun; none when the whole allocation is well. Raises RunHandedBack when too few are.

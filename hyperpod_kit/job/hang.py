@@ -10,7 +10,7 @@ from __future__ import annotations
 import enum
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import UsageError
@@ -22,13 +22,21 @@ FACTOR, FLOOR = 10.0, 300.0
 
 PATIENCE: Dict[Phase, float] = {
     Phase.STEP: 1.0,
-    Phase.FIRST_STEPS: 6.0,
+    Phase.FIRST_STEPS: 24.0,
     Phase.RESTORE: 6.0,
     Phase.SAVE: 6.0,
     Phase.CLOSE: 6.0,
-    Phase.EVALUATION: 12.0,
+    Phase.EVALUATION: 48.0,
 }
-"""How many times the floor a phase may be silent; a phase that is not here is not watched."""
+"""How many times the floor a phase may be silent; a phase that is not here is not watched. Before a job's first steps
+its data are tokenised and its graphs compiled, and an evaluation of which it tells may be of a whole benchmark."""
+
+AGAIN, MOST_AGAIN = 6.0, 36.0
+"""How many times longer a silence may last where an attempt was ended for one at the same step: a job that evaluates
+there, and does not tell, is ended once. And how many times the floor that makes at most."""
+
+OUTLIVED = 2.0
+"""How many times the longest silence that this job has got over is no hang."""
 
 _WORDS: Dict[Phase, str] = {
     Phase.STEP: "in a step",
@@ -117,11 +125,32 @@ class HangVerdict(NamedTuple):
 Marks = Tuple[Tuple[int, Optional[int], Phase, int], ...]
 
 
-class HangWatch:
-    """One launch of the ranks at a time."""
+@dataclass
+class KnownSilences:
+    """What is known of this job's silences. `ended`: the step that the ranks had reached -> how many attempts were
+    ended there for one; `outlived`: phase -> seconds of the longest one that the ranks got over by themselves."""
 
-    def __init__(self, rule: StallRule) -> None:
+    ended: Mapping[Optional[int], int] = field(default_factory=dict)
+    outlived: Dict[Phase, float] = field(default_factory=dict)
+
+    def limit(self, phase: Phase, reached: Optional[int], least: float, floor: float) -> float:
+        """Seconds of silence that are no hang in this phase, `least` where nothing is known."""
+        times = self.ended.get(reached, 0)
+        again = min(least * AGAIN**times, max(least, floor * MOST_AGAIN))
+        return max(again, OUTLIVED * self.outlived.get(phase, 0.0))
+
+    def is_over(self, phase: Phase, seconds: float) -> None:
+        """The ranks have got over a silence."""
+        self.outlived[phase] = max(seconds, self.outlived.get(phase, 0.0))
+
+
+class HangWatch:
+    """One launch of the ranks at a time. `known`: of the launches before, too; None: nothing."""
+
+    def __init__(self, rule: StallRule, known: Optional[KnownSilences] = None) -> None:
         self._rule = rule
+        self._known = known if known is not None else KnownSilences()
+        self._phase = Phase.START
         self._marks: Marks = ()
         self._silent = 0.0
 
@@ -131,11 +160,14 @@ class HangWatch:
         if not alive:
             self._marks, self._silent = (), 0.0
             return HangVerdict(Watched.UNREPORTED)
-        limit, reason = self._limit(alive)
+        limit, reason = self._limit(alive, furthest(reports))
         alive.sort(key=lambda one: one.rank)
         marks = tuple((one.rank, one.step, one.phase, one.moved) for one in alive)
+        phase = _longest_phase(alive)
         if marks != self._marks:
-            self._marks, self._silent = marks, 0.0
+            if self._marks:
+                self._known.is_over(self._phase, self._silent)
+            self._marks, self._silent, self._phase = marks, 0.0, phase
             return HangVerdict(Watched.MOVES, 0.0, limit)
         self._silent += min(elapsed, _MOST_ELAPSED, limit / 4)
         if self._silent < limit:
@@ -150,16 +182,23 @@ class HangWatch:
         """The ranks have been started again."""
         self._marks, self._silent = (), 0.0
 
-    def _limit(self, alive: Sequence[StepReport]) -> Tuple[float, str]:
+    def _limit(self, alive: Sequence[StepReport], reached: Optional[int]) -> Tuple[float, str]:
         """The patience for the rank that may take longest, since the others wait for it; and where it is from."""
         if not self._rule.floor:
             return math.inf, ""
         slowest = max(one.slowest for one in alive)
-        phase = max((one.phase for one in alive), key=lambda one: PATIENCE[one])
+        phase = _longest_phase(alive)
         least, learnt = self._rule.floor * PATIENCE[phase], self._rule.factor * slowest
+        known = self._known.limit(phase, reached, least, self._rule.floor)
+        if known > max(least, learnt):
+            return known, f"limit {known:.0f} s, as this job was silent before"
         if learnt > least:
             return learnt, f"limit {learnt:.0f} s, {self._rule.factor:g} times the slowest of {WINDOW} steps"
         return least, f"limit {least:g} s{'' if phase is Phase.STEP else f' for ranks that are {_WORDS[phase]}'}"
+
+
+def _longest_phase(alive: Sequence[StepReport]) -> Phase:
+    return max((one.phase for one in alive), key=lambda phase: PATIENCE[phase])
 
 
 def furthest(reports: Mapping[int, StepReport]) -> Optional[int]:

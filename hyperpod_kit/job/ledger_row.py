@@ -19,6 +19,12 @@ def _amount(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e11
 
 
+def _pairs(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(map(_count, pair)) for pair in value
+    )
+
+
 def _list_of(kind: type) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, list) and all(isinstance(one, kind) for one in value)
 
@@ -33,6 +39,7 @@ FIELDS: Dict[str, Callable[[Any], bool]] = {
     "from": _text,
     "step": _count,
     "nodes": _list_of(str),
+    "starts": _pairs,
     "rejected": _list_of(dict),
     "seconds": _amount,
     "class": _text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Callable, Dict, Mapping, Optional
 
-from hyperpod_kit.job.hang import HangVerdict, HangWatch, StallRule, Watched, rows
+from hyperpod_kit.job.hang import HangVerdict, HangWatch, KnownSilences, StallRule, Watched, rows
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.job.watch import OutputWatch
 
@@ -15,7 +15,7 @@ _LOOK = 1.0
 
 class StallWatch:
     """`serves`: whether the checkpoint root answers here, which takes seconds where it does not; asked only before a
-    verdict. Storage that is away keeps ranks waiting, and that is no hang."""
+    verdict. Storage that is away keeps ranks waiting, and that is no hang. `known`: see HangWatch."""
 
     def __init__(
         self,
@@ -24,10 +24,11 @@ class StallWatch:
         serves: Callable[[], bool],
         fd: int = 1,
         *,
+        known: Optional[KnownSilences] = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rule, self._serves, self._clock = rule, serves, clock
-        self._steps = HangWatch(rule)
+        self._steps = HangWatch(rule, known)
         self._output = OutputWatch(rule.unreported, root, fd, clock=clock)
         self._looked = clock()
         self._verdict = HangVerdict(Watched.UNREPORTED)

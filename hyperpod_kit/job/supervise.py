@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Dict, Iterable, Mapping, Optional, Set, Tuple
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.job import allocation, ended, exits, launch_failure, step_name
 from hyperpod_kit.job.doubt import Doubt, ask_slurmctld
-from hyperpod_kit.job.hang import furthest
+from hyperpod_kit.job.hang import KnownSilences, furthest
 from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.lifeline import BYE, Lifelines
 from hyperpod_kit.job.options import RunOptions
@@ -40,7 +40,8 @@ class SupervisionRules:
     """When to step in. `nodes` is None when slurmctld did not say where the slurmds are.
 
     `retry`: HyperPod's, where it replaces nodes under a running srun (20-30 min): nothing but a step is ended then.
-    `used`: the step's nodes; `began`: its start, Unix seconds.
+    `used`: the step's nodes; `starts`: when their machines were started, as it was known before the step; `known`: of
+    this job's silences.
     """
 
     options: RunOptions
@@ -49,7 +50,8 @@ class SupervisionRules:
     lines: Lifelines
     retry: Optional[StepRetry] = None
     used: Tuple[str, ...] = ()
-    began: float = 0.0
+    starts: Mapping[str, control.NodeStart] = field(default_factory=dict)
+    known: KnownSilences = field(default_factory=KnownSilences)
 
 
 def supervise(
@@ -65,7 +67,7 @@ def supervise(
     """Wait for the end of the step, or bring it about: TERM, USR1 and no end within `grace`, a lost node, a part of the
     step that is gone, a node without the checkpoint root, a stall."""
     options, lines, watch, retry = rules.options, rules.lines, rules.nodes, rules.retry
-    stall = StallWatch(options.stall, options.root, rules.storage.answers)
+    stall = StallWatch(options.stall, options.root, rules.storage.answers, known=rules.known)
     note = StepNoteWriter(options.state, attempt)
     warned_until: Optional[float] = None
     trouble = _Trouble("")
@@ -247,7 +249,9 @@ def _missing(seen: allocation.Allocation, rules: SupervisionRules, records: Iter
     did not answer us and left no last word."""
     told = {record.node for record in records} | {name for name, word in rules.lines.words.items() if word == BYE}
     silent = {*rules.nodes.doubted, *rules.nodes.suspects} - told if rules.nodes else set()
-    anew = {name for name, when in seen.booted.items() if when > rules.began > 0}
+    anew = {
+        name for name, start in rules.starts.items() if name in seen.starts and seen.starts[name].is_anew_since(start)
+    }
     return (silent | anew | set(seen.before)) & set(rules.used)
 
 

@@ -12,8 +12,8 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.units import repair_unit
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot
 from hyperpod_kit.node.observe.check import check_all
+from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.node.timing import look_until
 
 SECONDS = 30.0
@@ -48,7 +48,7 @@ def closed_by(node: Node, user: str = "") -> List[MountStatus]:
     )
     if bad and node.config.health.drain:
         # Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us.
-        jot(node.paths.gate_mark, {"at": node.clock.wall(), "reason": reason(bad)})
+        gate_refusal.note(node, node.paths.gate_mark, reason=reason(bad))
     return bad
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from enum import Enum
-from typing import Callable, Mapping, Sequence
+from typing import Callable, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import ClusterError, RunError, Unreachable, WaitTimeout
 from hyperpod_kit.run import Runner
@@ -80,7 +80,7 @@ def vacate(
         ) from err
     try:
         if how == Vacating.DRAIN:
-            _requeue(runner, nodes, tell)
+            _requeue(runner, nodes, patience, tell)
         _wait(runner, nodes, patience, tell)
         return Vacated(reason, drained, node_jobs.served_since(runner, drained))
     except BaseException:
@@ -97,7 +97,8 @@ def let_back(runner: Runner, vacated: Vacated, patience: WaitLimit, tell: Callab
             now = node_jobs.served_since(runner, vacated.drained)
         except (RunError, Unreachable):
             return False
-        absent[:] = [name for name in vacated.drained if now.get(name, 0.0) <= vacated.served_since.get(name, 0.0)]
+        # Another moment than before, not a later one: the node's clock may have been set back.
+        absent[:] = [name for name in vacated.drained if now.get(name, 0.0) in (0.0, vacated.served_since.get(name))]
         return not absent
 
     back = look_until(
@@ -122,8 +123,40 @@ def let_go(runner: Runner, nodes: Sequence[str], reason: str, tell: Callable[[st
         tell(f"jobs may start again on {', '.join(undrained)}")
 
 
-def _requeue(runner: Runner, nodes: Sequence[str], tell: Callable[[str], None]) -> None:
-    for job in node_jobs.jobs_on(runner, nodes):
+class _Queue:
+    """The jobs on these nodes, asked again and again of a Slurm that may fall silent for a while."""
+
+    def __init__(self, runner: Runner, nodes: Sequence[str]) -> None:
+        self._runner, self._nodes = runner, nodes
+        self._silent = 0
+
+    def look(self) -> Optional[list[NodeJob]]:
+        """None where Slurm does not say. Raises Unreachable when it has not said PATIENCE times in a row."""
+        try:
+            jobs = node_jobs.jobs_on(self._runner, self._nodes)
+        except (RunError, Unreachable) as err:
+            self._silent += 1
+            if self._silent >= PATIENCE:
+                raise Unreachable(
+                    f"Slurm does not say which jobs run: {err.message}",
+                    hint="nothing was sent to AWS; without --when-idle and --drain the command does not ask",
+                ) from err
+            return None
+        self._silent = 0
+        return jobs
+
+
+def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None]) -> None:
+    queue = _Queue(runner, nodes)
+    jobs = look_until(
+        queue.look,
+        lambda found: found is not None,
+        every(patience.interval),
+        seconds=patience.seconds,
+        clock=patience.clock,
+        sleep=patience.sleep,
+    )
+    for job in jobs or []:
         if not job.requeues:
             tell(f"job {job.id} of {job.user} cannot be queued again: waiting for its end")
             continue
@@ -132,20 +165,16 @@ def _requeue(runner: Runner, nodes: Sequence[str], tell: Callable[[str], None]) 
 
 
 def _wait(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None]) -> None:
-    silent = 0
+    queue = _Queue(runner, nodes)
     shown = ""
-    jobs: list[NodeJob] = []
+    running: list[NodeJob] = []
 
     def look() -> bool:
-        nonlocal silent, shown
-        try:
-            jobs[:] = node_jobs.jobs_on(runner, nodes)
-        except (RunError, Unreachable) as err:
-            silent += 1
-            if silent >= PATIENCE:
-                raise Unreachable(f"Slurm does not say which jobs run: {err.message}") from err
+        nonlocal shown
+        jobs = queue.look()
+        if jobs is None:
             return False
-        silent = 0
+        running[:] = jobs
         line = ", ".join(f"{job.id} ({job.user}, {job.state})" for job in jobs)
         if line != shown and line:
             tell(f"waiting for {line}")
@@ -157,7 +186,7 @@ def _wait(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Calla
     )
     if empty:
         return
-    ids = ", ".join(job.id for job in jobs) or "jobs that Slurm does not name"
+    ids = ", ".join(job.id for job in running) or "jobs that Slurm does not name"
     raise WaitTimeout(
         f"after {patience.seconds:g} s {ids} still run there; nothing was sent to AWS",
         hint="--drain-timeout SECONDS waits longer; --drain queues jobs again that Slurm may queue again",

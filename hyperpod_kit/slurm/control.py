@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence
 
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Completed, Runner
@@ -39,6 +39,25 @@ _DOWN = re.compile(r"(?<!powered_)(?<!powering_)(?<!power_)down|fail|not_resp|\*
 _BAD = re.compile(r"down|fail|drain|not_resp|unk|inval|reboot|\*", re.IGNORECASE)
 
 
+_ROUNDED = 2.0
+"""Seconds by which two words of one boot may differ: slurmd takes it from the uptime, both in whole seconds."""
+
+
+class NodeStart(NamedTuple):
+    """When a machine and its slurmd were started, Unix seconds by that machine's own clock, 0 for not known: good for
+    a comparison with an earlier word of the same machine, and with nothing else."""
+
+    booted: float
+    served_since: float
+
+    def is_anew_since(self, before: NodeStart) -> bool:
+        """Whether the machine was started between the two. A clock that was set changes the one moment and not the
+        other, and what is not known says nothing."""
+        if not (self.booted and self.served_since and before.booted and before.served_since):
+            return False
+        return abs(self.booted - before.booted) > _ROUNDED and self.served_since != before.served_since
+
+
 @dataclass(frozen=True)
 class NodeRecord:
     """A node as slurmctld sees it. `state` is Slurm's own word, for example `ALLOCATED` or `DOWN*+DRAIN`.
@@ -56,6 +75,11 @@ class NodeRecord:
     booted: float = 0.0
     heard: bool = True
     served_since: float = 0.0
+
+    @property
+    def start(self) -> NodeStart:
+        """As its slurmd has said it."""
+        return NodeStart(self.booted, self.served_since)
 
     @property
     def usable(self) -> bool:

@@ -94,7 +94,8 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def standing(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
-    """What holds now by this record. Pure. Without one, or with an old one, nothing is known, which is not health."""
+    """What holds now by this record. Pure. Without one, or with an old one, nothing is known: that is told, and it is
+    neither health nor a fault."""
     if record is None:
         return [_silent("the guard of Slurm has left no record on this node")]
     age = now - record.checked_at
@@ -110,4 +111,5 @@ def _silent(detail: str) -> SlurmFinding:
         SILENT,
         f"unknown whether Slurm is well here: {detail}",
         "systemctl status hyperpod-kit-slurm-guard.timer hyperpod-kit-slurm-guard.service",
+        fault=False,
     )

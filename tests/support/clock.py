@@ -13,12 +13,14 @@ class FakeClock(Clock):
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
         self.slept: List[float] = []
+        self.set_by = 0.0
 
     def __call__(self) -> float:
         return self.now
 
     def wall(self) -> float:
-        return self.now
+        """Unix seconds; a test sets the clock by `set_by` seconds, which no time has passed for."""
+        return self.now + self.set_by
 
     def monotonic(self) -> float:
         return self.now

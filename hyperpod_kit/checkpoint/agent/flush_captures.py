@@ -47,12 +47,13 @@ def storage_of(page: Page) -> Tuple[Store, Tuple[int, int]]:
 
 
 def _committed(store: Store) -> Tuple[int, int]:
-    """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there is none."""
+    """(epoch, seq) of the newest commit; one whose manifest is torn or whose files are not all there, with their
+    sizes, is none."""
     for entry in selection.walk(store):
         try:
             found = verify.read_manifest(store, entry.attempt)
-            names = [record.file for record in (*found.shards, found.extra)]
-            if set(names) <= set(store.list(entry.attempt)):
+            sizes = store.sizes(entry.attempt)
+            if all(sizes.get(record.file) == record.size for record in (*found.shards, found.extra)):
                 return entry.name.epoch, entry.name.seq
         except (CheckpointError, FileNotFoundError):
             continue

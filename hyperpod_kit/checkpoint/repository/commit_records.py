@@ -10,9 +10,10 @@ So a root without a manifest is no root on which nothing was ever committed, unl
     flushes/...json               `committed`: what the node found there
     .hpk: ledger, verdicts,       what jobs resumed from; elsewhere for a root in S3, which then says where
           decisions
+    attempts                      all shards are whole of two of one start: a save is committed before the next is whole
 
-What a run leaves before its first commit proves nothing: epoch files, shards, even all files of an attempt but its
-manifest (whoever saved it may have died in that moment), notes of a flush that is under way.
+What a run leaves before its first commit proves nothing: epoch files, shards, even all files of one attempt but
+its manifest (whoever saved it may have died in that moment), notes of a flush that is under way.
 """
 
 from __future__ import annotations
@@ -22,7 +23,18 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit.checkpoint.repository import flush_note, latest, layout, lease, manifest, pins, proofs, rewinds
+from hyperpod_kit.checkpoint.repository import (
+    flush_note,
+    latest,
+    layout,
+    lease,
+    leftovers,
+    manifest,
+    pins,
+    proofs,
+    rewinds,
+)
+from hyperpod_kit.checkpoint.repository.leftovers import Leftover
 from hyperpod_kit.checkpoint.repository.rewinds import FreshStart, Rewind
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
@@ -132,7 +144,7 @@ def gather(store: Store) -> RootFacts:
     is not to be trusted, OSError: what cannot be asked does not agree."""
     standing = rewinds.standing(store)
     top = store.list()
-    records = [record for read in (_latest, _starts, _marks, _flushes) for record in read(store, top)]
+    records = [record for read in (_latest, _starts, _marks, _flushes, _followed) for record in read(store, top)]
     records += [CommitRecord(f"{layout.REWINDS}/", record.attempt) for record in standing if isinstance(record, Rewind)]
     jobs = _jobs_of(store)
     if jobs is not None:
@@ -177,6 +189,19 @@ def _flushes(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
     for file, note in flush_note.found(store).items():
         if note is not None and layout.parse_attempt(note.committed):
             yield CommitRecord(file, note.committed)
+
+
+def _followed(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
+    """Attempts that are whole but for their manifest, as a newer one of the same start is."""
+    names = [name for name in map(layout.parse_attempt, (file[:-1] for file in top if file.endswith("/"))) if name]
+    newer: Dict[int, str] = {}
+    for name in sorted(names, key=lambda name: (name.epoch, name.seq), reverse=True):
+        attempt = str(name)
+        if leftovers.judge(store, attempt, "") is not Leftover.WHOLE:
+            continue
+        if name.epoch in newer:
+            yield CommitRecord(f"{newer[name.epoch]}/", attempt)
+        newer[name.epoch] = attempt
 
 
 def _sealed(store: Store, file: str) -> Mapping[str, Any]:

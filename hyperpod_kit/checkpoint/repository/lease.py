@@ -1,6 +1,10 @@
 """Leases: who reads a checkpoint says so, and for how long, and retention leaves it alone.
 
 A lease is one new file; its end is in its name, so a listing says all. It is renewed by a second one.
+
+The end is a moment of the reader's clock, and whoever deletes has another one. So it reads that moment once, when it
+sees the lease for the first time, and from then on counts the seconds that pass: a clock that is set changes nothing,
+and of a reader whose clock is hours behind each renewal counts for GRACE.
 """
 
 from __future__ import annotations
@@ -10,16 +14,23 @@ import os
 import re
 import secrets
 import socket
+import threading
 import time
-from typing import Optional, Set
+from typing import Dict, Iterable, NamedTuple, Optional, Set, Tuple
 
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
 FORMAT = "hpk-lease/1"
-GRACE = 600
-"""Seconds for which a lease counts after its end: clocks of machines differ."""
+GRACE = 600.0
+"""Seconds for which a lease counts after its end, and after it was seen first: clocks of machines differ."""
+
+LONG_OVER = 86400.0
+"""Seconds after its end from which a lease does not count, also for who sees it for the first time: no clocks differ so
+much. No lease lasts longer, either."""
+
+_PATIENCE = 5.0
 
 _NAME = re.compile(r"(.+)\.([0-9]{10,18})-[0-9a-f]{8}\.json")
 
@@ -46,11 +57,14 @@ class Lease:
             "pid": os.getpid(),
         }
         self._store.create(name, manifest.seal_json(body))
-        self.release()
+        self._drop()
         self._name = name
 
     def release(self) -> None:
         """Give it back. Where nothing can be deleted, the lease ends by itself."""
+        self._drop()
+
+    def _drop(self) -> None:
         name, self._name = self._name, None
         if name is not None:
             with contextlib.suppress(OSError, CheckpointError):
@@ -63,17 +77,77 @@ class Lease:
         self.release()
 
 
-def take(store: Store, attempt: str, seconds: float) -> Optional[Lease]:
+class KeptLease(Lease):
+    """A lease that a thread renews thrice in its time, until `release`."""
+
+    def __init__(self, store: Store, attempt: str, seconds: float) -> None:
+        super().__init__(store, attempt, seconds)
+        self._ended = threading.Event()
+        self._renewing = threading.Thread(target=self._renew, name="hpk-lease", daemon=True)
+        self._renewing.start()
+
+    def release(self) -> None:
+        """Give it back."""
+        if threading.current_thread() is not self._renewing:
+            self._ended.set()
+            # Not for ever: storage that hangs must not keep whoever has read enough.
+            self._renewing.join(_PATIENCE)
+        super().release()
+
+    def _renew(self) -> None:
+        while not self._ended.wait(self._seconds / 3):
+            # A file system that does not take it now is asked again; the last one still counts for a while.
+            with contextlib.suppress(OSError, CheckpointError):
+                self.renew()
+
+
+def take(store: Store, attempt: str, seconds: float) -> Optional[KeptLease]:
     """A lease, or None where the root cannot be written: then nobody can be kept from deleting."""
     try:
-        return Lease(store, attempt, seconds)
+        return KeptLease(store, attempt, seconds)
     except (OSError, CheckpointError):
         return None
 
 
-def held(store: Store, *, now: Optional[float] = None) -> Set[str]:
+class Moment(NamedTuple):
+    """Now: Unix seconds, and seconds that only go forward."""
+
+    wall: float
+    steady: float
+
+
+def _now() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+class LeaseWatch:
+    """The leases that this process has seen, and when they end by the clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._ends: Dict[Tuple[str, str], float] = {}
+
+    def is_over(self, root: str, name: str, until: float, now: Moment) -> bool:
+        """Whether the lease of that name has ended, `until` being its own word for that."""
+        if until + LONG_OVER < now.wall:
+            return True
+        left = min(max(0.0, until - now.wall), LONG_OVER)
+        return now.steady >= self._ends.setdefault((root, name), now.steady + left + GRACE)
+
+    def forget(self, root: str, there: Iterable[str]) -> None:
+        """All of a root but those that are still there."""
+        names = set(there)
+        for key in [key for key in list(self._ends) if key[0] == root and key[1] not in names]:
+            self._ends.pop(key, None)
+
+
+_SEEN = LeaseWatch()
+
+
+def held(store: Store, *, now: Optional[Moment] = None, seen: LeaseWatch = _SEEN) -> Set[str]:
     """The attempts that somebody reads. Raises OSError."""
-    return {attempt for attempt, until, _ in _all(store) if until + GRACE >= _now(now)}
+    leases, moment = _all(store), now or _now()
+    seen.forget(store.url, (name for _, _, name in leases))
+    return {attempt for attempt, until, name in leases if not seen.is_over(store.url, name, until, moment)}
 
 
 def known(store: Store) -> Set[str]:
@@ -81,18 +155,15 @@ def known(store: Store) -> Set[str]:
     return {attempt for attempt, _, _ in _all(store)}
 
 
-def sweep(store: Store, *, now: Optional[float] = None) -> None:
+def sweep(store: Store, *, now: Optional[Moment] = None, seen: LeaseWatch = _SEEN) -> None:
     """Remove what has ended. Raises Unsupported, OSError."""
+    moment = now or _now()
     for _, until, name in _all(store):
-        if until + GRACE < _now(now):
+        if seen.is_over(store.url, name, until, moment):
             store.delete(f"{layout.LEASES}/{name}")
 
 
-def _now(now: Optional[float]) -> float:
-    return time.time() if now is None else now
-
-
-def _all(store: Store) -> Set[tuple[str, int, str]]:
+def _all(store: Store) -> Set[Tuple[str, int, str]]:
     """(attempt, end, file name) of each; names that are no lease's are passed over."""
     matches = ((_NAME.fullmatch(name), name) for name in store.list(layout.LEASES))
     return {(match.group(1), int(match.group(2)), name) for match, name in matches if match}

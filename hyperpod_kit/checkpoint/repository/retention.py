@@ -356,7 +356,7 @@ def apply(
     planned: RetentionPlan,
     whose: Optional[identity.RunIdentity],
     *,
-    now: Optional[float] = None,
+    now: Optional[lease.Moment] = None,
     most: Optional[int] = None,
 ) -> Applied:
     """Delete what is planned, the oldest first, as long as the root is `whose` it was; `most`: so many of them.

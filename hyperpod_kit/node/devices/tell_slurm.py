@@ -8,15 +8,15 @@ from __future__ import annotations
 import contextlib
 import os
 from dataclasses import replace
-from typing import Optional, Sequence
+from typing import Sequence
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.devices.findings import DeviceFinding
 from hyperpod_kit.node.devices.wish import ACTION_REBOOT, CLEAR, ToldSlurm, order, wish
-from hyperpod_kit.node.files import jot, read_json, read_text, write_json
-from hyperpod_kit.node.slurm import drain
+from hyperpod_kit.node.files import read_json, read_text, write_json
+from hyperpod_kit.node.slurm import drain, gate_refusal
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 
 ASKED_BY = "node devices"
@@ -43,14 +43,13 @@ def withdraw(node: Node) -> str:
 def _tell(node: Node, wished: str, note: ToldSlurm, boot: str) -> str:
     try:
         shown = drain.show(node)
-        refused = refused_at(node)
         found = order(
             wished,
             note.reason,
             shown.reason,
             holds=HOLDS_BY_REASON.search(shown.state) is not None,
             draining=shown.draining,
-            by_our_gate=refused is not None and drain.is_prolog_error(shown, refused),
+            by_our_gate=drain.is_for_refusal(node, shown, node.paths.devices_gate_mark),
         )
         if found.update:
             drain.update(node, *found.update)
@@ -74,21 +73,19 @@ def _tell(node: Node, wished: str, note: ToldSlurm, boot: str) -> str:
 
 
 def _is_due(node: Node, wished: str, note: ToldSlurm, now: float) -> bool:
-    if wished != note.wish or refused_at(node) is not None:
+    if wished != note.wish or has_refused(node):
         return True
     return not note.settled and not 0 <= now - note.at < drain.AGAIN_AFTER
 
 
-def refused_at(node: Node) -> Optional[float]:
-    """Unix time at which the gate last refused a job for a device and nobody has looked since; None without."""
-    mark = read_json(node.paths.devices_gate_mark)
-    at = mark.get("at") if isinstance(mark, dict) else None
-    return float(at) if isinstance(at, (int, float)) else None
+def has_refused(node: Node) -> bool:
+    """Whether the gate has refused a job for a device and nobody has looked since."""
+    return gate_refusal.noted(node.paths.devices_gate_mark) is not None
 
 
 def note_refusal(node: Node) -> None:
     """Slurm drains this node with its own words, `Prolog error`: this is how we know that they are about us."""
-    jot(node.paths.devices_gate_mark, {"at": node.clock.wall()})
+    gate_refusal.note(node, node.paths.devices_gate_mark)
 
 
 def _boot(node: Node) -> str:

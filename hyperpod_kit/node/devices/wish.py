@@ -80,7 +80,8 @@ def wish(findings: Sequence[DeviceFinding], action: str, note: ToldSlurm, boot: 
 def _may_reboot(note: ToldSlurm, boot: str, now: float) -> bool:
     if note.reason == ACTION_REBOOT and boot and note.boot == boot:
         return True  # it was asked for, and has not happened yet
-    return not note.rebooted_at or not 0 <= now - note.rebooted_at < REBOOT_AGAIN
+    # A clock that was set back does not make it one more day: rather a person than a node that is restarted for ever.
+    return not note.rebooted_at or abs(now - note.rebooted_at) >= REBOOT_AGAIN
 
 
 @dataclass(frozen=True)

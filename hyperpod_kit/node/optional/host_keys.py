@@ -89,20 +89,22 @@ def publish(node: Node, mount: Mount) -> bool:
 def gather(node: Node, mount: Mount) -> bool:
     """The controller's part: all keys into one file, when any has come; True when it did. Raises NodeError."""
     place = _place(node, mount)
+    before: Any = read_json(_gathered_path(node))
 
-    def work() -> bool:
+    def work() -> List[Any]:
         hosts = f"{place}/hosts"
-        try:
-            if os.stat(f"{place}/all").st_mtime_ns > os.stat(hosts).st_mtime_ns:
-                return False
-        except FileNotFoundError:
-            pass
+        # Only whether it is the same time as before: it may be another machine's, whose clock is another.
+        changed_at = os.stat(hosts).st_mtime_ns
+        if before == [changed_at, True] and os.path.exists(f"{place}/all"):
+            return [False, before]
         texts = [read_text(f"{hosts}/{name}") or "" for name in sorted(os.listdir(hosts)) if "." not in name]
-        # Written even when it is the same: its time says up to when the directory was read.
-        atomic_file.replace(f"{place}/all", "".join(texts).encode("utf-8", "replace"), 0o644)
-        return True
+        came = _write(f"{place}/all", "".join(texts))
+        # Read twice at one time: what comes while it is read may leave the same.
+        return [came, [changed_at, isinstance(before, list) and before[:1] == [changed_at]]]
 
-    return bool(in_child(f"the host keys on {mount.path}", work, SECONDS))
+    came, seen = in_child(f"the host keys on {mount.path}", work, SECONDS)
+    write_json(_gathered_path(node), seen)
+    return bool(came)
 
 
 def refresh(node: Node, mount: Mount) -> bool:
@@ -167,6 +169,10 @@ def _note_path(node: Node) -> str:
     return node.paths.real("/var/lib/hyperpod-kit/steps/ssh-between-nodes/seen.json")
 
 
+def _gathered_path(node: Node) -> str:
+    return node.paths.real("/var/lib/hyperpod-kit/steps/ssh-between-nodes/gathered.json")
+
+
 def _note(node: Node) -> Any:
     return read_json(_note_path(node))
 
@@ -174,5 +180,5 @@ def _note(node: Node) -> Any:
 def _write(path: str, text: str) -> bool:
     if read_text(path) == text:
         return False
-    atomic_file.replace(path, text.encode(), 0o644)
+    atomic_file.replace(path, text.encode("utf-8", "replace"), 0o644)
     return True

@@ -23,6 +23,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, write_json
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
 
@@ -36,9 +37,6 @@ CLEAR = ""
 AGAIN_AFTER = 60.0
 """Seconds until Slurm is asked again: it did not answer, it refused, or somebody else had drained the node."""
 
-GATE_WITHIN = 90.0
-"""Seconds between our gate's refusal of a job and Slurm's own `Prolog error` for it."""
-
 SECONDS = 20.0
 
 _GIVEN = re.compile(r"\s*\[[^\]@\[]*@([0-9][^\]\s]*)\]")
@@ -49,15 +47,14 @@ def wish(node: Node, records: Mapping[str, HealthRecord]) -> Optional[str]:
     # One user's home must not keep everybody from the node: for that user's jobs there is the gate.
     required = [(mount.name, records.get(mount.name)) for mount in node.mounts if mount.required and not mount.owner]
     for name, record in required:
-        if record is not None and (record.degraded or (record.failures and refused_since(node) is not None)):
+        if record is not None and (record.degraded or (record.failures and has_refused(node))):
             return f"{PREFIX}{name}:{record.state}"
     return CLEAR if all(record is not None and record.failures == 0 for _, record in required) else None
 
 
-def refused_since(node: Node) -> Optional[float]:
-    """Unix time at which the gate last kept a job from starting and nobody has looked since; None without."""
-    mark = read_json(node.paths.gate_mark)
-    return float(mark["at"]) if isinstance(mark, dict) and "at" in mark else None
+def has_refused(node: Node) -> bool:
+    """Whether the gate has kept a job from starting and nobody has looked since."""
+    return gate_refusal.noted(node.paths.gate_mark) is not None
 
 
 def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
@@ -66,7 +63,7 @@ def is_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> b
     if reason is None or node.facts.role == Role.CONTROLLER:
         return False
     note = _note(node)
-    if reason != note.get("wish", None if first else CLEAR) or refused_since(node) is not None:
+    if reason != note.get("wish", None if first else CLEAR) or has_refused(node):
         return True
     return not note.get("settled", True) and not 0 <= node.clock.wall() - note.get("at", 0.0) < AGAIN_AFTER
 
@@ -139,19 +136,22 @@ def _subject(reason: str) -> str:
 
 def is_ours(node: Node, shown: Shown, given: str) -> bool:
     """Whether the reason is the one that we gave: as noted, in our own words about a mount of this node, or Slurm's
-    `Prolog error` just after our gate has refused a job."""
+    `Prolog error` for a job that our gate has refused."""
     if given and shown.reason == given:
         return True
     if shown.reason.startswith(PREFIX):
         name, _, state = shown.reason[len(PREFIX) :].rpartition(":")
         return state in STATES and any(mount.name == name for mount in node.mounts)
-    refused = refused_since(node)
-    return refused is not None and is_prolog_error(shown, refused)
+    return is_for_refusal(node, shown, node.paths.gate_mark)
 
 
-def is_prolog_error(shown: Shown, refused: float) -> bool:
-    """Whether this is Slurm's own word for a refusal of our gate at that time."""
-    return shown.reason.lower() == "prolog error" and abs(shown.reason_at - refused) <= GATE_WITHIN
+def is_for_refusal(node: Node, shown: Shown, mark: str) -> bool:
+    """Whether the reason is Slurm's own word for the refusal that a gate has noted in `mark`."""
+    refusal = gate_refusal.noted(mark)
+    if refusal is None:
+        return False
+    scontrol = program(node, "scontrol")
+    return gate_refusal.is_slurms_word_for_it(node, shown.reason, shown.reason_at, refusal, scontrol)
 
 
 def show(node: Node, within: float = SECONDS) -> Shown:

@@ -9,7 +9,7 @@ import hashlib
 import os
 from typing import Dict
 
-from hyperpod_kit.errors import NodeError
+from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
@@ -46,6 +46,18 @@ def made_from(node: Node) -> Dict[str, str]:
     include = headers_at(node)
     headers = "".join(read_text(f"{include}/slurm/{name}") or "" for name in HEADERS)
     return {"source": digest(text), "slurm": digest(headers)}
+
+
+def obstacle(node: Node) -> str:
+    """Why no plugin can be built on this node, whatever is done about Slurm; "" where it can."""
+    try:
+        headers_at(node)
+        node.runner.run(["cc", "--version"], timeout=10)
+    except NodeError as err:
+        return err.message
+    except RunError as err:
+        return "there is no compiler, cc" if err.returncode == 127 else err.message
+    return ""
 
 
 def is_built(node: Node) -> bool:

@@ -35,6 +35,9 @@ RestartSec=2
 
 
 RESTART = "slurmd-restart"
+NEVER_STARTED = ("", "None", "Unknown", "N/A")
+"""SlurmdStartTime of a node that has not registered since slurmctld was started."""
+
 UNITS = ("munge.service", "slurmd.service")
 
 
@@ -72,8 +75,18 @@ def pending(node: Node) -> str:
     return "; ".join(word for word in words if word)
 
 
-def registered(shown: str, since: float) -> bool:
-    """Whether `scontrol show node -o` describes a slurmd that has reported to the controller after `since` (Unix s).
+def started_at(shown: str) -> str:
+    """When the slurmd that `scontrol show node -o` describes was started, in Slurm's words; "" where it does not say.
+
+    By that node's own clock, which may be set at any time: to be compared with what was shown before, no more.
+    """
+    return node_fields((shown.splitlines() or [""])[0]).get("SlurmdStartTime", "")
+
+
+def registered(shown: str, before: Optional[str], since: float = 0.0) -> bool:
+    """Whether `scontrol show node -o` describes a slurmd that has reported to the controller. `before`: `started_at` as
+    it was shown before this slurmd was started, None where any will do; `since`: when it was started, Unix seconds,
+    which decides where nothing was shown before.
 
     A node that the platform still holds DOWN has registered all the same; `*` marks one that does not respond. The
     controller goes on describing the machine that this one replaces until then: hence the start time.
@@ -83,10 +96,22 @@ def registered(shown: str, since: float) -> bool:
         return False
     if "SlurmdStartTime" not in found:
         return True
+    started = found["SlurmdStartTime"]
+    if started in NEVER_STARTED or before is None or before:
+        return started not in NEVER_STARTED and started != before
     try:
-        return time.mktime(time.strptime(found["SlurmdStartTime"], "%Y-%m-%dT%H:%M:%S")) >= since - 2
-    except ValueError:  # `None` or `Unknown`: never registered
+        return time.mktime(time.strptime(started, "%Y-%m-%dT%H:%M:%S")) >= since - 2
+    except ValueError:
         return False
+
+
+def _shown(node: Node) -> str:
+    """What the controller says of this node; "" where it does not answer."""
+    argv = [node.paths.scontrol, "--oneliner", "show", "node", node.facts.node]
+    try:
+        return node.runner.run(argv, timeout=20, check=False).stdout
+    except RunError:
+        return ""
 
 
 def start_worker(node: Node) -> bool:
@@ -96,7 +121,8 @@ def start_worker(node: Node) -> bool:
     changed = systemd.enable(node, *UNITS) or pending_work.is_noted(node, RESTART)
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
-    since = 0.0 if runs_already else node.clock.wall()
+    before = None if runs_already else started_at(_shown(node))
+    wall, began = node.clock.wall(), node.clock.monotonic()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
         if restart:
             node.runner.run(["systemctl", "restart", "slurmd.service"], timeout=90)
@@ -104,16 +130,13 @@ def start_worker(node: Node) -> bool:
             changed = systemd.start(node, "slurmd.service", timeout=90) or changed
     pending_work.settle(node, RESTART)
 
-    def known() -> Optional[bool]:
-        try:
-            shown = node.runner.run(
-                [node.paths.scontrol, "--oneliner", "show", "node", node.facts.node], timeout=20, check=False
-            )
-        except RunError:
-            return None
-        return True if registered(shown.stdout, since) and systemd.is_active(node, "slurmd.service") else None
+    def is_known() -> Optional[bool]:
+        # The earlier of both, where the clock was set while slurmd was started.
+        since = min(wall, node.clock.wall() - (node.clock.monotonic() - began))
+        known = registered(_shown(node), before, since)
+        return True if known and systemd.is_active(node, "slurmd.service") else None
 
-    if wait_for(known, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
+    if wait_for(is_known, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
         raise NodeError(
             f"{node.facts.node} has not registered with the controller {node.facts.controller_address} "
             f"after {REGISTERED_WITHIN:g} s: {systemd.last_words(node, 'slurmd.service')}",

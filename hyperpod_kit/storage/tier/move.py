@@ -7,7 +7,6 @@ other place without a manifest is no checkpoint and is written anew, what has on
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import Iterator
 
 from hyperpod_kit.checkpoint.repository import identity, layout, lease, retention, verify
@@ -27,32 +26,11 @@ def move(source: Store, target: Store, attempt: str, whose: identity.RunIdentity
     """Whether bytes were copied; False when an earlier try had done that. Raises TierError, CheckpointError, OSError:
     then it is where it was."""
     # Nobody deletes it while we read it, another of us included.
-    with _leased(source, attempt):
+    with lease.KeptLease(source, attempt, LEASE_SECONDS):
         copied = copy(source, target, attempt, whose)
     failpoint("tier.copied")
     remove(source, attempt, whose, keep)
     return copied
-
-
-@contextlib.contextmanager
-def _leased(source: Store, attempt: str) -> Iterator[None]:
-    """A lease as long as the body takes, and hardly longer where it is killed."""
-    ended = threading.Event()
-    with lease.Lease(source, attempt, LEASE_SECONDS) as held:
-
-        def renew() -> None:
-            while not ended.wait(LEASE_SECONDS / 3):
-                # A file system that does not take it now is asked again; the last one still counts for a while.
-                with contextlib.suppress(CheckpointError, OSError):
-                    held.renew()
-
-        thread = threading.Thread(target=renew, name="lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 def copy(source: Store, target: Store, attempt: str, whose: identity.RunIdentity) -> bool:

@@ -81,7 +81,7 @@ RECORDS: Dict[str, Callable[[Store, str], None]] = {
     ),
     "flushes/n1-aa.json": put_note,
     "pins/": lambda store, attempt: pins.pin(store, attempt),
-    "leases/": lambda store, attempt: (lease.take(store, attempt, 1.0), None)[1],
+    "leases/": lambda store, attempt: (lease.Lease(store, attempt, 1.0), None)[1],
     "rewinds/": lambda store, attempt: (rewinds.record(store, attempt, 1), None)[1],
 }
 """File -> what makes it while the checkpoint is whole."""
@@ -239,6 +239,34 @@ def lost_root(root: Path) -> List[str]:
     return names
 
 
+def test_of_all_that_is_small_the_attempts_themselves_say_that_they_were_committed(tmp_path: Path) -> None:
+    """LATEST and the manifests went, as whoever removes files of some bytes removes them together."""
+    root = tmp_path / "root"
+    names = lost_root(root)
+    for file in ("LATEST", "epoch-000001.json"):
+        (root / file).unlink()
+    with pytest.raises(NoValidCheckpoint) as refused:
+        selection.newest_whole(str(root))
+    assert [name for name, _ in refused.value.reasons] == names[1:]
+    assert f"it was committed, as {names[0]}/ says" in refused.value.reasons[0][1]
+    # One alone may be that of a start that was killed before its first commit.
+    for name in names[1:]:
+        shutil.rmtree(root / name)
+    with pytest.raises(NoCheckpoint):
+        selection.newest_whole(str(root))
+
+
+def test_an_attempt_that_is_not_whole_says_nothing(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    names = lost_root(root)
+    (root / "LATEST").unlink()
+    for name in names[1:]:
+        shard = root / name / layout.shard_file(0)
+        os.truncate(shard, shard.stat().st_size // 2)
+    with pytest.raises(NoCheckpoint):
+        selection.newest_whole(str(root))
+
+
 def test_everybody_refuses_and_deletes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "root"
     names = lost_root(root)
@@ -276,7 +304,7 @@ def test_hpk_fresh_begins_anew_once_for_all_starts_that_follow(tmp_path: Path, m
         assert manager.peek() is None
         found = manager.restore(state)
         assert isinstance(found, Fresh)
-        assert [name for name, _ in found.rejected] == [names[0]]
+        assert [name for name, _ in found.rejected] == names
         assert manager.save(4, state).wait("durable", 60)
     monkeypatch.delenv("HPK_FRESH")
     with Manager(str(root)) as manager:

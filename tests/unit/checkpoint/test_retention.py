@@ -31,6 +31,7 @@ from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
 from tests.support.examples import examples
+from tests.support.wait import until
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 
@@ -109,12 +110,63 @@ def test_what_is_being_read_stays_until_the_lease_is_over() -> None:
         assert left(store) == names[::-1]
     retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2], names[0]]
-    late = time.time() + 60 + lease.GRACE + 2
+    late = lease.Moment(time.time(), time.monotonic() + 60 + lease.GRACE + 2)
     assert lease.held(store) == {names[0]} and lease.held(store, now=late) == set()
     lease.sweep(store, now=late)
     assert store.list(layout.LEASES) == []
     retention.run(store, Latest(1), SMALL_RUN)
     assert left(store) == [names[2]]
+
+
+@pytest.mark.parametrize("off", [-3600.0, -300.0, 0.0, 300.0, 3600.0])
+def test_a_lease_lasts_as_long_by_whatever_clocks(monkeypatch: pytest.MonkeyPatch, off: float) -> None:
+    """`off`: seconds by which the reader's clock is ahead; and who deletes has its own set, hours on or back, while it
+    is read."""
+    store, seen = store_of(), lease.LeaseWatch()
+    name = put_checkpoint(store, 1)
+    wall = time.time()
+
+    def held(passed: float, set_by: float = 0.0) -> bool:
+        now = lease.Moment(wall + passed + set_by, 1000.0 + passed)
+        return lease.held(store, now=now, seen=seen) == {name}
+
+    def reader_renews(reading: lease.Lease, passed: float) -> None:
+        monkeypatch.setattr(time, "time", lambda: wall + passed + off)
+        reading.renew()
+
+    reading = lease.Lease(store, name, 900)
+    for passed in range(0, 7200, 300):
+        reader_renews(reading, passed)
+        assert held(passed)
+        for later in (10.0, 290.0):
+            for set_by in (0.0, 7200.0, -7200.0):
+                assert held(passed + later, set_by), (passed, later, set_by)
+    # It is killed: its last lease ends, by the clock of who has seen it.
+    ended = 6900 + 900 + max(0.0, off) + lease.GRACE + 2
+    assert not held(ended) and not held(ended, -7200.0)
+    lease.sweep(store, now=lease.Moment(wall + ended, 1000.0 + ended), seen=seen)
+    assert store.list(layout.LEASES) == []
+
+
+def test_a_lease_of_long_ago_counts_for_nobody_and_one_of_just_now_for_everybody() -> None:
+    """A program that looks once does not know how far the clocks of two machines differ."""
+    store = store_of()
+    name = put_checkpoint(store, 1)
+    lease.Lease(store, name, 60)
+    for hours, reads in ((1, True), (20, True), (30, False)):
+        now = lease.Moment(time.time() + hours * 3600, 5.0)
+        assert lease.held(store, now=now, seen=lease.LeaseWatch()) == ({name} if reads else set())
+
+
+def test_a_lease_is_renewed_while_it_is_kept(tmp_path: Path) -> None:
+    store = PosixStore(str(tmp_path))
+    name = put_checkpoint(store, 1)
+    reading = lease.take(store, name, 0.3)
+    assert reading is not None
+    (first,) = store.list(layout.LEASES)
+    until(lambda: store.list(layout.LEASES)[:1] not in ([], [first]), what="a second lease in the first one's place")
+    reading.release()
+    assert store.list(layout.LEASES) == []
 
 
 def test_a_lease_where_nothing_can_be_written_is_none(tmp_path: Path) -> None:

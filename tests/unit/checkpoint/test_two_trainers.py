@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import pytest
 import torch
@@ -49,19 +50,44 @@ os._exit(0)  # the other ranks end by themselves
 """
 
 
-class Job:
-    """A trainer of `world` ranks on a node of its own: it sees nobody else's memory."""
+class Host:
+    """A machine as far as a program sees it: a name of its own and shared memory of its own, in namespaces."""
 
-    def __init__(self, folder: Path, name: str, root: Path, *, world: int = 1, node: str = "") -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
+        script = 'hostname "$0" && mount -t tmpfs tmpfs /dev/shm && echo made && exec sleep infinity'
+        self._first = subprocess.Popen(
+            ["unshare", "--uts", "--mount", "sh", "-c", script, name], stdout=subprocess.PIPE, text=True
+        )
+        assert self._first.stdout is not None and self._first.stdout.readline() == "made\n"
+        self.enter = ["nsenter", f"--target={self._first.pid}", "--uts", "--mount", f"--wdns={os.getcwd()}"]
+
+    def close(self) -> None:
+        self._first.kill()
+        self._first.wait(30)
+        if self._first.stdout is not None:
+            self._first.stdout.close()
+
+
+class Job:
+    """A trainer of `world` ranks on a node of its own: it sees nobody else's memory. `host`: in its namespaces."""
+
+    def __init__(
+        self, folder: Path, name: str, root: Path, *, world: int = 1, node: str = "", host: Optional[Host] = None
+    ) -> None:
         self.world, self._log, self._stop = world, folder / name, folder / f"{name}.stop"
         shm = folder / f"{node or name}.shm"
-        shm.mkdir(exist_ok=True)
+        if host is None:
+            shm.mkdir(exist_ok=True)
         self.ranks = [
             subprocess.Popen(
-                [sys.executable, "-c", TRAINER, str(root), str(self._log), str(self._stop)],
+                [
+                    *(host.enter if host is not None else ()),
+                    *(sys.executable, "-c", TRAINER, str(root), str(self._log), str(self._stop)),
+                ],
                 env={
                     **os.environ,
-                    "HPK_SHM_DIR": str(shm),
+                    **({"HPK_SHM_DIR": str(shm)} if host is None else {}),
                     "PYTHONPATH": os.getcwd(),
                     "PYTHONWARNINGS": "ignore",
                     "OMP_NUM_THREADS": "1",
@@ -120,6 +146,42 @@ def test_the_older_trainer_hears_that_a_newer_start_has_its_root(tmp_path: Path,
     # Whatever it was told is durable, the newer one has seen.
     assert first.durable()[-1]["step"] < begun["begins"]
     assert second.told()[-1] == {"closed": True} and not any("error" in words for words in second.told())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("world", [1, 2])
+def test_the_newer_start_is_on_another_machine_and_named_with_it(
+    tmp_path: Path, world: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is common to the two but storage: no name of a host, no shared memory, no lock."""
+    monkeypatch.delenv("HPK_SHM_DIR", raising=False)
+    root = tmp_path / "root"
+    with contextlib.ExitStack() as stack:
+        hosts = [stack.enter_context(contextlib.closing(Host(name))) for name in ("node-of-first", "node-of-second")]
+        first = Job(tmp_path, "first", root, world=world, host=hosts[0])
+        stack.callback(first.kill)
+        until(lambda: len(first.durable()) > 3, 120)
+        second = Job(tmp_path, "second", root, world=world, host=hosts[1])
+        stack.callback(second.kill)
+        until(lambda: all(any("error" in words for words in first.told(rank)) for rank in range(world)), 120)
+        first.wait()
+        until(lambda: len(second.durable()) > 3, 120)
+        second.stop()
+        second.wait()
+        newer = second.told()
+        for rank in range(world):
+            told = first.told(rank)
+            error = next(words for words in told if "error" in words)
+            assert error["error"] == "RunIsOwned", error
+            assert f"epoch {newer[0]['epoch']} on node-of-second, pid {second.ranks[0].pid}" in error["text"], error
+            assert told[-1] == {"closed": False}
+            # What it was told is durable lies before what the newer one began from.
+            durable = [words["step"] for words in told if words.get("state") == "durable"]
+            assert max(durable) < newer[0]["begins"]
+        assert not any("error" in words for rank in range(world) for words in second.told(rank))
+        assert newer[-1] == {"closed": True}
+    kept = {path.parent.name for path in root.glob("seq-*/MANIFEST.json")}
+    assert {words["attempt"] for words in second.durable()[-1:]} <= kept
 
 
 @pytest.mark.parametrize("same_node", [True, False])

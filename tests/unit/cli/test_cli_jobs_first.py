@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, List
 
 import pytest
 
+from hyperpod_kit.cli import jobs_first
+from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.remote import vacate
+from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.slurm import records
 from tests.unit.cli.conftest import put_bundle, put_cluster
 from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
 
@@ -233,3 +239,55 @@ def test_what_else_changes_is_sent_when_the_nodes_have_gone(
     done = hk("update-cluster", "--yes", "--when-idle", "--interval", "0.2")
     assert done.code == 0, done.err
     assert len(cluster.control.deleted) == 1 and cluster.control.updates[0]["NodeRecovery"] == "None"
+
+
+def test_a_change_does_not_wait_for_a_slurm_that_hangs(
+    cluster: Cloud, project: Path, hk: Hk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its commands connect and hear nothing: each is given up after its deadline, and nothing is sent."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("squeue", "scontrol"):
+        (programs / name).write_text("#!/bin/sh\nexec sleep 3600\n")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    monkeypatch.setattr(jobs_first, "open_slurm", lambda *_: contextlib.nullcontext(LocalRunner()))
+    monkeypatch.setattr(records, "DEADLINE", 1.0)
+    fewer(project)
+    for option in ("--drain", "--when-idle"):
+        refused = hk("update-cluster", "--yes", option)
+        assert refused.code == 3 and "the jobs on these nodes cannot be waited for" in refused.err, refused
+        assert "nobody waits without --when-idle and --drain" in refused.err and sent(cluster) == []
+    done = hk("update-cluster", "--yes")
+    assert done.code == 0 and "could not be listed" in done.err and len(cluster.control.updates) == 1
+
+
+@pytest.mark.parametrize("line", [("update-cluster",), ("delete-cluster",)], ids=["update-cluster", "delete-cluster"])
+def test_a_slurm_that_falls_silent_ends_the_wait_and_nothing_is_sent(
+    cluster: Cloud, project: Path, hk: Hk, queue: SlurmQueue, line: Any
+) -> None:
+    fewer(project, 1)
+
+    def silent() -> None:
+        if any(queue.nodes.values()):
+            raise Unreachable("slurm_load_jobs error: Unable to contact slurm controller")
+
+    queue.before = silent
+    ended = hk(*line, "--yes", "--drain")
+    assert ended.code == 3 and "Slurm does not say which jobs run" in ended.err, ended
+    assert sent(cluster) == [] and list(cluster.control.clusters) == ["demo"]
+    assert set(queue.nodes.values()) == {""}, "the nodes take jobs again"
+
+
+def test_a_cluster_is_deleted_when_its_jobs_have_ended(
+    cluster: Cloud, hk: Hk, queue: SlurmQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    asked = hk("delete-cluster")
+    assert asked.code == 130 and "job 7 of alice" in asked.err and "job 8 of bob" in asked.err
+    assert "2 jobs have these nodes and will be ended (--when-idle or --drain waits). Delete cluster demo" in asked.err
+    late = hk("delete-cluster", "--yes", "--when-idle", "--drain-timeout", "1")
+    assert late.code == 3 and list(cluster.control.clusters) == ["demo"] and set(queue.nodes.values()) == {""}
+    queue.before = lambda: all(queue.nodes.values()) and queue.jobs.clear()
+    assert hk("delete-cluster", "--yes", "--when-idle", "--json").code == 0
+    assert cluster.control.clusters == {}

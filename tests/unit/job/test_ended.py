@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hyperpod_kit.job import allocation, ended
+from hyperpod_kit.job import allocation, ended, ledger_row
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.job_id import JobId
 from tests.support.runner import RecordingRunner
@@ -101,4 +101,20 @@ def test_a_node_that_slurm_has_taken_from_the_job_is_still_seen() -> None:
     """Its record lists the nodes that are left: the one that failed is not among them."""
     seen = look("JobId=2 JobState=COMPLETING Reason=None Restarts=1 NodeList=n1")
     assert (seen.nodes, seen.down, seen.before) == (("n1",), (), ("n2",))
-    assert seen.booted["n2"] > 0
+    assert seen.starts["n2"].booted > 0
+
+
+@pytest.mark.parametrize("ahead", [-3600, 0, 3600])
+def test_a_node_that_was_started_anew_is_lost_whatever_the_batch_hosts_clock_says(ahead: int) -> None:
+    """Of an attempt without an end: what the ledger noted of its nodes is compared, not two machines' clocks."""
+    first = "NodeName=n1 NodeAddr=a State=IDLE BootTime=2026-11-22T01:28:54 SlurmdStartTime=2026-11-22T01:29:20"
+    again = "NodeName=n1 NodeAddr=a State=IDLE BootTime=2026-11-22T03:10:00 SlurmdStartTime=2026-11-22T03:10:20"
+    seen = allocation.look(RecordingRunner({"squeue job 2": "", "scontrol -o show node": first}), JOB)
+    starts = allocation.noted_starts(seen, ["n1", "n2"])
+    assert starts[1] == [0, 0] and ledger_row.problem({"event": "attempt", "starts": starts}) == ""
+    when = starts[0][0] + 1800.0 + ahead
+    for shown, lost in ((first, ()), (again, ("n1",))):
+        runner = RecordingRunner({"scontrol -o show node": shown})
+        assert allocation.lost_since(runner, ["n1", "n2"], starts, when) == lost
+    older_row = allocation.lost_since(RecordingRunner({"scontrol -o show node": again}), ["n1"], None, 0.0)
+    assert older_row == ("n1",)

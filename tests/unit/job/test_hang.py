@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Dict, List, Optional, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.errors import UsageError
-from hyperpod_kit.job.hang import NEVER, PATIENCE, HangWatch, StallRule, Watched, furthest, rows, where
+from hyperpod_kit.job.hang import NEVER, PATIENCE, HangWatch, KnownSilences, StallRule, Watched, furthest, rows, where
 from hyperpod_kit.job.stall_watch import StallWatch
 from hyperpod_kit.job.step_report import WINDOW, RankMeter, StepReport
 from hyperpod_kit.slurm.progress import Phase, RankState
@@ -43,12 +44,12 @@ def silence(watch: HangWatch, now: Dict[int, StepReport], most: int = 10000) -> 
         (Phase.STEP, 5.9, 60),
         (Phase.STEP, 6.1, 61),
         (Phase.STEP, 30.0, 300),
-        (Phase.FIRST_STEPS, 1.0, 360),
-        (Phase.FIRST_STEPS, 40.0, 400),
+        (Phase.FIRST_STEPS, 1.0, 1440),
+        (Phase.FIRST_STEPS, 200.0, 2000),
         (Phase.RESTORE, 0.0, 360),
         (Phase.SAVE, 1.0, 360),
         (Phase.SAVE, 100.0, 1000),
-        (Phase.EVALUATION, 1.0, 720),
+        (Phase.EVALUATION, 1.0, 2880),
         (Phase.CLOSE, 1.0, 360),
         (Phase.OVER, 1.0, None),
         (Phase.START, 0.0, None),
@@ -236,6 +237,57 @@ def test_the_first_steps_of_a_start_are_known_for_what_they_are() -> None:
 
 def test_every_phase_that_lasts_is_watched() -> None:
     assert set(Phase) - set(PATIENCE) == {Phase.START, Phase.OVER}
+
+
+# --- what a job's silences teach ------------------------------------------------------------------------------------
+
+
+class LongSilences:
+    """A job that is silent for `seconds` after the steps `places`, and tells nobody why. A retry begins at step 0."""
+
+    def __init__(self, places: Sequence[int], seconds: float) -> None:
+        self.places, self.seconds = places, seconds
+        self.ended: List[Optional[int]] = []
+        self.limits: List[float] = []
+        self._outlived: Dict[Phase, float] = {}
+
+    def attempt(self, steps: int, look: float = 5.0) -> bool:
+        """Whether it came to its end; else the watch has ended it."""
+        watch = HangWatch(StallRule(), KnownSilences(Counter(self.ended), self._outlived))
+        for step in range(0, steps, 100):
+            now = reports((step, Phase.STEP), (step, Phase.STEP))
+            silent = self.seconds if step in self.places else 1.0
+            for _ in range(int(silent / look) + 1):
+                verdict = watch.observe(look, now)
+                if verdict.watched is Watched.HANGS:
+                    self.ended.append(furthest(now))
+                    self.limits.append(verdict.limit)
+                    return False
+        return True
+
+
+@pytest.mark.parametrize(("minutes", "lost"), [(4, 0), (20, 1), (29, 1), (60, 2), (170, 2)])
+def test_a_job_that_evaluates_and_does_not_tell_is_ended_at_its_first_evaluation_alone(minutes: int, lost: int) -> None:
+    job = LongSilences(range(1000, 9000, 1000), minutes * 60.0)
+    attempts = 1
+    while not job.attempt(9000):
+        attempts += 1
+        assert attempts < 10, job.limits
+    assert len(job.ended) == lost and set(job.ended) <= {1000}
+    assert job.attempt(9000), "nor after another failure"
+
+
+def test_a_job_that_hangs_wherever_it_is_started_is_ended_each_time() -> None:
+    job = LongSilences([1000], 1e6)
+    assert [job.attempt(9000) for _ in range(4)] == [False] * 4
+    assert job.limits == [300.0, 1800.0, 10800.0, 10800.0]
+
+
+def test_a_hang_elsewhere_is_found_as_soon_as_the_first_one() -> None:
+    job = LongSilences([1000], 1e6)
+    assert not job.attempt(9000)
+    job.places = [2000]
+    assert not job.attempt(9000) and job.limits == [300.0, 300.0]
 
 
 # --- at its edge ----------------------------------------------------------------------------------------------------

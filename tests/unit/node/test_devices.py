@@ -232,6 +232,7 @@ def test_a_node_is_rebooted_once_a_day_and_then_drained() -> None:
     assert wish([HANGS], "reboot", asked, "first", 1e9 + 600) == ACTION_REBOOT, "it has not happened yet"
     assert wish([HANGS], "reboot", asked, "second", 1e9 + 600) == "hyperpod-kit:device:gpu:no_answer"
     assert wish([HANGS], "reboot", asked, "second", 1e9 + REBOOT_AGAIN + 1) == ACTION_REBOOT
+    assert wish([HANGS], "reboot", asked, "second", 1e9 - 3600) != ACTION_REBOOT, "its clock was set back"
     assert wish([LOST], "replace", asked, "second", 1e9 + 600) == ACTION_REPLACE
     assert ToldSlurm.of(["odd"]) == ToldSlurm.of({"other": 1}) == ToldSlurm.of({"at": "noon"}) == ToldSlurm()
 

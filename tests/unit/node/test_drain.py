@@ -21,6 +21,7 @@ from hyperpod_kit.node.devices import tell_slurm
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding
 from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.health.record import HealthRecord
+from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish
 from hyperpod_kit.run import Completed, LocalRunner
 from tests.support.runner import RecordingRunner
@@ -224,6 +225,22 @@ def test_slurms_own_prolog_error_is_about_us_only_just_after_our_gate_refused(no
     mark.write_text(json.dumps({"at": node.clock.now}))
     assert tell(node, slurm, GOOD) == "undrained: Prolog error is over"
     assert slurm.shown() == ("IDLE", "")
+
+
+def test_a_refusal_is_as_old_as_slurms_word_for_it_whatever_the_clocks_say(node: Any, slurm: Slurm) -> None:
+    """This node's clock is an hour off, before the refusal or after it. What is older is somebody else's."""
+    clock = node.clock
+    for before, after in ((-3600.0, 0.0), (3600.0, 0.0), (0.0, 3600.0), (0.0, -3600.0)):
+        slurm.say("state=drain", "reason=Prolog error")
+        clock.set_by = before
+        gate_refusal.note(node.node, node.node.paths.gate_mark)
+        clock.set_by = before + after
+        assert tell(node, slurm, GOOD) == "undrained: Prolog error is over", (before, after)
+    slurm.say("state=drain", "reason=Prolog error")
+    clock.set_by = 3600.0
+    gate_refusal.note(node.node, node.node.paths.gate_mark)
+    clock.now += 3600.0
+    assert tell(node, slurm, GOOD) == "" and slurm.shown() == ("IDLE+DRAIN", "Prolog error")
 
 
 def test_a_refusal_is_an_error_that_names_slurms_words_and_is_tried_again(node: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict
@@ -174,6 +175,26 @@ def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     assert keep_up(controller) == [] and keep_up(node) == []
     assert {"ip-10-1-0-99", "10.1.0.99"} <= set((fake.root / "etc/ssh/shosts.equiv").read_text().split())
     assert "rubbish" not in (fake.root / "etc/ssh/ssh_known_hosts2").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_a_key_that_has_come_is_gathered_whatever_the_times_of_files_say(fake: Any) -> None:
+    """A file has the time of the machine that wrote it, or of the storage; the controller's clock may be hours off."""
+    node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
+    controller = replace(node, facts=replace(node.facts, role="controller"))
+    assert run(node)["ok"]
+    base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
+    for number, ahead in enumerate((-7200, 0, 7200), 50):
+        assert keep_up(controller) == [] and keep_up(controller) == []
+        (base / f"hosts/ip-10-1-0-{number}").write_text(f"ip-10-1-0-{number} {KEY}\n")
+        os.utime(base / "hosts", (time.time() + ahead, time.time() + ahead))
+        assert keep_up(controller) == [] and f"ip-10-1-0-{number} " in (base / "all").read_text()
+    # And what comes in the moment in which the others are read.
+    seen = os.stat(base / "hosts")
+    (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99 {KEY}\n")
+    os.utime(base / "hosts", ns=(seen.st_atime_ns, seen.st_mtime_ns))
+    assert host_keys.gather(node, FSX) and "ip-10-1-0-99 " in (base / "all").read_text()
+    assert not host_keys.gather(node, FSX), "nothing has come since"
 
 
 def accounting_node(fake: Any, asked: Accounting, conf: str = "ClusterName=demo\n") -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -52,6 +53,8 @@ def refusal(stderr: str) -> Any:
     return unanswered(RunError(["scontrol"], 1, "", stderr))
 
 
+NO_PROGRAM = unanswered(RunError(["scontrol"], 127, "", "scontrol: command not found"))
+
 CASES: Dict[str, Any] = {
     "a node that is well": (HEALTHY, {}),
     "munged refuses itself": (replace(HEALTHY, munge="unmunge: Error: Invalid credential"), {"munge-down": True}),
@@ -65,6 +68,12 @@ CASES: Dict[str, Any] = {
     "slurmd has another file": (replace(HEALTHY, fetched=False), {"hooks-not-here": True}),
     "slurmd has our file": (replace(HEALTHY, fetched=True), {}),
     "a plugin of another Slurm": (replace(HEALTHY, plugin=NOT_LOADED), {"plugin-not-loaded": True}),
+    "a plugin that cannot be built": (
+        replace(HEALTHY, plugin=NOT_LOADED, unbuildable="there is no compiler, cc"),
+        {"plugin-not-buildable": False},
+    ),
+    "no Slurm where there was one": (replace(HEALTHY, barrier=NO_PROGRAM), {"no-slurm": True}),
+    "no Slurm, and no trace of any": (replace(HEALTHY, barrier=NO_PROGRAM, traces=False), {"no-slurm": False}),
     "a plugin that nobody names": (replace(HEALTHY, plugin=PluginLoad(False)), {"plugin-not-listed": True}),
     "sbatch could not be asked": (replace(HEALTHY, plugin=PluginLoad()), {}),
     "two Slurms": (replace(HEALTHY, running="24.11.5", installed="25.11.1"), {"two-slurms": True}),
@@ -348,10 +357,25 @@ def test_a_bundle_that_was_not_applied_is_looked_at_and_not_mended(
 ) -> None:
     node = worker(fake, monkeypatch, shown="IDLE Port=1")
     fake.runner.answers["setpriv"] = Completed((), 0, "", "sbatch: error: spank: /a/auto_resume.so: Dlopen failed\n")
+    headers = fake.root / "usr/include/slurm"
+    headers.mkdir(parents=True, exist_ok=True)
+    (headers / "spank.h").write_text("")
     write_json(node.paths.status, status)
     done = cycle.guard_cycle(node)
     assert done is not None and [one.code for one in done.record.findings] == ["plugin-not-loaded"]
-    assert not [call for call in fake.runner.calls if call.startswith("cc")]
+    assert not [call for call in fake.runner.calls if call.startswith("cc -shared")]
+
+
+def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = worker(fake, monkeypatch, shown="IDLE Port=1")
+    fake.runner.answers["setpriv"] = Completed((), 0, "", "sbatch: error: spank: /a/auto_resume.so: Dlopen failed\n")
+    for include in plugin.INCLUDES:
+        shutil.rmtree(node.paths.real(f"{include}/slurm"), ignore_errors=True)
+    done = cycle.guard_cycle(node)
+    assert done is not None
+    assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-buildable", False)]
+    assert "slurm/spank.h is in none of" in done.record.findings[0].detail
+    assert not [call for call in fake.runner.calls if call.startswith("cc -shared")]
 
 
 def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:
@@ -364,7 +388,7 @@ def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:
     fake.clock.sleep(late)
     assert report.standing(node) == [], "it has just booted"
     up_for(late)
-    assert [one.code for one in report.standing(node)] == [findings.SILENT]
+    assert [(one.code, one.fault) for one in report.standing(node)] == [(findings.SILENT, False)]
     write_json(node.paths.status, {**(read_json(node.paths.status) or {}), "finished_at": fake.clock.wall() - 5})
     assert report.standing(node) == [], "it was made this moment"
     record = GuardRecord(fake.clock.wall(), (SlurmFinding("slurmd-down", "x", "y"),))

@@ -21,7 +21,7 @@ from hyperpod_kit.node.names import names_of, wait_until_resolvable
 from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm.controller import start_controller
 from hyperpod_kit.node.slurm.hooks import merge_hooks, with_block, without_block
-from hyperpod_kit.node.slurm.worker import registered, start_worker
+from hyperpod_kit.node.slurm.worker import registered, start_worker, started_at
 from hyperpod_kit.node.steps import STEPS
 from hyperpod_kit.node.users import ensure_user
 
@@ -194,7 +194,16 @@ def test_registered(shown: str, known: bool) -> None:
     import time
 
     since = time.mktime(time.strptime("2026-01-02T03:04:05", "%Y-%m-%dT%H:%M:%S"))
-    assert registered(shown, since) is known
+    assert registered(shown, "", since) is known
+
+
+def test_another_slurmd_is_told_by_another_start_not_by_a_later_one() -> None:
+    """The clock of a node is set when it boots, hours back as well."""
+    old = "NodeName=a State=IDLE SlurmdStartTime=2026-01-02T03:04:05"
+    for start in ("2026-01-02T01:04:06", "2026-01-02T05:04:06"):
+        new = f"NodeName=a State=IDLE SlurmdStartTime={start}"
+        assert not registered(old, started_at(old)) and registered(new, started_at(old))
+    assert registered(old, started_at("NodeName=a State=UNKNOWN SlurmdStartTime=None")) and registered(old, None)
 
 
 @pytest.mark.parametrize("begin, daemon", [(start_controller, "slurmctld"), (start_worker, "slurmd")])

@@ -129,3 +129,25 @@ THEIRS = OURS.replace("(hyperpod-kit)", "of a node")
 def test_the_option_of_our_own_plugin_is_not_hyperpods(text: str, theirs: bool) -> None:
     """With ours alone, or before HyperPod's in plugstack.conf, srun has our option: nobody replaces a node then."""
     assert hyperpod.retries_steps(RecordingRunner({"srun --help": text})) is theirs
+
+
+@pytest.mark.parametrize(
+    ("what", "booted", "served_since", "anew"),
+    [
+        ("the same", 1e9, 1e9 + 20, False),
+        ("the same, rounded otherwise", 1e9 + 1, 1e9 + 20, False),
+        ("its slurmd was started again", 1e9, 1e9 + 5000, False),
+        ("its clock was set an hour on", 1e9 + 3600, 1e9 + 20, False),
+        ("its clock was set an hour back", 1e9 - 3600, 1e9 + 20, False),
+        ("it was booted", 1e9 + 4000, 1e9 + 4020, True),
+        ("it was booted, and its clock set back", 1e9 - 4000, 1e9 - 3980, True),
+        ("nobody says", 0.0, 0.0, False),
+        ("slurmctld has not heard of it yet", 1e9 + 4000, 0.0, False),
+    ],
+)
+def test_another_start_of_a_machine_is_told_by_its_own_words(
+    what: str, booted: float, served_since: float, anew: bool
+) -> None:
+    before, now = control.NodeStart(1e9, 1e9 + 20), control.NodeStart(booted, served_since)
+    assert now.is_anew_since(before) is anew, what
+    assert not now.is_anew_since(control.NodeStart(0.0, 0.0)), "nothing was known before"

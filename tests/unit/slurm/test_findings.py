@@ -50,9 +50,10 @@ def test_a_record_counts_while_it_is_young(age: float, codes: list[str]) -> None
     assert [one.code for one in findings.standing(GuardRecord(NOW - age, (SICK,)), NOW)] == codes
 
 
-def test_no_record_is_never_health() -> None:
+def test_no_record_is_neither_health_nor_a_fault() -> None:
     [finding] = findings.standing(None, NOW)
-    assert finding.code == findings.SILENT and finding.fault and finding.remedy
+    assert finding.code == findings.SILENT and not finding.fault and finding.remedy
+    assert finding.detail.startswith("unknown whether Slurm is well here")
 
 
 REASONS = {

@@ -75,7 +75,8 @@ def _guard_cycle(node: Node) -> GuardCycle:
 
 def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFinding]:
     """What is wrong, and what the guard did about it."""
-    return [*judge(facts), *mending.findings(mended, now)]
+    hopeless = {mending.BUILT} if facts.unbuildable else set()
+    return [*judge(facts), *mending.findings(mended.without(hopeless), now)]
 
 
 def kept(record: Optional[GuardRecord]) -> Mended:

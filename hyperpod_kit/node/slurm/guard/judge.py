@@ -15,13 +15,17 @@ from hyperpod_kit.slurm.node_reasons import judge_state
 from hyperpod_kit.slurm.unanswered import COMPARE
 
 APPLY = "hyperpod-kit node apply"
+UNBUILT = "plugin-not-buildable"
+"""A node without headers or a compiler lacks a convenience: nothing that is there is known to be wrong."""
+
 RECONFIGURE = "scontrol reconfigure"
 
 
 def judge(facts: PlaneFacts) -> List[SlurmFinding]:
     """Everything that is wrong, causes before what follows from them."""
     if is_without_slurm(facts):
-        return [SlurmFinding("no-slurm", "scontrol is not on this node: Slurm cannot be asked", "ls -l /opt/slurm/bin")]
+        detail = "scontrol is not on this node: Slurm cannot be asked"
+        return [SlurmFinding("no-slurm", detail, "ls -l /opt/slurm/bin", fault=facts.traces)]
     return [
         *_munge(facts),
         *_daemon(facts),
@@ -105,7 +109,16 @@ def _fetched(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 
 def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
-    if facts.plugin.error:
+    if facts.plugin.error and facts.unbuildable:
+        yield SlurmFinding(
+            UNBUILT,
+            f"this Slurm has no plugin of ours, and none can be built on this node: {facts.unbuildable}: sbatch does "
+            "not know --auto-resume, and a bare srun is not told where to resume",
+            "`hyperpod-kit job submit` and `job run` do without it; else Slurm's headers and a compiler on this node, "
+            "then: hyperpod-kit node slurm --mend",
+            fault=False,
+        )
+    elif facts.plugin.error:
         yield SlurmFinding(
             "plugin-not-loaded",
             f"Slurm does not load our plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun starts "

@@ -17,7 +17,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
-from hyperpod_kit.node.slurm import controller, drain
+from hyperpod_kit.node.slurm import controller, drain, plugin
 from hyperpod_kit.node.slurm.hooks import BEGIN
 from hyperpod_kit.slurm import heads, running_config
 from hyperpod_kit.slurm.plugin_load import AS_NOBODY, PluginLoad, plugin_load
@@ -63,7 +63,9 @@ class PlaneFacts:
     """One look. munge: why munged does not answer this node itself, "" when it does; barrier: why slurmctld was not
     heard; daemon_runs: slurmctld's or slurmd's unit, None where there is none; fetched: whether the configuration that
     slurmd has fetched has our lines, None where it has fetched none; known: whether slurmctld knows this node, None
-    where it need not; running, installed: versions of the daemon that runs and of the programs that are there.
+    where it need not; running, installed: versions of the daemon that runs and of the programs that are there;
+    unbuildable: why our plugin cannot be built on this node, "" where it can or is not needed; traces: whether anything
+    here shows that there is to be a Slurm.
     """
 
     node: str
@@ -80,6 +82,8 @@ class PlaneFacts:
     plugin: PluginLoad = UNASKED
     running: str = ""
     installed: str = ""
+    unbuildable: str = ""
+    traces: bool = True
 
 
 def look(node: Node) -> PlaneFacts:
@@ -105,6 +109,7 @@ def look(node: Node) -> PlaneFacts:
         barrier = unanswered(err)
     if ruling:
         found = _controller(node, config)
+    loaded = plugin_load(node.runner, drain.program(node, "sbatch"), AS_NOBODY)
     return PlaneFacts(
         node=node.facts.node,
         role=role,
@@ -117,10 +122,17 @@ def look(node: Node) -> PlaneFacts:
         fetched=None if ruling else _fetched(node),
         known=known if role == Role.COMPUTE else None,
         shown=shown,
-        plugin=plugin_load(node.runner, drain.program(node, "sbatch"), AS_NOBODY),
+        plugin=loaded,
         running=(config or {}).get("slurm_version", "") if ruling else (shown.version if shown else ""),
         installed=_installed(node),
+        unbuildable=plugin.obstacle(node) if loaded.error else "",
+        traces=_traces(node),
     )
+
+
+def _traces(node: Node) -> bool:
+    known = (node.paths.munge_key, node.paths.slurm_conf, node.paths.scontrol)
+    return any(os.path.exists(path) for path in known)
 
 
 def _munge(node: Node) -> str:

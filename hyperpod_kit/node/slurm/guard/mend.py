@@ -9,7 +9,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
@@ -81,6 +81,10 @@ class Mended:
     notes: Mapping[str, Tries] = field(default_factory=dict)
     done: Tuple[str, ...] = ()
 
+    def without(self, names: AbstractSet[str]) -> Mended:
+        """The same, but for what these notes are about."""
+        return replace(self, notes={name: tries for name, tries in self.notes.items() if name not in names})
+
     def to_dict(self) -> Dict[str, Any]:
         return {name: asdict(tries) for name, tries in self.notes.items() if tries.count}
 
@@ -132,6 +136,8 @@ def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Trie
     now = node.clock.wall()
     if not facts.plugin.error:
         return tries.rested(now) if facts.plugin.offers else tries
+    if facts.unbuildable:
+        return tries
     if not tries.is_due(now):
         return tries
     words = f"the plugin, for the Slurm of this node ({facts.installed or 'of unknown version'})"

@@ -183,7 +183,7 @@ def test_the_lease_of_a_move_is_short_and_renewed_for_as_long_as_it_takes(
     store = PosixStore(str(place / "run"))
     name = put_checkpoint(store, 1)
     seen: set[str] = set()
-    with moving._leased(store, name):
+    with lease.KeptLease(store, name, moving.LEASE_SECONDS):
 
         def renewed() -> bool:
             seen.update(path.name for path in (place / "run" / "leases").glob("*"))

@@ -1,0 +1,73 @@
+"""Refusals of our gates: a note on this node, and Slurm's own `Prolog error`, by which it drains the node for one.
+
+Slurm's word is ours when both are equally old. Each age is taken from one clock: the note's from the time that has
+passed on this node, the reason's from slurmctld's own answer, whose clock may be minutes off this node's. So neither a
+clock that is set nor two that differ leave a node drained for a refusal that is over.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from typing import Any, Mapping, Optional
+
+from hyperpod_kit.errors import RunError
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.files import jot, read_json, read_text
+
+WITHIN = 90.0
+"""Seconds between a gate's refusal of a job and Slurm's own `Prolog error` for it."""
+
+PROLOG_ERROR = "prolog error"
+
+SECONDS = 20.0
+
+_AS_OF = re.compile(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
+
+
+def note(node: Node, path: str, **more: str) -> None:
+    """Leave word in `path` that a gate has refused a job just now."""
+    jot(path, {"at": node.clock.wall(), "boot": _boot(node), "monotonic": node.clock.monotonic(), **more})
+
+
+def noted(path: str) -> Optional[Mapping[str, Any]]:
+    """The note of a refusal that nobody has looked at since; None without one."""
+    found = read_json(path)
+    return found if isinstance(found, dict) and isinstance(found.get("at"), (int, float)) else None
+
+
+def age(node: Node, refusal: Mapping[str, Any]) -> float:
+    """Seconds since the refusal; by the wall clock where the note does not say more, as releases before 0.1.0."""
+    moment = refusal.get("monotonic")
+    if isinstance(moment, (int, float)) and refusal.get("boot") == _boot(node):
+        return node.clock.monotonic() - moment
+    return node.clock.wall() - float(refusal["at"])
+
+
+def is_slurms_word_for_it(node: Node, reason: str, reason_at: float, refusal: Mapping[str, Any], scontrol: str) -> bool:
+    """Whether a reason, given at that time by slurmctld's clock, is Slurm's `Prolog error` for this refusal."""
+    if reason.lower() != PROLOG_ERROR:
+        return False
+    return abs(_controllers_time(node, scontrol) - reason_at - age(node, refusal)) <= WITHIN
+
+
+def _controllers_time(node: Node, scontrol: str) -> float:
+    """What slurmctld's clock shows, Unix seconds; this node's where it does not say."""
+    try:
+        # Times in UTC: they are formatted here.
+        shown = node.runner.run([scontrol, "show", "config"], timeout=SECONDS, env={"TZ": "UTC"})
+        found = _AS_OF.search(shown.stdout)
+        return float(calendar.timegm(time.strptime(found.group(1), "%Y-%m-%dT%H:%M:%S"))) if found else _wall(node)
+    except (RunError, ValueError):
+        return _wall(node)
+
+
+def _wall(node: Node) -> float:
+    return node.clock.wall()
+
+
+def _boot(node: Node) -> str:
+    return (read_text(node.paths.boot_id) or "").strip()

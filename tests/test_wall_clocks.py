@@ -1,0 +1,158 @@
+"""Who asks what time it is. A wall clock is set by people and by NTP, and two machines have two of them.
+
+So nothing is decided by the difference of two of its moments where a jump of an hour, forward or back, or an hour
+between two machines would lose work or stop it. Seconds that pass are counted by a monotonic clock, an age of what is
+in memory by the clock of the boot, an order by numbers, a change by equality. Each place that asks all the same is
+here, with the reason why that is right; another one fails until it has one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import Dict, Iterator, Tuple
+
+import hyperpod_kit
+
+PACKAGE = Path(hyperpod_kit.__file__).parent
+
+SHOWN = "written down or shown for people and their tools; nothing follows from it"
+SIGNED = "AWS takes signatures of about now and says when credentials end; refused ones are asked for anew"
+SAME = "only whether a file is the same as before: equal or not, never older or newer"
+PACED = (
+    "how long ago the last try was; one in the future counts as long ago, so a clock that was set back stops nothing"
+)
+PASSED_IN = "hands the clock to others, who are listed here themselves"
+
+ALLOWED: Dict[str, Tuple[int, str]] = {
+    "checkpoint/agent/lock.py": (
+        2,
+        "a sign is another time than before; the first look alone believes it, and the next sign mends that",
+    ),
+    "checkpoint/agent/losses.py": (1, SHOWN),
+    "checkpoint/agent/saves_counted.py": (1, SHOWN),
+    "checkpoint/commands/rebuild.py": (1, "a lost manifest's time, for policies that keep one in so many seconds"),
+    "checkpoint/importing/origin.py": (1, SAME),
+    "checkpoint/repository/lease.py": (4, "an end that a reader has written, read once and then counted monotonically"),
+    "checkpoint/repository/store/s3_http.py": (1, SIGNED),
+    "checkpoint/saves.py": (1, SHOWN),
+    "checkpoint/torture/day.py": (1, "sets times back, to show that nothing goes by them"),
+    "cli/actions_show.py": (1, "which part of a record a person sees"),
+    "cli/events_command.py": (1, "which part of AWS's events a person sees"),
+    "cli/list_commands.py": (1, SHOWN),
+    "cli/rehearse_output.py": (1, SHOWN),
+    "cli/storage_audit_commands.py": (2, "which part of a record a person sees, or has removed: days, not hours"),
+    "cli/storage_request_commands.py": (1, SHOWN),
+    "cli/storage_tier_command.py": (1, "which checkpoints are old enough to move, in days; a move deletes nothing"),
+    "cli/survey_show.py": (1, SHOWN),
+    "cluster/wait.py": (1, "from when on AWS's events are told again; waiting goes by a monotonic clock"),
+    "data/bulk/staging.py": (1, SAME),
+    "data/index/sources.py": (1, SAME),
+    "data/ledger.py": (1, "the order of two launches in a report that is asked for; training does not read it"),
+    "data/megatron.py": (1, SAME),
+    "data/reading/listing.py": (1, SAME),
+    "data/reading/local_file.py": (2, SAME),
+    "job/cli_look.py": (1, SHOWN),
+    "job/decider.py": (1, "part of a name"),
+    "job/doctor_look.py": (1, "how old the guard's record of this node is; a clock that was set back is told"),
+    "job/fan_out/listing.py": (1, SAME),
+    "job/fan_out/part.py": (1, SAME),
+    "job/foreign/proven.py": (1, SAME),
+    "job/launches.py": (2, SHOWN),
+    "job/ledger.py": (
+        1,
+        SHOWN + ": but an end is held against Slurm's requeue, see job/finished_before.py, which says so",
+    ),
+    "job/ownership.py": (1, SHOWN),
+    "job/rank.py": (2, SHOWN),
+    "job/series.py": (1, SHOWN),
+    "job/shared_decision.py": (3, SHOWN),
+    "job/status.py": (2, SHOWN),
+    "job/step_note.py": (1, SHOWN),
+    "job/watch.py": (1, SAME),
+    "node/actions.py": (1, "which part of a record a person sees"),
+    "node/apply.py": (2, SHOWN),
+    "node/creation_commands.py": (2, SHOWN),
+    "node/devices/commands.py": (1, SHOWN),
+    "node/devices/cycle.py": (1, SHOWN),
+    "node/devices/tell_slurm.py": (2, PACED + "; of reboots less than a day apart, before or after, there is one"),
+    "node/file_audit/collect.py": (1, SHOWN),
+    "node/health/check_cycle.py": (1, PACED),
+    "node/health/repair.py": (1, SHOWN),
+    "node/memory/sweep.py": (4, PACED),
+    "node/mount_commands.py": (1, SHOWN),
+    "node/observe/check.py": (1, SHOWN + ": repairs are paced by it, see node/health/check_cycle.py"),
+    "node/optional/copies.py": (2, PACED),
+    "node/optional/device_checks.py": (1, SHOWN),
+    "node/optional/host_keys.py": (2, SAME),
+    "node/secrets/fetch.py": (1, SIGNED),
+    "node/slurm/drain.py": (2, PACED),
+    "node/slurm/gate_refusal.py": (3, "where neither Slurm nor the note says more: a release before 0.1.0 wrote it"),
+    "node/slurm/guard/commands.py": (1, SHOWN),
+    "node/slurm/guard/cycle.py": (2, SHOWN),
+    "node/slurm/guard/mend.py": (3, PACED + "; a node is let go 30 s after Slurm's reason by its clock"),
+    "node/slurm/guard/report.py": (2, "how old the guard's record is; a clock that was set back is told"),
+    "node/slurm/munge.py": (2, PACED),
+    "node/slurm/platform_place.py": (1, "part of a name"),
+    "node/slurm/state.py": (2, "part of a name; a state saved in the future is for a person to choose"),
+    "node/slurm/worker.py": (
+        2,
+        "where Slurm did not answer before slurmd was started; the earlier of both clocks counts",
+    ),
+    "node/timing.py": (1, PASSED_IN),
+    "remote/cloudwatch_transport.py": (
+        1,
+        "which of a node's reports are new enough, in minutes; an old one is told as old",
+    ),
+    "remote/cluster_diagnosis.py": (1, "which part of AWS's events a person sees"),
+    "remote/survey.py": (1, SHOWN),
+    "remote/validate_mounts.py": (1, "how old a report is; that the clocks differ is told"),
+    "signing/chain.py": (2, SIGNED),
+    "storage/bench/probes.py": (3, SAME),
+    "storage/quota/answer.py": (1, SHOWN),
+    "storage/quota/request_box.py": (1, "in which order decisions are shown"),
+    "storage/usage/state.py": (1, "whether a walk that was cut off goes on or begins anew, by days"),
+}
+"""Module -> how often it asks, why that is right."""
+
+FILES = {"st_mtime", "st_mtime_ns", "st_ctime", "st_ctime_ns", "st_atime", "st_atime_ns", "getmtime", "getctime"}
+CLOCKS = {"wall", "time_ns", "utcnow"}
+CALLS = {("time", "time"), ("datetime", "now"), ("datetime", "today"), ("date", "today")}
+
+
+def uses(tree: ast.AST) -> Iterator[str]:
+    """What of a module asks a wall clock, or when a file was changed."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield from (f"from time import {alias.name}" for alias in node.names if alias.name in ("time", "time_ns"))
+        if not isinstance(node, ast.Attribute):
+            continue
+        base = node.value
+        owner = base.id if isinstance(base, ast.Name) else base.attr if isinstance(base, ast.Attribute) else ""
+        if node.attr in FILES | CLOCKS or (owner, node.attr) in CALLS:
+            yield f"{owner}.{node.attr}"
+
+
+def test_whoever_asks_a_wall_clock_says_why() -> None:
+    """The rehearsal stands for the world, which has clocks of its own."""
+    found: Counter[str] = Counter()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith("rehearsal/"):
+            found[name] += sum(1 for _ in uses(ast.parse(path.read_text())))
+    asked = {name: count for name, count in found.items() if count}
+    assert asked == {name: count for name, (count, _) in ALLOWED.items()}, (
+        "a place asks what time it is, or when a file was changed, and does not say here what a clock that is set does"
+    )
+
+
+def test_each_way_to_ask_is_seen() -> None:
+    text = (
+        "import time, datetime, os\n"
+        "from time import time_ns\n"
+        "time.time(); datetime.datetime.now(); os.path.getmtime('x'); os.stat('x').st_mtime; node.clock.wall()\n"
+        "def later(clock=time.time): ...\n"
+        "time.monotonic(); time.sleep(1); datetime.timedelta(1)\n"
+    )
+    assert len(list(uses(ast.parse(text)))) == 7

@@ -1,0 +1,172 @@
+"""Every command that takes nodes away, restarts or sets them up anew looks at their jobs first.
+
+Which commands those are is read from the code: a command from which a call leads to an operation of AWS that changes
+nodes. So a new one that forgets its jobs fails here.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set, Tuple
+
+import botocore.session
+import click
+import pytest
+
+import hyperpod_kit
+from hyperpod_kit.cli.main import SECTIONS, cli
+from tests.unit.cli.conftest import put_bundle, put_cluster
+from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
+
+if TYPE_CHECKING:
+    from tests.unit.cli.conftest import Cloud, Outcome
+
+    Hk = Callable[..., Outcome]
+
+PACKAGE = Path(hyperpod_kit.__file__).parent
+SERVICE = "hyperpod_kit.aws.sagemaker"
+KNOWN = frozenset(botocore.session.get_session().get_service_model("sagemaker").operation_names)
+HARMLESS = ("Describe", "List", "Create")
+"""How operations of AWS begin that end no job."""
+
+LINES: Dict[str, Tuple[str, ...]] = {
+    "delete-cluster": (),
+    "delete-node": ("worker-group/0",),
+    "reboot-node": ("worker-group/0",),
+    "replace-node": ("worker-group/0",),
+    "update-cluster": (),
+    "update-software": ("--group", "worker-group"),
+}
+"""Command -> the rest of a line that is about the first worker."""
+
+Function = Tuple[str, str]
+"""Module and name."""
+
+
+def parsed(module: str) -> ast.Module:
+    return ast.parse((PACKAGE.parent / f"{module.replace('.', '/')}.py").read_text())
+
+
+def modules() -> List[str]:
+    found: List[str] = []
+    for folder in ("cli", "cluster", "remote", "aws"):
+        for path in sorted((PACKAGE / folder).glob("*.py")):
+            found.append(".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts))
+    return found
+
+
+def operations() -> Set[str]:
+    """The methods of our client of SageMaker that ask for something that changes nodes."""
+    service = next(node for node in parsed(SERVICE).body if isinstance(node, ast.ClassDef) and node.name == "SageMaker")
+    changing: Set[str] = set()
+    for method in (node for node in service.body if isinstance(node, ast.FunctionDef)):
+        words = {node.value for node in ast.walk(method) if isinstance(node, ast.Constant)}
+        asked = {word for word in words if isinstance(word, str) and word in KNOWN}
+        if any(not word.startswith(HARMLESS) for word in asked):
+            changing.add(method.name)
+    return changing
+
+
+def imported(tree: ast.Module) -> Dict[str, str]:
+    """Names of a module, also those that its functions import -> what they stand for, with dots."""
+    names: Dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def references(module: str, tree: ast.Module, function: ast.AST) -> Set[str]:
+    """What a function names: with dots, and methods of our client by their names alone."""
+    names = imported(tree)
+    found: Set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name):
+            found.add(names.get(node.id, f"{module}.{node.id}"))
+        elif isinstance(node, ast.Attribute):
+            found.add(f".{node.attr}")
+            if isinstance(node.value, ast.Name):
+                found.add(f"{names.get(node.value.id, node.value.id)}.{node.attr}")
+    return found
+
+
+def taking() -> Set[Function]:
+    """The functions from which a call leads to one of these operations."""
+    uses: Dict[Function, Set[str]] = {}
+    for module in modules():
+        tree = parsed(module)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and module != SERVICE:
+                uses[module, node.name] = references(module, tree, node)
+    wanted = {f".{name}" for name in operations()}
+    found: Set[Function] = set()
+    while True:
+        more = {function for function, named in uses.items() if named & wanted} - found
+        if not more:
+            return found
+        found |= more
+        wanted |= {f"{module}.{name}" for module, name in more}
+
+
+def commands() -> Dict[str, Function]:
+    """All of the command line's own."""
+    entries = [(name, entry) for section in SECTIONS.values() for name, entry in section.items()]
+    parts = {name: entry.place.partition(":") for name, entry in entries}
+    return {name: (module, function) for name, (module, _, function) in parts.items()}
+
+
+def test_the_operations_are_read_from_the_client() -> None:
+    assert operations() == {
+        "delete_cluster",
+        "update_cluster",
+        "update_software",
+        "replace_nodes",
+        "reboot_nodes",
+        "delete_nodes",
+    }
+
+
+def test_every_command_that_takes_nodes_looks_at_their_jobs() -> None:
+    takes = taking()
+    found = {name for name, function in commands().items() if function in takes}
+    assert found == set(LINES), "a command that changes nodes takes `jobs_first`, and a line here"
+    for name in found:
+        command = cli.get_command(click.Context(cli), name)
+        assert command is not None
+        options = {parameter.name for parameter in command.params}
+        assert {"when_idle", "drain", "drain_timeout", "as_json", "dry_run", "yes"} <= options, name
+
+
+@pytest.fixture
+def queue(monkeypatch: pytest.MonkeyPatch) -> SlurmQueue:
+    found = SlurmQueue({"ip-10-0-1-1": ""}, [QueuedJob("7", ["ip-10-0-1-1"])])
+    reach(monkeypatch, found)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(LINES))
+def test_each_shows_the_jobs_to_people_and_programs(
+    name: str, cloud: Cloud, project: Path, hk: Hk, queue: SlurmQueue
+) -> None:
+    put_bundle(cloud.store)
+    put_cluster(cloud.control, hk)
+    if name == "update-cluster":
+        path = project / "provisioning_parameters.json"
+        values: Any = json.loads(path.read_text())
+        for group in values["hyperpod_kit"]["cluster"]["instance_groups"]:
+            group["count"] = 2 if group["name"] == "worker-group" else group["count"]
+        path.write_text(json.dumps(values))
+    shown = hk(name, *LINES[name], "--dry-run", "--json")
+    assert shown.code == 0 and "job 7 of alice" in shown.err, shown
+    answer = json.loads(shown.out)
+    assert [job["id"] for job in answer["jobs"]] == ["7"] and answer["jobs_unknown"] == ""
+    queue.silent = "no way leads to Slurm"
+    unknown = hk(name, *LINES[name], "--dry-run", "--json")
+    assert unknown.code == 0 and json.loads(unknown.out)["jobs"] is None
+    for option in ("--when-idle", "--drain"):
+        refused = hk(name, *LINES[name], "--yes", option)
+        assert refused.code == 3 and "nobody waits without --when-idle and --drain" in refused.err, refused
+    assert list(cloud.control.clusters) == ["demo"] and not cloud.control.updates

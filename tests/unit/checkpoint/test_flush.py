@@ -11,7 +11,7 @@ import pytest
 from hyperpod_kit.checkpoint.agent import flush, handoff_commit, lock, seal, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.repository import catalog, selection
-from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, RunIsOwned
+from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NotEnoughSharedMemory, NoValidCheckpoint, RunIsOwned
 from hyperpod_kit.system import process
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -93,6 +93,23 @@ def test_every_capture_that_is_whole_is_saved_and_the_newest_first(capture, shm:
     assert outcome.note.startswith("committed seq-000006") and outcome.note.count("committed") == 3
     assert sorted(entry.name.step for entry in catalog.attempts(root) if entry.committed) == [40, 50, 60]
     assert selection.newest_valid(root).step == 60 and segments(shm) == []
+
+
+def test_what_memory_holds_whole_is_not_given_up_for_a_commit_that_was_cut_short(
+    capture, shm: Path, tmp_path: Path
+) -> None:
+    root = str(tmp_path / "root")
+    capture(seq=5, step=50)
+    (first,) = flush.flush()
+    shard = tmp_path / "root" / str(first.attempt) / "shard-00000.safetensors"
+    os.truncate(shard, shard.stat().st_size // 2)
+    with pytest.raises(NoValidCheckpoint):
+        selection.newest_valid(root)
+    capture(seq=5, step=50)
+    (outcome,) = flush.flush()
+    assert outcome.removed and outcome.attempt not in (None, first.attempt)
+    found = selection.newest_valid(root)
+    assert (found.attempt, found.step) == (outcome.attempt, 50)
 
 
 def test_what_another_job_left_goes_when_it_is_empty_or_too_old(capture, shm: Path, tmp_path: Path) -> None:

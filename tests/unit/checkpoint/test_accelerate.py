@@ -87,6 +87,7 @@ def train(folder: Path, until: int, *, seedable: bool = True) -> tuple[dict[int,
     raise AssertionError("the data ended")
 
 
+@pytest.mark.full
 def test_it_goes_on_bit_for_bit_with_two_models_after_a_flipped_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,6 +153,7 @@ def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch
     assert sum(read) == limits.BLOCK + 105
 
 
+@pytest.mark.full
 def test_a_small_run_measures_compares_and_leaves_nothing(
     tmp_path: Path, shm: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,6 +16,7 @@ SMALL = [
 ]
 
 
+@pytest.mark.full
 def test_of_runs_older_than_a_day_nothing_is_lost() -> None:
     rows = list(old_runs.played(10, 3, SMALL, day.of_the_run))
     found = old_runs.totals(rows)

@@ -135,6 +135,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.full
 def test_one_error_at_any_read_of_a_restore_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patient, "PAUSES", patient.BackOff(0.001, 0.001))
     newest = catalog.newest_committed(str(root))

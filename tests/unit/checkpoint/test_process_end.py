@@ -52,7 +52,7 @@ if how == "exception":
 
 
 @pytest.mark.parametrize(
-    "how, code, times", [("making slots", 0, 1), ("exception", 1, 1), *full(("making slots", 0, 3), ("overlap", 0, 1))]
+    "how, code, times", [("making slots", 0, 1), *full(("exception", 1, 1), ("making slots", 0, 3), ("overlap", 0, 1))]
 )
 def test_an_end_without_close_is_the_programs_own_end(
     how: str, code: int, times: int, shm: Path, tmp_path: Path

@@ -15,6 +15,7 @@ from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.reading import bounded, mounts
 from hyperpod_kit.data.reading.bounded import BoundedCalls, BoundedFile, ReadUnanswered
 from hyperpod_kit.errors import DataUnavailable
+from tests.support.rows import full
 from tests.support.wait import until
 
 
@@ -123,7 +124,7 @@ for batch in ElasticLoader(data, 4, num_workers=int(sys.argv[2])):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, *full(1)])
 def test_a_trainer_without_its_data_ends_with_74(corpus, workers):
     """And it ends: threads that wait for the mount do not hold it."""
     path = hang(corpus)

@@ -39,12 +39,14 @@ def environment(place):
     }
 
 
+@pytest.mark.full
 def test_the_losses_are_those_of_an_undisturbed_run(tmp_path):
     """Bit for bit: with dropout, with other workers at each start."""
     run, same = losses_under_kills(tmp_path, 1, kills=2, lines=300, seed=0)
     assert same and run.kills == 2 and len(run.losses) == 76
 
 
+@pytest.mark.full
 @pytest.mark.distributed
 def test_killed_and_started_again_on_two_processes(place):
     process = warm.Program(command(place), environment(place))

@@ -59,6 +59,7 @@ def test_an_empty_file_among_others(tmp_path):
     assert len(data) == 1 and data[0] == "one"
 
 
+@pytest.mark.full
 def test_offsets_beyond_four_gigabytes(tmp_path):
     path, beyond = tmp_path / "big.txt", (4 << 30) + 4097
     with open(path, "wb") as stream:

@@ -33,6 +33,7 @@ for epoch in range(10):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", [SAMPLES, WINDOWS], ids=["samples", "windows"])
 def test_ten_epochs_take_as_much_memory_as_two(tmp_path, program):
     made = corpus(tmp_path / "corpus", 1200) if program is SAMPLES else documents(tmp_path / "corpus", 1200)

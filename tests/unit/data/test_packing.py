@@ -74,6 +74,7 @@ def test_any_lengths_and_any_window(tmp_path_factory, sizes, window):
     ]
 
 
+@pytest.mark.full
 def test_tokens_under_kills_are_those_of_a_calm_run(packed, tmp_path):
     made = packed(count=900, window=8)
     for name in ("calm", "killed"):

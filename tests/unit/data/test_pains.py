@@ -59,6 +59,7 @@ for batch in loader:
 """
 
 
+@pytest.mark.full
 def test_a_start_beside_the_workers_of_the_one_that_was_killed(tmp_path):
     """As it is restarted at once: the old workers have not seen yet that they are alone."""
     data = corpus(tmp_path / "corpus", 40)

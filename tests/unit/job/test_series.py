@@ -126,6 +126,7 @@ def test_a_note_of_odd_types_is_none(changes: Dict[str, Any]) -> None:
     assert job_note._of(7) is None
 
 
+@pytest.mark.full
 def test_a_job_tells_of_all_its_runs_and_takes_its_word_back(
     job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

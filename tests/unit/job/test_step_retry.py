@@ -13,7 +13,6 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job import timeline
 from tests.support.damage import flip
-from tests.support.rows import full
 from tests.unit.job.conftest import Job
 
 HERE = Path(__file__).parent
@@ -34,6 +33,7 @@ def run(job: Job, *trainer: str, **options: object) -> int:
     return job.run(*trainer, srun=str(HERE / "hyperpod_srun.py"), **options)
 
 
+@pytest.mark.full
 def test_the_step_goes_on_from_what_this_attempt_has_committed(hyperpod: Job) -> None:
     assert run(hyperpod, "--steps", "5") == 0
     faults(hyperpod, 1)
@@ -44,6 +44,7 @@ def test_the_step_goes_on_from_what_this_attempt_has_committed(hyperpod: Job) ->
     assert [attempt.kind for attempt in timeline.attempts(str(hyperpod.root))] == ["done", "done"]
 
 
+@pytest.mark.full
 def test_also_when_retention_has_removed_what_it_began_with(hyperpod: Job) -> None:
     assert run(hyperpod, "--steps", "5") == 0
     [first] = hyperpod.root.glob("seq-*")
@@ -57,7 +58,8 @@ def test_also_when_retention_has_removed_what_it_began_with(hyperpod: Job) -> No
     assert [event["step"] for event in hyperpod.said("restored")] == [0, 5, 10] and not first.exists()
 
 
-@pytest.mark.parametrize("late", ["rank 0", *full("no rank")])
+@pytest.mark.full
+@pytest.mark.parametrize("late", ["rank 0", "no rank"])
 def test_also_when_the_newest_is_damaged_and_at_the_second_retry(hyperpod: Job, late: str) -> None:
     faults(hyperpod, 3)
     program = f"exec {sys.executable} {HERE / 'toy_trainer.py'} --steps 25 --crash 17 --spoil-at 15"

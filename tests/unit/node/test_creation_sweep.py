@@ -1,6 +1,6 @@
 """A creation that is killed before any one of its effects, and run again: the node is what an undisturbed run makes.
 
-`make test` kills it before a fourth of its effects, drawn evenly over the whole; `make test-all` before all of them.
+`make test` kills it before one effect of twelve, drawn evenly over the whole; `make test-all` before all of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
-SHARE = 4
+SHARE = 12
 """Of so many effects that follow each other, `make test` draws one."""
 
 

@@ -1,6 +1,6 @@
 """on_create.sh killed with SIGKILL before each of its commands, and run again: what is installed is the same.
 
-`make test` kills it before a third of them, drawn evenly over the whole; `make test-all` before each.
+`make test` kills it before one of ten, drawn evenly over the whole; `make test-all` before each.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def installed(root: Path) -> Dict[str, Tuple[int, Any]]:
 @pytest.mark.parametrize(
     "before, share",
     [
-        ("a fresh node", 3),
+        ("a fresh node", 10),
         pytest.param("a fresh node", 1, marks=pytest.mark.full),
         pytest.param("a damaged copy beside another bundle", 1, marks=pytest.mark.full),
     ],

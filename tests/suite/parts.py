@@ -14,6 +14,8 @@ from typing import List, Tuple
 MACHINES = "tests/rehearsal"
 """Where the tests that boot machines are."""
 MOUNT_FAULTS = "tests/rehearsal/storage"
+MOUNTING = ("tests/unit/rehearsal", "tests/unit/node", "tests/unit/storage")
+"""Of what is marked `rehearsal` and boots no machine: what mounts something. The others run a Slurm."""
 OWN_CLUSTERS = tuple(
     f"{MACHINES}/test_{name}.py"
     for name in (
@@ -37,7 +39,8 @@ class Lane(enum.Enum):
     """What the tests of a part mostly do."""
 
     MACHINES = "boot machines, and mostly wait for them"
-    MOUNTS = "run a Slurm on loopback or mount something, and mostly wait"
+    SLURM = "run a Slurm on loopback, and mostly wait"
+    MOUNTS = "mount something, and mostly wait"
     PROCESSOR = "compute"
 
 
@@ -76,7 +79,8 @@ class Part:
 _FEWER_EXAMPLES = ("--hypothesis-profile=gate",)  # tests/support/examples.py
 GATE = (
     Part("machines", Lane.MACHINES, (MACHINES,), marks="not full", timeout=840),
-    Part("mounts", Lane.MOUNTS, ("tests",), (MACHINES,), "rehearsal and not full", 840, _FEWER_EXAMPLES),
+    Part("slurm", Lane.SLURM, ("tests",), (MACHINES, *MOUNTING), "rehearsal and not full", 840, _FEWER_EXAMPLES),
+    Part("mounts", Lane.MOUNTS, MOUNTING, marks="rehearsal and not full", timeout=840, options=_FEWER_EXAMPLES),
     Part("others", Lane.PROCESSOR, ("tests",), (MACHINES,), "not rehearsal and not full", 400, _FEWER_EXAMPLES),
 )
 """`make test`."""
@@ -90,7 +94,8 @@ ALL = (
     Part("machines", Lane.MACHINES, (MACHINES,), (MOUNT_FAULTS, *OWN_CLUSTERS)),
     Part("mount-faults", Lane.MACHINES, (MOUNT_FAULTS,)),
     Part("clusters", Lane.MACHINES, OWN_CLUSTERS),
-    Part("mounts", Lane.MOUNTS, ("tests",), (MACHINES,), marks="rehearsal"),
+    Part("slurm", Lane.SLURM, ("tests",), (MACHINES, *MOUNTING), marks="rehearsal"),
+    Part("mounts", Lane.MOUNTS, MOUNTING, marks="rehearsal"),
     _processor("checkpoint", "unit/checkpoint", "distributed", "gpu"),
     _processor("data", "unit/data", "unit/storage"),
     _processor("job", "unit/job", "unit/slurm", "faults", "cgroup"),

@@ -24,6 +24,7 @@ APART = [
 ]
 PREFIX = {
     Lane.MACHINES: [],
+    Lane.SLURM: APART,
     Lane.MOUNTS: APART,
     # What waits has first call on the processors, what computes is behind it.
     Lane.PROCESSOR: [*APART, "nice", "-n", "10"],

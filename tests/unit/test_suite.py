@@ -19,7 +19,7 @@ ROW = finished.Row("data", "tree", 0, 3, 0, 0, 1.5, "2026-11-27 03:00:00")
 def test_every_test_file_is_in_one_part_of_its_kind() -> None:
     files = [path.relative_to(CHECKOUT) for path in sorted((CHECKOUT / "tests").rglob("test_*.py"))]
     for parts in (GATE, ALL):
-        for lanes in ({Lane.MACHINES, Lane.PROCESSOR}, {Lane.MACHINES, Lane.MOUNTS}):
+        for lanes in ({Lane.MACHINES, Lane.PROCESSOR}, {Lane.MACHINES, Lane.SLURM, Lane.MOUNTS}):
             for file in files:
                 having = [part.name for part in parts if part.lane in lanes and part.has(CHECKOUT, file)]
                 assert len(having) == 1, f"{file} is in {having or 'no part'} of {sorted(lane.name for lane in lanes)}"

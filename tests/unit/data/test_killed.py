@@ -23,6 +23,7 @@ def test_each_sample_once_under_kills(tmp_path, last):
     assert [(one.once, one.complete) for one in found.report.epochs[:2]] == [(samples, True)] * 2
 
 
+@pytest.mark.full
 def test_the_samples_come_in_the_order_of_an_undisturbed_run(tmp_path):
     made = corpus(tmp_path / "corpus", 420)
     for name in ("calm", "killed"):

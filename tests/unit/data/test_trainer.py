@@ -21,6 +21,8 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from hyperpod_kit.data.trainer import ElasticTrainer, newest_checkpoint, position_in
 
+pytestmark = pytest.mark.full  # transformers, imported once more in each process
+
 PROGRAM = Path(__file__).parents[3] / "examples" / "data" / "hf_trainer.py"
 ENVIRONMENT = {
     "PYTHONPATH": str(PROGRAM.parents[2]),

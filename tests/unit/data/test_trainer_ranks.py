@@ -15,6 +15,8 @@ from tests.unit.data.test_trainer import ENVIRONMENT, PROGRAM, losses
 
 pytest.importorskip("transformers")
 
+pytestmark = pytest.mark.full  # transformers, imported once more in each process
+
 RANKS = 2
 
 
@@ -77,7 +79,6 @@ def place(tmp_path):
     return tmp_path
 
 
-@pytest.mark.full  # transformers, imported in ten processes; one process is test_trainer.py's
 @pytest.mark.timeout(400)
 def test_each_rank_receives_the_same_batches(place):
     words = ("--epochs", "2", "--save-every", "4", "--batch", "3", "--accumulate", "2")  # 9 steps of 12 an epoch

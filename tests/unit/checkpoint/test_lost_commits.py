@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import os
 import shutil
 from pathlib import Path
-from typing import Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ from hyperpod_kit.checkpoint.repository.commit_records import CommitRecord, Root
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice, shared_decision
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
@@ -140,6 +142,56 @@ def test_whatever_record_survives_nothing_begins_at_step_0(tmp_path: Path, gone:
         assert len(kept) > 2 or all(file in reason for file in kept), (kept, reason)
         assert refused.value.hint is not None
         assert f"checkpoint repair {store.url}" in refused.value.hint
+
+
+class FailingStore(PosixStore):
+    """Fails at one call, and with `for_good` at all that follow. `calls`: how many there were."""
+
+    calls, fails_at, error, for_good = 0, -1, errno.EIO, False
+
+    def _call(self, what: str) -> None:
+        self.calls += 1
+        number = self.calls - 1
+        if number == self.fails_at or (self.for_good and 0 <= self.fails_at < number):
+            raise OSError(self.error, os.strerror(self.error), what)
+
+    def list(self, *given: Any, **more: Any) -> List[str]:
+        self._call("list")
+        return super().list(*given, **more)
+
+    def read(self, *given: Any, **more: Any) -> bytes:
+        self._call("read")
+        return super().read(*given, **more)
+
+    def sizes(self, *given: Any, **more: Any) -> Dict[str, int]:
+        self._call("sizes")
+        return super().sizes(*given, **more)
+
+    def exists(self, *given: Any, **more: Any) -> bool:
+        self._call("exists")
+        return super().exists(*given, **more)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+@pytest.mark.parametrize("error", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ENOENT])
+@pytest.mark.parametrize("gone", list(GONE))
+def test_an_error_of_storage_is_never_taken_for_never(tmp_path: Path, gone: str, error: int, for_good: bool) -> None:
+    """Each call of a decision fails in turn. ENOENT stands for a server that has forgotten a handle."""
+    store = open_store(str(tmp_path))
+    (tmp_path / STATE).mkdir()
+    attempt = put_checkpoint(store, 1)
+    for file in ("epoch-000002.json", ".hpk/attempts.jsonl", "pins/"):
+        RECORDS[file](store, attempt)
+    GONE[gone](tmp_path / attempt)
+    counting = FailingStore(str(tmp_path))
+    with pytest.raises(NoValidCheckpoint):
+        selection.newest_whole(counting)
+    assert counting.calls > 5
+    for number in range(counting.calls):
+        failing = FailingStore(str(tmp_path))
+        failing.fails_at, failing.error, failing.for_good = number, error, for_good
+        with pytest.raises((OSError, NoValidCheckpoint)):
+            selection.newest_whole(failing)
 
 
 def test_a_run_that_was_killed_before_its_first_commit_begins_at_step_0(store: Store) -> None:

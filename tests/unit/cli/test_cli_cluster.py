@@ -163,6 +163,7 @@ def test_nothing_is_deleted_without_a_yes(cloud: Cloud, project: Path, hk: Hk, m
     assert hk("delete-cluster").code == 0 and cloud.control.clusters == {}
 
 
+@pytest.mark.full
 def test_what_was_done_can_be_asked_for_again(cloud: Cloud, project: Path, hk: Hk) -> None:
     put_bundle(cloud.store)
     assert "is being created" in hk("create-cluster").err

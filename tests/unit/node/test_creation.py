@@ -58,6 +58,7 @@ def test_a_worker_is_created_and_the_second_run_changes_nothing(make_sandbox: An
     assert json.loads((sandbox.root / "var/lib/hyperpod-kit/status.json").read_text())["changed"] == 0
 
 
+@pytest.mark.full
 def test_on_hyperpod_our_plugin_leaves_srun_to_hyperpods_own(make_sandbox: Any) -> None:
     """Two plugins with one option: the first in the file has it, and the other is silently never asked."""
     sandbox = make_sandbox("controller")
@@ -70,6 +71,7 @@ def test_on_hyperpod_our_plugin_leaves_srun_to_hyperpods_own(make_sandbox: Any) 
     assert "Prolog=/opt/hyperpod-kit" in conf and "Alloc" not in conf
 
 
+@pytest.mark.full
 def test_a_controller_gets_the_hooks_before_slurmctld_starts(make_sandbox: Any) -> None:
     sandbox = make_sandbox("controller")
     done = sandbox.on_create()
@@ -108,6 +110,7 @@ def test_a_damaged_bundle_is_refused_before_anything_runs(make_sandbox: Any, har
     assert not (sandbox.root / "recorder/calls").exists()
 
 
+@pytest.mark.full
 def test_modes_that_s3_lost_come_back(make_sandbox: Any) -> None:
     sandbox = make_sandbox()
     for path in sandbox.staging.rglob("*"):
@@ -119,6 +122,7 @@ def test_modes_that_s3_lost_come_back(make_sandbox: Any) -> None:
     assert oct((current / "node_config.json").stat().st_mode & 0o777) == "0o644"
 
 
+@pytest.mark.full
 def test_a_mount_that_fails_fails_the_node_but_not_the_other_mounts(make_sandbox: Any) -> None:
     sandbox = make_sandbox()
     config = json.loads((sandbox.staging / "node_config.json").read_text())
@@ -141,6 +145,7 @@ def test_nothing_refers_to_the_download_directory(make_sandbox: Any) -> None:
             assert str(sandbox.staging) not in path.read_text(errors="replace"), path
 
 
+@pytest.mark.full
 def test_the_same_program_runs_by_hand_with_awss_arguments(make_sandbox: Any) -> None:
     sandbox = make_sandbox()
     script = str(sandbox.staging / "lifecycle_script.py")
@@ -159,6 +164,7 @@ def test_the_same_program_runs_by_hand_with_awss_arguments(make_sandbox: Any) ->
     assert (missing.returncode, missing.stderr) == (2, "error: /nowhere.json: no such file\n")
 
 
+@pytest.mark.full
 def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     sandbox = make_sandbox()
     assert sandbox.on_create().returncode == 0

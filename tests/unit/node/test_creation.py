@@ -200,6 +200,7 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
+@pytest.mark.full
 def test_a_daemon_gets_its_new_options_and_no_other_mount_is_disturbed(make_sandbox: Any) -> None:
     sandbox = make_sandbox()
     assert sandbox.on_create().returncode == 0
@@ -224,6 +225,7 @@ def test_a_node_that_does_not_know_itself_says_so_in_the_log(make_sandbox: Any) 
     assert "hyperpod-kit upload" in facts["hint"]
 
 
+@pytest.mark.full
 def test_on_init_complete_leaves_slurm_to_the_platform(make_sandbox: Any) -> None:
     sandbox = make_sandbox("controller")
     done = sandbox.run(["/bin/bash", str(sandbox.staging / "on_init_complete.sh")])

@@ -77,6 +77,7 @@ def test_a_path_is_that_path_and_not_one_that_contains_it(path: str, mounted: st
 
 # §7.2  the check stops its own timer after the first good result.
 # A2  always exit code 0; A3 a pipe to `tee` hides the exit code.
+@pytest.mark.full
 def test_a_good_check_stops_nothing_and_a_bad_one_is_an_exit_code(make_sandbox: Any) -> None:
     sandbox = make_sandbox("compute")
     sandbox.install()
@@ -120,6 +121,7 @@ def test_nothing_is_world_writable_by_default(render_example: Any) -> None:
 
 
 # A4  mount_fsx.sh: any mount point but /fsx fails the cluster.
+@pytest.mark.full
 def test_lustre_is_mounted_anywhere(make_sandbox: Any, render_example: Any) -> None:
     deep = LustreMount("scratch", "/shared/deep/lustre", "fs-1.fsx.us-east-1.amazonaws.com", "abcdefgh")
     sandbox = make_sandbox("compute", render_example(mounts=(deep,)))

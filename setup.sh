@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets up what the make targets need, and skips what is there.
 #   ./setup.sh system [faults]  Debian packages for the rehearsal (root only; elsewhere says what is missing)
-#   ./setup.sh venv GROUP...    .venv with hyperpod-kit and the extras named (admin torch data test frameworks check docs dist)
+#   ./setup.sh venv NAME...     .venv with hyperpod-kit, and the extras (admin torch data) and groups (test frameworks
+#                               check docs dist) of pyproject.toml that are named
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -60,24 +61,33 @@ interpreter() {
   return 1
 }
 
-venv() {
-  local extras stamp python
-  extras=$(IFS=,; printf '%s' "$*")
-  # One stamp a group: `make demo` must not wait for torch just because the tests want it.
-  stamp=.venv/.ready-$(cat pyproject.toml constraints.txt setup.sh | sha256sum | cut -c1-16)-${extras//,/-}
+venv() { # NAME...
+  local extras="" groups=() name stamp python
+  for name in "$@"; do
+    case $name in
+      test | frameworks | check | docs | dist) groups+=(--group "$name") ;;
+      *) extras+=${extras:+,}$name ;;
+    esac
+  done
+  # One stamp for each set of names: `make demo` must not wait for torch just because the tests want it.
+  stamp=.venv/.ready-$(cat pyproject.toml constraints.txt setup.sh | sha256sum | cut -c1-16)-$(IFS=-; printf '%s' "$*")
   [ -e "$stamp" ] && return 0
   if [ ! -x .venv/bin/python ]; then
     python=$(interpreter)
     say "creating .venv with $("$python" --version)"
     "$python" -m venv .venv
   fi
-  say "installing hyperpod-kit[$extras] into .venv"
-  .venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[$extras]"
+  local install=(.venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt)
+  # Older ones do not know dependency groups.
+  .venv/bin/python -c 'import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(".")[:2])) < (25, 1))' ||
+    "${install[@]}" "pip>=25.1"
+  say "installing hyperpod-kit into .venv, with $*"
+  "${install[@]}" -e ".${extras:+[$extras]}" "${groups[@]}"
   : > "$stamp"
 }
 
 case ${1:-} in
   system) shift; system "$@"; hosts ;;
   venv) shift; venv "$@" ;;
-  *) sed -n '2,5p' "$0"; exit 2 ;;
+  *) sed -n '2,6p' "$0"; exit 2 ;;
 esac

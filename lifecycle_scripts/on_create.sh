@@ -129,13 +129,13 @@ verify_members() { # directory
 
 version_of() { # directory -> the kit's version in a bundle that was verified
     if [[ -e $1/$ARCHIVE ]]; then
-        tar -xzOf "$1/$ARCHIVE" lib/hyperpod_kit/__init__.py
+        tar -xzOf "$1/$ARCHIVE" lib/hyperpod_kit/version.py
     else
-        cat "$1/lib/hyperpod_kit/__init__.py"
-    fi | sed -n 's/^__version__ = "\(.*\)"$/\1/p'
+        cat "$1/lib/hyperpod_kit/version.py"
+    fi | sed -n 's/^RELEASE = "\(.*\)"$/\1/p'
 }
 
-# A `job run` of a release before 0.1.0 that is at work calls its ranks' wrapper by `current` only as long as that one's
+# A `job run` of a build before 0.1.0 that is at work calls its ranks' wrapper by `current` only as long as that one's
 # file and its own are the same (an inode, not bytes), and by its own bundle otherwise, which other nodes need not have.
 # So all bundles on a node share this one file, as long as its text does not change.
 DOOR=lib/hyperpod_kit/job/__main__.py

@@ -8,6 +8,7 @@ inside are the same archive.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import tarfile
@@ -50,9 +51,10 @@ def tar_sum(archive: bytes) -> bytes:
     return f"{hashlib.sha256(archive).hexdigest()}  lib.tar\n".encode()
 
 
+@functools.lru_cache(maxsize=1)
 def compressed(archive: bytes) -> bytes:
     """The text of lib.tar.gz for an uncompressed archive, without name and time."""
-    gzip = zlib.compressobj(9, zlib.DEFLATED, _GZIP)
+    gzip = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     return gzip.compress(archive) + gzip.flush()
 
 

@@ -2,9 +2,10 @@
 
 on_create.sh on_init_complete.sh lifecycle_script.py     what HyperPod starts
 bin/hyperpod-kit                                         the program
-lib.tar.gz  lib.tar.sha256                               the next two as one object, and the digest of its tar
+lib.tar.gz  lib.tar.sha256                               the next three as one object, and the digest of its tar
   lib/__main__.py                                        what the program starts
   lib/hyperpod_kit/…                                     VENDORED, standard library only
+  lib/hyperpod_kit-….whl                                 the whole package, for jobs' environments (wheel.py)
 slurm/…                                                  what Slurm starts
 units/<unit>  node_config.json                           rendered from the configuration
 packages/…  scripts/…                                    files that the configuration names
@@ -33,6 +34,7 @@ VENDORED_FILES = (
     "environment.py",
     "errors.py",
     "run.py",
+    "version.py",
     "checkpoint/__init__.py",
 )
 VENDORED_PACKAGES = (
@@ -73,11 +75,14 @@ def copied(sources: Sources) -> Iterator[tuple[str, Path]]:
         yield f"slurm/{file.relative_to(sources.slurm).as_posix()}", file
 
 
+def is_source(path: Path, tree: Path) -> bool:
+    """Whether a path below `tree` is a file that ships, and nothing that a compiler or an editor has left there."""
+    hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(tree).parts)
+    return not hidden and not path.name.endswith(LEFT_OUT_SUFFIXES) and path.is_file()
+
+
 def _files(tree: Path) -> Iterator[Path]:
-    for path in sorted(tree.rglob("*")):
-        hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(tree).parts)
-        if path.is_file() and not hidden and not path.name.endswith(LEFT_OUT_SUFFIXES):
-            yield path
+    return (path for path in sorted(tree.rglob("*")) if is_source(path, tree))
 
 
 def _present(path: Path) -> Path:

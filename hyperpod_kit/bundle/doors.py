@@ -23,7 +23,7 @@ class DoorKind(Enum):
 
 @dataclass(frozen=True)
 class Door:
-    """`name`: a path below the installed bundle, a module, or `module:function`; `since`: the first release with it."""
+    """`name`: a path below the installed bundle, a module, or `module:function`; `since`: the first to have it."""
 
     name: str
     kind: DoorKind

@@ -16,13 +16,17 @@ OF_OTHERS = ("packages/", "scripts/")
 """Below them lie files as their authors made them: nothing is said about their bytes."""
 
 
+ARCHIVES = (".whl",)
+"""No text: whatever bytes it has are right."""
+
+
 def check(place: str, data: bytes) -> None:
     """Raise BundleError when this file would not arrive, or not start, on a node."""
     if not PLACE.fullmatch(place):
         raise BundleError(
             f"{place!r} cannot be the name of a file of a bundle", hint="use letters, digits and ._@+~- between slashes"
         )
-    if place.startswith(OF_OTHERS):
+    if place.startswith(OF_OTHERS) or place.endswith(ARCHIVES):
         return
     if b"\r" in data:
         raise BundleError(

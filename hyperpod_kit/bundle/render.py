@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Mapping, Optional
 
-from hyperpod_kit import __version__
-from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, scripts, sources, templates
+from hyperpod_kit.bundle import archive, contents, manifest, packages, portable, scripts, sources, templates, wheel
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.units import NODE_UNITS, units_for
+from hyperpod_kit.version import RELEASE
 
 NODE_CONFIG = "node_config.json"
 LEGACY_FILE = "provisioning_parameters.json"
@@ -59,6 +59,8 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
     origin = origin or sources.locate()
     files = {place: path.read_bytes() for place, path in contents.copied(origin)}
     config = settings.node_config()
+    wheel_name, wheel_data = wheel.wheel(origin)
+    files[f"{archive.LIBRARY}{wheel_name}"] = wheel_data
     files.update(packages.packages(settings))
     files.update(scripts.files(settings))
     files[NODE_CONFIG] = config.to_json().encode()
@@ -76,7 +78,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
             files[place] = templates.render(env, template, mount=mount, config=config)
     for template, unit in NODE_UNITS:
         files[f"units/{unit}"] = templates.render(env, template, config=config)
-    return assemble(files, __version__, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
+    return assemble(files, RELEASE, settings.bundle.bucket, f"{settings.bundle.prefix}{settings.cluster.name}/")
 
 
 def assemble(shipped: Mapping[str, bytes], kit_version: str, bucket: str, parent: str) -> Bundle:

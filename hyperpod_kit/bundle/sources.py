@@ -11,11 +11,13 @@ import hyperpod_kit
 from hyperpod_kit.errors import BundleError
 
 TREES = ("lifecycle_scripts", "templates", "slurm")
+EXAMPLE = "provisioning_parameters.example.json"
+LICENSE = "LICENSE"
 
 
 @dataclass(frozen=True)
 class Sources:
-    """`root` holds the three trees, `package` is the directory of hyperpod_kit itself."""
+    """`root` holds the three trees, the example and the license, `package` is the directory of hyperpod_kit itself."""
 
     root: Path
     package: Path
@@ -53,7 +55,7 @@ def locate() -> Sources:
 
 def example() -> dict[str, Any]:
     """The example configuration. Raises BundleError when it is missing."""
-    path = locate().root / "provisioning_parameters.example.json"
+    path = locate().root / EXAMPLE
     try:
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

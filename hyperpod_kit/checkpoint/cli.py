@@ -6,6 +6,7 @@ import sys
 from importlib import import_module
 
 from hyperpod_kit import ending
+from hyperpod_kit.extras import install_command
 from hyperpod_kit.untrusted import terminal
 
 WITH_TORCH = {
@@ -32,7 +33,7 @@ def main(argv: list[str]) -> int:
     except ModuleNotFoundError as err:
         if err.name is None or err.name.split(".")[0] == "hyperpod_kit":
             raise
-        terminal.error(f"hyperpod-kit checkpoint {command} needs {err.name}", "pip install 'hyperpod-kit[torch]'")
+        terminal.error(f"hyperpod-kit checkpoint {command} needs {err.name}", install_command("torch"))
         return _USAGE_EXIT
     return int(module.main(argv[1:]))
 

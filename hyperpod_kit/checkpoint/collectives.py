@@ -68,9 +68,9 @@ class Ranks:
         return group
 
     def meet(self, value: Any) -> list[Any]:
-        """As `gather`, in the form that ranks of every release understand: the first thing that they say to each other.
+        """As `gather`, in the form that ranks of every version understand: the first thing that they say to each other.
 
-        Raises CheckpointError for a rank of another release."""
+        Raises CheckpointError for a rank of another version."""
         if self.alone:
             return [value]
         text, untold = self._packed(value)

@@ -17,8 +17,9 @@ import click
 
 from hyperpod_kit.ending import STOPPED, ending_of, without_reader
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.extras import install_command
 
-EXTRAS = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
+ADMIN_MODULES = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
 
 COULD_NOT_CHECK = 3
@@ -71,8 +72,8 @@ def _said(err: BaseException) -> int:
         return err.exit_code
     if isinstance(err, HyperpodKitError):
         return _error(*ending_of(err))
-    if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in EXTRAS:
-        return _error(f"this command needs {err.name}, which is not installed", 'pip install "hyperpod-kit[admin]"', 1)
+    if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in ADMIN_MODULES:
+        return _error(f"this command needs {err.name}, which is not installed", install_command("admin"), 1)
     if isinstance(err, OSError):
         where = f": {err.filename}" if err.filename else ""
         return _error(f"{err.strerror or err}{where}", None, COULD_NOT_CHECK)

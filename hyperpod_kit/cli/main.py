@@ -11,10 +11,10 @@ from typing import Optional, Sequence
 
 import click
 
-from hyperpod_kit import __version__
 from hyperpod_kit.cli.exit_codes import exit_code_of
 from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
 from hyperpod_kit.ending import STOPPED, hear_interrupts
+from hyperpod_kit.version import version
 
 PROGRAM = "hyperpod-kit"
 _C = "hyperpod_kit.cli"
@@ -94,6 +94,12 @@ ELSEWHERE = {
 }
 
 
+def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"{PROGRAM}, version {version()}")
+        context.exit()
+
+
 @click.group(
     cls=LazyGroup,
     sections=SECTIONS,
@@ -101,7 +107,9 @@ ELSEWHERE = {
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.",
 )
-@click.version_option(__version__, prog_name=PROGRAM)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 @click.option("--debug", is_flag=True, help="Show the stack trace of an error. It may also stand behind the command.")
 @click.option("--profile", metavar="NAME", help="Profile of the AWS configuration; default: AWS_PROFILE.")
 def cli(debug: bool, profile: Optional[str]) -> None:

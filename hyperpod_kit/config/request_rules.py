@@ -15,6 +15,7 @@ from hyperpod_kit.config.emit import create_cluster_request
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.extras import install_command
 
 AT = "hyperpod_kit.cluster"
 CODE = "HPK-R004"
@@ -61,7 +62,7 @@ def refused(settings: Settings) -> Iterator[Finding]:
             "HPK-R005",
             AT,
             "not checked: the limits, patterns and values of CreateCluster, for botocore is not installed",
-            'pip install "hyperpod-kit[admin]"',
+            install_command("admin"),
             INFO,
         )
         return

@@ -9,6 +9,7 @@ from importlib import import_module
 
 from hyperpod_kit import ending
 from hyperpod_kit.errors import DataError, DataUnavailable
+from hyperpod_kit.extras import install_command
 
 _NEEDED = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 _USAGE = 2
@@ -191,7 +192,7 @@ def perform(argv: list[str]) -> int:
             if err.name is None or err.name.split(".")[0] not in _NEEDED:
                 raise
             raise DataError(
-                f"hyperpod-kit data {args.command} needs {err.name}", hint="pip install 'hyperpod-kit[data]'"
+                f"hyperpod-kit data {args.command} needs {err.name}", hint=install_command("data")
             ) from None
         except BrokenPipeError:
             return ending.without_reader(0)

@@ -233,7 +233,7 @@ def hyperpod_needs(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 
 
 def inside_of_containers(facts: SlurmFacts) -> Iterator[DoctorFinding]:
-    """Hooks of bundles up to 0.4; now the plugin asks, outside."""
+    """A TaskProlog of ours. The plugin asks now, outside of the container; builds before 0.1.0 set the hook."""
     ours = [program for program in facts.task_prologs if program.startswith(f"{HOOKS}/")]
     hint = "take it out of slurm.conf (on the controller: hyperpod-kit node apply), then: scontrol reconfigure"
     if ours and facts.containers:

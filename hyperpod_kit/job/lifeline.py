@@ -42,7 +42,7 @@ BYE, LOST, STORAGE, SERVES = "bye", "lost", "storage", "serves"
 again. The last two may come while the rank runs on."""
 
 STEPS = "steps "
-"""Begins a line with the reports of a node's ranks. One that `job run` of an earlier release would take for a last
+"""Begins a line with the reports of a node's ranks. One that `job run` of an older bundle would take for a last
 word: it is said only to who asks for it by HPK_STEP_REPORTS."""
 
 _UNREAD = 4096

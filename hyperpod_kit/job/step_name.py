@@ -1,5 +1,5 @@
 """Names of the Slurm steps that this process starts. A job may have others: of a second `job run` in the same
-allocation, of an older release, of the user. They are never signalled or ended.
+allocation, of an older bundle, of the user. They are never signalled or ended.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 
 FAMILY = "hpk."
-"""How the names of all our steps begin. Those of releases before 0.1.0 begin with `hpk-`, and such a `job run` ends
+"""How the names of all our steps begin. Those of builds before 0.1.0 begin with `hpk-`, and such a `job run` ends
 every step whose name does."""
 
 OWN = f"{FAMILY}{secrets.token_hex(4)}."

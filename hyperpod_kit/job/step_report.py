@@ -96,7 +96,7 @@ def decoded(text: str, node: str) -> List[StepReport]:
 
 
 def _report(row: Any, node: str) -> StepReport:
-    # A later release may say more of a rank.
+    # A later version may say more of a rank.
     if not isinstance(row, list) or len(row) < 5:
         raise ValueError("a report has five fields")
     rank, step, phase, moved, slowest = row[:5]
@@ -112,7 +112,7 @@ def _report(row: Any, node: str) -> StepReport:
 
 
 def _phase(name: Any) -> Phase:
-    """One that only a later release knows gets the patience of the longest."""
+    """One that only a later version knows gets the patience of the longest."""
     try:
         return Phase(name)
     except ValueError:

@@ -37,7 +37,7 @@ _MAC = 64
 
 
 def asked_for(env: Mapping[str, str]) -> bool:
-    """Whether the `job run` of this very attempt hears step reports: an earlier release does not know them."""
+    """Whether the `job run` of this very attempt hears step reports: one of another bundle may not know them."""
     name = env.get(HPK_LIFELINE, "").rpartition(":")[2]
     return bool(name and env.get(HPK_ATTEMPT_KEY)) and env.get(HPK_STEP_REPORTS) == name
 

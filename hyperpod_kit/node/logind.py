@@ -50,7 +50,7 @@ def keep(node: Node) -> bool:
     changed = write_if_different(node.paths.real(CONF), TEXT)
     if not _removes(node):
         return changed
-    # SIGHUP is its word for reading the configuration; a restart would close sessions of older releases.
+    # SIGHUP is its word for reading the configuration; a restart would close sessions of older versions of systemd.
     node.runner.run(["systemctl", "kill", "--signal=HUP", "systemd-logind.service"], timeout=30)
     return True
 

@@ -61,7 +61,7 @@ def read_report(text: str) -> SentReport:
 
 
 def slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
-    """What the node's guard of Slurm has seen, made fit to be shown; () where it has none, as before this release.
+    """What the node's guard of Slurm has seen, made fit to be shown; () where its bundle has none.
 
     What is no finding is a fault of its own: what a node says of Slurm in other words is not health.
     """

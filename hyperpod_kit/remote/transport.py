@@ -8,7 +8,7 @@ from typing import Callable, Optional, Protocol, Sequence
 from hyperpod_kit.remote.target import NodeTarget
 
 COMMAND = ("/opt/hyperpod-kit/current/bin/hyperpod-kit", "node", "mounts", "--json")
-"""The look that every node takes at its own mounts; the program of any release has it."""
+"""The look that every node takes at its own mounts; the program of any bundle has it."""
 
 LONGEST_REPORT = 256 << 10
 """Bytes of output of one node that are too many to be a report."""

@@ -63,7 +63,7 @@ def nodes_of(job: Job) -> List[str]:
 
 
 def test_another_bundle_is_installed_in_place(job: Job, site: MachineSite, row: Row, tmp_path: Path) -> None:
-    """From the earlier release to this one, machine by machine, and back; a rank is killed after each change."""
+    """From the earlier bundle to this one, machine by machine, and back; a rank is killed after each change."""
     render(bundles.earlier_sources(tmp_path / "earlier"), site, EARLIER)
     render(REPOSITORY, site, THIS)
     try:
@@ -87,7 +87,7 @@ def test_another_bundle_is_installed_in_place(job: Job, site: MachineSite, row: 
     assert all(started["rejected"] == [] for started in job.rows("attempt")), "no checkpoint is blamed"
     row(
         "another bundle is installed in place under a job, machine by machine, then a rank is SIGKILLed",
-        "retried in the allocation, from an older release to this one and back",
+        "retried in the allocation, from an older bundle to this one and back",
         max(changed, back),
         f"start-up {job.start_up()}",
     )

@@ -17,7 +17,7 @@ JOB = "7"
 
 
 def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: int = 1) -> None:
-    """What a dead trainer of that user's leaves; loose: straight in `base`, as the first release did."""
+    """What a dead trainer of that user's leaves; loose: straight in `base`, as builds before 0.1.0 did."""
     root.mkdir(exist_ok=True)
     os.chown(root, uid, uid)
 

@@ -102,7 +102,7 @@ elif target.parent == base:
     assert places.prepare(str(base), VICTIM, aside=True) == ""
 lay(base, root, seq=2)
 assert [one.removed for one in flushed(base)] == [True]
-# What the first release would have called the run, its lock being where the attacker can mount something.
+# What a build before 0.1.0 would have called the run, its lock being where the attacker can mount something.
 lay(base, root, loose=True, seq=3)
 run = max(path.name for path in base.glob(f"hpk-{VICTIM}-*.ctl")).split("-")[2]
 squat = base / f"hpk-{VICTIM}-{run}-00000.lock"

@@ -51,7 +51,7 @@ KINDS: Dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("loose", [False, True], ids=["own directory", "as the first release"])
+@pytest.mark.parametrize("loose", [False, True], ids=["own directory", "straight in shared memory"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_names_of_the_victims_keep_nothing_from_being_saved(base: Path, kind: str, loose: bool) -> None:
     root = base.parent / "root"

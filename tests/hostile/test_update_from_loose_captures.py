@@ -1,6 +1,6 @@
-"""A node is updated while jobs run: captures lie as the first release laid them, and others may lay theirs beside.
+"""A node is updated while jobs run: captures lie as builds before 0.1.0 laid them, and others may lay theirs beside.
 
-An agent whose directory is the base itself does all that the first release's did, under the same names.
+An agent whose directory is the base itself does all that theirs did, under the same names.
 """
 
 from __future__ import annotations

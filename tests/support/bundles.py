@@ -1,13 +1,15 @@
-"""Bundles of this release and of an earlier one, installed by their own entry script; nothing of a node is set up."""
+"""Bundles of this version and of an earlier one, installed by their own entry script; nothing of a node is set up."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import tarfile
 from pathlib import Path
 from typing import Dict
+from unittest import mock
 
 from hyperpod_kit.bundle import contents, manifest, render
 from hyperpod_kit.bundle.sources import Sources
@@ -16,7 +18,7 @@ from tests.support.mount_root import MountRoot
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 EARLIER = "4d273d3a"
-"""The commit whose running jobs survive the change to this release."""
+"""The commit whose running jobs survive the change to this version."""
 
 # Of the program of a node only what jobs need: `node apply` would set this host up.
 WITHOUT_APPLY = b"import sys\nif sys.argv[1:2] == ['node']:\n    sys.exit(0)\n"
@@ -50,7 +52,7 @@ def missing() -> str:
 
 
 def earlier_sources(folder: Path) -> Path:
-    """The earlier release's tree, unpacked there."""
+    """The earlier version's tree, unpacked there."""
     argv = ["git", "-C", str(REPOSITORY), "archive", EARLIER]
     data = subprocess.run(argv, stdout=subprocess.PIPE, check=True, timeout=120).stdout
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
@@ -59,9 +61,11 @@ def earlier_sources(folder: Path) -> Path:
 
 
 def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
-    """What ships of a release's tree, but nothing that a configuration renders. `note`: makes it another bundle."""
+    """What ships of a version's tree, but nothing that a configuration renders. `note`: makes it another bundle."""
     sources = Sources(tree, tree / "hyperpod_kit")
-    files = {place: path.read_bytes() for place, path in contents.copied(sources)}
+    known = [name for name in contents.VENDORED_FILES if (sources.package / name).exists()]
+    with mock.patch.object(contents, "VENDORED_FILES", known):
+        files = {place: path.read_bytes() for place, path in contents.copied(sources)}
     files["lib/__main__.py"] = WITHOUT_APPLY + files["lib/__main__.py"]
     files["node_config.json"] = b'{\n  "failure_pause": 0.0\n}\n'
     files["note"] = note.encode()
@@ -70,7 +74,10 @@ def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
 
 def write(files: Dict[str, bytes], staging: Path) -> str:
     """The bundle of these files, as it lies where a node has downloaded it; its id. The entry script has the format."""
-    version = files["lib/hyperpod_kit/__init__.py"].decode().split('__version__ = "')[1].split('"')[0]
+    text = files.get("lib/hyperpod_kit/version.py", files["lib/hyperpod_kit/__init__.py"]).decode()
+    stated = re.search(r'^(?:RELEASE|__version__) = "(.*)"$', text, re.MULTILINE)
+    assert stated is not None
+    version = stated.group(1)
     if b"hpk-bundle/1" in files["on_create.sh"]:
         return _write_each_file(files, version, staging)
     bundle = render.assemble(files, version, "bucket", "kit/demo/")
@@ -79,7 +86,7 @@ def write(files: Dict[str, bytes], staging: Path) -> str:
 
 
 def _write_each_file(files: Dict[str, bytes], version: str, staging: Path) -> str:
-    """The bundle of the earlier release, which had no archive; its id."""
+    """The bundle of the earlier version, which had no archive; its id."""
     listing = manifest.sums(files)
     identity = manifest.bundle_id(listing)
     description = manifest.description(version, identity).replace(manifest.FORMAT.encode(), b"hpk-bundle/1")

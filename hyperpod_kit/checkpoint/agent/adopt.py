@@ -1,6 +1,6 @@
 """Captures of this run and rank that lie in another directory of this user's: taken into the one that is used now.
 
-They were left before root made a directory for the user, or by the first release, which laid its files straight into
+They were left before root made a directory for the user, or by a build before 0.1.0, which laid its files straight into
 /dev/shm. The locks of both places are held meanwhile, so that neither an agent nor a flush is at work on them.
 """
 

@@ -14,7 +14,6 @@ import signal
 import sys
 from typing import List, Optional
 
-from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import (
     abandoned,
     adopt,
@@ -44,6 +43,7 @@ from hyperpod_kit.checkpoint.agent.worker import Worker, Workers
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.system.process import alive
+from hyperpod_kit.version import version
 
 _TICK = 0.25
 
@@ -68,7 +68,7 @@ class Agent:
             setup.root,
             directory=setup.local,
             rank=setup.rank,
-            versions={**setup.versions, "hyperpod_kit": __version__},
+            versions={**setup.versions, "hyperpod_kit": version()},
             whose=whose,
             rate_limit=setup.rate_limit,
             keep=setup.keep,

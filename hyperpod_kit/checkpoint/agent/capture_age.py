@@ -1,12 +1,12 @@
 """How old a capture is: the seconds since it was sealed, and the one place that says so.
 
-The moment is among the words about the job on the capture's control page, where an older release passes it on as it
+The moment is among the words about the job on the capture's control page, where an older version passes it on as it
 is. It is a moment of the clock that counts since the node has booted: nobody sets that clock, neither a person nor NTP,
 and shared memory does not outlive the boot. The modification time of a slot's file says nothing: the kernel moves it
 when a page of a mapped file is written for the first time, which is when the run began. (It is set at each sealing too,
-for agents and flushes of older releases.)
+for agents and flushes of builds before 0.1.0.)
 
-A capture without that moment (an older release's, one of another boot or of another time namespace, one from the
+A capture without that moment (one of a build before 0.1.0, of another boot or of another time namespace, one from the
 future) is of unknown age, which is never "too old". The first flush that sees its trainer dead dates it, and it counts
 from then on.
 

@@ -56,7 +56,7 @@ Key = Tuple[int, int, str]
 
 TIER, IN_MEMORY = "tier", "memory"
 """What a capture's `job` says of one that is for memory. There, since a page has room for other words only there: an
-older release passes it on, and brings the capture to storage, where it does no harm."""
+older version passes it on, and brings the capture to storage, where it does no harm."""
 
 SEALED_AT = "sealed_at"
 """The word in a capture's `job` for the moment at which it was sealed, see capture_age. Of memory alone: no manifest

@@ -8,7 +8,6 @@ from __future__ import annotations
 import secrets
 from typing import Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_commit, persist, replicas, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Key, Page
 from hyperpod_kit.checkpoint.agent.flush_progress import FlushProgress
@@ -17,6 +16,7 @@ from hyperpod_kit.checkpoint.repository import commit, identity, selection, veri
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.version import version
 
 Captured = Mapping[Key, Mapping[int, OpenSlot]]
 """Rank -> the slot that holds its part, of each capture."""
@@ -115,7 +115,7 @@ def _save_one(
         attempt = page.attempt(secrets.token_hex(3))
         records = flush_shards.write_all(slots, lambda rank, shard: persist.write_shard(shard, store, attempt, how))
         reports = {rank: shard_report.report_of(slots[rank].slot, record) for rank, record in records.items()}
-        made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+        made = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
         commit.commit(store, attempt, made.manifest, made.extra, made.columns)
         return attempt, f"committed {attempt}"
     if handoff_commit.hand_in(store, slots, how):

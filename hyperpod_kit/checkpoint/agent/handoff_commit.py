@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 from typing import Mapping, Optional
 
-from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.agent import assemble, flush_shards, handoff_reports, persist, seal, shard_report
 from hyperpod_kit.checkpoint.agent.control_page import Page
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
@@ -18,6 +17,7 @@ from hyperpod_kit.checkpoint.repository import identity, layout, manifest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, Store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.version import version
 
 SealedSlots = Mapping[int, OpenSlot]
 """Rank -> its sealed slot and page; all of one capture."""
@@ -59,7 +59,7 @@ def _complete(store: Store, attempt: str, world: int) -> bool:
     reports = handoff_reports.read(store, attempt, world)
     if reports is None:
         return False
-    made = assemble.assemble(reports, {"hyperpod_kit": __version__, "writer": "flush"})
+    made = assemble.assemble(reports, {"hyperpod_kit": version(), "writer": "flush"})
     for name, data in ((layout.EXTRA_FILE, made.extra), (layout.INDEX_FILE, made.columns)):
         with contextlib.suppress(FileExistsError):
             store.create(f"{attempt}/{name}", data)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional
 
-from hyperpod_kit.checkpoint.agent import control_page, report_texts, shard_report
+from hyperpod_kit.checkpoint.agent import control_page, report_texts
 from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
@@ -49,9 +49,6 @@ def read(store: Store, attempt: str, world: int) -> Optional[Dict[int, ShardRepo
         name = layout.report_file(rank)
         body = manifest.open_json(store.read(f"{attempt}/{name}", layout.LARGEST_REPORT), name)
         try:
-            if "extra" in body:  # as releases before 0.3 hand it in
-                whole[rank] = shard_report.of(Report.from_json(body))
-                continue
             heard = [texts.heard(rank, control_page.page_of(dict(body["page"])).key, body)]
             for wanted in [ask.digest for ask in heard[0].asks]:
                 heard.append(_told(store, attempt, texts, heard[0].asks[0], wanted))

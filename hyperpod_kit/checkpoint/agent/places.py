@@ -3,7 +3,7 @@
     /dev/shm/hyperpod-kit/<uid>       0700, made by root (the Prolog) in a directory where nobody else can make anything
     /dev/shm/hyperpod-kit-<uid>       0700, made by its user where root has made none; with `-…` behind it where another
                                       user was there first
-    /dev/shm                          the files themselves, as the first release laid them: still found, never made
+    /dev/shm                          the files themselves, as builds before 0.1.0 laid them: still found, never made
 
 HPK_SHM_DIR stands for /dev/shm; where it is a directory of the user's own, the files lie in it as they are.
 Others may make anything in /dev/shm: a name says nothing until owner and kind are those of what is held.
@@ -34,7 +34,7 @@ _MOST_SPARE = 8
 """Directories that one user may have beside the one that root makes."""
 
 MOST_LOOSE = 65536
-"""Files of the first release's kind that are looked at: anybody may make any number that only look like some."""
+"""Files beside the directories that are looked at: anybody may make any number that only look like some."""
 
 
 def base() -> str:
@@ -286,7 +286,7 @@ def listed(
 
 
 def users(where: str) -> list[int]:
-    """Who may have captures here, by the names and owners of directories and of the first release's files."""
+    """Who may have captures here, by the names and owners of directories and of files beside them."""
     found = {uid for uid, _, _ in listed(where, "", 0)}
     folder = os.open(where, _DIRECTORY)
     try:

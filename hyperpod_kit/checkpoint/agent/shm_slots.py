@@ -131,7 +131,7 @@ class Slot:
             raise CheckpointError(f"the control page of {self.name.file('ctl')} is damaged")
         sealed = now.to(SlotState.SEALED, root=root)
         if not capture_age.is_dated(sealed):
-            with contextlib.suppress(CheckpointError):  # an older release's trainer has left no room for it
+            with contextlib.suppress(CheckpointError):  # a trainer of a build before 0.1.0 has left no room for it
                 return self.put_dated(sealed)
         self.put(sealed)
         return sealed
@@ -144,7 +144,7 @@ class Slot:
         return dated
 
     def _set_time(self) -> None:
-        """The modification time of the page's file is that of the sealing, for agents and flushes of older releases."""
+        """The modification time of the page's file is that of the sealing, for programs of builds before 0.1.0."""
         with contextlib.suppress(OSError):
             path = os.path.join(self.folder, self.name.file("ctl"))
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

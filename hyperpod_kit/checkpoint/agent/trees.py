@@ -1,7 +1,7 @@
 """extra.json: what the ranks have in common of their trees, what each has besides, and where its own part lies.
 
 Rank 0's tree is the one that is shared. What is each rank's own (random generators, `extra`, a loader) lies in its
-shard; here is only where (see repository/own_tree). Until release 0.3 it stood here too, and is still read so.
+shard; here is only where (see repository/own_tree).
 """
 
 from __future__ import annotations

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-import hyperpod_kit
 from hyperpod_kit.checkpoint import bench
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.bench import launch, machine, run, summary
 from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
+from hyperpod_kit.version import version
 
 _LINES = (
     ("memory floor", "floor_s", None),
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         return int(end.code or 0)
     begin = time.monotonic()
     found: dict[str, Any] = {
-        "version": hyperpod_kit.__version__,
+        "version": version(),
         "torch": torch.__version__,
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine.describe(args.dir, places.base()),

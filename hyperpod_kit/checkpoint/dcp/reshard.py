@@ -20,11 +20,12 @@ from hyperpod_kit.checkpoint.dcp.sharing import Work
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests
 from hyperpod_kit.checkpoint.load import TargetFault
 from hyperpod_kit.checkpoint.reason import Reason, Verdict, reason_in
-from hyperpod_kit.checkpoint.repository import index, stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository import shard as shards
+from hyperpod_kit.checkpoint.repository import stream, tombstone, verify
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
 from hyperpod_kit.checkpoint.repository.rows import Rows
+from hyperpod_kit.checkpoint.repository.rows import encode as encode_rows
 from hyperpod_kit.checkpoint.repository.rows import read as read_rows
 from hyperpod_kit.checkpoint.repository.store.base import Store, StoreReader
 from hyperpod_kit.checkpoint.restore_progress import unheard
@@ -71,7 +72,7 @@ class Attempt:
         record = self.manifest.index
         if record is not None:
             return verify.read_extra(self.store, self.name, record)
-        return index.encode(index.build({number: self._header(number) for number in range(len(self.manifest.shards))}))
+        return encode_rows({number: self._header(number) for number in range(len(self.manifest.shards))})
 
     def _header(self, number: int) -> Sequence[shards.Placed]:
         opened = self.shard(number)

@@ -16,7 +16,6 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint.dcp import place as places
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
 from hyperpod_kit.checkpoint.dtypes import NAMES
@@ -29,12 +28,14 @@ from hyperpod_kit.checkpoint.repository import (
     identity,
     index,
     layout,
+    rows,
     sealed_text,
     stream,
 )
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
 from hyperpod_kit.checkpoint.repository.shard import Placed, ShardLayout, TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.version import version
 
 _SLICE = 16 * 1024 * 1024
 
@@ -221,14 +222,15 @@ class Writer(StorageWriter):
         shards = sorted((file for written in ranks for file in written.files), key=lambda file: file.number)
         if [file.number for file in shards] != list(range(place.world)):
             raise CheckpointError(f"{len(shards)} of {place.world} shards were written")
-        found = index.build({file.number: file.pieces for file in shards})
+        placed = {file.number: file.pieces for file in shards}
+        found = index.build(placed)
         coverage.check(found)
         names = set(found.tensors())
         if names != set(metadata.state_dict_metadata):
             missing = sorted(set(metadata.state_dict_metadata) - names)
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
         extra = _tree(metadata, place)
-        entries = index.encode(found)
+        entries = rows.encode(placed)
         records = tuple(file.record for file in shards)
         body = Manifest(
             run=place.run,
@@ -246,7 +248,7 @@ class Writer(StorageWriter):
             shards=records,
             extra=FileRecord.of(layout.EXTRA_FILE, extra),
             index=FileRecord.of(layout.INDEX_FILE, entries),
-            versions={"hyperpod_kit": __version__, "torch": torch.__version__, "writer": "dcp"},
+            versions={"hyperpod_kit": version(), "torch": torch.__version__, "writer": "dcp"},
         )
         commit.commit(self._store, place.attempt, body, extra, entries)
 

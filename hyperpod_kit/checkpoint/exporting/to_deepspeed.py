@@ -22,6 +22,7 @@ from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.extras import install_command
 
 
 class WrittenFiles(NamedTuple):
@@ -76,7 +77,7 @@ def _said(attempt: str, words: torch.Tensor) -> Any:
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{attempt} holds values of classes that are not known here: {torch_files.refused(err)}",
-            hint="pip install 'hyperpod-kit[torch,deepspeed]'",
+            hint=install_command("torch", "deepspeed"),
         ) from None
 
 

@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.boxed_state import object_bytes
 from hyperpod_kit.checkpoint.formats import torch_files, zero_files
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.extras import install_command
 
 _MODEL = "mp_rank_00_model_states.pt"
 _OF_RANK = re.compile(r"(bf16_)?zero_pp_rank_([0-9]{1,6})_mp_rank_00_(model|optim)_states\.pt")
@@ -146,7 +147,7 @@ def _read(path: Path) -> Any:
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{path} holds values of classes that are not taken over: {torch_files.refused(err)}",
-            hint="where they are DeepSpeed's: pip install 'hyperpod-kit[torch,deepspeed]'; else save a client_state of "
+            hint=f"where they are DeepSpeed's: {install_command('torch', 'deepspeed')}; else save a client_state of "
             "plain values",
         ) from None
     except (RuntimeError, ValueError, EOFError, KeyError) as err:

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit import __version__
 from hyperpod_kit.checkpoint import codec, replica_assignment
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
@@ -24,6 +23,7 @@ from hyperpod_kit.checkpoint.repository import (
     index,
     layout,
     retention,
+    rows,
     stream,
 )
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest, now
@@ -32,6 +32,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import StateTensors
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.version import version
 
 
 class RankPart(NamedTuple):
@@ -116,7 +117,7 @@ def write(
         table = index.build(placed)
         coverage.check(table)
         extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step))
-        entries = index.encode(table)
+        entries = rows.encode(placed)
         body = Manifest(
             run=whose.run,
             run_id=whose.run_id,
@@ -133,7 +134,7 @@ def write(
             shards=tuple(records),
             extra=FileRecord.of(layout.EXTRA_FILE, extra),
             index=FileRecord.of(layout.INDEX_FILE, entries),
-            versions={"hyperpod_kit": __version__, "torch": torch.__version__, **versions},
+            versions={"hyperpod_kit": version(), "torch": torch.__version__, **versions},
         )
         commit.commit(store, attempt, body, extra, entries)
     except BaseException:

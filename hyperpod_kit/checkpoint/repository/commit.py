@@ -78,6 +78,6 @@ def _create(store: Store, name: str, data: bytes) -> None:
     try:
         store.create(name, data)
     except FileExistsError:
-        # An agent of another release may have died between: text that is sealed is the same as text that is not.
+        # An agent of another version may have died between: text that is sealed is the same as text that is not.
         if sealed_text.without_seal(store.read(name, layout.LARGEST_SMALL)) != sealed_text.without_seal(data):
             raise

@@ -4,7 +4,7 @@ A manifest can be lost and leave all the rest: a purge of small files, a copy th
 So a root without a manifest is no root on which nothing was ever committed, unless everything else agrees:
 
     LATEST                        written after a manifest, never before the first
-    epoch-N.json                  `committed`: what its start found there; absent in those of older releases
+    epoch-N.json                  `committed`: what its start found there; absent in those of builds before 0.1.0
     pins, rewinds, leases, .BAD,   only a committed attempt is pinned, gone back to, read, proved or found damaged
     proofs
     flushes/...json               `committed`: what the node found there

@@ -5,8 +5,8 @@
     16 bytes    blake2b-128 of everything before
 
 Names are those of shard_table; shards are in the order of their numbers. Its size grows with the number of tensors and
-with the number of shards, not with their product. The first version (index.py) names every piece; it is read as before,
-and still written for what this one cannot say.
+with the number of shards, not with their product. The other version (index.py) names every piece: it is for shards in
+which tensors have gaps, which this one cannot say. rows.encode chooses.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def found(store: Store) -> Dict[str, Optional[FlushNote]]:
 def _read(store: Store, name: str) -> Optional[FlushNote]:
     try:
         body: Dict[str, Any] = manifest.open_json(store.read(name, _LARGEST), name)
-        # Notes of releases before 0.1.0 do not say what was committed.
+        # Notes of builds before 0.1.0 do not say what was committed.
         note = FlushNote(**{one.name: body[one.name] for one in fields(FlushNote) if one.name in body})
     except FileNotFoundError:
         raise

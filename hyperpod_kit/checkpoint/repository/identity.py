@@ -98,7 +98,7 @@ def _of_manifest(store: Store, attempt: str) -> Tuple[Optional[RunIdentity], str
 
 
 def _of_start(store: Store, name: str) -> Optional[RunIdentity]:
-    """Starts of older versions name the id only."""
+    """The run that a start was of. Some starts name its id only."""
     with contextlib.suppress(CheckpointError, FileNotFoundError):
         body = manifest.open_json(store.read(name), name)
         if isinstance(body.get("id"), str):
@@ -142,7 +142,7 @@ def in_words(found: Evidence) -> str:
 
 
 def named(found: RunIdentity, store: Store, name: Optional[str] = None) -> RunIdentity:
-    """With a name: starts of older versions say only the id."""
+    """The same with a name, where only the id is known."""
     return RunIdentity(found.run or name or os.path.basename(store.url.rstrip("/")) or "run", found.run_id)
 
 

@@ -74,10 +74,10 @@ class Manifest:
     """What a committed checkpoint consists of. `total_bytes` is the sum over shards, `tensors` their number.
 
     `parent`: {"seq", "step"} of the checkpoint that this run restored. `line`: the epoch of the start from scratch that
-    it descends from; 0 when that is not known, None in what older versions wrote. `metrics`: numbers that the trainer
-    gave, nan and infinities too, for the retention policy `Best`. `job`: what the scheduler says, and the trainer's
-    mesh. `rebuilt`: when it was made again by `checkpoint repair`; `job` and `versions` are lost then, and `time` is as
-    storage had it.
+    it descends from; 0 when that is not known, None in what builds before 0.1.0 wrote. `metrics`: numbers that the
+    trainer gave, nan and infinities too, for the retention policy `Best`. `job`: what the scheduler says, and the
+    trainer's mesh. `rebuilt`: when it was made again by `checkpoint repair`; `job` and `versions` are lost then, and
+    `time` is as storage had it.
     """
 
     run: str

@@ -6,7 +6,7 @@ kind of restart. Records are written once, and are few; whoever goes back to a c
 back away that were made after it was saved.
 
 `rewinds/000002.fresh.json` is a step back to nothing: the run begins anew at step 0, and all that was there is left.
-Releases before 0.1.0 do not know it, and pass over such a file.
+Builds before 0.1.0 do not know it, and pass over such a file.
 """
 
 from __future__ import annotations

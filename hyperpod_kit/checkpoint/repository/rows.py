@@ -9,8 +9,16 @@ from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository import compact_index, index
 from hyperpod_kit.checkpoint.repository.index import Piece
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.repository.shard_table import Box, Places, ShardPattern, ShardTable, counts_of
+from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
+from hyperpod_kit.checkpoint.repository.shard_table import (
+    Box,
+    Places,
+    ShardPattern,
+    ShardTable,
+    counts_of,
+    own_text,
+    table_of,
+)
 
 Extents = Tuple[int, ...]
 
@@ -21,6 +29,15 @@ class Rows(Mapping[str, Sequence[Piece]]):
     @abstractmethod
     def near(self, name: str, offsets: Extents, shape: Extents) -> Sequence[Piece]:
         """The pieces of which some may hold part of that box of the tensor: all that do, and perhaps others."""
+
+
+def encode(by_shard: Mapping[int, Sequence[Placed]]) -> bytes:
+    """index.bin of shards whose layouts are known: by tables, or piece by piece where a shard's tensors have gaps."""
+    tables = [table_of(by_shard[number]) for number in sorted(by_shard)]
+    without_gaps = [table for table in tables if table is not None]
+    if len(without_gaps) < len(tables):
+        return index.encode(index.build(by_shard))
+    return compact_index.encode([(table.pattern.text().decode(), own_text(table).decode()) for table in without_gaps])
 
 
 def read(data: bytes) -> Rows:

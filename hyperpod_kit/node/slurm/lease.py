@@ -29,7 +29,7 @@ RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
 
 @dataclass(frozen=True)
 class LeaseOwner:
-    """The machine that has the lease. `instance`: its id at AWS, which no other machine ever has; "" where a release
+    """The machine that has the lease. `instance`: its id at AWS, which no other machine ever has; "" where a build
     before 0.1.0 did not know it: then it is nobody's machine to the others, and not the same as theirs."""
 
     instance: str

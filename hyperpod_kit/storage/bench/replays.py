@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.extras import install_command
 from hyperpod_kit.storage.bench.scratch import Scratch
 from hyperpod_kit.storage.plan.calibration import Sample
 
@@ -69,7 +70,7 @@ def _run(place: Path, asked: ReplayAsked, writer: str) -> dict[str, Any]:
         body: dict[str, Any] = json.loads(printed.strip().splitlines()[-1])
     except (ValueError, IndexError):
         last = (complaint.strip().splitlines() or ["no word"])[-1]
-        hint = 'pip install "hyperpod-kit[torch]", or --no-replay' if "torch" in last else None
+        hint = f"{install_command('torch')}; or --no-replay" if "torch" in last else None
         raise ReplayFailed(f"{writer}: exit code {child.returncode}: {last}", hint=hint) from None
     if "error" in body:
         raise ReplayFailed(f"{writer}: {body['error']}")

@@ -38,7 +38,7 @@ def bundle(**more: bytes) -> Bundle:
         "bin/hyperpod-kit": b"#!/bin/sh\n",
         "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
         "lib/__main__.py": b"",
-        "lib/hyperpod_kit/__init__.py": b'__version__ = "0"\n',
+        "lib/hyperpod_kit/version.py": b'RELEASE = "0"\n',
         **{f"lib/hyperpod_kit/{name}.py": data for name, data in more.items()},
     }
     return assemble(shipped, "0", "bucket", "kit/demo/")

@@ -18,6 +18,7 @@ import pytest
 from hyperpod_kit.bundle import archive, contents, manifest, portable, sources
 from hyperpod_kit.bundle.compare import BundleDifference, with_directory
 from hyperpod_kit.bundle.render import Bundle, render, write
+from hyperpod_kit.bundle.wheel import wheel
 from hyperpod_kit.config.load import load
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
@@ -43,6 +44,8 @@ def origin(tmp_path: Path) -> sources.Sources:
     for name in TEMPLATES:
         put(root / "templates/systemd" / name, "[Unit]\nDescription=A unit of {{ config.cluster_name }}\n")
     put(root / "slurm/prolog.sh", "#!/bin/bash\n:\n")
+    put(root / sources.EXAMPLE, "{}\n")
+    put(root / sources.LICENSE, "Apache License\n")
     put(root / "slurm/plugin/auto_resume.c", "int x;\n")
     for name in contents.VENDORED_FILES:
         put(root / "package" / name, "")
@@ -73,6 +76,7 @@ def test_what_ships(config: Settings, origin: sources.Sources) -> None:
     assert sorted(bundle.library) == sorted(
         [
             "lib/__main__.py",
+            f"lib/{wheel(origin)[0]}",
             *(f"lib/hyperpod_kit/{name}" for name in contents.VENDORED_FILES),
             *(f"lib/hyperpod_kit/{package}/__init__.py" for package in contents.VENDORED_PACKAGES),
         ]

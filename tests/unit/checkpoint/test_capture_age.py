@@ -179,7 +179,7 @@ def test_nothing_whole_goes_but_by_a_flush_that_says_so(
 def test_a_capture_of_unknown_age_counts_from_the_first_flush_that_sees_it(
     shm: Path, tmp_path: Path, word: Optional[str], job: str
 ) -> None:
-    """As the trainer of an older release leaves one, and as a clock would that has jumped."""
+    """As the trainer of a build before 0.1.0 leaves one, and as a clock would that has jumped."""
     lay(str(shm), str(tmp_path / "root"), word)
     (tmp_path / "root" / "RUN.json").unlink()  # cannot be saved
     at = [NOW]

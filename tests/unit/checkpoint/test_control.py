@@ -65,7 +65,7 @@ def test_a_page_that_does_not_fit_is_refused() -> None:
 
 
 def test_a_page_is_written_as_the_first_release_wrote_it() -> None:
-    """Byte for byte: a job goes on while its node is updated, and the older release may be the one that reads."""
+    """Byte for byte: a job goes on while its node is updated, and the older version may be the one that reads."""
     page = Page(
         SlotState.CAPTURED,
         CaptureOrigin(1, 2, "abc123", "r", "id", "/fsx/r", {"slurm_job_id": "7"}, (12, 34)),

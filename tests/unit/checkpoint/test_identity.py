@@ -126,7 +126,7 @@ def test_two_runs_in_one_root_are_named_and_nobody_is_chosen(
 def test_a_new_id_that_was_made_beside_old_checkpoints_is_noticed(
     store: PosixStore, run_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What an earlier release left behind when RUN.json was lost."""
+    """What is left behind when RUN.json was lost."""
     put_checkpoint(store, 1)
     run_file.unlink()
     identity.write(store, OTHER)

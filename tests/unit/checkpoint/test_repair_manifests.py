@@ -155,7 +155,7 @@ DAMAGE: List[tuple[str, str, Callable[[Path], object], str]] = [
     ("one too many", SHARD, lambda path: shutil.copy(path, path.with_name("shard-00001.safetensors")), "of no rank"),
     ("digit", "extra.json", number_in, "extra.json is torn or damaged"),
     (
-        "of a release before",
+        "of a build before",
         "extra.json",
         lambda path: path.write_bytes(sealed_text.without_seal(path.read_bytes())),
         "does not prove itself",

@@ -73,6 +73,14 @@ def test_both_versions_of_the_index_say_the_same(pieces: List[Tuple[Placed, ...]
     assert len(new) == len(old)
     coverage.check(whole)
     coverage.check_tables(compact_index.decode(encoded(pieces)))
+    assert rows.encode(dict(enumerate(pieces))) == encoded(pieces)
+
+
+def test_shards_with_gaps_have_the_index_that_names_every_piece() -> None:
+    pieces = (Placed(TensorSpec("a", "U8", (4,)), 64, 68), Placed(TensorSpec("b", "U8", (4,)), 72, 76))
+    written = rows.encode({0: pieces})
+    assert written.startswith(index.MAGIC)
+    assert as_sets(rows.read(written)) == as_sets(index.build({0: pieces}).tensors())
 
 
 @given(shards(), some.randoms(use_true_random=False))

@@ -109,7 +109,7 @@ def test_errors_become_words_and_exit_codes(monkeypatch: pytest.MonkeyPatch, hk:
     assert hk("job").err == "error: plain\n"
     assert "Traceback" in hk("--debug", "job").err
     fake(monkeypatch, "hyperpod_kit.job.cli", fail(ModuleNotFoundError("x", name="boto3.session")))
-    assert 'hint: pip install "hyperpod-kit[admin]"' in hk("job").err
+    assert "hint: pip install 'boto3>=1.40' " in hk("job").err
     fake(monkeypatch, "hyperpod_kit.job.cli", fail(KeyboardInterrupt()))
     assert hk("job").code == 130
 

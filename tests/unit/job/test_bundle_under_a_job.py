@@ -1,4 +1,4 @@
-"""Another bundle is installed in place on the nodes of a job that runs, from the earlier release to this one and back,
+"""Another bundle is installed in place on the nodes of a job that runs, from the earlier bundle to this one and back,
 on a real Slurm whose nodes have bundles of their own."""
 
 from __future__ import annotations

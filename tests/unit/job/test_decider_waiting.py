@@ -157,7 +157,7 @@ def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(jo
 
 
 def test_a_step_that_slurm_still_has_is_ended_and_waited_for_aloud(job: Job) -> None:
-    # Beside it the steps of another `job run` in this allocation, of one of an older release, and of the user.
+    # Beside it the steps of another `job run` in this allocation, of one of an older bundle, and of the user.
     others = "7.1 hpk.0ther.7.0.0\n7.2 hpk-7.0.0\n7.3 monitor\n7.batch batch\n"
     held = [f"7.0 {step_name.OWN}7.0.0\n{others}"] * 3
     job.runner.answers["squeue --steps"] = lambda argv: held.pop() if held else others

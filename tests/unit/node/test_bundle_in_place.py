@@ -45,7 +45,7 @@ class InstalledBundles:
         files: Dict[str, bytes] = {
             "on_create.sh": (REPOSITORY / "lifecycle_scripts/on_create.sh").read_bytes(),
             "lib/__main__.py": b"",
-            "lib/hyperpod_kit/__init__.py": b'__version__ = "1"\n',
+            "lib/hyperpod_kit/version.py": b'RELEASE = "1"\n',
             step_door(): door.encode(),
             "bin/hyperpod-kit": b"#!/bin/sh\n",
             "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
@@ -131,7 +131,7 @@ def test_a_process_that_came_by_current_keeps_to_its_bundle(tmp_path: Path) -> N
 @pytest.mark.rehearsal
 @pytest.mark.skipif(bool(bundles.missing()), reason=bundles.missing())
 def test_a_running_job_run_of_the_earlier_release_finds_the_wrapper_on_every_node(tmp_path: Path) -> None:
-    """Old -> new -> another new -> old, in place, under one process of the old release."""
+    """Old -> new -> another new -> old, in place, under one process of the old bundle."""
     root = tmp_path / "node"
     home = root / "opt/hyperpod-kit"
     home.mkdir(parents=True)

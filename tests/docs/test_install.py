@@ -136,12 +136,14 @@ def test_every_line_works(command: str, places: Dict[str, Path]) -> None:
         "cd / && hyperpod-kit job run --help && python -c 'import hyperpod_kit.checkpoint; import hyperpod_kit.job'",
     )
     if "[admin]" in command:
-        target = base / f"bundle-{commands().index(command)}"
-        printed = shell(base, f"cd / && hyperpod-kit render {places['checkout'] / sources.EXAMPLE} --output {target}")
-        assert printed
-        (expected,) = {path.read_bytes() for path in [target / "SHA256SUMS"]}
-        first = base / "SHA256SUMS"
-        if not first.exists():
-            first.write_bytes(expected)
-        # From a checkout, a wheel or a git URL: the same kit renders the same bundle.
-        assert expected == first.read_bytes()
+        require_same_bundle(base, places["checkout"] / sources.EXAMPLE)
+
+
+def require_same_bundle(base: Path, config: Path) -> None:
+    """From a checkout, a wheel or a git URL: the same kit renders the same bundle."""
+    shell(base, f"cd / && hyperpod-kit render {config} --output {base}/bundle")
+    sums = (base / "bundle/SHA256SUMS").read_bytes()
+    first = base / "SHA256SUMS"
+    if not first.exists():
+        first.write_bytes(sums)
+    assert sums == first.read_bytes()

@@ -240,7 +240,9 @@ def a_step_note(directory: Path) -> None:
 
 
 def a_sample_ledger(directory: Path) -> None:
-    book = SampleLedger(directory, rank=0, ranks=1, meant={"data": "d", "samples": 4, "seed": 1, "last": "drop"}, launch="l")
+    book = SampleLedger(
+        directory, rank=0, ranks=1, meant={"data": "d", "samples": 4, "seed": 1, "last": "drop"}, launch="l"
+    )
     book.begin(0)
     book.received(DataStep(0, 2, 0, 2), [3, 1])
 

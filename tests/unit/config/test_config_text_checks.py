@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from pathlib import Path
 from typing import Any, Callable
 
@@ -131,11 +133,11 @@ def test_a_novel_is_refused_and_a_long_message_cut(findings: Callable[[Change], 
 
 
 def test_nothing_that_we_ship_looks_like_a_secret() -> None:
-    """The repository's own bundle: every file of it that is text."""
-    bundle = render(load(EXAMPLE))
-    found = [
-        (place, line, what)
-        for place, data in bundle.installed.items()
-        for line, what in credentials.in_text(data.decode())
-    ]
-    assert found == []
+    """The repository's own bundle: every file of it, and every file in its wheel."""
+    files = dict(render(load(EXAMPLE)).installed)
+    (wheel,) = [place for place in files if place.endswith(".whl")]
+    with zipfile.ZipFile(io.BytesIO(files.pop(wheel))) as archive:
+        files.update({f"{wheel}/{name}": archive.read(name) for name in archive.namelist()})
+    found = [(place, what) for place, data in files.items() for _, what in credentials.in_text(data.decode())]
+    # The key of an object store that the torture starts on loopback for itself.
+    assert [row for row in found if not row[0].endswith("/checkpoint/torture/backends.py")] == []

@@ -200,7 +200,8 @@ def a_pin(data: bytes) -> Any:
 
 def a_lease(data: bytes) -> Any:
     until = manifest.open_json(data, "lease")["until"]
-    return lease.held(a_root(f"{layout.LEASES}/{ATTEMPT}.{until:010d}-00000000.json", data), now=until - 60)
+    store = a_root(f"{layout.LEASES}/{ATTEMPT}.{until:010d}-00000000.json", data)
+    return lease.held(store, now=lease.Moment(until - 60.0, 0.0), seen=lease.LeaseWatch())
 
 
 def a_flush(data: bytes) -> Any:

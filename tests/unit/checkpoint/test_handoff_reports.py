@@ -9,7 +9,7 @@ from typing import List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import handoff_reports, shard_report
-from hyperpod_kit.checkpoint.repository import layout, manifest
+from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError
@@ -40,14 +40,6 @@ def test_all_reports_together_are_what_the_ranks_have(store: Store, tmp_path: Pa
     alike = sum(path.stat().st_size for path in texts(tmp_path))
     for rank in range(WORLD):
         assert (tmp_path / ATTEMPT / layout.report_file(rank)).stat().st_size < alike
-
-
-def test_a_report_of_an_earlier_release_is_taken_beside_one_of_this(store: Store) -> None:
-    whole = report(0, 2, 1)
-    store.create(f"{ATTEMPT}/{layout.report_file(0)}", manifest.seal_json(whole.to_json()))
-    handoff_reports.put(store, ATTEMPT, 1, report(1, 2, 1))
-    found = handoff_reports.read(store, ATTEMPT, 2)
-    assert found is not None and found[0] == shard_report.of(whole) and sorted(found) == [0, 1]
 
 
 def test_a_text_that_was_torn_is_written_anew_and_a_damaged_one_is_refused(store: Store, tmp_path: Path) -> None:

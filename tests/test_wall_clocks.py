@@ -88,7 +88,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "node/optional/host_keys.py": (2, SAME),
     "node/secrets/fetch.py": (1, SIGNED),
     "node/slurm/drain.py": (2, PACED),
-    "node/slurm/gate_refusal.py": (3, "where neither Slurm nor the note says more: a release before 0.1.0 wrote it"),
+    "node/slurm/gate_refusal.py": (3, "where neither Slurm nor the note says more: a build before 0.1.0 wrote it"),
     "node/slurm/guard/commands.py": (1, SHOWN),
     "node/slurm/guard/cycle.py": (2, SHOWN),
     "node/slurm/guard/mend.py": (3, PACED + "; a node is let go 30 s after Slurm's reason by its clock"),

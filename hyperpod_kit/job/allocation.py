@@ -116,7 +116,7 @@ def lost_since(
 ) -> Tuple[str, ...]:
     """Those of these nodes that Slurm counts as lost now, or whose machine was started anew since `starts` was noted.
 
-    `when`: of a row without `starts`, which a release before 0.1.0 wrote; Unix seconds by the batch host's clock.
+    `when`: of a row without `starts`, which a build before 0.1.0 wrote; Unix seconds by the batch host's clock.
     """
     try:
         found = control.nodes(runner, nodes)

@@ -40,7 +40,7 @@ def noted(path: str) -> Optional[Mapping[str, Any]]:
 
 
 def age(node: Node, refusal: Mapping[str, Any]) -> float:
-    """Seconds since the refusal; by the wall clock where the note does not say more, as releases before 0.1.0."""
+    """Seconds since the refusal; by the wall clock where the note does not say more, as builds before 0.1.0."""
     moment = refusal.get("monotonic")
     if isinstance(moment, (int, float)) and refusal.get("boot") == _boot(node):
         return node.clock.monotonic() - moment

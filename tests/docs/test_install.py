@@ -16,7 +16,7 @@ from docs_build.blocks import blocks_of
 from hyperpod_kit.bundle import render, sources
 from hyperpod_kit.config.load import load
 from hyperpod_kit.version import RELEASE
-from tests.docs.test_releases import texts
+from tests.docs.test_releases import files
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/how-to/install.md"
@@ -24,9 +24,9 @@ EXAMPLE = ROOT / sources.EXAMPLE
 URL = "/srv/git/hyperpod-kit"
 LIBRARY = "/opt/hyperpod-kit/current/lib"
 
-INSTALLER = r"\b(?:pip3?|pipx|uv pip|uv tool|uv|conda|mamba)\s+(?:install|add)\b"
+INSTALLER = r"\b(?:pip3?|pipx|uv pip|uv tool|uv|conda|mamba) +(?:install|add)\b"
 # The name as a requirement: not a part of a path or of a file's name, and no address behind it.
-BARE = re.compile(INSTALLER + r"[^#;&|]*?(?<![\w/.-])hyperpod[-_]kit(?![\w/-]|\.\w)(?:\[[\w,-]*\])?(?!\s*@)")
+BARE = re.compile(INSTALLER + r"[^#;&|\n]*?(?<![\w/.-])hyperpod[-_]kit(?![\w/-]|\.\w)(?:\[[\w,-]*\])?(?!\s*@)")
 
 
 def bare_names(text: str) -> Iterator[str]:
@@ -39,7 +39,7 @@ def bare_names(text: str) -> Iterator[str]:
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git which files there are")
 def test_nothing_says_to_take_the_package_from_an_index() -> None:
     own = Path(__file__).relative_to(ROOT).as_posix()
-    found = {name: list(bare_names(text)) for name, text in texts() if name != own}
+    found = {name: list(bare_names(text)) for name, text in files() if name != own}
     assert {name: places for name, places in found.items() if places} == {}
 
 

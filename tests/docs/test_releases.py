@@ -51,8 +51,8 @@ ALLOWED: Dict[str, Tuple[str, ...]] = {
 SKIPPED = ("tests/hostile/fuzz/cases/", "bench/results/")
 
 
-def texts() -> Iterator[Tuple[str, str]]:
-    """(path, text in one line) of every file of the repository that is text."""
+def files() -> Iterator[Tuple[str, str]]:
+    """(path, text) of every file of the repository that is text."""
     argv = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listing = subprocess.run(argv, check=True, stdout=subprocess.PIPE, timeout=60).stdout.decode()
     for name in sorted(filter(None, listing.split("\0"))):
@@ -63,7 +63,12 @@ def texts() -> Iterator[Tuple[str, str]]:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        # A sentence may go on behind the signs of a comment on the next line.
+        yield name, text
+
+
+def texts() -> Iterator[Tuple[str, str]]:
+    """The same in one line: a sentence may go on behind the signs of a comment on the next line."""
+    for name, text in files():
         yield name, re.sub(r"\s*\n[\s#*/|>]*", " ", text)
 
 

@@ -9,6 +9,7 @@ machines are taken down in any case unless --keep.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
@@ -16,9 +17,10 @@ import signal
 import sys
 import tempfile
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Tuple
 
 import boto3
 import containers
@@ -38,7 +40,6 @@ GO_ON = "/fsx/trainer/go-on"
 run would have ended before its machine is killed."""
 
 IMAGE = f"{containers.IMAGES}/{containers.PYTHON}"
-STATE = Path(os.environ.get("HPK_REHEARSAL_STATE", "/var/lib/hyperpod-kit-rehearsal"))
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
 
@@ -302,9 +303,42 @@ def main() -> int:
             "sandbox"
         )
         return 1
-    before = leftovers()
+    try:
+        with alone(args.name):
+            return perform(args)
+    except KeyboardInterrupt:
+        return 130  # nothing was begun
+
+
+@contextmanager
+def alone(name: str) -> Iterator[None]:
+    """One demo of a name at a time, of all checkouts on this machine: both would take the same machines for theirs."""
+    locks = CACHE / "locks"
+    locks.mkdir(parents=True, exist_ok=True)
+    with open(locks / f"demo-{name}.lock", "a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print(
+                f"another demo with the name {name} runs on this machine: this one waits for its end. "
+                "With --name OTHER both run side by side",
+                soft_wrap=True,
+            )
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def perform(args: argparse.Namespace) -> int:
+    """Run the steps and take everything down; the exit code."""
     logs = Path(tempfile.mkdtemp(prefix="hyperpod-kit-demo-"))
     demo = Demo(Driver(args.name, logs), args.steps, in_s3=args.root == "s3", in_container=args.container)
+    if demo.driver.kit("rehearse", "status", "--name", args.name, check=False):
+        console.print(
+            f"a rehearsal with the name {args.name} is up already: choose another name with --name, or take that one "
+            f"down with: hyperpod-kit rehearse down --name {args.name}",
+            soft_wrap=True,
+        )
+        return 1
     rows: List[Tuple[str, str, float]] = []
     start = time.monotonic()
     code = 1
@@ -332,7 +366,7 @@ def main() -> int:
                     f"take it down with: hyperpod-kit rehearse down --name {args.name}"
                 )
             else:
-                code = _take_down(demo, before) or code
+                code = _take_down(demo) or code
     if interrupt.came:
         return 130
     if code == 0:
@@ -342,7 +376,7 @@ def main() -> int:
     return code
 
 
-def _take_down(demo: Demo, before: set[str]) -> int:
+def _take_down(demo: Demo) -> int:
     start = time.monotonic()
     try:
         demo.driver.down()
@@ -350,13 +384,9 @@ def _take_down(demo: Demo, before: set[str]) -> int:
         console.print(f"[bold red]take-down failed[/bold red]: {err}")
         return 1
     seconds = time.monotonic() - start
-    if STATE.is_dir() and any(STATE.iterdir()):
-        # The search goes over the whole machine, and the other one's machines come and go.
-        console.print(f"taken down; another rehearsal is up here, so nothing was searched ({seconds:.1f} s)")
-        return 0
-    left = leftovers() - before
-    if left:
-        console.print("[bold red]left behind[/bold red]:\n" + "\n".join(sorted(left)))
+    behind = leftovers(demo.driver.name)
+    if behind:
+        console.print("[bold red]left behind[/bold red]:\n" + "\n".join(sorted(behind)))
         return 1
     console.print(f"taken down, nothing left [dim]({seconds:.1f} s)[/dim]")
     return 0

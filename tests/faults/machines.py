@@ -23,6 +23,7 @@ from hyperpod_kit.rehearsal.profiles import PROFILES, STOCK
 from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import BUCKET, BucketRoot, FolderRoot, Root
 from tests.faults.site import CAPTURER, FOREIGN, SYSTEM_PYTHON, TRAINER, in_image, settle
+from tests.support import own_rehearsals
 from tests.support.output import output
 from tests.support.wait import until
 
@@ -244,6 +245,7 @@ class MachineSite:
 
 @contextlib.contextmanager
 def machine_site(directory: Path) -> Iterator[MachineSite]:
+    own_rehearsals.use()
     # By its profile: another profile's run on the same host is left alone.
     driver = Driver(f"faults-{PROFILE.name}", directory)
     driver.config = configuration(directory)

@@ -14,21 +14,19 @@ import pytest
 from driver import CONFIG, TRAIN, Driver, wait_until
 from leftovers import leftovers
 
-from hyperpod_kit.rehearsal import host
 from hyperpod_kit.rehearsal.layout import lock_file
 from tests.rehearsal import jobs, limited_disk
+from tests.support import own_rehearsals
 
 CACHE = Path(os.environ.get("HPK_CACHE", Path.home() / ".cache" / "hyperpod-kit"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    reason = "; ".join(host.missing())
     items.sort(key=_turn)
     for item in items:
         if Path(__file__).parent in Path(item.path).parents:
             item.add_marker(pytest.mark.rehearsal)
-            if reason:
-                item.add_marker(pytest.mark.skip(reason=f"no machines here: this one lacks {reason}"))
+            item.add_marker(pytest.mark.needs("machines", "machine-packages"))
 
 
 def _turn(item: pytest.Item) -> int:
@@ -44,14 +42,18 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def alone() -> Iterator[None]:
-    """One run of these tests on a machine: a second would take the first one's rehearsal down, which has its name."""
+    """One run of these tests in a checkout: a second would take the first one's rehearsal down, which has its name.
+
+    Those of other checkouts have rehearsals of their own, beside these.
+    """
+    own_rehearsals.use()
     # Not in /tmp: what another user has put under a name that we always take, we would write to.
-    with open(lock_file("tests"), "a+") as lock:
+    with open(lock_file(f"tests-{own_rehearsals.CHECKOUT}"), "a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            pytest.exit(f"these tests run on this machine already (pid {lock.read() or 'unknown'}): wait for them", 3)
+            pytest.exit(f"these tests run in this checkout already (pid {lock.read() or 'unknown'}): wait for them", 3)
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -64,7 +66,6 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     CACHE.mkdir(parents=True, exist_ok=True)
     driver = Driver("test", tmp_path_factory.mktemp("rehearsal"))
     driver.down()  # what an interrupted run left up would be taken for a fresh one
-    before = leftovers()
     try:
         trees = [] if containers.missing() else [containers.build(CACHE)]
         disk = limited_disk.shares(tmp_path_factory.mktemp("admin") / "tools")
@@ -75,7 +76,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         yield driver
     finally:
         driver.down()
-    assert leftovers() - before == set(), "the rehearsal left something behind"
+    assert leftovers(driver.name) == set(), "the rehearsal left something behind"
 
 
 @pytest.fixture(scope="session")

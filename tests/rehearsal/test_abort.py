@@ -23,9 +23,8 @@ from hyperpod_kit.rehearsal.layout import Layout
 
 @pytest.fixture
 def clean_machine() -> Iterator[None]:
-    before = leftovers()
     yield
-    assert leftovers() - before == set()
+    assert leftovers("abort") == set()
 
 
 def hear_hangups() -> None:

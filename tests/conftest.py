@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hyperpod_kit import ending
-from tests.support import processor_time
+from tests.support import capabilities, processor_time
 from tests.support.examples import ALL, GATE, SHARE
 
 settings.register_profile(
@@ -55,6 +55,7 @@ def who_hears_signals() -> Iterator[None]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(capabilities)
     path = os.environ.get(processor_time.VARIABLE)
     if path:
         config.pluginmanager.register(processor_time.ProcessorTime(path))

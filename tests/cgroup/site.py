@@ -21,7 +21,6 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from hyperpod_kit.job.report import PREFIX
 from tests.support.wait import until
-from tests.unit.job import cgroup_slurm
 from tests.unit.job.cgroup_slurm import MOUNT, CgroupSlurm
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,13 +50,6 @@ export HPK_SHM_DIR={shm}/$SLURMD_NODENAME PYTHONPATH={path} GLOO_SOCKET_IFNAME=l
 {throttle}
 exec {python} {saver} "$@"
 """
-
-
-def missing() -> Optional[str]:
-    """Why it cannot be had here, or None."""
-    if not os.path.exists(PYTHON):
-        return f"not installed: {PYTHON}, for ranks of an ordinary user"
-    return cgroup_slurm.missing()
 
 
 class Disk:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.cgroup.ends import ENDS, kill_all
-from tests.cgroup.site import SavingJob, Site, missing
+from tests.cgroup.site import SavingJob, Site
 from tests.support.wait import until
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "system-python")]
 
 MB = 48
 """Of each rank: a save takes more than two seconds of the disk, so that two lie in memory at any moment."""

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.rehearsal import cgroups
-from tests.cgroup.site import missing
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "system-python")]
 
 
 def test_what_is_frozen_in_a_group_below_is_ended_too() -> None:

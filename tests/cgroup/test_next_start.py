@@ -7,10 +7,10 @@ from typing import Any, Dict, List
 import pytest
 
 from tests.cgroup.ends import kill_all
-from tests.cgroup.site import SavingJob, Site, missing
+from tests.cgroup.site import SavingJob, Site
 from tests.support.wait import until
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "system-python")]
 
 MB, MORE = 96, 250
 """Of each rank; at 40 MB a second for both the second takes longer than Slurm needs to start a job again."""

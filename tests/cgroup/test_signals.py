@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cgroup.site import MAIN, Site, missing
+from tests.cgroup.site import MAIN, Site
 from tests.support.wait import until
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "cgroup-v1", "system-python")]
 
 SCRIPT = """\
 #!/bin/bash

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -69,7 +68,7 @@ def test_bash(home: Path) -> None:
         assert answer == ("FILE" if wanted == "clusters.json" else wanted), typed
 
 
-@pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
+@pytest.mark.needs("fish")
 def test_fish(home: Path) -> None:
     lines = ["hyperpod-kit completion fish | source"]
     lines += [f"echo (complete -C '{typed}')" for typed, _ in CASES]
@@ -78,7 +77,7 @@ def test_fish(home: Path) -> None:
     assert "Status, groups and failures." in answers[0], "descriptions are whole, commas and all"
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.needs("zsh")
 def test_zsh(home: Path) -> None:
     child, terminal = pty.fork()
     if child == 0:

@@ -14,10 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import Callable, Iterator, List, Optional
 
-import containers
 import pytest
 
-from hyperpod_kit.rehearsal import host
 from tests.faults.accounting import AccountedSlurm
 from tests.faults.job import Job
 from tests.faults.machines import PREEMPTION, SENDS_SIGNAL, container_tree, machine_site
@@ -26,7 +24,6 @@ from tests.faults.profiles import CONTAINER, IN_S3, MOUNTPOINT, PROFILE
 from tests.faults.roots import PrivateBuckets
 from tests.faults.site import PrivateSite, Site
 from tests.faults.table import Table
-from tests.unit.job import private_slurm
 from tests.unit.job.private_slurm import PrivateSlurm
 
 MACHINES = os.environ.get("HPK_FAULTS") == "machines"
@@ -35,15 +32,13 @@ EVERYTHING = MACHINES or os.environ.get("HPK_FAULTS") == "private"
 
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
     ours = [item for item in items if Path(__file__).parent in Path(item.path).parents]
-    reason = "; ".join(host.missing()) if MACHINES else private_slurm.missing()
-    if PROFILE == CONTAINER:
-        reason = reason or containers.missing()
+    cluster = ("machines", "machine-packages") if MACHINES else ("slurm",)
+    needs = pytest.mark.needs(*cluster, *(("containers",) if PROFILE == CONTAINER else ()))
     dropped = []
     for item in ours:
         item.add_marker(pytest.mark.rehearsal)
-        if reason:
-            item.add_marker(pytest.mark.skip(reason=f"no cluster here: {reason}"))
-        elif not _of_profile(item) or not _is_wanted(item):
+        item.add_marker(needs)
+        if not _of_profile(item) or not _is_wanted(item):
             dropped.append(item)
     config.hook.pytest_deselected(items=dropped)
     items[:] = [item for item in items if item not in dropped]

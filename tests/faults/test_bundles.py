@@ -19,9 +19,7 @@ from tests.faults.site import Site
 from tests.support import bundles
 from tests.support.bundles import REPOSITORY
 
-WHY = bundles.missing()
-
-pytestmark = [pytest.mark.machines, pytest.mark.skipif(bool(WHY), reason=WHY)]
+pytestmark = [pytest.mark.machines, pytest.mark.needs("mounts", "git-history")]
 Row = Callable[..., None]
 STEPS = 400
 ENTRY = "on_create.sh" if PROFILE.mode is LifecycleMode.ON_CREATE else "on_init_complete.sh"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from typing import Callable, cast
 
-import containers
 import pytest
 from containers import PLAIN, PYTHON
 
@@ -113,7 +112,7 @@ def test_a_rank_of_a_job_with_a_named_container_is_killed(job: Job, row: Row) ->
     row("a rank is SIGKILLed, the container has a name", "retried in the same unpacked image", seconds)
 
 
-@pytest.mark.skipif(not containers.real(), reason="the stand-in gives no process ids of their own")
+@pytest.mark.needs("pyxis")
 def test_a_container_that_pyxis_cannot_start(job: Job, row: Row) -> None:
     """pyxis joins a container by a process in it, which is nobody it knows where process ids are the container's."""
     job.submit("--steps", "20", sbatch=("-N2", "--export=ALL,ENROOT_UNSHARE_PID=y"))

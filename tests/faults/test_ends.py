@@ -8,7 +8,6 @@ from typing import Callable
 
 import pytest
 
-from tests.faults import accounting
 from tests.faults.job import Job
 from tests.faults.profiles import IN_FOLDERS
 from tests.faults.site import Site
@@ -89,7 +88,7 @@ def test_preemption_by_partition(job: Job, site: Site, row: Row) -> None:
     )
 
 
-@pytest.mark.skipif(accounting.missing() is not None, reason=f"no QOS without accounting: {accounting.missing()}")
+@pytest.mark.needs("accounting")
 def test_preemption_by_qos(accounted_site: Site, row: Row) -> None:
     job = Job(accounted_site)
     row(

@@ -9,15 +9,17 @@ from typing import Iterator
 
 import pytest
 
+from tests.support.capabilities import require
+
 # cuBLAS reads it once, before its first product: without it a product may come out otherwise in another process.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
+    require("cuda")
+    import torch
+
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

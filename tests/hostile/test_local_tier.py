@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import struct
 from pathlib import Path
@@ -95,16 +94,12 @@ def test_nobody_else_reads_or_replaces_a_part(ground: Ground) -> None:
         assert as_user(ATTACKER, work) == 1
 
 
+@pytest.mark.needs("access-lists")
 def test_an_access_list_of_the_disks_lets_nobody_in(ground: Ground) -> None:
     """What is made in a directory inherits its default list; the mode's group bits are that list's mask."""
     entries = [(0x01, 7, -1), (0x02, 7, ATTACKER), (0x04, 7, -1), (0x10, 7, -1), (0x20, 7, -1)]
     listed = struct.pack("<I", 2) + b"".join(struct.pack("<HHi", *entry) for entry in entries)
-    try:
-        os.setxattr(ground.disk, "system.posix_acl_default", listed)
-    except OSError as err:
-        if err.errno != errno.EOPNOTSUPP:
-            raise
-        pytest.skip("this kernel's file system has no access lists")
+    os.setxattr(ground.disk, "system.posix_acl_default", listed)
     assert ground.as_victim(ground.write) == ""
     assert as_user(ATTACKER, lambda: os.listdir(ground.disk / ground.name)) == 1
     shard = ground.disk / ground.name / ATTEMPT / "shard-00000.safetensors"

@@ -15,28 +15,7 @@ CHECKOUT = Path(__file__).parents[2]
 NAMESPACE = ["unshare", "--net", "--mount", "--propagation", "private"]
 
 
-def why_not() -> str:
-    if os.geteuid() != 0:
-        return "needs root"
-    rules = (
-        "table inet t {\n chain c {\n type filter hook output priority 0; policy accept;\n"
-        " meta skuid != 0 reject with tcp reset\n }\n}\n"
-    )
-    try:
-        done = subprocess.run(
-            [*NAMESPACE, "nft", "--file", "-"],
-            input=rules,
-            text=True,
-            timeout=20,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-    except OSError as err:
-        return str(err)
-    return f"the kernel has no packet filter: {done.stderr}" if done.returncode else ""
-
-
-pytestmark = [ROOT, pytest.mark.skipif(bool(why_not()), reason=why_not())]
+pytestmark = [ROOT, pytest.mark.needs("packet-filter")]
 
 BEGIN = """
 import os, socket, subprocess, sys, threading

@@ -151,18 +151,16 @@ def run(program: str, *words: str) -> None:
 
 
 @ROOT
-@pytest.mark.skipif(not MAY, reason="needs root and mount namespaces")
+@pytest.mark.needs("mounts")
 def test_on_a_scratch_disk_that_is_everybodys() -> None:
     run(SCRATCH)
 
 
 @ROOT
-@pytest.mark.skipif(not MAY, reason="needs root and mount namespaces")
+@pytest.mark.needs("mounts", "root-file-system")
 def test_while_homes_are_carried_over(tmp_path: Path) -> None:
     place = tmp_path / "home"
     place.mkdir()
-    if os.stat(place).st_dev != os.stat("/").st_dev:
-        pytest.skip("the temporary directory is not on the root file system")
     run(HOMES, str(place))
 
 

@@ -16,10 +16,7 @@ NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
 
 pytestmark = [
     ROOT,
-    pytest.mark.skipif(
-        os.geteuid() == 0 and subprocess.run([*NAMESPACE, "true"], stderr=subprocess.PIPE).returncode != 0,
-        reason="needs mount namespaces",
-    ),
+    pytest.mark.needs("mounts"),
 ]
 
 BEGIN = """

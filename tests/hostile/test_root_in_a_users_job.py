@@ -16,9 +16,8 @@ from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import LocalRunner
 from tests.hostile.loopback import VICTIM as OWNER
 from tests.hostile.loopback import Two, two_users
-from tests.unit.job.private_slurm import missing
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 SECRET = "of-the-admin-4711"
 

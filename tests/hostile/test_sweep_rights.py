@@ -12,9 +12,9 @@ import pytest
 from hyperpod_kit.job.cli import __file__ as job_cli
 from tests.hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 SLURM_USER = 5
 """`games`."""

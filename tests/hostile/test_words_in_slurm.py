@@ -20,9 +20,8 @@ from hyperpod_kit.slurm.environment import AWAY_MARK
 from hyperpod_kit.slurm.job_id import JobId
 from tests.hostile.loopback import ATTACKER, VICTIM, Two, two_users
 from tests.support.wait import until
-from tests.unit.job.private_slurm import missing
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 KEYS = [name for name, _ in records.FIELDS]
 

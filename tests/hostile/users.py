@@ -16,7 +16,7 @@ import pytest
 
 ATTACKER, VICTIM = 4001, 4002
 
-ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+ROOT = pytest.mark.needs("root")
 
 
 def as_user(uid: int, work: Callable[[], object]) -> int:

@@ -65,7 +65,7 @@ NONCHARACTERS = "".join(
     map(chr, (*range(0xFDD0, 0xFDF0), *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF))))
 )
 LINE = st.text(st.characters(exclude_categories=("Cc", "Cs"), exclude_characters=NONCHARACTERS), max_size=40)
-needs_systemd = pytest.mark.skipif(not systemd_oracle.can_be_asked(), reason="needs systemd --test")
+needs_systemd = pytest.mark.needs("systemd-oracle")
 
 
 @pytest.fixture(autouse=True)

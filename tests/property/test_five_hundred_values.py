@@ -27,7 +27,7 @@ from tests.property.hostile_values import CANARY, COUNT, numbers, texts
 from tests.property.test_config_values import by_name, is_name_of_group, judge
 
 VERIFY = Path(__file__).parents[2] / ".ci/verify-units"
-needs_systemd = pytest.mark.skipif(not systemd_oracle.can_be_asked(), reason="needs systemd --test")
+needs_systemd = pytest.mark.needs("systemd-oracle")
 SPANS = re.compile(r"^\w+Sec=(\S+)$", re.MULTILINE)
 
 

@@ -23,7 +23,7 @@ from tests.rehearsal.given_packages import given
 BASE = os.environ.get("HPK_AWS_SCRIPTS", "")
 pytestmark = [
     pytest.mark.full,
-    pytest.mark.skipif(not BASE, reason="HPK_AWS_SCRIPTS names no directory with AWS's base-config"),
+    pytest.mark.needs("aws-scripts"),
 ]
 
 NAME = "moved"

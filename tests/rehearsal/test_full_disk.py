@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from typing import Any, Iterator
 
 import pytest
@@ -20,7 +19,7 @@ ROOT = f"{OWN}/run"
 WORK = "/fsx/trainer/full-disk"
 """Of all that is large and no checkpoint: what is stopped at the limit is to be a save."""
 
-pytestmark = [pytest.mark.full, pytest.mark.skipif(not shutil.which("btrfs"), reason="needs btrfs of btrfs-progs")]
+pytestmark = [pytest.mark.full, pytest.mark.needs("mkfs.btrfs", "btrfs")]
 
 
 @pytest.fixture(scope="module")

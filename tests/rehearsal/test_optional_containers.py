@@ -23,8 +23,8 @@ from tests.rehearsal.given_packages import ARCHITECTURES, entry, given
 
 pytestmark = [
     pytest.mark.full,  # minutes of machines of its own
-    pytest.mark.skipif(not containers.real(), reason="no sources of enroot and pyxis"),
-    pytest.mark.skipif(containers.missing() is not None, reason=containers.missing() or ""),
+    pytest.mark.needs("pyxis"),
+    pytest.mark.needs("containers"),
 ]
 
 NAME = "images"

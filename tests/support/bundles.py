@@ -42,15 +42,6 @@ class BundleRoot(MountRoot):
         super().__init__(ENTER, str(home))
 
 
-def missing() -> str:
-    """Why no node can have bundles of both releases here, "" when it can."""
-    if os.geteuid() != 0:
-        return "a mount namespace is root's to make"
-    argv = ["git", "-C", str(REPOSITORY), "cat-file", "-e", f"{EARLIER}^{{commit}}"]
-    known = subprocess.run(argv, stderr=subprocess.DEVNULL, check=False, timeout=60).returncode == 0
-    return "" if known else f"the repository's history, with {EARLIER}, is not here"
-
-
 def earlier_sources(folder: Path) -> Path:
     """The earlier version's tree, unpacked there."""
     argv = ["git", "-C", str(REPOSITORY), "archive", EARLIER]

@@ -8,8 +8,6 @@ import subprocess
 from pathlib import Path
 from typing import Iterator, List, Set
 
-import pytest
-
 from docs_build.words import variables
 from hyperpod_kit import environment
 from tests.support.environment import MEANINGS
@@ -27,8 +25,7 @@ BY_HAND = (".py", ".sh", ".c", ".j2")
 
 def sources() -> List[Path]:
     listed = subprocess.run(["git", "ls-files"], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
-    if listed.returncode:
-        pytest.skip("not a checkout")
+    listed.check_returncode()
     return [CHECKOUT / line for line in listed.stdout.splitlines() if line.endswith(BY_HAND)]
 
 

@@ -8,22 +8,12 @@ from typing import Callable
 import pytest
 from driver import Driver, wait_until
 
-from hyperpod_kit.rehearsal import apt_sources, host
-
 WORKER = "storage-worker/0"
 SERVED = ("/efs/trainer", "/mnt/files", "/fsx", "/zfs", "/mnt/data")
 
 
-def why_not() -> str:
-    """Why there are no such nodes here; empty when there are."""
-    if host.missing():
-        return "no machines here"
-    found = apt_sources.host_distribution().id
-    return "" if found == "debian" else f"this machine is {found}"
-
-
 @pytest.mark.full  # each release builds an image of its own first
-@pytest.mark.skipif(bool(why_not()), reason=why_not())
+@pytest.mark.needs("debian")
 @pytest.mark.parametrize(("release", "python"), [("bullseye", "3.9"), ("trixie", "3.13")])
 def test_the_bundle_boots_applies_twice_and_repairs_itself(
     release: str, python: str, tmp_path: Path, create_storage: Callable[[Driver, Path], Path]

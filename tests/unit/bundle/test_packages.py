@@ -18,6 +18,7 @@ from hyperpod_kit.cli.package_command import describe_package
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.node_config import NodeConfig
+from tests.support.capabilities import require
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
 PLACE = "packages/arm64/mount-s3_1.22.0-1_arm64.deb"
@@ -26,8 +27,7 @@ PLACE = "packages/arm64/mount-s3_1.22.0-1_arm64.deb"
 def deb(
     directory: Path, name: str = "mount-s3", version: str = "1:1.22.0-1", arch: str = "arm64", compression: str = "gzip"
 ) -> Path:
-    if shutil.which("dpkg-deb") is None:
-        pytest.skip("there is no dpkg-deb on this machine")
+    require("dpkg-deb")
     tree = directory / f"tree-{name}-{compression}"
     (tree / "DEBIAN").mkdir(parents=True)
     (tree / "DEBIAN/control").write_text(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -144,7 +143,7 @@ services = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not here")
+@pytest.mark.needs("systemd-analyze")
 @services
 def test_exposure(unit: Path) -> None:
     done = subprocess.run(

@@ -54,7 +54,7 @@ def test_the_best_is_what_all_have(monkeypatch: pytest.MonkeyPatch) -> None:
     assert digest.best(["xxh3", "blake2b"], ["blake2b"]) == "blake2b"
 
 
-needs_library = pytest.mark.skipif(xxh3.load() is None, reason=f"{xxh3.LIBRARY} 0.8 is not here")
+needs_library = pytest.mark.needs("xxhash-library")
 
 
 @needs_library

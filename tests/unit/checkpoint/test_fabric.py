@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -12,6 +11,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.checkpoint.agent.channel import Channel
+from tests.support.capabilities import require
 
 
 def ip(*words: str) -> None:
@@ -21,8 +21,7 @@ def ip(*words: str) -> None:
 @pytest.fixture
 def cut_off_pair() -> Iterator[tuple[socket.socket, str]]:
     """(a connection to another network namespace, the name of the link to cut)."""
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        pytest.skip("needs root and iproute2 to make a network namespace")
+    require("network-namespaces")
     name, link = f"hpkt{os.getpid()}", f"hpkt{os.getpid() % 100000}"
     ip("netns", "add", name)
     try:

@@ -194,7 +194,7 @@ def test_the_command_runs_on_bare_python(capture, shm: Path, tmp_path: Path) -> 
     assert run("verify").returncode == 2
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="becoming the owner of segments needs root")
+@pytest.mark.needs("root")
 def test_root_flushes_as_the_owner_and_trusts_nobody_elses_files(capture, shm: Path, tmp_path: Path) -> None:
     slot = capture()
     for path in (tmp_path, *tmp_path.parents):

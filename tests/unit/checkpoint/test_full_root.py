@@ -23,7 +23,7 @@ from hyperpod_kit.errors import CheckpointError
 SLACK = 512 * 1024
 """Bytes for small files: epochs, proofs, directories."""
 
-needs_mounts = pytest.mark.skipif(os.geteuid() != 0, reason="mounts a tmpfs, which needs root")
+needs_mounts = pytest.mark.needs("mounts")
 
 
 @contextlib.contextmanager

@@ -26,7 +26,6 @@ from hyperpod_kit.checkpoint.repository.policy import Best, CheckpointFacts, Eve
 from hyperpod_kit.checkpoint.repository.read_back import ReadBack, ReadBackOutcome
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
-from hyperpod_kit.checkpoint.repository.store.open import mount_of
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
 from tests.support.examples import examples
@@ -165,11 +164,10 @@ def test_every_file_is_read_back(tmp_path: Path, file: str) -> None:
     assert read_back.read_back(store, names[0]).outcome is ReadBackOutcome.PROVED
 
 
+@pytest.mark.needs("disk")
 def test_no_page_of_it_is_in_memory_when_it_is_read(tmp_path: Path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(os.urandom(64 * mmap.PAGESIZE))
-    if mount_of(str(tmp_path))[0] == "tmpfs":
-        pytest.skip("a tmpfs has no medium but memory")
     assert resident_pages(path) == 64
     PosixStore(str(tmp_path)).from_medium("shard")
     assert resident_pages(path) == 0

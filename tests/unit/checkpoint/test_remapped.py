@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,14 +27,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def able() -> bool:
-    return (
-        shutil.which("unshare") is not None
-        and subprocess.run([*REMAPPED, "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
-    )
-
-
-@pytest.mark.skipif(not able(), reason="no user namespaces here")
+@pytest.mark.needs("user-namespaces")
 def test_what_a_remapped_trainer_left_is_saved_by_its_owner_outside(shm: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     root = str(tmp_path / "run")

@@ -124,7 +124,7 @@ def test_a_record_that_contradicts_itself_is_not_believed(store: Store, change: 
         selection.newest_whole(store)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to another user")
+@pytest.mark.needs("root")
 def test_what_another_user_has_written_is_not_believed(store: Store) -> None:
     """Whoever may make names in a root could send a run back at each start."""
     names = [put_checkpoint(store, seq) for seq in (1, 2)]

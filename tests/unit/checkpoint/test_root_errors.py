@@ -22,20 +22,13 @@ find "$HPK_SHM_DIR" -name 'hpk-*' | grep . && exit 1
 """
 
 
-def can_mount() -> bool:
-    return (
-        subprocess.run([*UNSHARE, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, timeout=60).returncode
-        == 0
-    )
-
-
 SMALL = """set -e
 mount -t tmpfs -o size=64m tmpfs "$HPK_SHM_DIR"
 HPK_CHECKPOINT_ROOT=$ROOT/run HPK_STATE=$ROOT/run/.hpk HPK_ATTEMPT=7.0.0 "$@" small
 """
 
 
-@pytest.mark.skipif(not can_mount(), reason="needs a file system of its own")
+@pytest.mark.needs("mounts")
 @pytest.mark.parametrize("script", [SCRIPT, SMALL], ids=["full and read-only", "as in a container of docker's"])
 def test_no_room(tmp_path: Path, script: str) -> None:
     root, shm = tmp_path / "root", tmp_path / "shm"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
@@ -116,7 +115,7 @@ def test_areas_fill_the_picture_and_do_not_overlap(values: List[float]) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="not installed: chromium")
+@pytest.mark.needs("chromium")
 def test_a_browser_shows_them(tmp_path: Path) -> None:
     """Headless, with no network of its own: what it made of the page, and a picture that is not blank."""
     target = tmp_path / "fleet.html"

@@ -3,7 +3,6 @@ exit code that a job reads as lost storage."""
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import subprocess
@@ -17,7 +16,7 @@ from tests.support.serving_fuse import serving_mount
 from tests.support.silent_fuse import silent_mount
 from tests.support.wait import until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+pytestmark = pytest.mark.needs("fuse")
 
 
 def data(*words):

@@ -11,10 +11,9 @@ import os
 import secrets
 import signal
 from pathlib import Path
-from typing import List, Optional
+from typing import List
 
 from tests.support.wait import until
-from tests.unit.job import private_slurm
 from tests.unit.job.private_slurm import PrivateSlurm
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -31,11 +30,8 @@ ConstrainRAMSpace={ram}
 """
 
 
-def missing() -> Optional[str]:
-    """Why there can be none here, or None."""
-    why = private_slurm.missing()
-    if why is not None:
-        return why
+def missing_hierarchy() -> str:
+    """Which control groups of version 1 are lacking here; empty when they are there."""
     for name in ("freezer", "memory"):
         if not (MOUNT / name / "cgroup.procs").exists():
             return f"this host has no cgroup hierarchy of version 1 at {MOUNT / name}"
@@ -45,7 +41,7 @@ def missing() -> Optional[str]:
             probe.rmdir()
         except OSError as err:
             return f"no control group can be made in {MOUNT / name}: {err.strerror}"
-    return None
+    return ""
 
 
 class CgroupSlurm(PrivateSlurm):

@@ -16,11 +16,9 @@ from hyperpod_kit.job.report import PREFIX
 from tests.support import bundles
 from tests.support.bundles import REPOSITORY, BundleRoot
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import PrivateSlurm, running
 
-WHY = missing() or bundles.missing()
-
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(bool(WHY), reason=WHY or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm", "mounts", "git-history")]
 
 TRAINER = Path(__file__).with_name("toy_trainer.py")
 NODES = ("n1", "n2")

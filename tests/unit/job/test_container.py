@@ -18,6 +18,7 @@ import pytest
 
 from hyperpod_kit.errors import GaveUp
 from hyperpod_kit.job import container, container_starts, script_containers, step
+from tests.support.capabilities import require
 from tests.unit.job.conftest import Job
 
 IMAGE = "--container-image=/images/a.sqsh"
@@ -112,8 +113,7 @@ def test_without_a_python_it_is_said_and_not_tried_again(mounted_job: Job, capfd
 def test_a_root_that_is_not_mounted_inside_is_said_and_not_tried_again(
     job: Job, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    if container.mounted(str(job.root)):
-        pytest.skip(f"something is mounted above {job.root}")
+    require("root-file-system")
     with pytest.raises(GaveUp, match="no rank has begun in the container"):
         job.run(srun_args=(IMAGE,))
     assert len(job.sruns) == 1

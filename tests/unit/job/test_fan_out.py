@@ -17,7 +17,7 @@ from hyperpod_kit.errors import HyperpodKitError, JobError, UsageError
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.fan_out import command, destination, listing, part, peers
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import PrivateSlurm, running
 
 FILES = 40
 
@@ -176,7 +176,7 @@ def slurm() -> Iterator[PrivateSlurm]:
 
 @pytest.mark.full
 @pytest.mark.rehearsal
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.needs("slurm")
 def test_inside_of_a_batch_script(slurm: PrivateSlurm) -> None:
     place = Path(tempfile.mkdtemp(prefix="work-", dir=slurm.base))
     place.chmod(0o777)

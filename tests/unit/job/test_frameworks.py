@@ -15,6 +15,7 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.exporting.checkpoint import export
 from hyperpod_kit.checkpoint.repository import layout
+from tests.support.capabilities import require
 from tests.support.damage import flip
 from tests.unit.job import killed
 from tests.unit.job.conftest import Job
@@ -45,7 +46,7 @@ def optimizer_format(words: tuple[str, ...]) -> tuple[str, ...]:
     if not old_megatron():
         return words
     if "dp_reshardable" in words:
-        pytest.skip("dp_reshardable is of Megatron-core 0.14")
+        require("megatron-0.14")
     return (*words, "--optimizer-format", "dp_zero_gather_scatter")
 
 
@@ -67,8 +68,7 @@ def optimizer_format(words: tuple[str, ...]) -> tuple[str, ...]:
 def test_killed_at_random_moments_it_ends_as_it_would_have(
     job: Job, tmp_path: Path, example: str, needs: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if importlib.util.find_spec(needs) is None:  # not imported here: Megatron changes torch
-        pytest.skip(f"{needs} is not installed")
+    require(needs)
     if needs == "megatron":
         words = optimizer_format(words)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")  # for the process that imports DeepSpeed for all
@@ -89,10 +89,9 @@ def test_megatron_goes_on_with_fewer_ranks_past_a_flipped_byte_and_plain_megatro
     job: Job, tmp_path: Path, divided: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tensor parallel ranks in the format that gathers; data parallel ones in that which does not."""
-    if importlib.util.find_spec("megatron") is None:
-        pytest.skip("megatron is not installed")
-    if divided == "TP" and old_megatron():
-        pytest.skip("Megatron-core before 0.14 has no such format")
+    require("megatron")
+    if divided == "TP":
+        require("megatron-0.14")
     monkeypatch.syspath_prepend(killed.ROOT / "examples" / "frameworks")
     ours = ("--optimizer-format", "dp_zero_gather_scatter" if old_megatron() else "dp_reshardable")
     given = ("--save-every", "1", *(ours if divided == "DP" else ()))

@@ -9,10 +9,10 @@ import pytest
 
 from hyperpod_kit.job import timeline
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import PrivateSlurm, running
 from tests.unit.job.test_real_slurm import MAIN, Work
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 SUSPENDED = 12.0
 """Seconds, well beyond the limit of 5."""

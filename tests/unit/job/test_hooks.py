@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -72,7 +71,7 @@ def test_epilog_always_succeeds(place: Path, program: str) -> None:
     assert hook(place, "epilog.sh", program, **EPILOG) == (0, "")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the job's user")
+@pytest.mark.needs("root")
 def test_epilog_hands_over_what_the_jobs_user_left(place: Path) -> None:
     seen = place / "seen"
     seen.touch()
@@ -185,7 +184,7 @@ def test_no_task_starts_where_the_kit_is_not(place: Path) -> None:
     assert code == 1 and "print hyperpod-kit: no checkpoint was chosen from /c: /nowhere is not there" in out
 
 
-@pytest.mark.skipif(not shutil.which("shellcheck"), reason="shellcheck is not installed")
+@pytest.mark.needs("shellcheck")
 def test_hooks_are_clean_and_short() -> None:
     scripts = [*HOOKS.glob("*.sh"), *HOOKS.glob("jobs/*.sbatch")]
     subprocess.run(["shellcheck", *scripts], check=True, timeout=60)

@@ -9,11 +9,11 @@ from typing import Iterator
 import pytest
 
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm
 from tests.unit.job.test_real_slurm import MAIN, PYTHON, Work
 from tests.unit.job.test_real_slurm import slurm as slurm
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
 THIRD_PARTY = Path(__file__).with_name("third_party.py")

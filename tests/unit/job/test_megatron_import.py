@@ -3,7 +3,6 @@ Megatron-core would have: examples/frameworks/megatron_gpt.py as it was before h
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -17,6 +16,7 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.exporting.checkpoint import export
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint
+from tests.support.capabilities import require
 from tests.support.content import contents
 from tests.unit.job import killed
 from tests.unit.job.conftest import Job
@@ -50,8 +50,7 @@ def plain(folder: Path) -> Path:
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_what_plain_megatron_saved_on_one_rank_is_loaded_by_ours(tmp_path: Path) -> None:
-    if importlib.util.find_spec("megatron") is None:  # not imported here: Megatron changes torch
-        pytest.skip("megatron is not installed")
+    require("megatron")
     (tmp_path / "shm").mkdir()
     env = {**os.environ, "PYTHONPATH": str(killed.ROOT), "HPK_SHM_DIR": str(tmp_path / "shm")}
     program = [sys.executable, str(Path(__file__).with_name("megatron_in.py")), str(tmp_path)]
@@ -62,8 +61,7 @@ def test_what_plain_megatron_saved_on_one_rank_is_loaded_by_ours(tmp_path: Path)
 @pytest.mark.full
 @pytest.mark.timeout(600)
 def test_it_goes_on_from_what_plain_megatron_saved(job: Job, tmp_path: Path) -> None:
-    if importlib.util.find_spec("megatron") is None:  # not imported here: Megatron changes torch
-        pytest.skip("megatron is not installed")
+    require("megatron")
     program = plain(tmp_path)
     words = optimizer_format(WORDS)
     saved = tmp_path / "plain" / "checkpoints"

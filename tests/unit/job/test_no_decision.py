@@ -14,11 +14,11 @@ from hyperpod_kit.checkpoint import Manager
 from hyperpod_kit.checkpoint.repository import catalog
 from hyperpod_kit.job import cli
 from tests.support.wait import until
-from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, running
 from tests.unit.job.test_real_slurm import TRAINER, Work
 from tests.unit.job.toy_trainer import commit_checkpoint
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 MAIN = Path(cli.__file__).with_name("__main__.py")
 TORCH_TRAINER = """
@@ -70,7 +70,7 @@ def srun(slurm: PrivateSlurm, root: Path, *program: str, **env: str) -> str:
     return slurm.call("bash", "-c", lines, check=False)
 
 
-@pytest.mark.skipif(bool(os.environ.get("HPK_TEST_RELEASE")), reason="torch is of this host")
+@pytest.mark.needs("slurm-of-this-host")
 def test_a_plugin_of_another_slurm_lets_no_trainer_begin_at_step_0(slurm: PrivateSlurm) -> None:
     root = slurm.base / "run"
     root.mkdir()
@@ -88,7 +88,7 @@ def test_a_plugin_of_another_slurm_lets_no_trainer_begin_at_step_0(slurm: Privat
     assert "no task of this step starts" in told and "started\n" not in told.splitlines(keepends=True), told
 
 
-@pytest.mark.skipif(bool(os.environ.get("HPK_TEST_RELEASE")), reason="torch is of this host")
+@pytest.mark.needs("slurm-of-this-host")
 def test_a_bare_step_on_a_root_that_lost_its_manifests(slurm: PrivateSlurm) -> None:
     root = slurm.base / "bare"
     load_plugin(slurm, prolog=f"{slurm.base}/prolog.sh")

@@ -26,7 +26,7 @@ from hyperpod_kit.job.report import JobReport
 from tests.support.damage import flip
 from tests.support.wait import until
 from tests.unit.job.conftest import Job
-from tests.unit.job.private_slurm import PrivateSlurm, missing
+from tests.unit.job.private_slurm import PrivateSlurm
 from tests.unit.job.test_foreign import make_deepspeed, make_huggingface, make_lightning, make_megatron
 
 HERE = Path(__file__).parent
@@ -241,7 +241,7 @@ def test_a_task_that_says_nothing_is_not_waited_for(
 
 
 @pytest.mark.rehearsal
-@pytest.mark.skipif(missing() is not None, reason=missing() or "")
+@pytest.mark.needs("slurm")
 def test_two_slurmds_read_a_checkpoint(monkeypatch: pytest.MonkeyPatch, reads: list[str]) -> None:
     monkeypatch.setattr(proving_step, "WORTH_A_STEP", 1)
     base = Path(tempfile.mkdtemp(prefix="hpk-proving-"))

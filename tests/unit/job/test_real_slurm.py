@@ -13,10 +13,10 @@ import pytest
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import PrivateSlurm, running
 from tests.unit.job.toy_trainer import commit_checkpoint
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 PYTHON = "/usr/bin/python3"
 TRAINER = Path(__file__).with_name("toy_trainer.py")

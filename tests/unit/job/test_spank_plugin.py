@@ -6,7 +6,6 @@ slurmstepd is `spank_host.c` here. With slurmstepd itself: tests/rehearsal/test_
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Dict, Iterator, Tuple
@@ -25,11 +24,8 @@ STEP = {
 }
 
 pytestmark = [
-    pytest.mark.skipif(
-        not shutil.which("cc") or not Path("/usr/include/slurm/spank.h").exists(),
-        reason="needs cc and slurm/spank.h (libslurm-dev)",
-    ),
-    pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the job's user"),
+    pytest.mark.needs("cc", "spank-headers"),
+    pytest.mark.needs("root"),
 ]
 
 

@@ -3,7 +3,6 @@ Two ranks under SIGKILL: test_frameworks.py."""
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.repository import catalog
+from tests.support.capabilities import require
 from tests.support.damage import flip
 from tests.unit.job import killed
 from tests.unit.job.conftest import Job
@@ -23,8 +23,7 @@ OTHER_RANKS = ("--checkpoint.exclude_from_loading", "dataloader")
 @pytest.mark.full
 @pytest.mark.timeout(900)
 def test_it_goes_on_on_one_rank_past_a_flipped_byte_and_leaves_weights_of_its_own(job: Job, tmp_path: Path) -> None:
-    if importlib.util.find_spec("torchtitan") is None:
-        pytest.skip("torchtitan is not installed")
+    require("torchtitan")
     import torch
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 

@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.exporting.checkpoint import export
 from hyperpod_kit.checkpoint.repository import catalog
+from tests.support.capabilities import require
 from tests.support.damage import flip
 from tests.unit.job import killed
 from tests.unit.job.conftest import Job
@@ -32,9 +33,7 @@ every_kind = pytest.mark.parametrize(
 
 
 def needs(words: Tuple[str, ...]) -> None:
-    name = NEEDS[words[1]]
-    if importlib.util.find_spec(name) is None:
-        pytest.skip(f"{name} is not installed")
+    require(NEEDS[words[1]])
 
 
 def old_accelerate() -> bool:

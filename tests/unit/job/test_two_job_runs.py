@@ -17,12 +17,10 @@ from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
 from hyperpod_kit.job.sole_run import SoleRun
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import PrivateSlurm, running
 
 MAIN = Path(cli.__file__).with_name("__main__.py")
 TRAINER = Path(__file__).with_name("toy_trainer.py")
-
-WHY = missing()
 
 
 def test_a_root_is_taken_once_and_free_again_when_its_run_ends(tmp_path: Path) -> None:
@@ -108,7 +106,7 @@ class SharedAllocation:
 
 @pytest.mark.timeout(400)
 @pytest.mark.rehearsal
-@pytest.mark.skipif(WHY is not None, reason=WHY or "")
+@pytest.mark.needs("slurm")
 def test_a_killed_rank_of_one_disturbs_no_step_of_another(slurm: PrivateSlurm) -> None:
     job = SharedAllocation(slurm, {"a": "a", "b": "b", "again": "a"})
     job.saves_more("a")

@@ -20,13 +20,13 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.report import PREFIX
 from tests.support.wait import until
-from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm, running
 
 pytestmark = [
     pytest.mark.full,
     pytest.mark.timeout(600),
     pytest.mark.rehearsal,
-    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.needs("slurm"),
 ]
 
 TRAINER = Path(__file__).with_name("warned_trainer.py")
@@ -49,7 +49,7 @@ def interpreter() -> str:
     for python in map(Path, (sys.executable, f"/usr/bin/python{version}")):
         if python.exists() and all(part.stat().st_mode & 0o001 for part in python.resolve().parents):
             return str(python)
-    pytest.skip(f"no Python {version} that an ordinary user may start")
+    pytest.fail(f"no Python {version} that an ordinary user may start: install python{version}, or clone elsewhere")
 
 
 @pytest.fixture(scope="module")

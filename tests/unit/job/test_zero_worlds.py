@@ -3,7 +3,6 @@ out of DeepSpeed's universal checkpoint of it, with the same losses, bit for bit
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,7 @@ pytest.importorskip("torch")
 from hyperpod_kit.checkpoint.exporting.checkpoint import export
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint
 from tests.support import warm
+from tests.support.capabilities import require
 from tests.support.content import contents
 from tests.support.wait import until
 from tests.unit.job import killed
@@ -92,8 +92,7 @@ class Trainings:
 def test_plain_deepspeed_goes_on_and_a_universal_checkpoint_on_other_numbers_of_ranks(
     tmp_path: Path, stage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
+    require("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")  # for the one that imports it for all
     trainings, root, out = Trainings(tmp_path, stage), tmp_path / "root", tmp_path / "exported"
     calm = trainings.done("calm", 2, LAST)
@@ -123,8 +122,7 @@ def test_plain_deepspeed_goes_on_and_a_universal_checkpoint_on_other_numbers_of_
 def test_what_plain_deepspeed_saved_goes_on_here_and_what_was_exported_comes_back(
     tmp_path: Path, stage: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
+    require("deepspeed")
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
     trainings, plain, root = Trainings(tmp_path, stage), tmp_path / "theirs", tmp_path / "root"
     calm = trainings.done("calm", 2, LAST)

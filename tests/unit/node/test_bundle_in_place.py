@@ -129,7 +129,7 @@ def test_a_process_that_came_by_current_keeps_to_its_bundle(tmp_path: Path) -> N
 
 
 @pytest.mark.rehearsal
-@pytest.mark.skipif(bool(bundles.missing()), reason=bundles.missing())
+@pytest.mark.needs("mounts", "git-history")
 def test_a_running_job_run_of_the_earlier_release_finds_the_wrapper_on_every_node(tmp_path: Path) -> None:
     """Old -> new -> another new -> old, in place, under one process of the old bundle."""
     root = tmp_path / "node"

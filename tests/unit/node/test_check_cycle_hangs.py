@@ -23,7 +23,7 @@ from tests.unit.node.fakes import ticked
 
 pytestmark = pytest.mark.usefixtures("no_packet_rules")
 
-FUSE = pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+FUSE = pytest.mark.needs("fuse")
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
 S3 = S3Mount("data", "/mnt/data", "sagemaker-data", "corpus/")
 LUSTRE = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")

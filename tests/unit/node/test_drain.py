@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import subprocess
 import time
@@ -24,6 +23,7 @@ from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wish
 from hyperpod_kit.run import Completed, LocalRunner
+from tests.support.capabilities import require
 from tests.support.runner import RecordingRunner
 
 DATA = S3Mount("data", "/mnt/data", "sagemaker-data")
@@ -90,8 +90,7 @@ class Slurm:
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    if os.geteuid() != 0 or not all(shutil.which(name) for name in ("slurmctld", "slurmd", "scontrol")):
-        pytest.skip("needs root, slurmctld and slurmd")
+    require("slurm")
     place = tmp_path_factory.mktemp("slurm")
     (place / "state").mkdir()
     (place / "spool").mkdir()
@@ -112,8 +111,8 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
         slurm = Slurm(place)
         end = time.monotonic() + 30
         while "State=IDLE" not in slurm.run(["scontrol", "-o", "show", "node", NODE], check=False).stdout:
-            if time.monotonic() > end or any(one.poll() is not None for one in started):
-                pytest.skip(f"no private Slurm here: {(place / 'log').read_text().splitlines()[-1:]}")
+            ended = any(one.poll() is not None for one in started)
+            assert time.monotonic() < end and not ended, (place / "log").read_text()
             time.sleep(0.1)
         yield slurm
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 from typing import Any, Iterator
@@ -14,6 +13,7 @@ from hyperpod_kit.node import cli, mount_commands
 from hyperpod_kit.node.files import write_if_different, write_volatile
 from hyperpod_kit.node.health.check_cycle import check_cycle
 from hyperpod_kit.node.health.repair import repair
+from tests.support.capabilities import require
 
 EFS = EfsMount("home", "/efs/trainer", "fs-0123456789abcdef0", "fsap-0123456789abcdef0")
 ORDER = "systemctl start --no-block hyperpod-kit-repair@home.service"
@@ -24,13 +24,8 @@ def run(tmp_path: Path) -> Iterator[Path]:
     """/run of `make_node`'s node, 64 kB that `fill` uses up."""
     path = tmp_path / "node/run"
     path.mkdir(parents=True)
-    if (
-        os.geteuid()
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(path)], timeout=20, stderr=subprocess.DEVNULL
-        ).returncode
-    ):
-        pytest.skip("needs root and a mount")
+    require("mounts")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(path)], timeout=20, check=True)
     yield path
     subprocess.run(["umount", "--lazy", str(path)], timeout=20, check=False)
 

@@ -20,7 +20,7 @@ from hyperpod_kit.run import LocalRunner
 ALICE, BOB = User("alice", 2001, 2001), User("bob", 2002, 2002)
 FILE_SYSTEM = "fs-0123456789abcdef0"
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+pytestmark = pytest.mark.needs("root")
 
 
 def home_of(user: User) -> EfsMount:

@@ -242,7 +242,7 @@ def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> No
     assert stepped(str(tmp_path)) == {"12", "13"}
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+@pytest.mark.needs("root")
 def test_a_user_whose_captures_take_all_the_time_holds_up_nobody_else(
     make_node: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from dataclasses import fields, replace
 from typing import Any
@@ -220,7 +219,7 @@ def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> Non
     )
 
 
-@pytest.mark.skipif(shutil.which("systemd-escape") is None, reason="needs systemd-escape")
+@pytest.mark.needs("systemd-escape")
 def test_names_of_units_are_as_systemd_escape_leaves_them() -> None:
     mounts = [S3Mount(name, "/a", "b") for name in ("a", "a-b", "0", "a" * 40)]
     units = [carrier_unit(mount) for mount in mounts] + [carrier_unit(NvmeMount("a-b", "/a"))]

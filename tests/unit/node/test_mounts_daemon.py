@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import stat
 import subprocess
 from typing import Any
@@ -49,7 +48,7 @@ def test_a_daemon_that_cannot_start_is_tried_for_ever_and_ever_slower(make_node:
     assert fake.clock.slept[-1] == 0
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it fills a file system")
+@pytest.mark.needs("mounts")
 def test_a_full_file_system_is_mounted_all_the_same(make_node: Any) -> None:
     mount = EfsMount("home", "/efs", "fs-0123456789abcdef0")
     fake = make_node([mount])

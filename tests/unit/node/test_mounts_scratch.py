@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -167,11 +166,7 @@ REAL = textwrap.dedent("""
 """)
 
 
-def may_unshare() -> bool:
-    return os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.PIPE).returncode == 0
-
-
-@pytest.mark.skipif(not may_unshare(), reason="needs root and mount namespaces")
+@pytest.mark.needs("mounts")
 def test_a_real_bind_mount_survives_what_happens_to_it() -> None:
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL],
@@ -184,24 +179,17 @@ def test_a_real_bind_mount_survives_what_happens_to_it() -> None:
     assert done.stdout.endswith("all of it\n"), done.stdout
 
 
-def loop_device(image: Path) -> Optional[str]:
-    done = subprocess.run(
-        ["losetup", "--find", "--show", str(image)], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    return done.stdout.strip() or None if done.returncode == 0 else None
+def loop_device(image: Path) -> str:
+    argv = ["losetup", "--find", "--show", str(image)]
+    return subprocess.run(argv, text=True, stdout=subprocess.PIPE, check=True).stdout.strip()
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 or not shutil.which("mkfs.ext4") or not shutil.which("losetup"),
-    reason="needs root, losetup and mkfs.ext4",
-)
+@pytest.mark.needs("loop-devices", "mkfs.ext4")
 def test_a_real_disk_is_formatted_once_and_a_foreign_one_never(make_node: Any, tmp_path: Path) -> None:
     image = tmp_path / "disk"
     image.write_bytes(b"")
     os.truncate(image, 16 << 20)
     device = loop_device(image)
-    if device is None:
-        pytest.skip("no loop device to be had")
     fake = make_node([SCRATCH])
     node = replace(fake.node, runner=LocalRunner())
     disk(fake, "nvme1n1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -77,7 +76,7 @@ def test_nothing_refers_to_where_the_bundle_was_downloaded_to() -> None:
         assert "/tmp" not in text and "WorkingDirectory" not in text and "EnvironmentFile" not in text
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_takes_them(tmp_path: Path) -> None:
     for mount in MOUNTS:
         text = rendered()[mount.name].replace("/opt/hyperpod-kit/current/bin/hyperpod-kit", "/bin/true")

@@ -21,7 +21,7 @@ from hyperpod_kit.node.plan import plan
 from hyperpod_kit.node.slurm import controller, pyxis_line
 from hyperpod_kit.node.slurm.hooks import with_block
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = pytest.mark.needs("root")
 
 PAM = "auth required pam_env.so\naccount required pam_nologin.so\n@include common-account\n"
 NVME = "/opt/dlami/nvme"

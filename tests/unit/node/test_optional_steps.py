@@ -121,7 +121,7 @@ def test_what_is_on_goes_to_the_node_and_comes_back() -> None:
 
 
 @pytest.mark.parametrize("key", SIMPLE)
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.needs("root")
 def test_on_twice_and_off(fake: Any, key: str) -> None:
     step, asked, left = SIMPLE[key]
     before = files(fake.root)
@@ -164,7 +164,7 @@ def test_a_line_that_is_no_name_with_a_key_is_left_out(line: str) -> None:
     assert host_keys.checked(f"{line}\nnode,10.1.0.1 {KEY}\nnode,10.1.0.1 {KEY}\n") == [f"node,10.1.0.1 {KEY}"]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.needs("root")
 def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
     controller = replace(node, facts=replace(node.facts, role="controller"))

@@ -13,9 +13,9 @@ from hyperpod_kit.node.peers.over_slurm import OverSlurm, Way
 from hyperpod_kit.node.peers.query import PeerQuestion, ask
 from hyperpod_kit.run import LocalRunner
 from tests.support.wait import until
-from tests.unit.job.private_slurm import PrivateSlurm, missing, running
+from tests.unit.job.private_slurm import PrivateSlurm, running
 
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(missing() is not None, reason=missing() or "")]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
 
 
 @pytest.fixture

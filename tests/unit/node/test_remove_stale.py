@@ -17,6 +17,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node import remove_stale
 from hyperpod_kit.node.files import write_json
 from hyperpod_kit.node.mounts.mount_record import remember
+from tests.support.capabilities import require
 
 OLD = EfsMount("old", "/old", "fs-0123456789abcdef0")
 UNITS = "etc/systemd/system"
@@ -106,11 +107,8 @@ def test_a_record_of_another_version_is_no_obstacle(make_node: Any) -> None:
 def tmpfs(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "mounted"
     path.mkdir()
-    if (
-        os.geteuid()
-        or subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], timeout=20, stderr=subprocess.DEVNULL).returncode
-    ):
-        pytest.skip("no mounts here: not root, or not allowed")
+    require("mounts")
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(path)], timeout=20, check=True)
     yield path
     subprocess.run(["umount", "--lazy", str(path)], timeout=20, stderr=subprocess.DEVNULL)
 

@@ -80,16 +80,10 @@ REAL = textwrap.dedent("""
 """)
 
 
-def may_unshare() -> bool:
-    return os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.PIPE).returncode == 0
-
-
-@pytest.mark.skipif(not may_unshare(), reason="needs root and mount namespaces")
+@pytest.mark.needs("mounts", "root-file-system")
 def test_really(tmp_path: Path) -> None:
     place = tmp_path / "home"
     place.mkdir()
-    if os.stat(place).st_dev != os.stat("/").st_dev:
-        pytest.skip("the temporary directory is not on the root file system")
     done = subprocess.run(
         ["unshare", "--mount", "--propagation", "private", sys.executable, "-c", REAL, str(place)],
         env={**os.environ, "PYTHONPATH": str(CHECKOUT), "HPK_ROOT": ""},

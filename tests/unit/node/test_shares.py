@@ -17,12 +17,13 @@ from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node import shares
+from tests.support.capabilities import require
 
 CHECKOUT = Path(__file__).parents[3]
 USERS = ("hpkalice", "hpkbob", "hpkcarol")
 GID = 39001
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives directories away")
+pytestmark = pytest.mark.needs("root")
 
 
 class Place:
@@ -65,8 +66,7 @@ class Place:
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    if subprocess.run(["unshare", "--mount", "true"], capture_output=True).returncode:
-        pytest.skip("no mount namespace to be had")
+    require("mounts")
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="hpk-shares-") as made:
         os.chmod(made, 0o755)
         yield Place(Path(made))

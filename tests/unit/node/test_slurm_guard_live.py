@@ -25,8 +25,8 @@ from tests.unit.job import private_slurm
 REPOSITORY = Path(__file__).parents[3]
 
 pytestmark = [
-    pytest.mark.skipif(bool(private_slurm.missing()), reason=private_slurm.missing() or ""),
-    pytest.mark.skipif(bool(private_slurm.RELEASE), reason="its commands are another root's"),
+    pytest.mark.needs("slurm"),
+    pytest.mark.needs("slurm-of-this-host"),
 ]
 
 

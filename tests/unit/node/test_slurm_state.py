@@ -16,7 +16,7 @@ from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.slurm import controller, hooks, lease, state
 from hyperpod_kit.node.slurm.keeper import LeaseKeeper
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = pytest.mark.needs("root")
 FSX = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
 KILL = "systemctl kill --signal=KILL slurmctld.service"
 OTHER = lease.LeaseOwner("i-0other", "ip-10-1-0-9")

@@ -26,8 +26,8 @@ from tests.unit.job import private_slurm
 
 NOW = 1_800_000_000.0
 OTHER = lease.LeaseOwner("i-0other", "ip-10-1-0-9")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-needs_slurm = pytest.mark.skipif(private_slurm.missing() is not None, reason=str(private_slurm.missing()))
+needs_root = pytest.mark.needs("root")
+needs_slurm = pytest.mark.needs("slurm")
 
 
 def content(at: float, next_job: int, *jobs: str, version: bytes = b"PROTOCOL_VERSION\0", backfill: int = 8) -> bytes:

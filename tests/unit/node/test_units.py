@@ -53,7 +53,7 @@ def test_a_writable_bucket() -> None:
     )
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.needs("systemd-analyze")
 def test_systemd_finds_nothing_wrong(bundle: Bundle, tmp_path: Path) -> None:
     units = {path.split("/")[1]: data for path, data in bundle.files.items() if path.startswith("units/")}
     for name, data in units.items():
@@ -71,7 +71,7 @@ def test_systemd_finds_nothing_wrong(bundle: Bundle, tmp_path: Path) -> None:
     assert about_ours == []
 
 
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="needs shellcheck")
+@pytest.mark.needs("shellcheck")
 def test_shellcheck() -> None:
     scripts = [str(path) for path in sorted((CHECKOUT / "lifecycle_scripts").glob("*.sh"))]
     done = subprocess.run(["shellcheck", *scripts], text=True, timeout=60, stdout=subprocess.PIPE)

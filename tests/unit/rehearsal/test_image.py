@@ -164,7 +164,7 @@ def test_an_image_has_no_identity(tmp_path):
     assert not any("disable munge" in command for command in runner.calls)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="builds are made by root")
+@pytest.mark.needs("root")
 def test_a_build_does_not_outlive_a_killed_command(tmp_path):
     marker = "86399.25"
     program = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 
@@ -50,7 +49,7 @@ def curl(*arguments):
     return int(status), body
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+@pytest.mark.needs("curl")
 def test_what_scripts_ask_with_curl(service):
     wanted = "X-aws-ec2-metadata-token-ttl-seconds: 21600"
     status, token = curl("-X", "PUT", f"{service}/latest/api/token", "-H", wanted)

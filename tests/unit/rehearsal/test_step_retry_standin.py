@@ -11,6 +11,7 @@ import pytest
 from hyperpod_kit.rehearsal.standins import step_retry
 from hyperpod_kit.rehearsal.standins.step_retry import cluster_agent, retry
 from hyperpod_kit.rehearsal.standins.step_retry.agent_call import AgentError
+from tests.support.capabilities import require
 
 JOB = "JobId=7 UserId=trainer(2001) JobState={state} NodeList=n1,n2 BatchHost=n1 TresPerNode={gres}"
 
@@ -68,8 +69,7 @@ def test_nodes_that_srun_was_told_by_name_become_the_jobs_own() -> None:
 
 
 def test_the_plugin_compiles_without_a_warning(tmp_path: Path) -> None:
-    if not any(Path(place, "slurm/spank.h").exists() for place in ("/usr/include", "/opt/slurm/include")):
-        pytest.skip("not installed: slurm/spank.h (libslurm-dev)")
+    require("cc", "spank-headers")
     source = Path(step_retry.__file__).with_name("plugin.c")
     target = tmp_path / "plugin.so"
     subprocess.run(

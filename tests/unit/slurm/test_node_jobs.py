@@ -14,7 +14,7 @@ from hyperpod_kit.slurm import node_jobs
 from tests.support.wait import until
 from tests.unit.job import private_slurm
 
-pytestmark = pytest.mark.skipif(private_slurm.missing() is not None, reason=str(private_slurm.missing()))
+pytestmark = pytest.mark.needs("slurm")
 REASON = "hyperpod-kit:leaving:replace-node"
 
 

@@ -51,7 +51,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "file").is_symlink() and (tmp_path / "kept").read_text() == "kept"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+@pytest.mark.needs("root")
 def test_the_owner_has_it_before_anything_is_in_it(tmp_path: Path) -> None:
     with atomic_file.replacing(tmp_path / "file", 0o400, owner=(4711, 4712)) as stream:
         found = os.fstat(stream.fileno())

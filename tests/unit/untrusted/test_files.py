@@ -13,7 +13,7 @@ from hyperpod_kit.errors import CheckpointError, Untrusted
 from hyperpod_kit.untrusted import files
 
 OTHER = 4001
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+root_only = pytest.mark.needs("root")
 
 
 def test_a_file_of_ours_is_read(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.support.capabilities import require
 from tests.unit.rehearsal.s3.raw import signed
 
 
@@ -143,8 +144,7 @@ def test_what_is_no_call(endpoint, target, body, code):
 
 def test_the_aws_cli(endpoint, request_body, tmp_path):
     aws = shutil.which("aws") or str(Path(sys.executable).with_name("aws"))
-    if not os.access(aws, os.X_OK):
-        pytest.skip("the AWS CLI is not installed")
+    require("aws")
     (tmp_path / "request.json").write_text(json.dumps(request_body))
     environment = {
         **os.environ,

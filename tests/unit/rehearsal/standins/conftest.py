@@ -31,25 +31,7 @@ USER = 2001
 OTHER_USER = 3001
 
 
-def why_no_mounts() -> str:
-    """Why nothing can be mounted here; empty when it can."""
-    if not os.path.exists(PYTHON):
-        return f"there is no {PYTHON}"
-    capabilities = next(
-        int(line.split()[1], 16)
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("CapEff:")
-    )
-    if os.geteuid() != 0 or not capabilities >> 21 & 1:
-        return "mounting needs root with CAP_SYS_ADMIN"
-    try:
-        os.close(os.open("/dev/fuse", os.O_RDWR))
-    except OSError as err:
-        return f"/dev/fuse: {err.strerror}"
-    return ""
-
-
-needs_mounts = [pytest.mark.rehearsal, pytest.mark.skipif(bool(why_no_mounts()), reason=why_no_mounts())]
+needs_mounts = [pytest.mark.rehearsal, pytest.mark.needs("fuse", "system-python")]
 
 
 def refused(number, call, *arguments, **named):

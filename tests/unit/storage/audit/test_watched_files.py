@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.node.file_audit import fanotify, watched
+from hyperpod_kit.node.file_audit import watched
 from hyperpod_kit.node.file_audit.collect import AuditLog
 from hyperpod_kit.storage.audit import node_log
 from hyperpod_kit.storage.audit.record import AuditGap
@@ -30,20 +29,7 @@ from tests.support.wait import until
 ALICE, BOB = 2001, 2002
 
 
-def unable() -> str:
-    """Why this machine cannot, or "": root and CONFIG_FANOTIFY_ACCESS_PERMISSIONS."""
-    if os.geteuid() != 0:
-        return "fanotify's questions need root"
-    try:
-        os.close(fanotify._init(fanotify._CONTENT | fanotify._CLOEXEC))
-        return ""
-    except OSError as err:
-        return (
-            f"this kernel's fanotify: {err.strerror}" if err.errno != errno.EPERM else "fanotify is not permitted here"
-        )
-
-
-pytestmark = [pytest.mark.rehearsal, pytest.mark.skipif(bool(unable()), reason=unable())]
+pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("mounts", "fanotify")]
 
 
 class Watched:

@@ -130,7 +130,7 @@ def test_c4_a_disk_can_everything(tmp_path: Path) -> None:
     assert {name for name, one in found.items() if not one.can} <= ({"atime"} if not atimes else set())
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
+@pytest.mark.needs("fuse")
 def test_c4_a_mount_that_refuses_what_mountpoint_refuses_is_seen_so(tmp_path: Path) -> None:
     with poor_mount(tmp_path / "mount") as path:
         found = {name: one.can for name, one in probes.probe(path).items()}

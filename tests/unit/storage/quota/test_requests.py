@@ -19,7 +19,7 @@ from hyperpod_kit.storage.quota.requests import LARGEST, QuotaRequest, encoded, 
 from tests.unit.storage.quota.conftest import subvolume
 from tests.unit.storage.quota.test_enforced import ALICE, BOB, MIB, as_user, fill
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes two users")
+pytestmark = pytest.mark.needs("root")
 Capture = pytest.CaptureFixture[str]
 
 

@@ -18,7 +18,8 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any, Dict, List
 
 from tests.cgroup.ends import ENDS
-from tests.cgroup.site import SavingJob, Site, a_site, missing
+from tests.cgroup.site import SavingJob, Site, a_site
+from tests.support import capabilities
 from tests.support.wait import until
 
 
@@ -59,8 +60,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no job is begun")
     parser.add_argument("--ends", default=",".join(ENDS))
     args = parser.parse_args()
-    if missing() is not None:
-        print(f"not run: {missing()}")
+    lack = capabilities.reason_of(["slurm", "cgroup-v1", "system-python"])
+    if lack:
+        print(f"not run: {lack}")
         return 0
     draw, last = random.Random(args.seed), time.monotonic() + 60 * args.minutes
     proofs: List[Future[Dict[str, Any]]] = []

@@ -27,6 +27,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence, TextIO
 
+from tests.support.wait import Deadline
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "hyperpod_kit.checkpoint.manager")
 TRANSFORMERS = (*TORCH, "transformers.trainer")
@@ -75,7 +77,10 @@ class Program:
     def wait(self, timeout: float = 200.0) -> int:
         """As subprocess has it: below 0 is a signal. Raises TimeoutExpired."""
         if self.returncode is None:
-            if not select.select([self._end], [], [], timeout)[0]:
+            deadline = Deadline(timeout)
+            while not select.select([self._end], [], [], min(1.0, timeout))[0]:
+                if not deadline.has_passed():
+                    continue
                 raise subprocess.TimeoutExpired("a program", timeout)
             self._end_of_it()
         assert self.returncode is not None

@@ -1,0 +1,185 @@
+"""Mutants of the package, drawn by a seed: does the gate catch them, and do all tests?
+
+    python -m tests.mutants --seed 1 --count 30 --place build/mutants     (needs coverage: pip install coverage)
+
+`mutants.json` there is the list that was drawn, `rows.jsonl` gets a row for each that was tried: a run that was
+interrupted goes on with the others. A mutant is tried on those unit tests of its package that execute its line in
+process. Nothing of this checkout is changed: mutants live in a copy. One that changes nothing that can be seen is
+written to `equivalent.json` by hand, {"MUTANT": "reason"}, and the next one of the seed takes its place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, Iterator, List, Sequence
+
+import coverage
+
+from tests.mutants.operators import Site, mutated, sites
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+COPIED = ("hyperpod_kit", "tests", "examples", "lifecycle_scripts", "templates", "slurm", "docs", "docs_build")
+FILES = ("pyproject.toml", "provisioning_parameters.example.json", "README.md")
+MOST_TESTS = 60
+"""Tests of a mutant that are run at most, those that take the fewest lines first: they look at it most closely."""
+SECONDS = 900
+PACKAGES = {
+    "hyperpod_kit/aws": "tests/unit/aws",
+    "hyperpod_kit/bundle": "tests/unit/bundle",
+    "hyperpod_kit/checkpoint": "tests/unit/checkpoint",
+    "hyperpod_kit/cluster": "tests/unit/cluster",
+    "hyperpod_kit/config": "tests/unit/config",
+    "hyperpod_kit/data": "tests/unit/data",
+    "hyperpod_kit/infra": "tests/unit/infra",
+    "hyperpod_kit/job": "tests/unit/job",
+    "hyperpod_kit/node": "tests/unit/node",
+    "hyperpod_kit/preflight": "tests/unit/preflight",
+    "hyperpod_kit/rehearsal": "tests/unit/rehearsal",
+    "hyperpod_kit/remote": "tests/unit/remote",
+    "hyperpod_kit/slurm": "tests/unit/slurm",
+    "hyperpod_kit/storage": "tests/unit/storage",
+    "hyperpod_kit/system": "tests/unit/system",
+    "hyperpod_kit/untrusted": "tests/unit/untrusted",
+}
+"""Package -> its unit tests."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`path`: below the checkout."""
+
+    path: str
+    site: Site
+
+    @property
+    def name(self) -> str:
+        return f"{self.path}:{self.site.line} {self.site.operator} ({self.site.node})"
+
+    @property
+    def package(self) -> str:
+        return next(package for package in PACKAGES if self.path.startswith(f"{package}/"))
+
+
+def drawn(seed: int, packages: Sequence[str]) -> Iterator[Mutant]:
+    """All mutants of the packages, in the order of the seed."""
+    everything = [
+        Mutant(str(path.relative_to(CHECKOUT)), site)
+        for package in packages
+        for path in sorted((CHECKOUT / package).rglob("*.py"))
+        for site in sites(path.read_text())
+    ]
+    random.Random(seed).shuffle(everything)
+    yield from everything
+
+
+class Copy:
+    """A copy of the checkout, in which one file is a mutant's at a time."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place / "copy"
+        shutil.rmtree(self.place, ignore_errors=True)
+        self.place.mkdir(parents=True)
+        for name in COPIED:
+            shutil.copytree(CHECKOUT / name, self.place / name, ignore=shutil.ignore_patterns("__pycache__"))
+        for name in FILES:
+            shutil.copy(CHECKOUT / name, self.place / name)
+
+    def pytest(self, *words: str, **environment: str) -> int:
+        """Its exit code: 0 all passed, 1 some failed, 5 none were selected; 124 when they hang."""
+        argv = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "--timeout", "300", *words]
+        given = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment}
+        try:
+            done = subprocess.run(
+                argv, cwd=self.place, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            return 124
+        return done.returncode
+
+    def map_of(self, package: str, place: Path) -> coverage.CoverageData:
+        """Which tests execute which lines of a package; made once and kept."""
+        path = place / f"map-{package.replace('/', '-')}"
+        if not path.exists():
+            environment = {"HPK_MUTANTS_MAP": str(path), "HPK_MUTANTS_PACKAGE": package}
+            self.pytest("-p", "tests.mutants.line_map", "-m", "not rehearsal", PACKAGES[package], **environment)
+        data = coverage.CoverageData(basename=str(path))
+        data.read()
+        return data
+
+    def tests_of(self, mutant: Mutant, data: coverage.CoverageData) -> List[str]:
+        """Those that execute its line."""
+        file = str(self.place / mutant.path)
+        tests = set(data.contexts_by_lineno(file).get(mutant.site.line, [])) - {""}
+        lines = {test: 0 for test in tests}
+        for contexts in data.contexts_by_lineno(file).values():
+            for test in tests & set(contexts):
+                lines[test] += 1
+        return sorted(tests, key=lambda test: (lines[test], test))[:MOST_TESTS]
+
+    def catches(self, mutant: Mutant, tests: Sequence[str], marks: str) -> str:
+        """What comes of the tests on the mutant."""
+        path = self.place / mutant.path
+        source = path.read_text()
+        path.write_text(mutated(source, mutant.site))
+        try:
+            code = self.pytest("-x", *(["-m", marks] if marks else []), *tests)
+        finally:
+            path.write_text(source)
+        return {0: "missed", 5: "no test"}.get(code, "caught")
+
+
+def read(path: Path) -> Dict[str, str]:
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=30)
+    parser.add_argument("--place", type=Path, default=CHECKOUT / "build/mutants")
+    parser.add_argument("--package", action="append", choices=PACKAGES, help="only of this one; may be repeated")
+    options = parser.parse_args()
+    place: Path = options.place.resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    equivalent = read(place / "equivalent.json")
+    rows_file = place / "rows.jsonl"
+    rows = [json.loads(line) for line in rows_file.read_text().splitlines()] if rows_file.exists() else []
+    tried = {row["mutant"]: row for row in rows}
+    copy = Copy(place)
+    names: List[str] = []
+    counts = {"gate": 0, "all": 0}
+    for mutant in drawn(options.seed, options.package or list(PACKAGES)):
+        if len(names) == options.count:
+            break
+        if mutant.name in equivalent:
+            continue
+        row = tried.get(mutant.name)
+        if row is None:
+            tests = copy.tests_of(mutant, copy.map_of(mutant.package, place))
+            row = {"mutant": mutant.name, "tests": len(tests), "gate": "no test", "all": "no test"}
+            if tests:
+                row["gate"] = copy.catches(mutant, tests, "not full and not rehearsal")
+                row["all"] = row["gate"] if row["gate"] == "caught" else copy.catches(mutant, tests, "not rehearsal")
+            with open(rows_file, "a") as stream:
+                stream.write(json.dumps(row) + "\n")
+        if row["tests"] == 0:
+            continue  # no unit test executes its line in process: other tests do, or none
+        names.append(mutant.name)
+        for suite in counts:
+            counts[suite] += row[suite] == "caught"
+        print(f"{len(names):2}/{options.count} gate {row['gate']}, all {row['all']}: {mutant.name}", flush=True)
+        (place / "mutants.json").write_text(json.dumps({"seed": options.seed, "mutants": names}, indent=1))
+    print(f"{len(names)} mutants: the gate catches {counts['gate']}, all tests catch {counts['all']}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

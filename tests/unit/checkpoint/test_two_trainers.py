@@ -148,7 +148,7 @@ def test_the_older_trainer_hears_that_a_newer_start_has_its_root(tmp_path: Path,
     assert second.told()[-1] == {"closed": True} and not any("error" in words for words in second.told())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.needs("root")
 @pytest.mark.parametrize("world", [1, 2])
 def test_the_newer_start_is_on_another_machine_and_named_with_it(
     tmp_path: Path, world: int, monkeypatch: pytest.MonkeyPatch

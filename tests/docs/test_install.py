@@ -36,7 +36,7 @@ def bare_names(text: str) -> Iterator[str]:
             yield match.group()[-120:]
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git which files there are")
+@pytest.mark.needs("git-checkout")
 def test_nothing_says_to_take_the_package_from_an_index() -> None:
     own = Path(__file__).relative_to(ROOT).as_posix()
     found = {name: list(bare_names(text)) for name, text in files() if name != own}
@@ -121,7 +121,7 @@ def written(command: str, places: Dict[str, Path]) -> Tuple[str, str]:
 
 @pytest.mark.full
 @pytest.mark.timeout(3600)
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="clones the repository")
+@pytest.mark.needs("git-checkout")
 @pytest.mark.parametrize("command", commands())
 def test_every_line_works(command: str, places: Dict[str, Path]) -> None:
     """In an empty venv: the program starts, names its version, and what was installed is outside of the checkout."""

@@ -84,13 +84,13 @@ def unallowed(name: str, text: str) -> List[str]:
     return [words for words in mentions(text) if not any(part in words for part in ALLOWED.get(name, ()))]
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git which files there are")
+@pytest.mark.needs("git-checkout")
 def test_no_text_speaks_of_a_release_that_does_not_exist() -> None:
     found = {name: problems for name, text in texts() if (problems := unallowed(name, text))}
     assert found == {}
 
 
-@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="asks git which files there are")
+@pytest.mark.needs("git-checkout")
 def test_what_is_allowed_is_still_there() -> None:
     known = dict(texts())
     stale = [

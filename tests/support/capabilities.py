@@ -221,6 +221,14 @@ def git_history() -> str:
     return _succeeds(["git", "-C", str(CHECKOUT), "cat-file", "-e", f"{bundles.EARLIER}^{{commit}}"])
 
 
+def git_checkout() -> str:
+    return _succeeds(["git", "-C", str(CHECKOUT), "rev-parse", "--git-dir"])
+
+
+def python_3_11() -> str:
+    return "" if sys.version_info >= (3, 11) else "tomllib came with Python 3.11"
+
+
 def xxhash_library() -> str:
     from hyperpod_kit.checkpoint.repository import xxh3
 
@@ -279,6 +287,7 @@ CAPABILITIES: Dict[str, Capability] = {
     "pyxis": Capability(pyxis),
     "aws-scripts": Capability(aws_configuration_scripts),
     "debian": Capability(debian),
+    "python-3.11": Capability(python_3_11),
     "slurm-of-this-host": Capability(slurm_of_this_host),
     # Where `./setup.sh system` has run, or `make test` itself provides for it.
     "slurm": Capability(slurm, is_installed=True),
@@ -292,6 +301,7 @@ CAPABILITIES: Dict[str, Capability] = {
     "root-file-system": Capability(root_file_system, is_installed=True),
     "megatron-0.14": Capability(megatron_that_reshards),
     "disk": Capability(disk, is_installed=True),
+    "git-checkout": Capability(git_checkout, is_installed=True),
     "git-history": Capability(git_history, is_installed=True),
     **{name: Capability(partial(program, name), is_installed=True) for name in PROGRAMS},
     **{name: Capability(partial(module, name), is_installed=True) for name in MODULES},

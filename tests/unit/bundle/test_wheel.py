@@ -7,7 +7,6 @@ import csv
 import hashlib
 import io
 import shutil
-import sys
 import zipfile
 from email import message_from_bytes
 from email.message import Message
@@ -97,7 +96,7 @@ def requirements(metadata: Message) -> Dict[str, object]:
     return {name: metadata.get_all(name) for name in ("Requires-Python", "Requires-Dist", "Provides-Extra")}
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="reads pyproject.toml, which takes Python 3.11")
+@pytest.mark.needs("python-3.11")
 def test_the_requirements_are_those_of_pyproject() -> None:
     import tomllib
 

@@ -31,6 +31,7 @@ FILES = ("pyproject.toml", "provisioning_parameters.example.json", "README.md")
 MOST_TESTS = 60
 """Tests of a mutant that are run at most, those that take the fewest lines first: they look at it most closely."""
 SECONDS = 900
+USAGE_ERROR = 4
 PACKAGES = {
     "hyperpod_kit/aws": "tests/unit/aws",
     "hyperpod_kit/bundle": "tests/unit/bundle",
@@ -117,7 +118,8 @@ class Copy:
     def tests_of(self, mutant: Mutant, data: coverage.CoverageData) -> List[str]:
         """Those that execute its line."""
         file = str(self.place / mutant.path)
-        tests = set(data.contexts_by_lineno(file).get(mutant.site.line, [])) - {""}
+        failed = json.loads(Path(f"{data.base_filename()}.failed").read_text())
+        tests = set(data.contexts_by_lineno(file).get(mutant.site.line, [])) - {"", *failed}
         lines = {test: 0 for test in tests}
         for contexts in data.contexts_by_lineno(file).values():
             for test in tests & set(contexts):
@@ -133,6 +135,8 @@ class Copy:
             code = self.pytest("-x", *(["-m", marks] if marks else []), *tests)
         finally:
             path.write_text(source)
+        if code == USAGE_ERROR:
+            raise RuntimeError(f"pytest does not know a test of {mutant.name}: remove the maps in {self.place.parent}")
         return {0: "missed", 5: "no test"}.get(code, "caught")
 
 

@@ -5,15 +5,19 @@ HPK_MUTANTS_MAP=FILE HPK_MUTANTS_PACKAGE=hyperpod_kit/slurm pytest -p tests.muta
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Iterator
+from pathlib import Path
+from typing import Iterator, List
 
 import coverage
 import pytest
 
-_COVERAGE = coverage.Coverage(
-    data_file=os.environ["HPK_MUTANTS_MAP"], include=[f"*/{os.environ['HPK_MUTANTS_PACKAGE']}/*"], config_file=False
-)
+MAP = os.environ["HPK_MUTANTS_MAP"]
+_COVERAGE = coverage.Coverage(data_file=MAP, include=[f"*/{os.environ['HPK_MUTANTS_PACKAGE']}/*"], config_file=False)
+
+_failed: List[str] = []
+"""Tests that fail without any mutant: what they say of one is nothing."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -29,6 +33,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         _COVERAGE.switch_context("")
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed:
+        _failed.append(report.nodeid)
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     _COVERAGE.stop()
     _COVERAGE.save()
+    Path(f"{MAP}.failed").write_text(json.dumps(_failed))

@@ -103,6 +103,6 @@ ALL = (
     _processor("hostile", "hostile", "property"),
     _processor("cluster", "unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
     _processor("admin", "unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
-    _processor("docs", "docs", "test_*.py", "unit/test_*.py", "toy_kind"),
+    _processor("docs", "docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
 )
 """`make test-all`, which runs everything that `make test` runs, and what is marked `full`."""

@@ -72,6 +72,9 @@ def main() -> int:
     parser.add_argument("--rows", type=Path, default=CHECKOUT / "build/load-proof.jsonl")
     options = parser.parse_args()
     options.rows.parent.mkdir(parents=True, exist_ok=True)
+    absent = [file for file in options.files if not (CHECKOUT / file).is_file()]
+    if absent:
+        parser.error(f"no such file: {', '.join(absent)}")
     plan = [(file, number) for number in range(options.rounds) for file in options.files or files()]
     earlier = finished(options.rows)
     failed = 0

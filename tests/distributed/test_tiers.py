@@ -29,6 +29,7 @@ def test_memory_disk_and_storage_in_one_restore(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "shm") == []
 
 
+@pytest.mark.full
 def test_memory_and_disk_complete_what_never_reached_storage(tmp_path: Path) -> None:
     root, local = str(tmp_path / "root"), tmp_path / "disk"
     saved = sharded_job.run(tmp_path, 2, tier_job.die, "fsdp2", root, str(local), 1, 0)

@@ -16,6 +16,7 @@ import atexit
 import contextlib
 import json
 import os
+import tempfile
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -36,9 +37,9 @@ class Group:
 
     def __init__(self, parent: Path, usage: str) -> None:
         self._parent = parent
-        self._path = parent / f"hyperpod-kit-test-times-{os.getpid()}"
+        # Not named after the process: in another namespace another one has its number.
+        self._path = Path(tempfile.mkdtemp(prefix="hyperpod-kit-test-times-", dir=parent))
         self._usage = usage
-        self._path.mkdir(exist_ok=True)
         (self._path / "cgroup.procs").write_text(str(os.getpid()))
 
     def seconds(self) -> float:

@@ -33,6 +33,7 @@ def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> tuple
     return code, report
 
 
+@pytest.mark.full
 def test_every_flipped_byte_is_found(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "flips", "--flips", "40", "--seed", "5", "--budget", "60")
     counts = report["parts"]["flips"]["counts"]
@@ -40,6 +41,7 @@ def test_every_flipped_byte_is_found(capsys, tmp_path: Path) -> None:
     assert counts["detected"] == 40 and counts["walked back"] and counts["refused"], counts
 
 
+@pytest.mark.full
 def test_no_kind_of_damage_is_restored_wrong_or_waited_for(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "damage", "--damage", "30", "--seed", "5", "--budget", "100")
     part = report["parts"]["damage"]
@@ -107,6 +109,7 @@ def test_killed_at_named_places_and_never_restored_wrong(capsys, tmp_path: Path)
     assert part["done"] >= 5, part
 
 
+@pytest.mark.full
 def test_failing_operations_leave_the_previous_or_the_new_checkpoint(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "faults", "--every", "120", "--seed", "5", "--budget", "100")
     counts = report["parts"]["faults"]["counts"]
@@ -114,6 +117,7 @@ def test_failing_operations_leave_the_previous_or_the_new_checkpoint(capsys, tmp
     assert counts["not committed"] >= 8, counts
 
 
+@pytest.mark.full
 def test_however_often_the_disk_lies_one_whole_checkpoint_is_left(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "lies", "--lies", "8", "--seed", "5", "--budget", "100")
     part = report["parts"]["lies"]
@@ -138,11 +142,13 @@ def test_the_judge_of_lies_knows_what_is_wrong() -> None:
         assert lies._judge(bad, "a"), bad
 
 
+@pytest.mark.full
 def test_other_numbers_of_ranks_restore_every_kind_of_tensor(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "reshard", "--seed", "5", "--budget", "100")
     assert code == 0 and report["parts"]["reshard"]["done"] == 6, report
 
 
+@pytest.mark.full
 def test_set_back_runs_and_two_jobs_on_one_root(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "branch,owners", "--meetings", "1", "--seed", "5", "--budget", "100")
     assert code == 0 and [part["done"] for part in report["parts"].values()] == [1, 1], report
@@ -205,6 +211,7 @@ def test_a_command_that_makes_no_sense(args: list[str], capsys) -> None:
     capsys.readouterr()
 
 
+@pytest.mark.full
 def test_runs_older_than_a_day_lose_nothing_in_silence(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "days", "--meetings", "6", "--seed", "5", "--budget", "200")
     part = report["parts"]["days"]

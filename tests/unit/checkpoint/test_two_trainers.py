@@ -120,6 +120,7 @@ class Job:
             process.wait(30)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("world", [1, 2])
 def test_the_older_trainer_hears_that_a_newer_start_has_its_root(tmp_path: Path, world: int) -> None:
     root = tmp_path / "root"

@@ -43,7 +43,6 @@ ALLOWED: Dict[str, Tuple[str, ...]] = {
     "hyperpod_kit/checkpoint/adapters/deepspeed.py": ("before 0.18",),
     "hyperpod_kit/checkpoint/repository/xxh3.py": ("since 0.8.0",),
     "docs/how-to/megatron.md": ("before 0.14",),
-    "tests/unit/job/test_frameworks.py": ("before 0.14",),
     "tests/unit/node/device_cases.json": ("older release",),
 }
 """File -> what stands there rightly: each a part of the text around a match."""

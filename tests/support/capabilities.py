@@ -259,7 +259,7 @@ def module(name: str) -> str:
 def megatron_that_reshards() -> str:
     from tests.unit.job.test_frameworks import old_megatron
 
-    return module("megatron") or ("Megatron-core before 0.14 has no dp_reshardable" if old_megatron() else "")
+    return module("megatron") or ("this Megatron-core has no dp_reshardable" if old_megatron() else "")
 
 
 PROGRAMS = (

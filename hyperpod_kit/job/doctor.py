@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.job.doctor_look import SlurmFacts
-from hyperpod_kit.slurm import versions
+from hyperpod_kit.slurm import findings, versions
 from hyperpod_kit.slurm.running_config import HOOKS, timeouts
 
 
@@ -276,8 +276,9 @@ def few_descriptors(facts: SlurmFacts) -> Iterator[DoctorFinding]:
 def guard_has_seen(facts: SlurmFacts) -> Iterator[DoctorFinding]:
     """What no user's question to slurmctld shows: this node's munge, slurmd and state, and what was put back."""
     for finding in facts.guard:
-        if finding.fault:
-            yield DoctorFinding("S020", "error", f"{finding.code}: {finding.detail}", hint=finding.remedy)
+        if finding.fault or finding.code == findings.SILENT:
+            severity = "error" if finding.fault else "warning"
+            yield DoctorFinding("S020", severity, f"{finding.code}: {finding.detail}", hint=finding.remedy)
 
 
 RULES: Tuple[Callable[[SlurmFacts], Iterator[DoctorFinding]], ...] = (

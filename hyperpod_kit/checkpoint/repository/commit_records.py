@@ -192,16 +192,17 @@ def _flushes(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
 
 
 def _followed(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
-    """Attempts that are whole but for their manifest, as a newer one of the same start is."""
+    """Attempts that are whole but for their manifest, as a newer save of the same start is. Two attempts of one save
+    may be those of a trainer and of a flush that were both killed before its commit."""
     names = [name for name in map(layout.parse_attempt, (file[:-1] for file in top if file.endswith("/"))) if name]
-    newer: Dict[int, str] = {}
+    newer: Dict[int, layout.AttemptName] = {}
     for name in sorted(names, key=lambda name: (name.epoch, name.seq), reverse=True):
         attempt = str(name)
         if leftovers.judge(store, attempt, "") is not Leftover.WHOLE:
             continue
-        if name.epoch in newer:
-            yield CommitRecord(f"{newer[name.epoch]}/", attempt)
-        newer[name.epoch] = attempt
+        follower = newer.setdefault(name.epoch, name)
+        if name.seq < follower.seq:
+            yield CommitRecord(f"{follower}/", attempt)
 
 
 def _sealed(store: Store, file: str) -> Mapping[str, Any]:

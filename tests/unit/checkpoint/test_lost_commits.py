@@ -306,6 +306,10 @@ def test_of_all_that_is_small_the_attempts_themselves_say_that_they_were_committ
         shutil.rmtree(root / name)
     with pytest.raises(NoCheckpoint):
         selection.newest_whole(str(root))
+    # So may two of one save: what the trainer wrote, and what a flush wrote that was killed there, too.
+    shutil.copytree(root / names[0], root / f"{names[0].rpartition('-')[0]}-beef00")
+    with pytest.raises(NoCheckpoint):
+        selection.newest_whole(str(root))
 
 
 def test_an_attempt_that_is_not_whole_says_nothing(tmp_path: Path) -> None:

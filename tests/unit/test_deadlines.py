@@ -59,7 +59,8 @@ def test_the_speed_is_measured_and_bounded() -> None:
     assert 1.0 <= wait.slowness() <= wait.MOST
 
 
-def test_marks_and_the_option_grow_with_the_load(pytester: pytest.Pytester) -> None:
+def test_marks_and_the_option_grow_with_the_load(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
     pytester.makeconftest("""
         import os
         from tests.support.deadlines import pytest_runtest_protocol

@@ -33,7 +33,8 @@ def windows(folder: str) -> None:
     rng = np.random.default_rng(0)
     text = rng.integers(0, 60_000, 1 << 20)
     sizes = rng.integers(250, 750, TOKENS // 500).tolist()
-    megatron.write(os.path.join(folder, "c"), (text[size : 2 * size] for size in sizes), 60_000)
+    documents: Any = (text[size : 2 * size] for size in sizes)  # arrays, which go as sequences
+    megatron.write(os.path.join(folder, "c"), documents, 60_000)
     tokens = MegatronTokens(os.path.join(folder, "c"))
     order = ShuffledOrder(len(tokens), 1, tokens.block_for())
     packed = PackedDataset(tokens, None, tokens.lengths, window=WINDOW, order=order)

@@ -57,7 +57,7 @@ class Control:
 
     def describe_cluster_node(self, name: str, node_id: str) -> Dict[str, Any]:
         node = self._by_id[node_id]
-        return {**node, "PrivatePrimaryIp": node["PrivateDnsHostname"].split(".")[0][3:].replace("-", ".")}
+        return {**node, "PrivatePrimaryIp": str(node["PrivateDnsHostname"]).split(".")[0][3:].replace("-", ".")}
 
 
 @contextmanager

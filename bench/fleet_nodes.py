@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import paramiko
+from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 
 class Kind(NamedTuple):
@@ -159,13 +160,13 @@ class Session(paramiko.ServerInterface):
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         welcome = key == self._world.client_key and self._kind != "no-login"
-        return paramiko.AUTH_SUCCESSFUL if welcome else paramiko.AUTH_FAILED
+        return AUTH_SUCCESSFUL if welcome else AUTH_FAILED
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED
+        return OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         if self._kind == "mute":

@@ -249,7 +249,7 @@ def show(found: dict[str, Any]) -> None:
     size = found["bytes"] / 1e9
 
     def middle(name: str) -> float:
-        return statistics.median(found[name])
+        return float(statistics.median(found[name]))
 
     def line(words: str, seconds: float, more: str = "") -> None:
         print(f"  {words:44} {seconds:8.3f} s {size / seconds:8.2f} GB/s   {more}")

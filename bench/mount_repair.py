@@ -50,7 +50,7 @@ def serves(at: Spot) -> bool:
 def can_suffer(fault: str, kind: str) -> bool:
     """Scratch has no daemon; of those that hang only mount-s3 is ours to kill, the others wait for their server."""
     traits = KINDS[kind].traits
-    return {"unmount": True, "kill-daemon": not traits.local_disk, "hang-daemon": traits.service.daemon}[fault]
+    return bool({"unmount": True, "kill-daemon": not traits.local_disk, "hang-daemon": traits.service.daemon}[fault])
 
 
 def one_round(spots: Dict[str, Spot], fault: str) -> Dict[str, float]:
@@ -63,7 +63,7 @@ def one_round(spots: Dict[str, Spot], fault: str) -> Dict[str, float]:
         mount_faults.FAULTS[fault](at)
     # A signal is not an event of the moment: repaired is what was seen broken first.
     for kind, at in broken.items():
-        wait_until(f"fault of {kind}", lambda at=at: not serves(at), timeout=10, every=0.02)
+        wait_until(f"fault of {kind}", lambda at=at: not serves(at), timeout=10, every=0.02)  # type: ignore[misc]
     while len(took) < len(broken):
         for kind, at in broken.items():
             if kind not in took and serves(at):

@@ -181,7 +181,7 @@ def imports(path: Path) -> List[str]:
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "for_every_kind":
             (package, _) = node.args
             assert isinstance(package, ast.Constant)
-            found += [f"{package.value}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values()]
+            found += [f"{package.value!s}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values()]
     return found
 
 

@@ -28,7 +28,8 @@ class Block(nn.Module):
         )
         seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.drop(self.out(seen.transpose(1, 2).reshape(batch, time, width)))
-        return x + self.drop(self.mlp(self.norm2(x)))
+        x = x + self.drop(self.mlp(self.norm2(x)))
+        return x
 
 
 class GPT(nn.Module):
@@ -45,4 +46,5 @@ class GPT(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """[batch, time] int64 -> [batch, time, 256] logits."""
         x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
-        return self.head(self.norm(self.blocks(x)))
+        logits: torch.Tensor = self.head(self.norm(self.blocks(x)))
+        return logits

@@ -143,7 +143,7 @@ def train(args: argparse.Namespace) -> int:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         told.reached(step)
-        line = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
+        line: dict[str, object] = {"step": step, "loss": round(loss.item(), 6), "t": round(time.monotonic() - begin, 4)}
         warned = request.came(here.size)
         final = warned or step + 1 == args.steps
         if final or (step + 1) % args.save_every == 0:

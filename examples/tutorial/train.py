@@ -30,7 +30,7 @@ def main() -> None:
 
     first = 0
     manager = Manager(ROOT, run="tutorial")  # +
-    history = {"losses": []}  # +
+    history: dict[str, list[float]] = {"losses": []}  # +
     state = State(model, optimizer, schedule=schedule, extra=history)  # +
     found = manager.restore(state)  # +
     first = found.next_step  # +

@@ -52,7 +52,7 @@ def register(slot: shm_slots.Slot) -> bool:
     address = _address(slot)
     if address in _registered:
         return True
-    result = torch.cuda.cudart().cudaHostRegister(address, len(slot.image), 0)  # type: ignore[no-untyped-call]
+    result = torch.cuda.cudart().cudaHostRegister(address, len(slot.image), 0)
     if int(result) == 0:
         _registered[address] = len(slot.image)
     return int(result) == 0
@@ -64,7 +64,7 @@ def unregister(slot: shm_slots.Slot) -> None:
         return
     address = _address(slot)
     if _registered.pop(address, None) is not None:
-        torch.cuda.cudart().cudaHostUnregister(address)  # type: ignore[no-untyped-call]
+        torch.cuda.cudart().cudaHostUnregister(address)
 
 
 class DeviceCopy:
@@ -101,7 +101,7 @@ class CudaDevice:
     """The side stream and the staging memory of one CUDA device."""
 
     def __init__(self, which: torch.device) -> None:
-        self._stream = torch.cuda.Stream(which)  # type: ignore[no-untyped-call]
+        self._stream = torch.cuda.Stream(which)
         self._which = which
         self._stage: torch.Tensor | None = None
 
@@ -137,7 +137,7 @@ class CudaDevice:
                     at += source.nbytes
             if late:
                 sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()
             event.record(self._stream)
         return DeviceCopy(event, gathered_small, (ready, gathered, folds), sums)
 

@@ -17,7 +17,7 @@ def capture() -> dict[str, Any]:
     """torch (CPU, and each CUDA device in use), Python, and numpy when somebody imported it."""
     version, words, gauss_next = random.getstate()
     out: dict[str, Any] = {"torch": torch.get_rng_state(), "python": (version, _WORDS.pack(*words), gauss_next)}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         out["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:

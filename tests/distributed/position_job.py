@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from hyperpod_kit.checkpoint import Restored
+
 
 class WrongLoader:
     """Saves what it is given as the state of a loader."""
@@ -62,7 +64,7 @@ def job(index: str, root: str) -> dict[str, Any]:
         refused = f"{err} | {err.hint}"
     untouched = bool(torch.equal(model.weight, before))
     got = manager.restore(State(model, loader=found))
-    assert manager.close()
+    assert manager.close() and isinstance(got, Restored)
     return {
         "step": got.step,
         "rejected": [why for _, why in got.rejected],

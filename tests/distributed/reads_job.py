@@ -151,7 +151,7 @@ def restore_slowly(root: str) -> Dict[str, Any]:
     from hyperpod_kit.checkpoint.dcp import reshard, sharing
 
     sharing._READ = 1
-    reshard.too_slow = lambda paces: True
+    vars(reshard)["too_slow"] = lambda paces: True
     return restore("fsdp2", root)
 
 

@@ -86,10 +86,11 @@ def holds(model: Any, optimizer: Any) -> dict[str, str]:
 
     options = StateDictOptions(full_state_dict=True)
     weights, state = get_state_dict(model, optimizer, options=options)
+    states: Any = state.get("state", {})
     out = {}
     for name, tensor in weights.items():
         out[name] = tensor
-    for name, values in state.get("state", {}).items():
+    for name, values in states.items():
         out.update({f"{name}.{key}": value for key, value in values.items()})
     return {
         name: f"{t.dtype} {list(t.shape)} "

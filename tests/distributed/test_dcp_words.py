@@ -99,7 +99,7 @@ def come_back(root: str, kind: str, more: bool = False) -> dict[str, Any]:
             "step": note["step"],
             "why": note["why"],
             "same": state["note"] is note,
-            "tier": got.tier,
+            "tier": getattr(got, "tier", ""),
             "at": place.at,
             "holds": sharded_job.holds(model, optimizer),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def test_two_ranks_lose_their_manifests_and_go_on_bit_identical(
     for attempt, body in original.items():
         rebuilt = manifest.decode((mine.root / attempt / "MANIFEST.json").read_bytes())
         assert rebuilt.job.get("mesh") == body.job.get("mesh")
-        lost = {"time": "", "job": {}, "versions": {}, "rebuilt": None}
+        lost: dict[str, Any] = {"time": "", "job": {}, "versions": {}, "rebuilt": None}
         assert dataclasses.replace(rebuilt, **lost) == dataclasses.replace(body, **lost)
     mine.start(STEPS, "--save-every", "4")
     assert mine.weights() == undisturbed

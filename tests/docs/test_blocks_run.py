@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, cast
 
 import pytest
 
@@ -67,7 +67,7 @@ def cloud(tmp_path: Path) -> Iterator[dict[str, str]]:
     state.write_json(efs / "registry.json", {"file_systems": ["fs-0fedcba9876543210"]}, 0o644)
     control = Control()
     control.events = []
-    server = serve([("127.0.0.1", 0)], store, control, EfsService(efs), keys={"test": Key("test", "test")})
+    server = serve([("127.0.0.1", 0)], store, cast(Any, control), EfsService(efs), keys={"test": Key("test", "test")})
     yield {"AWS_ENDPOINT_URL": server.url, "HPK_POLL_INTERVAL": "0.2"}
     server.close()
 

@@ -74,7 +74,9 @@ def main() -> None:
     from hyperpod_kit.system import process
 
     rank, world = int(os.environ["SLURM_PROCID"]), int(os.environ["SLURM_NTASKS"])
-    capture(places.mine(), root, job=os.environ["SLURM_JOB_ID"], owner=tuple(process.myself()), rank=rank, world=world)
+    own = process.myself()
+    owner = (own.pid, own.started)
+    capture(places.mine(), root, job=os.environ["SLURM_JOB_ID"], owner=owner, rank=rank, world=world)
     print(f"captured {rank}", flush=True)
     time.sleep(600)
 

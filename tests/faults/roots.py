@@ -29,7 +29,9 @@ class Root(Protocol):
     told: str
     options: str
     script: str
-    state: Path
+
+    @property
+    def state(self) -> Path: ...
 
     def committed(self) -> List[str]:
         """Names of the committed checkpoints, oldest first."""

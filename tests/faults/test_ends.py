@@ -119,7 +119,7 @@ def to_stage(job: Job, site: Site, stage: str) -> None:
     elif stage == "backing off":
         # After one crash there is no pause; the second is from the same place, for nothing was saved.
         for number in (1, 2):
-            until(lambda wanted=number: len(job.rows("attempt")) == wanted, what="an attempt")
+            until(lambda wanted=number: len(job.rows("attempt")) == wanted, what="an attempt")  # type: ignore[misc]
             job.send(signal.SIGKILL)
         until(lambda: "trying again in" in job.log, what="a pause")
     elif stage != "starting":

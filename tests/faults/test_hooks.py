@@ -14,8 +14,9 @@ from typing import Callable, List, cast
 import pytest
 
 from hyperpod_kit.model.units import GUARD_TIMER
+from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from tests.faults.job import Job
-from tests.faults.machines import SLURM_CONF, MachineSite
+from tests.faults.machines import MachineSite
 from tests.faults.profiles import IN_FOLDERS
 from tests.faults.site import Site
 from tests.support.wait import until

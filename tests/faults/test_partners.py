@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from hyperpod_kit.rehearsal.profiles import STOCK
 from tests.faults.job import Fault, Job
 from tests.faults.memory_nodes import NODES, MemorySite
-from tests.faults.profiles import STOCK
 from tests.faults.roots import BucketRoot
 from tests.faults.torch_trainer import undisturbed
 

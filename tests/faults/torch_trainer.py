@@ -15,7 +15,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Literal
 
 EVERY = 5
 
@@ -108,21 +108,22 @@ def main() -> None:
     manager = Manager(os.environ["HPK_CHECKPOINT_ROOT"], slots=3, partners=True)
     got = manager.restore(state)
     fresh = not isinstance(got, Restored)
+    restored_step = got.step if isinstance(got, Restored) else 0
     say(
         attempt=attempt,
         rank=rank,
-        at=0 if fresh else got.step,
+        at=restored_step,
         tier=getattr(got, "tier", ""),
         rejected=[why for _, why in got.rejected],
         node=os.environ["SLURMD_NODENAME"],
     )
-    for step in range(1 if fresh else got.step + 1, args.steps + 1):
+    for step in range(restored_step + 1, args.steps + 1):
         training.step(step)
         torch.distributed.barrier()
         if rank == 0:
             say(attempt=attempt, step=step, launch=launch)
         if step % EVERY == 0:
-            tier = "storage" if step <= args.stored else "memory"
+            tier: Literal["memory", "storage"] = "storage" if step <= args.stored else "memory"
             handle = manager.save(step, state, on_busy="wait", tier=tier)
             assert handle.wait(timeout=120), handle
             torch.distributed.barrier()

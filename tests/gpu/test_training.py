@@ -6,6 +6,8 @@ from typing import Any, Callable
 
 import pytest
 
+from hyperpod_kit.checkpoint import Restored
+
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
@@ -138,7 +140,7 @@ def test_training_goes_on_bit_for_bit(root: str, loop: Callable[[], Loop], overl
     for number in range(found.next_step, STEPS):
         again.step(number)
     got = again.holds()
-    assert found.step == SAVED and len(got) == len(want)
+    assert isinstance(found, Restored) and found.step == SAVED and len(got) == len(want)
     assert all(torch.equal(one, other) for one, other in zip(want, got))
 
 

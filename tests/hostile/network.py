@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import Callable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 
 def ended(sock: socket.socket, seconds: float = 60.0) -> bool:
@@ -90,4 +90,4 @@ def flipped(line: bytes, at: int) -> bytes:
     return line[:at] + bytes([new if new != 10 else line[at] ^ 2]) + line[at + 1 :]
 
 
-Seen = List[Tuple[int, Optional[dict]]]
+Seen = List[Tuple[int, Optional[Dict[str, Any]]]]

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.checkpoint.agent import flush, flush_users, lock, places, shm_slots
+from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, places, shm_slots
 from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, busy_as, place
@@ -180,7 +180,7 @@ def test_what_it_answers_is_a_word_of_its_users(base: Path, monkeypatch: pytest.
     def forge(rows: Any, out: Any) -> None:
         out.write(data.decode())
 
-    monkeypatch.setattr(flush_users.json, "dump", forge)
+    monkeypatch.setattr(json, "dump", forge)
     [outcome] = flush_users.flush_as(VICTIM, folder=str(base), job=None, timeout=20, max_age=0)
     assert not outcome.removed and outcome.attempt is None and why in outcome.note
 
@@ -199,14 +199,14 @@ def test_one_run_that_cannot_be_flushed_ends_nothing_for_others(base: Path, monk
     for number in range(3):
         lay(base, base.parent / f"root{number}", uid=VICTIM)
     first = min(path.name.split("-")[2] for path in base.glob(f"hyperpod-kit-{VICTIM}/*.ctl"))
-    real = flush.flush_captures.save
+    real = flush_captures.save
 
-    def broken(run: str, *rest: Any) -> flush.flush_captures.Saved:
+    def broken(run: str, *rest: Any) -> flush_captures.Saved:
         if run == first:
             raise RuntimeError("whatever it is")
         return real(run, *rest)
 
-    monkeypatch.setattr(flush.flush_captures, "save", broken)
+    monkeypatch.setattr(flush_captures, "save", broken)
     found = flushed(base)
     assert [one.removed for one in found] == [False, True, True] and "RuntimeError: whatever it is" in found[0].note
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Mapping, Optional, Sequence, cast
 
 import pytest
 
@@ -108,7 +108,7 @@ class Journal:
 
 def test_the_journal_is_asked_for_root_s_records_and_for_not_too_many() -> None:
     journal = Journal(0, json.dumps(OURS) + "\n", "")
-    assert len(actions.read(journal, 1_700_000_000.5)) == 1
+    assert len(actions.read(cast(Any, journal), 1_700_000_000.5)) == 1
     for word in ("_UID=0", f"MESSAGE_ID={audit.MESSAGE_ID}", f"--lines={MOST}", "--since=@1700000000"):
         assert word in journal.argv
 
@@ -117,10 +117,10 @@ def test_a_journal_that_may_not_be_read_is_no_empty_one() -> None:
     """An admin who is shown nothing must not take it for `nothing was done`."""
     hint = "Hint: You are currently not seeing messages from other users and the system."
     with pytest.raises(NodeError) as raised:
-        actions.read(Journal(0, "", hint), 0.0)
+        actions.read(cast(Any, Journal(0, "", hint)), 0.0)
     assert raised.value.hint == "sudo hyperpod-kit node actions"
     with pytest.raises(NodeError, match="Failed to open"):
-        actions.read(Journal(1, "", "Failed to open files"), 0.0)
+        actions.read(cast(Any, Journal(1, "", "Failed to open files")), 0.0)
 
 
 @pytest.mark.parametrize("text, found", [("45s", 955.0), ("2h", 0.0), ("@17", 17.0)])

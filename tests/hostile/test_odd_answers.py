@@ -67,7 +67,7 @@ def target(number: int) -> NodeTarget:
 def test_diagnose_tells_of_the_others(odd: str) -> None:
     targets = [(target(number), AwsWords()) for number in range(3)]
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Node(odd, odd, odd + "\n" + odd), "i-2": Node(GOOD, GOOD)}
-    first, strange, last = diagnose(targets, lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
+    first, strange, last = diagnose(targets, lambda one: nodes[one.instance_id])
     assert first.healthy and last.healthy
     json.dumps(strange.to_dict())
     assert strange.healthy or list(sentences(strange))
@@ -84,7 +84,7 @@ def test_diagnose_tells_of_the_others(odd: str) -> None:
     ],
 )
 def test_its_line_says_what_is_odd(status: str, why: str) -> None:
-    [one] = diagnose([(target(1), AwsWords())], lambda one: Node(status, GOOD))  # type: ignore[arg-type, return-value]
+    [one] = diagnose([(target(1), AwsWords())], lambda one: Node(status, GOOD))
     assert not one.healthy and why in "\n".join(sentences(one))
 
 
@@ -94,9 +94,9 @@ def test_what_nobody_thought_of_is_the_nodes_own_trouble() -> None:
             raise KeyError("\x1b]0;x\x07")
 
     nodes = {"i-0": Node(GOOD, GOOD), "i-1": Worse()}
-    well, odd = diagnose([(target(0), AwsWords()), (target(1), AwsWords())], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
+    well, odd = diagnose([(target(0), AwsWords()), (target(1), AwsWords())], lambda one: nodes[one.instance_id])
     assert well.healthy and "cannot be read: KeyError" in "".join(sentences(odd))
-    _, bad = installed([target(0), target(1)], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
+    _, bad = installed([target(0), target(1)], lambda one: nodes[one.instance_id])
     assert "its answer cannot be read: KeyError" in bad.error
 
 
@@ -116,7 +116,7 @@ SCRIPT = "== current\n{current}\n== status\n{status}\n== identity\nx\n== sums\n=
 def test_diff_tells_of_the_others(said: str) -> None:
     good = SCRIPT.format(current="abcd", status='{"bundle_id": "abcd", "ok": true, "finished_at": 1}')
     nodes = {"i-0": Node(script=good), "i-1": Node(script=said)}
-    first, strange = installed([target(0), target(1)], lambda one: nodes[one.instance_id])  # type: ignore[arg-type, return-value]
+    first, strange = installed([target(0), target(1)], lambda one: nodes[one.instance_id])
     assert first.current == "abcd"
     bundle: Any = type("Bundle", (), {"bundle_id": "abcd"})()
     for answer in (first, strange):
@@ -171,7 +171,8 @@ def test_an_odd_checkpoint_does_not_hide_the_others(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     good = put(tmp_path, 1)
-    for seq, odd in enumerate(([], {}, "x", 5, None, True, [None], [[]], 1e400), 2):
+    odd_values: tuple[Any, ...] = ([], {}, "x", 5, None, True, [None], [[]], 1e400)
+    for seq, odd in enumerate(odd_values, 2):
         put(tmp_path, seq, lambda body, odd=odd: body.update(shards=odd) if odd != 1e400 else body.update(metrics=5))  # type: ignore[misc]
     argv = [command, str(tmp_path)] + (["--latest", "1", "--dry-run"] if command == "prune" else [])
     assert checkpoint_cli.main(argv) in (0, 1)

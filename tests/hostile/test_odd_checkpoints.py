@@ -21,6 +21,7 @@ from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import deepspeed, newest
 from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote import junit
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
@@ -199,7 +200,7 @@ def test_junit_of_control_characters_is_xml() -> None:
 
     evil = "\x1b]0;x\x07\0\x0b\ufffe\ud800<&\"']]>\x9b"
     target = NodeTarget(evil, evil, evil, evil, evil)
-    mount = MountStatus(evil, "s3", evil, "stale", source=evil, detail=evil, latency_ms=float("nan"))
+    mount = MountStatus(evil, "s3", evil, MountState.STALE, source=evil, detail=evil, latency_ms=float("nan"))
     reports = [NodeReport(target, mounts=(mount,)), NodeReport(target, error=evil, hint=evil)]
     text = junit.to_xml(evil, reports, 1.0, 1.0)
     document = Xml.fromstring(text.encode("utf-8"))

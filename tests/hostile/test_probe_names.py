@@ -13,6 +13,7 @@ import pytest
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import HealthPolicy
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.mounts.kinds.kind import MountIdentity
 from hyperpod_kit.node.observe.check import deep_mode
@@ -46,7 +47,9 @@ def wish(state: str, policy: HealthPolicy) -> Any:
     """What Slurm is told when every check says so."""
     record = HealthRecord({})
     for tick in range(policy.degraded_after):
-        record = record.after(MountStatus("fsx", "lustre", "/fsx", state, checked_at=1000.0 + 30 * tick), policy)
+        record = record.after(
+            MountStatus("fsx", "lustre", "/fsx", MountState(state), checked_at=1000.0 + 30 * tick), policy
+        )
 
     class Asked:
         mounts = (MOUNT,)
@@ -130,9 +133,9 @@ def test_checks_of_a_full_mount_do_not_count_towards_its_first_real_failure() ->
     """Filled for an hour and emptied again: the next short failure must not find the node half condemned."""
     policy = HealthPolicy(drain=True, degraded_after=3)
     record = HealthRecord({})
-    full = MountStatus("fsx", "lustre", "/fsx", "full", checked_at=1000.0)
+    full = MountStatus("fsx", "lustre", "/fsx", MountState.FULL, checked_at=1000.0)
     for tick in range(10):
         record = record.after(replace(full, checked_at=1000.0 + 30 * tick), policy)
         assert not record.serves and not record.degraded, "it is not well, and it is nobody's reason"
-    record = record.after(replace(full, state="hung", checked_at=1300.0), policy)
+    record = record.after(replace(full, state=MountState.HUNG, checked_at=1300.0), policy)
     assert (record.failures, record.degraded) == (1, False)

@@ -14,7 +14,7 @@ from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.rehearsal import boot, cleanup, host, layout, own_place, processes, state
 from hyperpod_kit.rehearsal.layout import Layout
-from hyperpod_kit.system.process import alive, identify
+from hyperpod_kit.system.process import Process, alive, identify
 from tests.hostile.users import ATTACKER, ROOT, as_user, place
 
 pytestmark = ROOT
@@ -116,12 +116,18 @@ def test_an_image_cache_of_a_users(shared, monkeypatch):
         layout.lock_file("network")
 
 
+def process_of(pid: int) -> Process:
+    process = identify(pid)
+    assert process is not None
+    return process
+
+
 @pytest.mark.parametrize("file", ["daemon_file", "guardian_file"])
 def test_the_number_of_a_daemon_that_died_is_another_process_now(shared, daemon_of_roots, file):
     """The identity fits to the clock tick, the place is root's; only it is no daemon of a rehearsal."""
     demo = Layout.of("demo")
     own_place.make(demo.root)
-    state.write_process(getattr(demo, file), identify(daemon_of_roots.pid))
+    state.write_process(getattr(demo, file), process_of(daemon_of_roots.pid))
     cleanup.stop_daemon(demo)
     assert daemon_of_roots.poll() is None
 
@@ -136,10 +142,10 @@ def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
     ) as other, subprocess.Popen(
         [sys.executable, "-c", "input()", "-m", module, "--state", str(demo.root)], stdin=subprocess.PIPE
     ) as own:
-        state.write_process(demo.daemon_file, identify(other.pid))
+        state.write_process(demo.daemon_file, process_of(other.pid))
         cleanup.stop_daemon(demo)
         assert other.poll() is None
-        state.write_process(demo.daemon_file, identify(own.pid))
+        state.write_process(demo.daemon_file, process_of(own.pid))
         cleanup.stop_daemon(demo)
         assert own.wait(30) != 0
         other.kill()

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.errors import RunError
+from hyperpod_kit.errors import RunError, RunIsOwned
 from hyperpod_kit.job import cli, ownership
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, records
@@ -210,7 +210,7 @@ def test_what_a_person_has_set_for_squeue_hides_no_job_that_lives(
             ("SQUEUE_SORT", "i"),
         ):
             monkeypatch.setenv(name, value)
-        with pytest.raises(ownership.RunIsOwned, match=f"is used by job {job}, which is RUNNING"):
+        with pytest.raises(RunIsOwned, match=f"is used by job {job}, which is RUNNING"):
             ownership.claim(LocalRunner(), str(tmp_path), JobId("999"), lambda seconds: None, limit=0.0)
     finally:
         two.over(job)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Tuple, get_type_hints
+from typing import Any, Callable, Dict, Iterator, List, Tuple, cast, get_type_hints
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -192,7 +192,9 @@ def test_what_passes_the_templates_is_one_word_for_systemd() -> None:
             for field in text_fields(type(mount)):
                 for number, value in enumerate(HOSTILE):
                     try:
-                        rendered = render_template(env, template, mount=replace(mount, **{field: value}), config=config)
+                        rendered = render_template(
+                            env, template, mount=replace(cast(Any, mount), **{field: value}), config=config
+                        )
                     except BundleError:
                         continue
                     if rendered.decode() != units[calm]:

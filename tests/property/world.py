@@ -22,6 +22,7 @@ from hyperpod_kit.checkpoint.agent import (
     intake,
     leader,
     replicas,
+    rpc,
     shm_slots,
     upkeep,
 )
@@ -37,7 +38,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     TrainerMessage,
 )
 from hyperpod_kit.checkpoint.agent.setup import AgentSetup
-from hyperpod_kit.checkpoint.repository import commit, digest, identity, selection, verify
+from hyperpod_kit.checkpoint.repository import catalog, commit, digest, identity, selection, verify
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec, lay_out
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
 from hyperpod_kit.system.process import Process
@@ -80,6 +81,12 @@ class Pipe:
 
     def patience(self, seconds: int) -> None:
         """A broken pipe is noticed at once."""
+
+
+def peers_of(first: leader.Leader) -> Dict[int, agent.Agent]:
+    hub: Any = first.hub  # a Hub of this module
+    peers: Dict[int, agent.Agent] = hub.peers
+    return peers
 
 
 class Hub:
@@ -128,8 +135,8 @@ class World:
             (upkeep, "Worker", Worker),
             (agent, "alive", lambda owner: owner in self.alive),
             (intake, "alive", lambda owner: owner in self.alive),
-            (agent.rpc, "Hub", lambda *_, **__: Hub()),
-            (agent.rpc, "REJOIN", -1.0),
+            (rpc, "Hub", lambda *_, **__: Hub()),
+            (rpc, "REJOIN", -1.0),
         ):
             self._patches.enter_context(mock.patch.object(target, name, value))
         self._patches.enter_context(mock.patch.dict(os.environ, {"HPK_SHM_DIR": str(self.shm)}))
@@ -156,12 +163,12 @@ class World:
         first = self.agents[0].link.leader
         assert first is not None
         for rank in range(1, self.world):
-            first.hub.peers[rank] = self.agents[rank]
+            peers_of(first)[rank] = self.agents[rank]
             self.agents[rank].link.uplink = Pipe(  # type: ignore[assignment]
-                lambda message, rank=rank: self.agents[0]._heard_rank(rank, message) if 0 in self.agents else None
+                lambda message, rank=rank: self.agents[0]._heard_rank(rank, message) if 0 in self.agents else None  # type: ignore[misc]
             )
         in_memory = self.in_memory()
-        seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in selection.catalog.attempts(self.root)]
+        seqs = [key[1] for key in in_memory] + [entry.name.seq for entry in catalog.attempts(self.root)]
         above = max([key[0] for key in in_memory], default=0)
         self.epoch = commit.claim_epoch(self.root, self.identity, above=above, job={})
         self.captured = dict.fromkeys(range(self.world), max(seqs, default=0))
@@ -215,7 +222,7 @@ class World:
         elif 0 in self.agents:
             first = self.agents[0].link.leader
             assert first is not None
-            first.hub.peers.pop(rank, None)
+            peers_of(first).pop(rank, None)
             self.agents[0]._heard_rank(rank, None)
 
     def wipe(self) -> None:
@@ -260,7 +267,7 @@ class World:
                     run=self.identity.run,
                     run_id=self.identity.run_id,
                     root=self.root,
-                    owner=tuple(self.owner),
+                    owner=(self.owner.pid, self.owner.started),
                 ),
                 epoch=self.epoch,
                 seq=seq,
@@ -337,7 +344,8 @@ class World:
         for rank, mine in self.agents.items():
             leading = mine.link.leader
             commits = [leading.worker, leading.upkeep.worker] if leading is not None else []
-            sealer, writer, _, chores = mine.workers
+            workers: Any = mine.workers
+            sealer, writer, _, chores = workers
             for worker in (sealer, writer, chores, *commits):
                 sealing = {key for _, key, _ in sealer.jobs}
                 if worker.jobs and (worker is sealer or worker.jobs[0][1] not in sealing):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator
+from typing import Any, Iterator
 
 from driver import LIVE, TRAIN, DemoError, Driver, events, wait_until
 
@@ -33,7 +33,7 @@ def finish(driver: Driver, job: str, timeout: float = 300) -> str:
         return wait_until(f"end of job {job}", ended, timeout=timeout, every=1)
 
 
-def restored(output: str) -> dict[str, object]:
+def restored(output: str) -> dict[str, Any]:
     return [event["restored"] for event in events(output) if "restored" in event][-1]
 
 

@@ -10,7 +10,7 @@ sys.path.insert(0, lib)
 from hyperpod_kit.node import apply  # noqa: E402
 from hyperpod_kit.node.cli import main  # noqa: E402
 
-written = apply.append
+written = vars(apply)["append"]
 lines = 0
 
 
@@ -32,5 +32,5 @@ def die():
 
 if kill_after == 0:
     die()
-apply.append = append
+vars(apply)["append"] = append
 sys.exit(main(rest[1:]))

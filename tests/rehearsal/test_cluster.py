@@ -46,7 +46,7 @@ def delete(driver: Driver, name: str) -> None:
 
     def gone() -> bool:
         listed = driver.aws("sagemaker", "list-clusters")["ClusterSummaries"]
-        return name not in [entry["ClusterName"] for entry in listed]  # type: ignore[attr-defined]
+        return name not in [entry["ClusterName"] for entry in listed]
 
     wait_until(f"end of cluster {name}", gone, timeout=180)
 
@@ -57,7 +57,7 @@ def test_a_bundle_of_three_lines_of_bash_boots_too(endpoint: Driver) -> None:
     try:
         wait_until("bare in service", lambda: status_of(endpoint, "bare")["ClusterStatus"] == "InService", timeout=180)
         node = endpoint.aws("sagemaker", "list-cluster-nodes", "--cluster-name", "bare")
-        instance = node["ClusterNodeSummaries"][0]["InstanceId"]  # type: ignore[index]
+        instance = node["ClusterNodeSummaries"][0]["InstanceId"]
         endpoint.on(instance, "test -e /root/was-here")
     finally:
         delete(endpoint, "bare")

@@ -143,7 +143,7 @@ def test_a_job_in_a_container_that_is_killed_resumes(pyxis: Driver, option: str,
     assert ("what is captured in memory goes with the container" in output) == bool(option), output
     assert ended[0]["reached"] > 0, "how far a rank came is known outside of the container"
     for node in {node["instance_id"] for node in pyxis.nodes() if node["group"] == "worker-group"}:
-        wait_until("free memory", lambda at=node: not pyxis.on(at, "find /dev/shm -type f").split(), timeout=180)
+        wait_until("free memory", lambda at=node: not pyxis.on(at, "find /dev/shm -type f").split(), timeout=180)  # type: ignore[misc]
         assert pyxis.on(node, "ls /var/lib/enroot/data-2001 2>/dev/null", check=False).split() == []
 
 

@@ -64,7 +64,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
     assert weights(output) == undisturbed, output
     assert [event["class"] for event in events(output) if event.get("event") == "ended"] == ["done"]
     for node in nodes:
-        wait_until("free memory", lambda at=node: not cluster.on(at, "find /dev/shm -type f").split(), timeout=180)
+        wait_until("free memory", lambda at=node: not cluster.on(at, "find /dev/shm -type f").split(), timeout=180)  # type: ignore[misc]
 
 
 @pytest.mark.full

@@ -150,9 +150,9 @@ def live(admin: Admin) -> None:
     admin.types("upload")
     refused = admin.types("update-cluster", "--wait", *POLL, code=1)
     assert "the change of cluster life failed: Lifecycle scripts did not run successfully" in refused.stderr
-    said = admin.types("diagnose", code=1)
-    assert "step mount:shared failed" in said.stdout and "efs-denied" in said.stdout
-    assert "do: elasticfilesystem:ClientMount" in said.stdout and "4 nodes: 1 not well" in said.stderr
+    diagnosis = admin.types("diagnose", code=1)
+    assert "step mount:shared failed" in diagnosis.stdout and "efs-denied" in diagnosis.stdout
+    assert "do: elasticfilesystem:ClientMount" in diagnosis.stdout and "4 nodes: 1 not well" in diagnosis.stderr
 
     # The good configuration again, whose bundle is still there: what failed is taken out, and all is well.
     admin.own["mounts"].pop()

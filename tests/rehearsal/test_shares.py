@@ -89,8 +89,8 @@ def test_members_share_and_others_see_nothing_on_every_node_and_after_a_removal(
     endpoint.kit("update-cluster", str(config), "--yes", "--wait", *POLL)
     fresh = nodes[WORKER] = replaced(endpoint, config, nodes[WORKER])
     for user in ("alice", "bob", "carol"):
-        tries = [f"cat {path}/run/note" for path, *_ in SHARES]
-        assert all(one.endswith("refused") for one in answers(endpoint, fresh, tries, user)), user
+        reads = [f"cat {path}/run/note" for path, *_ in SHARES]
+        assert all(one.endswith("refused") for one in answers(endpoint, fresh, reads, user)), user
         assert endpoint.on(fresh, "cat ~/.profile >/dev/null && id -u", user=user).strip(), "his own home is there"
     assert endpoint.on(fresh, "findmnt /home/vision || echo nothing").strip() == "nothing"
     assert endpoint.on(fresh, "stat -c '%u:%g %a' /fsx/speech; cat /fsx/speech/run/note").split() == [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import List, Sequence
 
 from hyperpod_kit.rehearsal import image
-from hyperpod_kit.rehearsal.boot import cache_dir
+from hyperpod_kit.rehearsal.layout import cache_dir
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

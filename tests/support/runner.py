@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Callable, List, Mapping, Optional, Sequence, Tuple, Union
 
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.run import Completed
@@ -32,7 +32,9 @@ class RecordingRunner:
 
     target = ""
 
-    def __init__(self, answers: Optional[Dict[str, Answer]] = None, *, otherwise: Answer = (127, "no answer")) -> None:
+    def __init__(
+        self, answers: Optional[Mapping[str, Answer]] = None, *, otherwise: Answer = (127, "no answer")
+    ) -> None:
         self.answers = dict(answers or {})
         self.calls: List[str] = []
         self._otherwise = otherwise

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 from hyperpod_kit.model.mounts.toy import ToyMount
 
@@ -65,7 +66,7 @@ def main(example: Path, directory: Path) -> None:
     # node: its command, what it is told from others by, the name to wait for
     node = FakeNode(directory / "node", [TOY])
     command = ("mount", "-t", "toy", "-o", "nosuid,nodev", "filer.example.com:/vol7", "/toys")
-    assert tuple(kind_of(TOY).command(node, TOY)) == command
+    assert tuple(kind_of(TOY).command(cast(Any, node), TOY)) == command
     assert TOY.host("", "") == "filer.example.com"
 
     # preflight: nothing is asked, and no permission is needed

@@ -214,7 +214,7 @@ class _TensorPickle(CarefulUnpickler):
         if isinstance(kind, torch.dtype):
             return kind
         if isinstance(kind, type) and issubclass(kind, torch.storage._LegacyStorage):
-            return torch.serialization.StorageType(name).dtype  # type: ignore[no-untyped-call]
+            return torch.serialization.StorageType(name).dtype
         raise pickle.UnpicklingError(f"it names {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:

@@ -41,7 +41,8 @@ def prepare() -> None:
     from torch.testing._internal.distributed._shard import sharded_tensor
 
     torch.accelerator.device_count = lambda: _DEVICES
-    torch.accelerator.current_device_index = lambda: "cpu"
+    accelerator: Any = torch.accelerator
+    accelerator.current_device_index = lambda: "cpu"
     tests: Any = common_distributed
     tests.skip_if_lt_x_gpu = lambda *_, **__: _same
     tests.requires_nccl = lambda: _same
@@ -64,7 +65,7 @@ def _fsdp_on_cpu() -> None:
     def on_cpu(self: Any, *args: Any, **options: Any) -> None:
         made(self, *args, **{"device_id": torch.device("cpu"), **options})
 
-    Fsdp.__init__ = on_cpu
+    Fsdp.__init__ = on_cpu  # type: ignore[method-assign]
 
 
 def _forked() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
-from typing import TYPE_CHECKING, Dict, Mapping, NamedTuple
+from typing import TYPE_CHECKING, Any, Dict, Mapping, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 from xml.sax.saxutils import escape
 
@@ -52,7 +52,8 @@ class Objects:
         elif handler.command == "PUT":
             checksum = handler.headers.get("x-amz-checksum-sha256", "")
             self._there[split.path] = Stored(body, checksum)
-            handler.send(200, b"", ETag='"e"', **{"x-amz-checksum-sha256": checksum})
+            headers: Any = {"x-amz-checksum-sha256": checksum}
+            handler.send(200, b"", ETag='"e"', **headers)
         elif "list-type" in query:
             handler.send(200, self._list(split.path, query.get("prefix", [""])[0], mode))
         elif split.path not in self._there:
@@ -77,7 +78,8 @@ class Objects:
         return f"<ListBucketResult><IsTruncated>{truncated}</IsTruncated>{more}{entries}</ListBucketResult>".encode()
 
     def _object(self, handler: Handler, mode: str, stored: Stored) -> None:
-        data, more = stored.data, {"x-amz-checksum-sha256": stored.checksum}
+        data = stored.data
+        more: Any = {"x-amz-checksum-sha256": stored.checksum}
         if mode in ("s3wrong", "s3short", "s3endless"):
             more = {}  # so that the bytes are asked for
         if mode == "s3checksum":

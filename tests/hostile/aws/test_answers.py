@@ -61,8 +61,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, liar: Liar) -> Path:
         "HOME": str(tmp_path),
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setitem(back_off.patiently.__kwdefaults__, "patience", 0.0)
-    monkeypatch.setitem(answers.pages.__kwdefaults__, "most", 20)
+    monkeypatch.setitem(back_off.patiently.__kwdefaults__ or {}, "patience", 0.0)
+    monkeypatch.setitem(answers.pages.__kwdefaults__ or {}, "most", 20)
     return tmp_path
 
 

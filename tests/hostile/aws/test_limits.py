@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, Iterator
+from typing import Any, Iterator, cast
 
 import boto3
 import pytest
@@ -58,7 +58,9 @@ def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
     for _ in range(2):
         with pytest.raises(Unreachable), translated("DescribeCluster", "demo"):
             sagemaker.describe_cluster(ClusterName="demo")
-    assert [record.args[1] for record in caplog.records if "asking again" in record.msg] == [SECONDS] * 2 + [0.2] * 2
+    assert [cast(Any, record.args)[1] for record in caplog.records if "asking again" in record.msg] == [SECONDS] * 2 + [
+        0.2
+    ] * 2
     liar.mode = "good"
     with translated("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")

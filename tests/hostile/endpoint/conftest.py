@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any, cast
 
 import pytest
 
@@ -18,7 +19,9 @@ class Operations:
     """Notes what it is told; no machine is booted."""
 
     def __init__(self) -> None:
-        self.lock, self.clusters, self.told = threading.RLock(), {}, []
+        self.lock = threading.RLock()
+        self.clusters: dict[str, Any] = {}
+        self.told: list[Any] = []
 
     def changed(self) -> None:
         return
@@ -37,7 +40,7 @@ def world(tmp_path):
     store.put(BUCKET, "bundle/on_create.sh", b"#!/bin/bash\n")
     (tmp_path / "registry.json").write_text('{"file_systems": ["fs-0123456789abcdef0"], "access_points": {}}')
     server = serve(
-        [("127.0.0.1", 0)], store, RehearsalControlPlane(operations), EfsService(tmp_path), keys=keys.known()
+        [("127.0.0.1", 0)], store, RehearsalControlPlane(cast(Any, operations)), EfsService(tmp_path), keys=keys.known()
     )
     yield server.url, store, operations, keys
     server.close()

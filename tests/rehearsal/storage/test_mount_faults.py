@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator
+from typing import Any, Dict
 
 import pytest
 from driver import Driver, wait_until
@@ -102,7 +102,7 @@ def worker(storage: Driver) -> Worker:
 
 
 @pytest.fixture(scope="module")
-def killed(worker: Worker) -> Iterator[Dict[str, Any]]:
+def killed(worker: Worker) -> Dict[str, Any]:
     worker.timer("stop")
     worker.break_all("kill-daemon", SERVED)
     seen = worker.states()

@@ -60,7 +60,13 @@ def test_botocore_refuses_what_its_own_validator_refuses_too() -> None:
     from botocore.validate import ParamValidator
 
     shape = get_session().get_service_model("sagemaker").operation_model("CreateCluster").input_shape
-    for changes in ({"InstanceCount": "1"}, {"Nonsense": 1}, {"SlurmConfig": {}}, {"InstanceStorageConfigs": [{}]}):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"InstanceCount": "1"},
+        {"Nonsense": 1},
+        {"SlurmConfig": {}},
+        {"InstanceStorageConfigs": [{}]},
+    )
+    for changes in wrong:
         assert ParamValidator().validate(request(**changes), shape).has_errors()
         assert problems("sagemaker", "CreateCluster", request(**changes))
 

@@ -85,7 +85,7 @@ def test_every_damaged_and_every_missing_file_is_named(download: Download, share
 
 
 def test_a_stranger_anywhere_is_named(download: Download) -> None:
-    make: list[Callable[[Path], None]] = [
+    make: list[Callable[[Path], object]] = [
         lambda path: path.write_text(f"open({str(download.canary)!r}, 'w')"),
         lambda path: path.symlink_to("/etc/passwd"),
         lambda path: os.mkfifo(path),

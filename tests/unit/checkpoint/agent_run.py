@@ -103,7 +103,7 @@ class Start:
 
     def until(self, *kinds: str, rank: int = 0, timeout: float = 15.0) -> List[Dict[str, Any]]:
         """The rank's events up to the first of one of `kinds`."""
-        found = []
+        found: List[Dict[str, Any]] = []
         while not found or found[-1]["ev"] not in kinds:
             event = self.events[rank].get(timeout=timeout)
             if event["ev"] != "alive":

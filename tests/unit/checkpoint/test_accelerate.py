@@ -64,7 +64,8 @@ def train(folder: Path, until: int, *, seedable: bool = True) -> tuple[dict[int,
     loader = torch.utils.data.DataLoader(rows, batch_size=4, shuffle=True)
     model, critic, first, second, slower, loader = its.prepare(maker, critic, adam, sgd, slower, loader)
     its.register_for_checkpointing(count := Count())
-    step, losses = its.load_state(), {}
+    step = its.load_state()
+    losses: dict[int, Any] = {}
     for epoch in range(step // BATCHES, 99):
         loader.set_epoch(epoch)
         for batch in its.skip_first_batches(loader, step % BATCHES):

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -251,7 +252,7 @@ def test_a_root_that_is_exchanged_under_a_run_gets_no_commit_and_loses_nothing(
 
 
 def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, capture, shm: Path) -> None:
-    def other(run: str, state: SlotState, owner: tuple[int, int]) -> shm_slots.SlotName:
+    def other(run: str, state: SlotState, owner: Any) -> shm_slots.SlotName:
         name = shm_slots.SlotName(os.getuid(), run * 12, 0, 0)
         slot = shm_slots.create(str(shm), name, 4096)
         slot.put(control_page.Page(state=state, origin=control_page.CaptureOrigin(owner=owner)))

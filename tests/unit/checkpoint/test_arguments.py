@@ -105,7 +105,7 @@ def test_a_refusal_changes_nothing(shm: Path, tmp_path: Path) -> None:
         for save in (manager.save, manager.step):
             for step, metrics in ((3.0, {}), (3, {"loss": "x"})):
                 with pytest.raises(TypeError):
-                    save(step, state, metrics=metrics)
+                    save(step, state, metrics=metrics)  # type: ignore[arg-type]
         handle = manager.step(torch.tensor(4), state, metrics={"loss": numpy.float64("nan")})
         assert handle is not None and handle.wait("durable", 10) and handle.seq == 1
         assert str(handle.attempt).startswith("seq-000001.step-0000000004.")

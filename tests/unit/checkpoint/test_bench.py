@@ -131,7 +131,7 @@ def test_the_write_limit_writes_all_pages_and_leaves_nothing(
     source = mmap.mmap(-1, 6 * 4096)
     written = []
     pwrite = os.pwrite
-    monkeypatch.setattr(limits.os, "pwrite", lambda fd, data, at: written.append(len(data)) or pwrite(fd, data, at))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: written.append(len(data)) or pwrite(fd, data, at))
     limits.write_seconds(source, size, tmp_path, "x", threads)
     assert sum(written) == 5 * 4096
     assert list(tmp_path.iterdir()) == []
@@ -148,7 +148,7 @@ def test_the_read_limit_reads_all_bytes_of_all_files(tmp_path: Path, monkeypatch
         read.append(preadv(fd, buffers, at))
         return read[-1]
 
-    monkeypatch.setattr(limits.os, "preadv", counted)
+    monkeypatch.setattr(os, "preadv", counted)
     limits.read_seconds(paths, 3)
     assert sum(read) == limits.BLOCK + 105
 

@@ -57,7 +57,7 @@ def test_with_two_cadences_a_save_is_due_at_either_and_goes_to_storage_at_the_lo
 )
 def test_cadences_that_cannot_be_meant_are_refused(given: Any) -> None:
     with pytest.raises(ValueError):
-        Cadences(*given, Ranks(None))
+        Cadences(given[0], given[1], Ranks(None))
 
 
 def test_what_is_for_memory_stays_there_until_a_newer_one_has_its_place_and_close_saves_the_newest(root: str) -> None:

@@ -13,11 +13,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperpod_kit.checkpoint.agent import capture_age, flush, flush_users, lock, seal, shm_gc, shm_slots
+from hyperpod_kit.checkpoint.agent import (
+    capture_age,
+    control_page,
+    flush,
+    flush_users,
+    lock,
+    seal,
+    shm_gc,
+    shm_slots,
+)
 from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE, BootMoment
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, CaptureOrigin, Page, SlotState
 from hyperpod_kit.checkpoint.agent.flush_handover import carry_out, ended_job
 from hyperpod_kit.checkpoint.repository import identity, selection, verify
+from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.errors import CheckpointError
 from tests.faults import capturer
@@ -84,7 +94,7 @@ def test_a_page_that_is_begun_has_room_for_what_comes_at_its_sealing() -> None:
     def written(path: int, state: SlotState, **words: Any) -> None:
         origin = CaptureOrigin(root="/" * path, job=words)
         view = memoryview(bytearray(4096))
-        shm_slots.control_page.write(view, 1, replace(page(), state=state, origin=origin))
+        control_page.write(view, 1, replace(page(), state=state, origin=origin))
 
     longest = 0
     for path in range(2000):
@@ -97,7 +107,7 @@ def test_a_page_that_is_begun_has_room_for_what_comes_at_its_sealing() -> None:
     moment = BootMoment("01234567.4026531834", 10.0**9)
     sealed = capture_age.dated(replace(page(), origin=CaptureOrigin(root="/" * longest)), moment)
     sealed = replace(sealed, shard=replace(sealed.shard, root="blake2b:" + "0" * 32))
-    shm_slots.control_page.write(memoryview(bytearray(4096)), 1, sealed)
+    control_page.write(memoryview(bytearray(4096)), 1, sealed)
 
 
 def test_a_sealing_is_dated_on_the_page_and_by_the_files_time(capture: Any, shm: Path) -> None:
@@ -117,7 +127,7 @@ def test_no_manifest_has_the_moment(capture: Any, shm: Path, tmp_path: Path) -> 
     seal.seal(capture())
     (outcome,) = flush.flush()
     assert outcome.attempt is not None
-    root = flush.flush_captures.open_store(str(tmp_path / "root"))
+    root = open_store(str(tmp_path / "root"))
     assert verify.read_manifest(root, outcome.attempt).job == {"slurm_job_id": "7"}
 
 
@@ -280,8 +290,8 @@ def test_a_holder_that_gets_on_is_seen_to_whatever_the_clock_says(
     held = lock.try_acquire(path)
     assert held is not None
     wall, counted = [time.time()], [1000.0]
-    monkeypatch.setattr(lock.time, "time", lambda: wall[0])
-    monkeypatch.setattr(lock.time, "monotonic", lambda: counted[0])
+    monkeypatch.setattr(time, "time", lambda: wall[0])
+    monkeypatch.setattr(time, "monotonic", lambda: counted[0])
     signs = lock.HolderSigns(path)
     assert signs.still_for() < 1.0
 

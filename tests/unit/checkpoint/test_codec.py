@@ -2,20 +2,23 @@ from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict, deque, namedtuple
+from collections import OrderedDict, deque
 from datetime import date
 from enum import Enum, IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import codec, replica_assignment  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.tensors import Collector, Known, TensorPiece  # noqa: E402
-from hyperpod_kit.errors import CheckpointError, StateNotSerializable  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import codec, replica_assignment
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.tensors import Collector, Known, TensorPiece
+from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 
 def round_trip(value: object) -> object:
@@ -75,6 +78,11 @@ def test_numpy_numbers_keep_type_and_bits(kind: str) -> None:
         assert type(after) is type(before) and after.tobytes() == before.tobytes()
 
 
+class Pair(NamedTuple):
+    x: int
+    y: int
+
+
 class Color(Enum):
     RED = 1
 
@@ -97,7 +105,7 @@ class Metres(float):
         (torch.bfloat16, "str(x)"),
         (torch.Generator(), "x.get_state()"),
         (deque([1]), "list(x)"),
-        (namedtuple("P", "x")(1), "tuple(x)"),
+        (Pair(1, 2), "tuple(x)"),
         (bytearray(b"x"), "bytes(x)"),
         (date(2026, 1, 2), "x.isoformat()"),
         (torch.nn.Linear(1, 1), "State(..., name=x)"),
@@ -138,7 +146,7 @@ def test_two_paths_that_look_the_same_are_refused() -> None:
     with pytest.raises(StateNotSerializable, match="second tensor"):
         round_trip({"a.b": torch.zeros(1), "a": {"b": torch.zeros(1)}})
     with pytest.raises(CheckpointError, match="kind 'pickle'"):
-        codec.decode({"$": "pickle", "v": ""}, {}.__getitem__)
+        codec.decode({"$": "pickle", "v": ""}, lambda name: torch.zeros(0))
 
 
 def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:

@@ -36,7 +36,7 @@ ATTEMPT = "seq-000001.step-0000000002.e1-abcdef"
 )
 def test_only_what_can_be_opened_is_a_checkpoint_id(name: object, valid: bool) -> None:
     for kind in (Reader, Writer):
-        assert kind.validate_checkpoint_id(name) is valid  # type: ignore[arg-type,attr-defined]
+        assert kind.validate_checkpoint_id(name) is valid  # type: ignore[arg-type]
 
 
 def save(root: Path, value: float, **options: object) -> str:
@@ -48,7 +48,7 @@ def save(root: Path, value: float, **options: object) -> str:
 
 def load(reader: Reader, checkpoint_id: object = None) -> float:
     into = {"w": torch.zeros(3)}
-    dcp.load(into, storage_reader=reader, no_dist=True, checkpoint_id=checkpoint_id)  # type: ignore[arg-type]
+    dcp.load(into, storage_reader=reader, no_dist=True, checkpoint_id=checkpoint_id)
     return float(into["w"][0])
 
 

@@ -154,7 +154,9 @@ def test_deepspeeds_files_are_those_that_were_saved_of_the_newest_that_is_whole(
     assert sorted(path.name for path in out.rglob("*")) == [PARTITION, "global_step3", "latest", MODEL]
     for name, expected in deepspeed_files(3).items():
         found = torch.load(out / "global_step3" / name, weights_only=True)
-        assert repr(zero_files.split(found, ours := [])) == repr(zero_files.split(expected, theirs := []))
+        ours: list[Any] = []
+        theirs: list[Any] = []
+        assert repr(zero_files.split(found, ours)) == repr(zero_files.split(expected, theirs))
         assert all(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(ours, theirs, strict=True))
     module = torch.load(out / "global_step3" / MODEL, weights_only=True)["module"]
     assert module["a"].data_ptr() == module["tied"].data_ptr()

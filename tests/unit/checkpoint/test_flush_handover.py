@@ -13,7 +13,7 @@ from typing import Any, Callable, List
 
 import pytest
 
-from hyperpod_kit.checkpoint.agent import flush, flush_handover, flush_users, lock, places
+from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lock, places
 from hyperpod_kit.checkpoint.agent.flush_handover import EndedJob, carry_out, ended_job, hand_over
 from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.checkpoint.repository import selection
@@ -64,7 +64,7 @@ def test_a_new_start_that_has_taken_it_over_is_left_alone(capture, shm: Path) ->
 def test_a_try_that_moves_nothing_is_given_up(capture, shm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     capture()
     # As behind a mount that hangs: this never returns.
-    monkeypatch.setattr(flush.flush_captures, "storage_of", lambda page: threading.Event().wait())
+    monkeypatch.setattr(flush_captures, "storage_of", lambda page: threading.Event().wait())
     monkeypatch.setattr(flush_users, "STILL", 0.5)
     (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=60.0, max_age=86400.0, stall=2.0)
     assert "moved nothing for 2 s" in outcome.note and not outcome.removed and outcome.again
@@ -79,14 +79,14 @@ def test_it_goes_on_in_a_session_of_its_own_once_storage_knows(
     (tmp_path / "run/hyperpod-kit").mkdir(parents=True)
     monkeypatch.setenv("PATH", "/nowhere")
     go = tmp_path / "go"
-    real = flush_handover.flush_users.flush_as
+    real = flush_users.flush_as
 
     def slow(*args: Any, **more: Any) -> Any:
         more["tell"](Sign(True, 0, 0, 0.0))
         until(go.exists, what="leave to go on")
         return real(*args, **more)
 
-    monkeypatch.setattr(flush_handover.flush_users, "flush_as", slow)
+    monkeypatch.setattr(flush_users, "flush_as", slow)
     assert hand_over(MINE, folder=str(shm), max_age=86400.0, say=print) == 0
     assert os.listdir(shm) and not list((tmp_path / "run/hyperpod-kit").iterdir())
     go.touch()

@@ -17,14 +17,16 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, Restored, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import losses  # noqa: E402
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import agent_event  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.saves import Saves  # noqa: E402
-from hyperpod_kit.errors import CheckpointError  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Manager, Restored, State
+from hyperpod_kit.checkpoint.agent import losses
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import agent_event
+from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.saves import Saves
+from hyperpod_kit.errors import CheckpointError
 
 KEY = "abc123"
 
@@ -45,6 +47,11 @@ def root(shm: Path, tmp_path: Path) -> str:
 @pytest.fixture
 def state() -> State:
     return State(torch.nn.Linear(8, 8))
+
+
+def weight_of(state: State) -> torch.Tensor:
+    assert isinstance(state.model, torch.nn.Linear)
+    return state.model.weight
 
 
 def test_the_first_and_then_every_doubling_is_said_with_how_long_ago_the_newest_durable_one_was(
@@ -206,7 +213,7 @@ def test_with_closes_at_the_end_and_says_what_is_not_durable(root: str, state: S
 def test_with_an_exception_nothing_is_waited_for_and_memory_keeps_the_newest(root: str, state: State) -> None:
     with pytest.raises(RuntimeError, match="in the loop"), Manager(root) as manager:
         manager.restore(state)
-        torch.nn.init.constant_(state.model.weight, 3.0)
+        torch.nn.init.constant_(weight_of(state), 3.0)
         os.kill(manager._agent.pid, signal.SIGSTOP)  # so that waiting would be for ever
         manager.save(0, state)
         raise RuntimeError("in the loop")
@@ -214,11 +221,11 @@ def test_with_an_exception_nothing_is_waited_for_and_memory_keeps_the_newest(roo
     assert manager._agent.wait_end(10) and [entry.committed for entry in catalog.attempts(root)] == [True]
     with pytest.raises(CheckpointError, match="is closed"):
         manager.step(1, state)
-    torch.nn.init.constant_(state.model.weight, 4.0)
+    torch.nn.init.constant_(weight_of(state), 4.0)
     with Manager(root) as manager:  # in the same process: the first has let go
         got = manager.restore(state)
         assert isinstance(got, Restored) and (got.step, got.tier) == (0, "memory")
-        assert state.model.weight[0, 0].item() == 3.0
+        assert weight_of(state)[0, 0].item() == 3.0
     with pytest.raises(SystemExit), Manager(root) as manager:
         manager.restore(state)
         handle = manager.save(5, state)

@@ -7,30 +7,32 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed  # noqa: E402
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
 
-from hyperpod_kit.checkpoint.adapters.huggingface import (  # noqa: E402
+from hyperpod_kit.checkpoint.adapters.huggingface import (
     CheckpointedTrainer,
     CheckpointedTraining,
     get_last_checkpoint,
 )
-from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.checkpoint.warned import SIGNALS  # noqa: E402
-from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.support.damage import flip  # noqa: E402
-from tests.support.wait import until  # noqa: E402
+from hyperpod_kit.checkpoint.exporting.checkpoint import export
+from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.checkpoint.warned import SIGNALS
+from hyperpod_kit.errors import CheckpointError
+from tests.support.damage import flip
+from tests.support.wait import until
 
 LENGTH = 8
 
 
-class Numbers(torch.utils.data.Dataset):
+class Numbers(torch.utils.data.Dataset[Any]):
     """Sequences of tokens that follow from their number."""
 
     def __init__(self, count=32):
@@ -65,8 +67,8 @@ def trainer(folder, *, kind=CheckpointedTrainer, model=None, callbacks=(), own=N
     training = TrainingArguments(
         str(folder), report_to=[], disable_tqdm=True, use_cpu=True, dataloader_pin_memory=False, **words | options
     )
-    found = kind(model or made(), training, train_dataset=Numbers(), callbacks=list(callbacks), **own or {})
-    if isinstance(found, CheckpointedTraining):
+    found: Any = kind(model or made(), training, train_dataset=Numbers(), callbacks=list(callbacks), **own or {})
+    if issubclass(kind, CheckpointedTraining):
         found.add_callback(Durable(found))
     return found
 
@@ -131,9 +133,8 @@ def test_it_ends_as_an_undisturbed_trainer_of_transformers(folder, calm):
     assert last.train().global_step == 24
     assert same(weights(last.model), weights(calm.model)) and trace(last) == trace(calm)
     assert steps(folder / "checkpoints")[0] == 24 and not list(folder.glob("checkpoint-*"))
-    assert get_last_checkpoint(folder / "checkpoints").endswith(
-        catalog.attempts(str(folder / "checkpoints"))[0].attempt
-    )
+    newest = get_last_checkpoint(folder / "checkpoints")
+    assert newest is not None and newest.endswith(catalog.attempts(str(folder / "checkpoints"))[0].attempt)
 
 
 def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder, calm):

@@ -180,7 +180,7 @@ def a_box_less(folder: Path) -> None:
 
 
 def no_records(folder: Path) -> None:
-    changed(folder, lambda said: vars(said).update(storage_data=[1]))
+    changed(folder, lambda said: said.__dict__.update(storage_data=[1]))
 
 
 class Runs:
@@ -221,7 +221,7 @@ def test_what_is_not_whole_is_refused(
 
 
 def test_classes_in_values_and_names_of_ours_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    cases = [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"a": 1, "path": {"x": Path("x")}}, "path.x in"),
         ({"save": {"mine": 1}}, "it has 'save'"),
         ({"rng": 3}, "it has 'rng'"),

@@ -9,6 +9,7 @@ import os
 import pickle
 import struct
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -395,10 +396,10 @@ def test_names_of_all_kinds_come_back(tmp_path: Path) -> None:
     for kind, source in (("torch", "modèle-7.pt"), ("dcp", "schritt-7-größe")):
         root = tmp_path / f"wurzel-ü-{kind}"
         words = ["import", str(tmp_path / source), "--from", kind, "--output", str(root)]
-        assert ending.run(lambda words=words: cli.main(words)) == 0
+        assert ending.run(partial(cli.main, words)) == 0
         out = tmp_path / f"out-ß-{kind}.safetensors"
         words = ["export", str(root), "--to", "safetensors", "--output", str(out)]
-        assert ending.run(lambda words=words: cli.main(words)) == 0
+        assert ending.run(partial(cli.main, words)) == 0
         from safetensors.torch import load_file
 
         found = load_file(out)

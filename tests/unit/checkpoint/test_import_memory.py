@@ -119,7 +119,7 @@ def data_of(root: Path) -> dict[str, str]:
     """Digests of the tensors of the newest checkpoint, less the words that a format says beside them."""
     found = {}
     for path in next(root.glob("seq-*")).glob("*.safetensors"):
-        view = memoryview(np.memmap(path, mode="r")).cast("B")
+        view = memoryview(np.memmap(path, mode="r").data).cast("B")
         for placed in shard.parse(view).tensors:
             found[placed.spec.name] = hashlib.blake2b(view[placed.begin : placed.end]).hexdigest()
     return {name: held for name, held in found.items() if "words" not in name.split(".") and "objects" not in name}

@@ -64,7 +64,7 @@ def written(kind: str, path: Path, model: dict[str, Any]) -> Path:
 
 def read(kind: str, path: Path, model: dict[str, Any]) -> dict[str, Any]:
     if kind == "torch":
-        return torch.load(path, weights_only=True)["model"]  # type: ignore[no-any-return]
+        return torch.load(path, weights_only=True)["model"]
     found = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in model.items()}
     dcp.load({"model": found}, checkpoint_id=str(path), no_dist=True)
     return found

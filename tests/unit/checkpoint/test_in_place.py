@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Fresh, Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint.agent import places  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
-from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint  # noqa: E402
-from tests.unit.checkpoint import saved  # noqa: E402
-from tests.unit.checkpoint.test_manager import abandon, disown  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Fresh, Manager, State
+from hyperpod_kit.checkpoint.agent import places
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from tests.unit.checkpoint import saved
+from tests.unit.checkpoint.agent_run import abandon
+from tests.unit.checkpoint.test_manager import disown
 
 
 @pytest.fixture
@@ -25,20 +28,22 @@ def root(shm: Path, tmp_path: Path) -> str:
     return str(tmp_path / "run")
 
 
-def train(weights: list[torch.Tensor], optimizer: torch.optim.Optimizer, average: dict[str, torch.Tensor]) -> None:
+def train(
+    weights: list[torch.nn.Parameter], optimizer: torch.optim.Optimizer, average: dict[str, torch.Tensor]
+) -> None:
     for number, weight in enumerate(weights):
         weight.grad = torch.full_like(weight, number + 1.0)
         average[str(number)].mul_(0.5).add_(weight.detach(), alpha=0.5)
     optimizer.step()
 
 
-def masters() -> tuple[list[torch.Tensor], torch.optim.Optimizer, dict[str, torch.Tensor]]:
+def masters() -> tuple[list[torch.nn.Parameter], torch.optim.Optimizer, dict[str, torch.Tensor]]:
     """fp32 master weights (the optimizer's own parameters) and an average of them, both kept in `extra` alone."""
     weights = [torch.nn.Parameter(torch.full((3,), 2.0)), torch.nn.Parameter(torch.full((2, 2), 3.0))]
     return weights, torch.optim.AdamW(weights, lr=0.1), {str(n): w.detach().clone() for n, w in enumerate(weights)}
 
 
-def extra_of(weights: list[torch.Tensor], average: dict[str, torch.Tensor]) -> dict[str, Any]:
+def extra_of(weights: list[torch.nn.Parameter], average: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {"master": weights, "ema": {"of": average}}
 
 
@@ -73,14 +78,14 @@ def test_containers_stay_keys_come_and_go_and_aliases_stay_aliases(root: str) ->
                 "log": [1, 2, 3],
                 "pair": (torch.full((2,), 7.0), 5),
                 "half": one.view(2, 2)[0],
-                4: "key",
+                4: "key",  # type: ignore[dict-item]
             }
         ),
     )
     held: dict[str, Any] = {"x": torch.zeros(4), "n": 0, "gone": torch.ones(1)}
     log: list[int] = []
     first = torch.zeros(2)
-    extra = {"a": held, "log": log, "pair": (first, 0), "half": torch.zeros(2), "old": OrderedDict()}
+    extra: dict[Any, Any] = {"a": held, "log": log, "pair": (first, 0), "half": torch.zeros(2), "old": OrderedDict()}
     saved.restore(root, State(extra=extra))
     assert list(extra) == ["a", "alias", "log", "pair", "half", 4]
     assert extra["a"] is held and list(held) == ["x", "n", "new"] and held["n"] == 2 and held["new"][0] == 1
@@ -102,7 +107,7 @@ def test_an_alias_by_another_view_and_tensors_that_are_no_plain_memory_are_fille
 
 
 TENSOR = torch.ones(3)
-MISFITS = {
+MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "shape": ({"e": {"w": TENSOR}}, {"e": {"w": torch.zeros(4)}}, r"extra\.e\.w is F32 \[3\] .*F32 \[4\] here"),
     "type": ({"e": [TENSOR]}, {"e": [torch.zeros(3).double()]}, r"extra\.e\.0 is F32 \[3\] .*F64 \[3\] here"),
     "number": ({"e": 5}, {"e": torch.zeros(3)}, r"extra\.e is no tensor \('5'\) .*a tensor of \[3\] here"),
@@ -157,7 +162,7 @@ def test_a_tensor_that_cannot_be_filled_is_refused_before_anything_changes(root:
 def test_a_number_may_have_become_a_tensor(root: str) -> None:
     """As trainers keep a best loss: infinity to begin with, a tensor later."""
     saved.save(root, State(extra={"best": torch.tensor(0.25)}))
-    extra = {"best": float("inf")}
+    extra: dict[str, Any] = {"best": float("inf")}
     saved.restore(root, State(extra=extra))
     assert torch.equal(extra["best"], torch.tensor(0.25))
 
@@ -192,7 +197,7 @@ def losses(root: str, stop: int, save_at: int | None = None) -> list[float]:
         loss.backward()
         optimizer.step()
         seen.append(loss.item())
-        for _ in torch.utils.data.DataLoader([1, 2]):
+        for _ in torch.utils.data.DataLoader([1, 2]):  # type: ignore[arg-type]
             pass  # an evaluation
         if step == save_at:
             assert manager.save(step, state).wait("durable", 60)

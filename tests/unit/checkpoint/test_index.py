@@ -62,7 +62,7 @@ def test_every_flip_and_every_torn_end_is_found() -> None:
             index.decode(data[:length])
 
 
-def resealed(body: bytes) -> bytes:
+def resealed(body: bytes | bytearray) -> bytes:
     """With a digest that fits."""
     return bytes(body) + hashlib.blake2b(body, digest_size=16).digest()
 

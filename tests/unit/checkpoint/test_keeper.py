@@ -94,6 +94,7 @@ def test_wherever_it_dies_the_save_becomes_durable_once(
     manager.restore(state)
     first = manager._agent.pid
     for step in range(4):
+        assert isinstance(state.model, torch.nn.Linear)
         torch.nn.init.constant_(state.model.weight, float(step))
         assert manager.save(step, state, on_busy="wait").wait("durable", 60), place
     assert manager.close() and manager._agent.pid != first, f"it did not die at {place}"
@@ -101,7 +102,7 @@ def test_wherever_it_dies_the_save_becomes_durable_once(
     assert cli.main(["verify", root]) == 0
     with Manager(root) as manager:
         manager.restore(state)
-        assert state.model.weight[0, 0].item() == 3.0
+        assert isinstance(state.model, torch.nn.Linear) and state.model.weight[0, 0].item() == 3.0
 
 
 def test_it_dies_while_the_manager_closes(root: str, state: State, shm: Path) -> None:

@@ -120,7 +120,8 @@ def test_one_bad_read_condemns_nothing() -> None:
         def open_read(self, name: str) -> Any:
             if name.endswith(".safetensors") and self.shaken:
                 self.shaken -= 1
-                return type(super().open_read(name))(bytes(len(self._objects[name])))
+                kind: Any = type(super().open_read(name))
+                return kind(bytes(len(self._objects[name])))
             return super().open_read(name)
 
     store = Shaky("memory://shaky")

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-lightning = pytest.importorskip("lightning")
+pytest.importorskip("lightning")
 
+import lightning  # noqa: E402
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper  # noqa: E402
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler  # noqa: E402
 

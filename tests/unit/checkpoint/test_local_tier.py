@@ -42,6 +42,7 @@ def test_what_reached_only_the_local_disk_is_restored_and_brought_to_storage(tmp
     manager = Manager(root, local=disk)
     found = manager.restore(state)
     assert isinstance(found, Restored) and (found.step, found.tier) == (5, "local")
+    assert isinstance(state.model, torch.nn.Linear)
     assert torch.equal(state.model.weight, torch.full((64, 64), 7.0))
     assert manager.save(6, state).seq > found.seq
     assert manager.close()

@@ -189,7 +189,9 @@ def test_what_is_no_name_is_none(text: str) -> None:
         (("shards",), {}),
     ],
 )
-def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(place: tuple, value: object) -> None:
+def test_a_manifest_that_proves_itself_and_says_something_odd_is_passed_over(
+    place: tuple[Any, ...], value: object
+) -> None:
     store = MemoryStore("memory://odd")
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
     name = f"{new}/{layout.MANIFEST_FILE}"

@@ -17,7 +17,8 @@ from hyperpod_kit.checkpoint import Manager, State, copier, device, load, load_w
 from hyperpod_kit.checkpoint.dcp import slices  # noqa: E402
 from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.unit.checkpoint import saved  # noqa: E402
-from tests.unit.checkpoint.test_manager import abandon, disown  # noqa: E402
+from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
+from tests.unit.checkpoint.test_manager import disown  # noqa: E402
 
 LARGE = 1 << 20  # bytes; what is larger lies on the device
 

@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.repository.store.patient import TRIES, PatientStore
 from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 from hyperpod_kit.system.passing_errors import PASSING
+from hyperpod_kit.system.wait import BackOff
 
 
 class Fault:
@@ -137,7 +138,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 def test_one_error_at_any_read_of_a_restore_costs_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient, "PAUSES", patient.BackOff(0.001, 0.001))
+    monkeypatch.setattr(patient, "PAUSES", BackOff(0.001, 0.001))
     newest = catalog.newest_committed(str(root))
     for kind, method in (
         (PosixStore, "read"),
@@ -167,7 +168,7 @@ def test_one_error_at_any_read_of_a_restore_costs_nothing(root: Path, monkeypatc
 
 
 def test_an_error_that_lasts_is_what_it_was(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patient, "PAUSES", patient.BackOff(0.001, 0.001))
+    monkeypatch.setattr(patient, "PAUSES", BackOff(0.001, 0.001))
     with Manager(str(root)) as manager, monkeypatch.context() as faulty:
         failing(faulty, FileReader, "read_into", Fault(errno.EIO, 10**6))
         with pytest.raises(StorageUnreadable, match="as storage says it"):

@@ -23,15 +23,10 @@ def facts(
     *steps: int, times: Optional[List[float]] = None, losses: Optional[List[Optional[float]]] = None, pinned: int = -1
 ) -> List[CheckpointFacts]:
     """Oldest first, returned newest first; named by their place."""
+    known = losses or [None] * len(steps)
+    metrics = [{} if loss is None else {"loss": loss} for loss in known]
     made = [
-        CheckpointFacts(
-            f"a{n}",
-            (1, n, ""),
-            step,
-            times[n] if times else None,
-            {"loss": losses[n]} if losses and losses[n] is not None else {},
-            n == pinned,
-        )  # type: ignore[dict-item]
+        CheckpointFacts(f"a{n}", (1, n, ""), step, times[n] if times else None, metrics[n], n == pinned)
         for n, step in enumerate(steps)
     ]
     return made[::-1]

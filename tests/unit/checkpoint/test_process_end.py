@@ -14,11 +14,13 @@ import pytest
 from tests.support.rows import full
 from tests.support.wait import until
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
-from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
-from hyperpod_kit.errors import CheckpointError  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.checkpoint.repository import catalog
+from hyperpod_kit.errors import CheckpointError
 
 PROGRAM = """
 import os, signal, sys, torch
@@ -154,11 +156,11 @@ def test_workers_of_a_data_loader_keep_neither_socket_nor_slots(shm: Path, tmp_p
     batches = iter(loader)
     first = next(batches)
     try:
-        for worker in batches._workers:
+        for worker in batches._workers:  # type: ignore[attr-defined]
             assert held(worker.pid, shm, [ours]) == []
         assert len([first, *batches]) == 32
         assert manager.save(1, state).wait("durable", 60)
         assert manager.close() and os.listdir(shm) == []
     finally:
-        for worker in batches._workers:
+        for worker in batches._workers:  # type: ignore[attr-defined]
             os.kill(worker.pid, signal.SIGKILL)

@@ -88,7 +88,7 @@ def names(root: Path) -> List[str]:
 def same_but_for_what_is_lost(rebuilt: bytes, original: bytes) -> None:
     one, other = manifest.decode(rebuilt), manifest.decode(original)
     assert one.rebuilt is not None and other.rebuilt is None and one.job == {} and one.versions == {}
-    lost = {"time": "", "job": {}, "versions": {}, "rebuilt": None, "metrics": {}}
+    lost: dict[str, Any] = {"time": "", "job": {}, "versions": {}, "rebuilt": None, "metrics": {}}
     assert dataclasses.replace(one, **lost) == dataclasses.replace(other, **lost)
     assert repr(one.metrics) == repr(other.metrics)
 
@@ -114,6 +114,7 @@ def test_all_are_rebuilt_and_restored_bit_for_bit(lost: Path, whole: Path, capsy
         found = manager.restore(state)
     assert isinstance(found, Restored) and (found.step, found.tier) == (29, "storage")
     expected = trained(29)
+    assert state.model is not None and expected.model is not None
     for here, there in zip(state.model.state_dict().values(), expected.model.state_dict().values(), strict=True):
         assert torch.equal(here, there)
     assert state.extra == expected.extra

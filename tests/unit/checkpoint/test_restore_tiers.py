@@ -8,16 +8,23 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore  # noqa: E402
-from hyperpod_kit.checkpoint.agent import local, places, shard_report, shm_slots  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.manager import Manager  # noqa: E402
-from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify  # noqa: E402
-from hyperpod_kit.checkpoint.repository.store.open import open_store  # noqa: E402
-from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable  # noqa: E402
-from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Restored, State, candidate_run, candidates, restore
+from hyperpod_kit.checkpoint.agent import local, places, shard_report, shm_slots
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.manager import Manager
+from hyperpod_kit.checkpoint.repository import identity, layout, manifest, selection, tombstone, verify
+from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.errors import NoValidCheckpoint, StorageUnreadable
+from tests.unit.checkpoint.agent_run import abandon
+
+
+def weight_of(state: State) -> torch.Tensor:
+    assert isinstance(state.model, torch.nn.Linear)
+    return state.model.weight
 
 
 class Site:
@@ -29,10 +36,12 @@ class Site:
         state = self.state()
         manager.restore(state)
         for step in range(2):
-            state.model.weight.data.fill_(float(step))
+            torch.nn.init.constant_(weight_of(state), float(step))
             assert manager.save(step, state, on_busy="wait").wait("durable", 60)
         abandon(manager)
-        self.run_id = identity.of_root(str(self.root)).run_id
+        whose = identity.of_root(str(self.root))
+        assert whose is not None
+        self.run_id = whose.run_id
         self.attempt = next(path.name for path in self.root.glob("seq-*1.e*"))
         self._copy_to_disk()
 
@@ -71,7 +80,7 @@ class Site:
             held=[candidates.here(slots, str(self.local), self.run_id, 0)],
             told=candidates.ResumeFrom(first),
         ).got
-        weight = state.model.weight.detach()
+        weight = weight_of(state).detach()
         assert bool((weight == weight[0, 0]).all()) and state.extra["turned"].shape == (3, 2)
         return got, float(weight[0, 0])
 

@@ -59,7 +59,8 @@ def test_going_on_from_one_that_was_left_takes_the_step_back_away(store: Store) 
     back(store, names[2])
     assert newest(store) == names[2]
     assert [entry.attempt for entry in selection.walk(store)] == [names[2], names[1], names[0]]
-    assert [one.attempt for one in rewinds.standing(store)] == [names[2]]
+    [standing] = rewinds.standing(store)
+    assert isinstance(standing, rewinds.Rewind) and standing.attempt == names[2]
 
 
 def test_two_steps_back_leave_two_branches(store: Store) -> None:

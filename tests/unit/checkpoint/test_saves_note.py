@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Callable, Dict, List, Mapping, cast
 
 import pytest
 
@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.agent.saves_counted import Counted
 from hyperpod_kit.checkpoint.agent.saves_note import Note
 from hyperpod_kit.checkpoint.repository import catalog, identity, policy, retention
 from hyperpod_kit.checkpoint.repository.layout import AttemptName
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
@@ -53,10 +54,10 @@ def counted(folder: Path, root: Path, worker: Any = None) -> Counted:
         str(root),
         identity.open_root(str(root), "run"),
         "abc123",
-        Place(str(root)),
-        worker or Inline(),
+        cast(Any, Place(str(root))),
+        worker or cast(Any, Inline()),
         clock=lambda: 5000.0,
-    )  # type: ignore[arg-type]
+    )
 
 
 def the_note(folder: Path) -> Note:
@@ -234,11 +235,12 @@ def test_what_job_status_says(durable: Any, lost: Any, expected: List[str]) -> N
 
 @pytest.mark.parametrize("kind", ["posix", "mountpoint", "object"])
 def test_a_word_on_the_root_is_only_ever_created(tmp_path: Path, kind: str) -> None:
-    where: Any = {
+    kinds: Mapping[str, Callable[[str], Store]] = {
         "posix": PosixStore,
         "mountpoint": RestrictedStore,
         "object": lambda path: open_store(f"memory://{path}"),
-    }[kind](str(tmp_path / "root"))
+    }
+    where = kinds[kind](str(tmp_path / "root"))
     whose = identity.open_root(where, "run")
     assert lost_rows.newest(where) is None
     rows = [Row(1, seq, count, f"why {seq}", 5.0) for seq, count in ((2, 1), (3, 2), (1_000_005, 4))]

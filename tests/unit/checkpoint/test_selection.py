@@ -63,7 +63,7 @@ def test_what_cannot_be_read_is_told_from_what_is_damaged(committed, monkeypatch
     flip(Path(root) / damaged / "shard-00000.safetensors", 5000)
     real = verify.verify_attempt
 
-    def verify_attempt(store: object, attempt: str) -> object:
+    def verify_attempt(store: Any, attempt: str) -> object:
         if attempt == unreadable:
             raise OSError(5, "Input/output error", f"{attempt}/shard-00000.safetensors")
         return real(store, attempt)

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State, load  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.dcp import reshard  # noqa: E402
-from hyperpod_kit.checkpoint.reason import Reason, Verdict  # noqa: E402
-from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StateNotSerializable  # noqa: E402
-from tests.unit.checkpoint import saved  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Manager, State, load
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.reason import Reason, Verdict
+from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, StateNotSerializable
+from tests.unit.checkpoint import saved
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def saved(root: Path) -> None:
 def test_what_is_there_is_filled_and_all_else_is_left_alone(shm: Path, tmp_path: Path) -> None:
     saved(tmp_path / "root")
     weight, inner, plain = torch.zeros(3), {"x": 0.0}, [0]
-    values = {
+    values: dict[str, Any] = {
         "list": [torch.zeros(2), inner],
         "plain": plain,
         "pair": (torch.tensor(0), 0),
@@ -111,7 +112,8 @@ def test_of_the_weights_alone_nothing_else_is_read(shm: Path, tmp_path: Path, mo
     asked = []
     whole = SliceRequests.add_whole
     monkeypatch.setattr(SliceRequests, "add_whole", lambda self, name: asked.append(name) or whole(self, name))
-    other, extra = torch.nn.Linear(3, 2), {}
+    other = torch.nn.Linear(3, 2)
+    extra: dict[str, Any] = {}
     load_state(tmp_path / "root", State(other, extra=extra, rng=False))
     assert torch.equal(other.weight, model.weight) and extra["x"].tolist() == [1.0]
     assert asked == ["rank.00000.extra.x"]

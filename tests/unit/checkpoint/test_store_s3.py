@@ -12,7 +12,7 @@ import pytest
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
-from botocore.exceptions import ConnectionClosedError  # noqa: E402
+from botocore.exceptions import ClientError, ConnectionClosedError  # noqa: E402
 
 from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selection  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
@@ -179,7 +179,7 @@ class Loses:
             real(**arguments)
             try:
                 return real(**arguments)
-            except Exception as err:
+            except ClientError as err:
                 err.response["ResponseMetadata"]["RetryAttempts"] = 1
                 raise
 

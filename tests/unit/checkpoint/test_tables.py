@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, rows, shard, shard_table
+from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, rows, shard, shard_table
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.errors import CheckpointError
 
@@ -178,6 +178,6 @@ def test_an_index_that_contradicts_itself_is_refused(patterns: Any, shards_: Any
 def test_few_bytes_that_say_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = _index(b'{"patterns":[],"shards":[]}' + b" " * 100_000)
     assert not rows.read(data)
-    monkeypatch.setattr(compact_index.layout, "LARGEST_SMALL", 50_000)
+    monkeypatch.setattr(layout, "LARGEST_SMALL", 50_000)
     with pytest.raises(CheckpointError, match="contradicts itself"):
         rows.read(data)

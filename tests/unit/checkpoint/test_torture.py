@@ -9,6 +9,7 @@ import random
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.errors import NoValidCheckpoint
 
 
-def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> tuple[int, dict]:
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, *args: str) -> tuple[int, dict[str, Any]]:
     """(exit code, the report)."""
     code = cli.main(["--json", "--dir", str(tmp_path), *args])
     report = json.loads(capsys.readouterr().out)
@@ -86,7 +87,7 @@ def test_a_look_that_hangs_or_dies_is_ended_and_the_next_one_is_fresh(tmp_path: 
     looker = damage_case.Looker(1)
     try:
         assert looker.look(str(tmp_path)).verify == 3  # torch is imported by now
-        assert looker._process is not None
+        assert looker._process is not None and looker._process.pid is not None
         os.kill(looker._process.pid, signal.SIGSTOP)
         assert "did not end" in looker.look(str(tmp_path)).error and looker._process is None
         monkeypatch.setattr(damage_case, "DEADLINE", 60.0)
@@ -125,7 +126,7 @@ def test_however_often_the_disk_lies_one_whole_checkpoint_is_left(capsys, tmp_pa
 
 
 def test_the_judge_of_lies_knows_what_is_wrong() -> None:
-    good = [
+    good: list[dict[str, Any]] = [
         {"what": "restored", "attempt": "a", "wrong": []},
         {"what": "saved", "step": 4, "whole": "a", "dropped": True},
         {"what": "end"},
@@ -171,6 +172,7 @@ def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monke
         except NoValidCheckpoint:
             return Fresh()
         if isinstance(got, Restored) and got.rejected:
+            assert state.model is not None
             next(state.model.parameters()).data.view(torch.uint8)[0] ^= 1
         return got
 

@@ -68,7 +68,8 @@ def test_killed_and_started_again_it_goes_on(environment, undisturbed):
     victim.wait(30)
     victim.stdout.close()
     again = run(PROGRAM, environment)
-    assert int(re.search(r"begins at step (\d+)", again).group(1)) >= 20
+    begins = re.search(r"begins at step (\d+)", again)
+    assert begins is not None and int(begins.group(1)) >= 20
     assert last_loss(again) == last_loss(undisturbed) != []
 
 

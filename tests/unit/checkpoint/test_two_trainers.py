@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -185,6 +186,10 @@ def test_the_newer_start_is_on_another_machine_and_named_with_it(
     assert {words["attempt"] for words in second.durable()[-1:]} <= kept
 
 
+def has_committed(job: Job) -> bool:
+    return len(job.durable()) > 2
+
+
 @pytest.mark.parametrize("same_node", [True, False])
 def test_a_restart_of_a_dead_trainer_is_no_second_one(tmp_path: Path, same_node: bool) -> None:
     """As a retry of the step: its ranks are dead, and its agents may still be at work."""
@@ -195,7 +200,7 @@ def test_a_restart_of_a_dead_trainer_is_no_second_one(tmp_path: Path, same_node:
             node = "node" if same_node else f"node{number}"
             job = Job(tmp_path, f"start{number}", root, node=node)
             starts_before.append(job)
-            until(lambda job=job: len(job.durable()) > 2, 120)
+            until(partial(has_committed, job), 120)
             if number < 2:
                 job.kill()
         job.stop()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Callable, Mapping
 
 import pytest
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Hk = Callable[..., Outcome]
 
 BUCKET = "sagemaker-hyperpod-kit-demo"
-COMING = [("Creating", {"controller-machine": 1}, "")]
+COMING: list[tuple[str, Mapping[str, int], str]] = [("Creating", {"controller-machine": 1}, "")]
 
 
 def interrupt(*words: str, when: Callable[[], bool]) -> tuple[int, str, float]:
@@ -75,7 +75,8 @@ def test_waiting_ends_and_what_was_asked_for_goes_on(
     put_cluster(cloud.control, hk)
     if words[0] == "create-cluster":  # the others do not look at the bundle
         put_bundle(cloud.store)
-    cloud.control.script = [("Deleting", {}, "")] if "delete-cluster" in words else COMING
+    deleting: list[tuple[str, Mapping[str, int], str]] = [("Deleting", {}, "")]
+    cloud.control.script = deleting if "delete-cluster" in words else COMING
     code, err, seconds = interrupt(*words, "--interval", "0.2", when=polled(cloud, 4))
     assert code == 130 and err.splitlines()[-1] == "stopped" and "Traceback" not in err, err
     assert left in err and seconds < 5

@@ -15,7 +15,7 @@ from hyperpod_kit.cli import jobs_first
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.remote import vacate
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.slurm import records
+from hyperpod_kit.slurm import node_jobs, records
 from tests.unit.cli.conftest import put_bundle, put_cluster
 from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
 
@@ -80,14 +80,14 @@ def fewer(project: Path, count: int = 2) -> None:
 
 def restarted(queue: SlurmQueue, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     """The nodes come back as soon as AWS was asked."""
-    orders = vacate.node_jobs.served_since
+    orders = node_jobs.served_since
 
     def looked(*given: Any) -> Any:
         if sent(cloud):
             queue.served_since = "2026-11-26T23:00:00"
         return orders(*given)
 
-    monkeypatch.setattr(vacate.node_jobs, "served_since", looked)
+    monkeypatch.setattr(node_jobs, "served_since", looked)
     update = cloud.control.update_cluster_software
 
     def updated(request: Any) -> str:

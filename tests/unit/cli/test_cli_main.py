@@ -96,7 +96,7 @@ def test_every_word_is_passed_on(monkeypatch: pytest.MonkeyPatch, group: str, mo
 
 
 def test_errors_become_words_and_exit_codes(monkeypatch: pytest.MonkeyPatch, hk: Hk) -> None:
-    def fail(error: Exception) -> Callable[[list[str]], int]:
+    def fail(error: BaseException) -> Callable[[list[str]], int]:
         def main(argv: list[str]) -> int:
             raise error
 

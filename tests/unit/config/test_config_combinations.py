@@ -59,7 +59,7 @@ def test_every_combination() -> None:
             strategy = chosen["strategy"] or (None if chosen["provisioning"] else "Merge")
             assert request["Orchestrator"]["Slurm"].get("SlurmConfigStrategy") == strategy
         stored = [next(iter(one)) for one in request["InstanceGroups"][1].get("InstanceStorageConfigs", [])]
-        assert stored == [kind for kind in STORED[chosen["storage"]] if slurm or kind == "EbsVolumeConfig"], chosen
+        assert stored == [kind for kind in STORED[str(chosen["storage"])] if slurm or kind == "EbsVolumeConfig"], chosen
         for group in request["InstanceGroups"]:
             lifecycle = group.get("LifeCycleConfig")
             hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle and hook in lifecycle]

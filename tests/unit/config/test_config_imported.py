@@ -99,7 +99,7 @@ def test_a_described_cluster_with_the_file_of_aws() -> None:
 
 def test_the_file_of_aws_alone_gives_the_groups_their_names() -> None:
     found = from_aws(None, {**LEGACY, "login_group": "door", "of_tomorrow": 1})
-    vpc = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
+    vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
     answers = Answers(name="x", region="eu-west-1", execution_role=ROLE, worker_type="ml.p5.48xlarge", workers=8, **vpc)
     settings, problems = decode(fill(found.values, answers))
     assert problems == [] and validate(settings) == []
@@ -289,7 +289,7 @@ def test_the_input_of_several_controllers_as_aws_documents_it() -> None:
         },
     }
     for cluster in (request, None):
-        vpc = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
+        vpc: Any = {"security_groups": ("sg-0123456789abcdef0",), "subnets": ("subnet-0123456789abcdef0",)}
         found = from_aws(cluster, legacy)
         answers = Answers(name="old", region="eu-west-1", execution_role=ROLE, **({} if cluster else vpc))
         settings, problems = decode(fill(found.values, answers))

@@ -19,6 +19,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.source_map import of_json
 from hyperpod_kit.errors import ConfigError, HyperpodKitError, UsageError
+from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from tests.support.examples import examples
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -202,9 +203,11 @@ def test_yaml_with_anchors_merges_and_comments_is_the_same_configuration(tmp_pat
         ("worker-group", 3),
     ]
     data, more = config.mounts
-    assert (more.name, more.path, more.bucket, more.prefix) == ("more", "/mnt/more", "my-data", "a/")  # type: ignore[union-attr]
+    assert isinstance(more, S3Mount)
+    assert (more.name, more.path, more.bucket, more.prefix) == ("more", "/mnt/more", "my-data", "a/")
     # Neither the number 488 nor the number 1402433619.
-    assert (data.dir_mode, data.expected_bucket_owner) == ("0750", "012345670123")  # type: ignore[union-attr]
+    assert isinstance(data, S3Mount)
+    assert (data.dir_mode, data.expected_bucket_owner) == ("0750", "012345670123")
 
 
 class YamlOfOurs(yaml.SafeDumper):

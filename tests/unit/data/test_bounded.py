@@ -12,16 +12,17 @@ import pytest
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.reading import bounded, mounts
+from hyperpod_kit.data.reading import bounded
 from hyperpod_kit.data.reading.bounded import BoundedCalls, BoundedFile, ReadUnanswered
 from hyperpod_kit.errors import DataUnavailable
+from hyperpod_kit.system import mountinfo
 from tests.support.rows import full
 from tests.support.wait import until
 
 
 @pytest.fixture(autouse=True)
 def every_mount_may_hang(monkeypatch):
-    monkeypatch.setattr(mounts.mountinfo, "DISKS", frozenset())
+    monkeypatch.setattr(mountinfo, "DISKS", frozenset())
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,7 @@ def test_what_workers_have_fetched_is_not_counted(numbers, workers):
 
 
 def test_it_goes_on_with_other_ranks_and_workers(numbers):
-    data, seen, state = numbers(103), Counter(), None
+    data, seen, state = numbers(103), Counter[Any](), None
     for ranks, workers, steps in ((1, 0, 3), (4, 1, 2), (3, 0, 5), (2, 2, 100)):
         loaders = [
             ElasticLoader(data, 3, rank=rank, ranks=ranks, num_workers=workers, last="pad") for rank in range(ranks)
@@ -137,7 +138,7 @@ def test_workers_of_one_start_have_seeds_of_their_own(numbers):
     """And other ones at another position, or on another rank."""
     data = numbers(48)
     data._transform = lambda sample: torch.initial_seed()
-    seeds = Counter()
+    seeds: Counter[Any] = Counter()
     for rank in range(2):
         loader = ElasticLoader(data, 4, rank=rank, ranks=2, num_workers=2, collate_fn=list)
         for _ in range(2):

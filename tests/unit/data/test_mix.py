@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,8 +57,8 @@ def test_windows_over_several_epochs_are_each_parts_own():
         order = ShuffledOrder(20, seed=first, block=4, lanes=2)
         parts[name] = PackedDataset(Documents(documents), None, lengths, window=7, order=order)
     orders = [one.windows for one in parts.values()]
-    order = MixOrder(orders, [1, 3], samples=1000)
-    received = [one for batch in ElasticLoader(MixDataset(parts), 10, order=order, collate_fn=list) for one in batch]
+    mixed = MixOrder(orders, [1, 3], samples=1000)
+    received = [one for batch in ElasticLoader(MixDataset(parts), 10, order=mixed, collate_fn=list) for one in batch]
     for name, share in (("a", 250), ("b", 750)):
         mine = [tuple(one.tolist()) for one in received if (one[0] >= 1000) == (name == "b")]
         wanted = [tuple(parts[name][number].tolist()) for number in range(share)]
@@ -76,8 +77,8 @@ def test_a_position_in_a_mix_of_other_data_is_refused(tmp_path):
         loader.load_state_dict(states[0])
 
 
-class Documents(list):
-    index = None
+class Documents(list):  # type: ignore[type-arg]
+    index: Any = None
 
     def __getitems__(self, numbers):
         return [self[number] for number in numbers]

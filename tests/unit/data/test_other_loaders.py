@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -109,7 +110,7 @@ def test_a_shuffled_hf_stream_loses_its_buffer(files, tmp_path):
 @pytest.mark.parametrize("workers", [2, *full(0)])
 def test_an_hf_table_in_our_loader(files, tmp_path, workers):
     """Shuffled, and on another number of ranks and workers after each start."""
-    data, root, seen = table(files).with_format("torch"), tmp_path / "root", Counter()
+    data, root, seen = table(files).with_format("torch"), tmp_path / "root", Counter[Any]()
     for start, (ranks, steps) in enumerate([(1, 5), (4, 2), (3, 100)]):
         with Manager(root) as manager:
             of_rank = [

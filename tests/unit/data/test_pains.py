@@ -30,7 +30,8 @@ def test_many_resumes_over_the_ends_of_epochs(tmp_path, workers):
             state = loader.state_dict()
             break
     whole = ElasticLoader(data, 4, collate_fn=list)
-    assert seen == [n for _ in range(3) for batch in whole for n in batch] and state["position"] == 240
+    assert seen == [n for _ in range(3) for batch in whole for n in batch]
+    assert state is not None and state["position"] == 240
 
 
 @pytest.mark.parametrize("last", ["pad", "drop", "repeat"])

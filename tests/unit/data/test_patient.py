@@ -11,7 +11,6 @@ import pytest
 
 from hyperpod_kit.data import IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.reading import local_file
 from hyperpod_kit.data.reading.patient import PatientFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
 
@@ -71,7 +70,7 @@ def test_an_open_file_that_fails_is_opened_anew(corpus, clock, monkeypatch, numb
         return real(handle, length, offset)
 
     monkeypatch.setattr(os, "pread", broken)
-    monkeypatch.setattr(local_file.os, "open", lambda *a, f=os.open: opened.append(a) or f(*a))
+    monkeypatch.setattr(os, "open", lambda *a, f=os.open: opened.append(a) or f(*a))
     assert files.read(file, 8, 5) == b"three" and clock.now >= 10 and len(opened) > 2
 
 
@@ -151,7 +150,7 @@ def test_what_no_repair_mends_is_raised_at_once(corpus, clock, monkeypatch, tmp_
     def refused(*_):
         raise PermissionError(errno.EACCES, "no")
 
-    monkeypatch.setattr(local_file.os, "open", refused)
+    monkeypatch.setattr(os, "open", refused)
     with pytest.raises(PermissionError):
         patient(clock).read(corpus.file(0), 4, 3)
     assert clock.now == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,8 @@ def received(samples, groups, last, epochs):
     """What ranks receive over `epochs` epochs: (epoch, sample) -> how often, and fillers; ranks, size and the steps
     until the next restart are drawn from `groups`, and each restart goes on at the position of the last one."""
     order = ShuffledOrder(samples, 5, block=7, lanes=6)
-    counted, fillers, position, turn = Counter(), 0, 0, 0
+    counted: Counter[Any] = Counter()
+    fillers, position, turn = 0, 0, 0
     while position < epochs * samples:
         ranks, size, steps = groups[turn % len(groups)]
         turn += 1

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,7 +88,8 @@ def test_an_index_of_the_source_is_one_of_the_copy(tmp_path):
 
 
 def test_damage_on_the_way_is_found_and_brought_again(source, tmp_path, monkeypatch):
-    real, damaged = directory.Directory._copy, []
+    real = directory.Directory._copy
+    damaged: list[Any] = []
 
     def copy(self, file, part):
         real(self, file, part)

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -61,7 +62,9 @@ def received(ledger):
 
 def losses(folder):
     """Step -> loss, as the newest checkpoint has them."""
-    state = json.loads(Path(newest_checkpoint(folder), "trainer_state.json").read_bytes())
+    newest = newest_checkpoint(folder)
+    assert newest is not None
+    state = json.loads(Path(newest, "trainer_state.json").read_bytes())
     return {row["step"]: row["loss"] for row in state["log_history"] if "loss" in row}
 
 
@@ -128,11 +131,13 @@ def test_more_steps_than_the_data_has_raise_before_training(tmp_path):
     assert found.global_step == 11
 
 
-class Stream(torch.utils.data.IterableDataset):
+class Stream(torch.utils.data.IterableDataset[Any]):
     """Without a length."""
 
     def __iter__(self):
-        yield from Points()
+        points = Points()
+        for number in range(len(points)):
+            yield points[number]
 
 
 def test_a_stream_is_refused_before_training(tmp_path):

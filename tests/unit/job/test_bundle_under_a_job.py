@@ -8,7 +8,7 @@ import os
 import signal
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, cast
 
 import pytest
 
@@ -33,7 +33,7 @@ class BundledSlurm(PrivateSlurm):
     def start_node(self, name: str) -> None:
         home = self.root(name) / "opt/hyperpod-kit"
         home.mkdir(parents=True)
-        self._nodes[name] = BundleRoot(home)
+        self._nodes[name] = cast(Any, BundleRoot(home))
         super().start_node(name)
 
 

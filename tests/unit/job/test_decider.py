@@ -228,7 +228,7 @@ def test_nothing_valid_is_never_a_start_from_scratch(job_in_process: Job) -> Non
         flip(shard, 3)
     before = len(job.sruns)
     job.environment["SLURM_JOB_ID"] = "8"
-    job.runner.answers["squeue job 8"] = job.runner.answers["squeue job 7"].replace("JobId=7", "JobId=8")
+    job.runner.answers["squeue job 8"] = str(job.runner.answers["squeue job 7"]).replace("JobId=7", "JobId=8")
     job.runner.answers["squeue job 7"] = "JobId=7 JobState=COMPLETED"
     with pytest.raises(GaveUp, match="NoValidCheckpoint"):
         job.run("--steps", "12")
@@ -248,7 +248,7 @@ def test_going_back_on_purpose_stays_so_after_every_kind_of_restart(job_in_proce
     assert job.run("--steps", "20") == 0
     _, ten, *later = (path.name for path in sorted(job.root.glob("seq-*")))
     job.environment["SLURM_JOB_ID"] = "8"
-    job.runner.answers["squeue job 8"] = job.runner.answers["squeue job 7"].replace("JobId=7", "JobId=8")
+    job.runner.answers["squeue job 8"] = str(job.runner.answers["squeue job 7"]).replace("JobId=7", "JobId=8")
     job.runner.answers["squeue job 7"] = "JobId=7 JobState=COMPLETED"
     once = job.base / "once"
     # It fails before it has saved anything: the retry goes back to the same, and not to what was left.

@@ -7,7 +7,7 @@ import pickle
 import random
 import warnings
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Dict
 
 import pytest
 import torch
@@ -17,8 +17,9 @@ from safetensors.torch import save_file
 from hyperpod_kit.errors import NoValidCheckpoint
 from hyperpod_kit.job import checkpoint_choice
 from hyperpod_kit.job.foreign import archive, dcp, newest
+from hyperpod_kit.job.foreign.candidate import Incomplete
 
-STATE = {"weights": torch.arange(5000.0), "more": torch.ones(300), "step": 7}
+STATE: Dict[str, Any] = {"weights": torch.arange(5000.0), "more": torch.ones(300), "step": 7}
 
 
 def make_dcp(root: Path, step: int) -> Path:
@@ -135,7 +136,7 @@ def test_every_flipped_byte_of_a_record_is_found(tmp_path: Path) -> None:
     begin = good.index(weights)
     for at in random.Random(5).sample(range(begin, begin + len(weights)), 60):
         path.write_bytes(good[:at] + bytes([good[at] ^ 16]) + good[at + 1 :])
-        with pytest.raises(archive.Incomplete, match="damaged"):
+        with pytest.raises(Incomplete, match="damaged"):
             archive.prove_torch(str(path))
 
 

@@ -19,7 +19,9 @@ STEPS = 80
 def ended(folder: Path) -> tuple[list[tuple[float, ...]], str]:
     """(what was logged of each step, digest of the weights): floats have all their digits in JSON."""
     logged = json.loads((folder / "trainer_state.json").read_text())["log_history"]
-    trace = [(row["step"], row["loss"], row["grad_norm"], row["learning_rate"]) for row in logged if "loss" in row]
+    trace: list[tuple[float, ...]] = [
+        (row["step"], row["loss"], row["grad_norm"], row["learning_rate"]) for row in logged if "loss" in row
+    ]
     return trace, killed.digest_of([(folder / "model.safetensors").read_bytes()])
 
 

@@ -7,6 +7,7 @@ import select
 import socket
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Dict, List
 
@@ -134,12 +135,17 @@ def test_no_address_no_listener() -> None:
     assert lines.environment[HPK_LIFELINE] == "" and lines.files == [] and lines.cut() == []
 
 
+def _hears(ends: Ends, word: str) -> bool:
+    ends.here.cut()
+    return ends.here.words.get("n1") == word
+
+
 def test_a_node_may_complain_in_mid_step_take_it_back_and_still_break_off() -> None:
     ends = Ends()
     line = Lifeline(ends.environment, "n1")
     for word, complaining in ((STORAGE, ["n1"]), (SERVES, []), (STORAGE, ["n1"]), (SERVES, [])):
         line.say(word)
-        until(lambda expected=word: (ends.here.cut(), ends.here.words.get("n1") == expected)[1], what=word)
+        until(partial(_hears, ends, word), what=word)
         assert ends.here.without_storage == complaining and ends.here.cut() == []
     line._socket.close()  # type: ignore[union-attr]
     assert ends.after_traffic() == []

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator
 
@@ -19,6 +20,7 @@ import torch
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.job import checkpoint_choice, cli, proving_step, proving_watch, step
 from hyperpod_kit.job.foreign import dcp, newest, proven, proving
+from hyperpod_kit.job.foreign.archive import prove_file
 from hyperpod_kit.job.foreign.proven import ProvenFiles
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.proving_step import ProvingStep
@@ -37,7 +39,7 @@ RECORDS = "*.json"
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Files whose bytes were read."""
     names: list[str] = []
-    real = proving.prove_file
+    real = prove_file
 
     def counted(path: str) -> str:
         names.append(os.path.basename(path))
@@ -281,11 +283,15 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield root
 
 
+def _has_records(folder: Path, number: int) -> bool:
+    return len(list(folder.glob(RECORDS))) == number
+
+
 def test_what_becomes_whole_is_proven_before_anybody_asks(beside: Path, reads: list[str]) -> None:
     folder = beside / ".hpk" / proven.FOLDER
     for number in (1, 2):
         make_lightning(beside, 10 * number)
-        until(lambda number=number: len(list(folder.glob(RECORDS))) == number, what=f"{number} records")
+        until(partial(_has_records, folder, number), what=f"{number} records")
     assert choose(beside).step == 20 and reads == []
 
 

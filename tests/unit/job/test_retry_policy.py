@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Dict, List
 
 import pytest
 from hypothesis import given
@@ -160,7 +160,7 @@ def test_what_is_held_against_a_checkpoint(ends: list[Any], name: Any, again: bo
 
 def test_a_job_that_saves_and_fails_at_once_is_given_up() -> None:
     """Each attempt brings a newer checkpoint, so that no budget of a checkpoint is ever used up."""
-    made = []
+    made: List[Dict[str, Any]] = []
     for number in range(1, 30):
         made += [
             {"event": "attempt", "from": f"at{number}", "order": [number, number]},

@@ -130,7 +130,7 @@ def test_it_is_asked_as_the_user_altogether(built: Path, place: Path) -> None:
 )
 def test_nobody_else_is_asked_anything(built: Path, place: Path, change: Dict[str, str]) -> None:
     """Steps of people who do not use the kit above all; the batch script (…fb) and the extern step (…fc) are none."""
-    code, told, said = step(built, place, f"touch {place}/asked; exit 1", **change)
+    code, told, said = step(built, place, f"touch {place}/asked; exit 1", USER, **change)
     assert (code, said, (place / "asked").exists()) == (0, "", False)
     assert "HPK_DECISION" not in told
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def faults(job: Job, count: int) -> None:
     (job.base / "faults").write_text(str(count))
 
 
-def run(job: Job, *trainer: str, **options: object) -> int:
+def run(job: Job, *trainer: str, **options: Any) -> int:
     return job.run(*trainer, srun=str(HERE / "hyperpod_srun.py"), **options)
 
 

@@ -48,7 +48,7 @@ class World:
         )
         self.says()
 
-    def says(self, *lines: str) -> bool:
+    def says(self, *lines: str) -> int:
         self.log.news.return_value = list(lines)
         heard = self.retry.listen()
         self.log.news.return_value = []

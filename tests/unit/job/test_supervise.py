@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import select
 from pathlib import Path
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence, cast
 from unittest import mock
 
 from hyperpod_kit.job.exits import Exit
@@ -53,11 +53,11 @@ def test_a_node_that_has_connected_does_not_keep_job_run_from_waiting_on_hyperpo
     retry.listen.return_value, retry.ended = False, False
     rules = SupervisionRules(RunOptions(root=str(tmp_path), command=("true",)), None, mock.Mock(), lines, retry=retry)
     seen = supervise(
-        Running(12),
+        cast(Any, Running(12)),
         "a",
         rules,
         mock.Mock(),
-        runner=mock.Mock(),  # type: ignore[arg-type]
+        runner=mock.Mock(),
         signals=signals,
         report=mock.Mock(),
     )

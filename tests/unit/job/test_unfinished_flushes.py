@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
@@ -12,7 +13,6 @@ import pytest
 from hyperpod_kit.checkpoint.repository import flush_note
 from hyperpod_kit.checkpoint.repository.flush_note import FlushNote
 from hyperpod_kit.checkpoint.repository.store.open import open_store
-from hyperpod_kit.job import unfinished_flushes
 from hyperpod_kit.job.checkpoint_choice import NONE, Choice
 from hyperpod_kit.job.unfinished_flushes import SILENT, STALL, FlushWatch, notes_of, outlast
 
@@ -78,7 +78,7 @@ def test_the_newest_is_chosen_once_it_has_arrived(tmp_path: Path) -> None:
 
 def test_the_wait_has_a_bound_that_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(unfinished_flushes.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     said: List[str] = []
 
     def notes(stale: List[str]) -> Dict[str, Optional[FlushNote]]:
@@ -113,7 +113,7 @@ def test_what_others_write_there_makes_nobody_wait_for_long_nor_twice(
     flush_note.write(store, flush_note.new_name(), replace(NOTE, seq=-1))
     assert set(flush_note.found(store).values()) == {None}
     clock = [0.0]
-    monkeypatch.setattr(unfinished_flushes.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     def pause(seconds: float) -> None:
         clock[0] += seconds
@@ -139,7 +139,8 @@ def test_a_flush_leaves_a_note_while_it_writes_and_none_behind(tmp_path: Path, m
     shm.mkdir()
     monkeypatch.setenv("HPK_SHM_DIR", str(shm))
     capture(str(shm), str(root), job="7", owner=(2**22 + 1, 1), seq=5)
-    seen, real, signs = threading.Event(), persist.write_shard, []
+    seen, real = threading.Event(), persist.write_shard
+    signs: List[Any] = []
 
     def held(*args: Any, **more: Any) -> Any:
         assert seen.wait(30)

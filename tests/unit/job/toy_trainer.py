@@ -129,9 +129,9 @@ def main() -> int:
             reasons = err.reasons if isinstance(err, NoValidCheckpoint) else ()
             verdict.tell(os.environ, RestoreVerdict("", rejected=reasons, error=type(err).__name__, why=err.message))
         # The first rank that fails takes the others with it, so all wait until rank 0 has said why.
-        told = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]), "restored.json")
+        restored_file = Path(verdict.place(os.environ["HPK_STATE"], os.environ["HPK_ATTEMPT"]), "restored.json")
         end = time.monotonic() + 20.0
-        while time.monotonic() < end and not (told.exists() and told.read_bytes().endswith(b"}")):
+        while time.monotonic() < end and not (restored_file.exists() and restored_file.read_bytes().endswith(b"}")):
             time.sleep(0.02)
         print(err, file=sys.stderr)
         return 1

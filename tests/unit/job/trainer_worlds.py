@@ -87,7 +87,9 @@ def keep_whole(model: Any, folder: Path) -> None:
     """The weights at the end, whole: a collective where they are sharded."""
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
-    whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    whole: dict[str, Any] = get_model_state_dict(
+        model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)
+    )
     if RANK == 0:
         torch.save({name: value.clone() for name, value in whole.items()}, folder / "weights.pt")
 

@@ -15,7 +15,7 @@ import pytest
 from hyperpod_kit.bundle.render import Bundle, render, write
 from hyperpod_kit.config import load
 from hyperpod_kit.config.written import WrittenMount
-from hyperpod_kit.node.health import check_cycle
+from hyperpod_kit.node import packet_rules
 from hyperpod_kit.system import fullness
 from tests.support import serving_fuse, silent_fuse
 from tests.support.installed_bundle import install
@@ -221,4 +221,4 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
 @pytest.fixture
 def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rules of the packet filter add to a check: test_packet_rules.py and tests/hostile."""
-    monkeypatch.setattr(check_cycle.packet_rules, "see_to", lambda node: check_cycle.packet_rules.Guarded())
+    monkeypatch.setattr(packet_rules, "see_to", lambda node: packet_rules.Guarded())

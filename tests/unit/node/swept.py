@@ -79,9 +79,9 @@ class Programs:
         os.environ["HPK_ROOT"] = str(root)
         spec = importlib.util.spec_from_file_location("swept_recorder", Path(__file__).with_name("recorder.py"))
         assert spec is not None and spec.loader is not None
-        self.recorder = importlib.util.module_from_spec(spec)
+        self.recorder: Any = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(self.recorder)
-        self.recorder.program = self.our_own
+        vars(self.recorder)["program"] = self.our_own
         self.effects = effects
 
     def run(
@@ -125,15 +125,14 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
         try:
             os.environ["HPK_NODE_ADDRESS"] = address
             os.environ.pop("SAGEMAKER_RESOURCE_CONFIG_PATH", None)
-            os.fsync = lambda handle: None  # a killed process is no lost power
-            look.probe_all = answered  # type: ignore[assignment]
+            os.fsync = lambda fd: None  # a killed process is no lost power
+            vars(look)["probe_all"] = answered
             effects = Effects(kill_at)
             with effects.not_ours():
                 programs = Programs(root, effects)
             node = open_node(gather=True, paths=NodePaths(str(root)), runner=programs)
-            mount_commands.open_node = lambda: Node(  # type: ignore[assignment]
-                node.paths, node.config, node.facts, programs, node.clock
-            )
+            swept = Node(node.paths, node.config, node.facts, programs, node.clock)
+            vars(mount_commands)["open_node"] = lambda: swept
             planned = plan(STEPS, node.config, node.facts.role, node.facts.group, "on_create")
             with effects.not_ours():
                 foreseen = [step["step"] for step in foresee(node, planned) if step["would"]]
@@ -150,9 +149,9 @@ def create(root: Path, address: str, kill_at: Optional[int] = None) -> Optional[
     os.close(writer)
     with os.fdopen(reader) as answers:
         text = answers.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL and not text
+    _, ended = os.waitpid(child, 0)
+    if os.WIFSIGNALED(ended):
+        assert os.WTERMSIG(ended) == signal.SIGKILL and not text
         return None
     ok, count, changed, bad = json.loads(text)
     assert ok, bad

@@ -116,9 +116,9 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
             time.sleep(0.1)
         yield slurm
     finally:
-        for one in started:
-            one.kill()
-            one.wait(20)
+        for daemon in started:
+            daemon.kill()
+            daemon.wait(20)
 
 
 @pytest.fixture

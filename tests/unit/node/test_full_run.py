@@ -10,8 +10,9 @@ import pytest
 
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.node import cli, mount_commands
+from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_if_different, write_volatile
-from hyperpod_kit.node.health.check_cycle import check_cycle
+from hyperpod_kit.node.health.check_cycle import CheckCycle, check_cycle
 from hyperpod_kit.node.health.repair import repair
 from tests.support.capabilities import require
 
@@ -40,13 +41,19 @@ def partials(run: Path) -> list[Path]:
     return [*run.rglob("*.partial")]
 
 
+def checked(node: Node) -> CheckCycle:
+    done = check_cycle(node)
+    assert done is not None
+    return done
+
+
 def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: Any) -> None:
     fake = make_node([EFS])
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
-    assert check_cycle(fake.node).unkept == ""
+    assert checked(fake.node).unkept == ""
     for _ in range(2):
         fill(run)
-        done = check_cycle(fake.node)
+        done = checked(fake.node)
         assert done.said == (done.unkept,) and "\n" not in done.unkept
         assert "takes no file: No space left on device" in done.unkept and "df -h" in done.unkept
         assert not partials(run)
@@ -54,13 +61,13 @@ def test_a_check_goes_on_in_one_line_and_leaves_nothing(run: Path, make_node: An
     assert "hyperpod_kit_health_kept 0\n" in prom.read_text()
     fake.unmounted("/efs/trainer")
     fill(run)
-    assert check_cycle(fake.node).ordered == ("home",) and ORDER in fake.runner.calls
+    assert checked(fake.node).ordered == ("home",) and ORDER in fake.runner.calls
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
     ended = repair(fake.node, EFS)
     assert ended is not None and ended.ok and not partials(run)
     (run / "fill").unlink()
     (run / "hyperpod-kit/health.json.999999999.0123456789abcdef.partial").write_text("of a check that was killed")
-    assert check_cycle(fake.node).said == () and not partials(run)
+    assert checked(fake.node).said == () and not partials(run)
     assert "hyperpod_kit_health_kept 1\n" in prom.read_text()
 
 
@@ -70,7 +77,7 @@ def test_the_command_says_it_and_exits_1(
     fake = make_node([EFS])
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
     monkeypatch.setattr(mount_commands, "open_node", lambda: fake.node)
-    check_cycle(fake.node)
+    checked(fake.node)
     fill(run)
     assert cli.run(["health"]) == 1
     said = capsys.readouterr().err.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.node_config import NodeConfig
-from hyperpod_kit.model.optional_steps import OptionalSteps
+from hyperpod_kit.model.optional_steps import NodeExporter, OptionalSteps
 from hyperpod_kit.node import facts, resource_config
 from hyperpod_kit.node.optional import node_exporter
 from hyperpod_kit.node.slurm import controller, keeper, state, worker
@@ -116,7 +117,7 @@ def test_the_keeper_waits_for_the_mount_and_takes_no_lease(make_node: Any, monke
             made.append(self)
 
     monkeypatch.setattr(keeper, "LeaseKeeper", Stopped)
-    monkeypatch.setattr(keeper.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     assert keeper.run(fake.node) == 0 and len(made) == 1
     assert fake.runner.calls[-1] == "systemctl start --no-block slurmctld.service"
 
@@ -143,7 +144,7 @@ def test_one_that_stands_by_is_started_anew_with_other_lines(make_node: Any) -> 
 
 
 def test_the_numbers_of_slurm_are_written_by_one_of_them(make_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = on_head(make_node, 1, node_exporter=node_exporter.NodeExporter())
+    fake = on_head(make_node, 1, node_exporter=NodeExporter())
     monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-1-0-11")
     said = "Slurmctld(primary) at ip-10-1-0-10 is {}\nSlurmctld(backup) at ip-10-1-0-11 is UP\n"
     there = Path(fake.node.paths.real(f"{node_exporter.directory(fake.node)}/{node_exporter.SLURM_METRICS}"))

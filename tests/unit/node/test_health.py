@@ -13,7 +13,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
-from hyperpod_kit.model.states import REPAIRS
+from hyperpod_kit.model.states import REPAIRS, MountState
 from hyperpod_kit.node.health.record import LONGEST_PAUSE, HealthRecord, pause
 from hyperpod_kit.node.health.repair import BEFORE_START
 from hyperpod_kit.node.health.repair_policy import decide
@@ -58,7 +58,7 @@ def test_decision(case: Dict[str, Any]) -> None:
 
 
 def status(state: str, at: float) -> MountStatus:
-    return MountStatus("data", "mountpoint-s3", "/mnt/data", state, checked_at=at)
+    return MountStatus("data", "mountpoint-s3", "/mnt/data", MountState(state), checked_at=at)
 
 
 def test_a_record_counts_degrades_and_forgets() -> None:

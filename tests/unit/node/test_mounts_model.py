@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, Dict
 
 import pytest
 
@@ -17,7 +17,13 @@ from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.model.platform import decide_platform
 from hyperpod_kit.model.states import ROLES
 
-OTHER_VALUES = {"str": "x", "Optional[str]": "y", "Optional[int]": 7, "int": 3, "Tuple[str, ...]": ("compute",)}
+OTHER_VALUES: Dict[Any, Any] = {
+    "str": "x",
+    "Optional[str]": "y",
+    "Optional[int]": 7,
+    "int": 3,
+    "Tuple[str, ...]": ("compute",),
+}
 
 
 def full(cls: Any) -> Any:

@@ -53,7 +53,7 @@ def test_a_slurm_that_does_not_answer_is_asked_once() -> None:
     class Silent(LocalRunner):
         calls = 0
 
-        def run(self, argv, **options):  # type: ignore[no-untyped-def]
+        def run(self, argv, **options):
             self.calls += 1
             raise RunError(argv, 1, stderr="slurm_load_jobs error: Unable to contact slurm controller")
 

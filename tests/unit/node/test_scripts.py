@@ -193,14 +193,15 @@ def test_one_whose_interpreter_is_not_there(scripts: Scripts) -> None:
 
 
 def test_places_roles_and_groups(scripts: Scripts) -> None:
-    for name, how in {
+    places: Dict[str, Dict[str, Any]] = {
         "last": {"when": "after-slurm"},
         "first": {"when": "before-mounts"},
         "second": {"when": "before-mounts", "groups": ("g",)},
         "middle": {},
         "elsewhere": {"roles": ("controller",)},
         "others": {"groups": ("h",)},
-    }.items():
+    }
+    for name, how in places.items():
         scripts.has(f"echo {name} >>$TRACE", name, **how)
     assert scripts.apply()["ok"]
     assert scripts.ran == ["first", "second", "middle", "last"]

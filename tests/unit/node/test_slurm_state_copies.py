@@ -10,6 +10,7 @@ import struct
 import subprocess
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence
 
@@ -291,6 +292,10 @@ def drop_our_lines(fake: Any, slurm: private_slurm.PrivateSlurm) -> None:
     until(lambda: shown in slurm.call("scontrol", "show", "config"), what="its own place")
 
 
+def _is_cancelled(slurm: private_slurm.PrivateSlurm, job: str) -> bool:
+    return slurm.state(job) == "CANCELLED"
+
+
 @needs_slurm
 @pytest.mark.parametrize("linked", [True, False], ids=["its own place leads there", "its own place is a directory"])
 def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
@@ -309,7 +314,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     third = submit(slurm)
     for job in (first, second):
         slurm.call("scancel", job)
-        until(lambda job=job: slurm.state(job) == "CANCELLED", what=f"job {job} cancelled")
+        until(partial(_is_cancelled, slurm, job), what=f"job {job} cancelled")
     planned = controller.hooks_pending(node)
     assert planned.startswith(f"keep Slurm's state in {where.state}")
     changed, notes = controller.install_hooks(node)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from ipaddress import IPv4Network
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, cast
 
 from hyperpod_kit.aws.buckets import BucketHead
 from hyperpod_kit.aws.iam import Decision
@@ -13,6 +13,7 @@ from hyperpod_kit.config import homes
 from hyperpod_kit.config.settings import ListedPackage, Settings
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.clients import Package
+from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.secrets import Secret
@@ -22,6 +23,7 @@ from hyperpod_kit.preflight.facts import (
     FileSystem,
     FsxFileSystem,
     InstanceType,
+    NetworkFacts,
     NotQueried,
     Route,
 )
@@ -136,7 +138,9 @@ def as_home(case: Case) -> Case:
     written = case.settings.written_mounts
     return case.wrote(
         written_mounts=tuple(
-            one if one.mount.name != "home" else WrittenMount(replace(one.mount, owner="trainer"), homes.PLACE)
+            one
+            if one.mount.name != "home"
+            else WrittenMount(replace(cast(Any, one.mount), owner="trainer"), homes.PLACE)
             for one in written
         )
     )
@@ -151,7 +155,7 @@ def _changed(case: Case, which: Callable[[Any], bool], changes: dict[str, Any]) 
     written = case.settings.written_mounts
     return case.wrote(
         written_mounts=tuple(
-            one._replace(mount=replace(one.mount, **changes)) if which(one.mount) else one for one in written
+            one._replace(mount=replace(cast(Any, one.mount), **changes)) if which(one.mount) else one for one in written
         )
     )
 
@@ -238,7 +242,7 @@ def efs_id(case: Case) -> str:
 
 
 def dns_of(case: Case) -> str:
-    return next(mount.dns_name for mount in case.settings.mounts if mount.kind == "lustre")  # type: ignore[union-attr]
+    return next(mount.dns_name for mount in case.settings.mounts if isinstance(mount, LustreMount))
 
 
 def judge(right: Case, change: Callable[[Case], Case], wanted: list[tuple[str, str, str]]) -> None:
@@ -247,3 +251,8 @@ def judge(right: Case, change: Callable[[Case], Case], wanted: list[tuple[str, s
     found = check.preflight(*changed)
     assert [(one.code, one.severity, one.path) for one in found] == wanted, [one.render() for one in found]
     assert all(one.hint and one.message for one in found)
+
+
+def network_of(case: Case) -> NetworkFacts:
+    assert case.facts.network is not None
+    return case.facts.network

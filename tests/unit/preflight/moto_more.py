@@ -46,9 +46,9 @@ def _create_with_interfaces(self: FSxBackend, *args: Any, **kwargs: Any) -> File
     made.interfaces = [  # type: ignore[attr-defined]
         network.create_network_interface(
             network.get_subnet(subnet),
-            None,
+            None,  # type: ignore[arg-type]
             group_ids=made.security_group_ids,
-            description="fsx",  # type: ignore[arg-type]
+            description="fsx",
         )
         for subnet in made.subnet_ids
     ]

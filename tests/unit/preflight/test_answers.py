@@ -112,7 +112,7 @@ def test_every_third_call_is_turned_away_and_nobody_notices(
     """moto answers 503 to every third request. botocore asks once more (or no answer of three pages ever got through);
     where the threads' turns make that a third one too, the kit's own patience is what is left."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    monkeypatch.setitem(patiently.__kwdefaults__, "sleep", lambda seconds: None)
+    monkeypatch.setitem(patiently.__kwdefaults__ or {}, "sleep", lambda seconds: None)
     path, sent = world.write(tmp_path), count(1)
     answer = BotocoreStubber.process_request
 

@@ -23,6 +23,7 @@ from tests.unit.preflight.account import (
     fsx_endpoint,
     judge,
     lustre,
+    network_of,
     nodes_of,
     points_of,
     policy,
@@ -131,7 +132,7 @@ CASES: Cases = {
     "FSx without EFA": (lambda c: lustre(c, efa=True), [("HPK-V509", "error", "fsx_dns_name")]),
     "no interface of FSx to be seen": (lambda c: fsx(c, endpoints=()), [("HPK-V513", "warning", "fsx_dns_name")]),
     "a group of FSx that is not to be seen": (
-        lambda c: fsx_endpoint(c, groups=("sg-2",)).network(groups={**c.facts.network.groups, "sg-2": None}),
+        lambda c: fsx_endpoint(c, groups=("sg-2",)).network(groups={**network_of(c).groups, "sg-2": None}),
         [("HPK-V513", "warning", "fsx_dns_name")],
     ),
     "988 shut": (

@@ -8,6 +8,7 @@ import shutil
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal.fleet import Fleet
@@ -31,10 +32,10 @@ class DirectoryMachines:
     def __init__(self, layout: Layout, agent_says=lambda config: ("Running", "")):
         self.layout = layout
         self.agent_says = agent_says
-        self.exit_codes = {}
-        self.started = []
-        self.executed = []
-        self.answers = {}
+        self.exit_codes: dict[str, Any] = {}
+        self.started: list[Any] = []
+        self.executed: list[Any] = []
+        self.answers: dict[str, Any] = {}
 
     def directory(self, instance_id):
         return self.layout.nodes / instance_id
@@ -84,7 +85,7 @@ def make_operations(root: Path, agent_says=lambda config: ("Running", "")) -> Op
     layout.nodes.mkdir(parents=True)
     store = StoredBuckets(layout.s3)
     store.create_bucket("sagemaker-test")
-    machines = DirectoryMachines(layout, agent_says)
+    machines: Any = DirectoryMachines(layout, agent_says)
     fleet = Fleet(
         layout,
         RehearsalSettings("test", "image"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 import urllib.parse
 import urllib.request
+from typing import Any
 
 import pytest
 
@@ -166,10 +168,10 @@ def test_an_endpoint_that_is_not_there_ends_the_patience(tmp_path):
 
 def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr(managed_storage.subprocess, "run", lambda argv, **options: calls.append(argv))
+    monkeypatch.setattr(subprocess, "run", lambda argv, **options: calls.append(argv))
     fstab, target = tmp_path / "fstab", tmp_path / "fsx"
     fstab.write_text("LABEL=root / ext4 defaults 0 1\n")
-    storage = [
+    storage: list[dict[str, Any]] = [
         {"EbsVolumeConfig": {"VolumeSizeInGB": 1}},
         {"FsxLustreConfig": {"DnsName": "fs-1.fsx", "MountName": "abcdefgh", "MountPath": str(target)}},
         {"FsxOpenZfsConfig": {"DnsName": "fs-2.fsx", "MountPath": str(target / "zfs")}},

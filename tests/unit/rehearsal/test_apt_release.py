@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,14 +40,14 @@ class Mirror:
 
 
 def test_the_day_is_that_of_the_release_file():
-    mirror = Mirror(IN_RELEASE)
+    mirror: Any = Mirror(IN_RELEASE)
     assert day_of("forky", SOURCES, mirror) == "20261030T080801"
     assert mirror.asked == ["http://mirror.example/debian/dists/forky/InRelease"]
     assert said("20261030T080801") == "2026-10-30"
 
 
 def test_a_release_that_is_out_has_no_day_and_nobody_is_asked():
-    mirror = Mirror(error="no")
+    mirror: Any = Mirror(error="no")
     assert day_of("trixie", SOURCES, mirror) == "" and not mirror.asked
 
 

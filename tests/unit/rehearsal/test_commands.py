@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from hyperpod_kit.rehearsal import boot, host, layer, own_place, state
 from hyperpod_kit.rehearsal.keys import Keys
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, parse_tree
-from hyperpod_kit.system.process import Process, alive, identify
+from hyperpod_kit.system.process import Process, alive, myself
 
 
 @pytest.fixture(autouse=True)
@@ -33,11 +34,11 @@ def test_without_root_two_sentences_and_the_sandbox(monkeypatch):
     error = run("up").exception
     assert isinstance(error, RehearsalError) and error.exit_code == 1
     assert "root" in error.message and error.message.count(". ") == 1 and error.message.endswith(".")
-    assert "rehearse sandbox" in error.hint
+    assert "rehearse sandbox" in (error.hint or "")
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setattr(host.shutil, "which", lambda tool, path=None: None if tool == "mmdebstrap" else "/bin/x")
+    monkeypatch.setattr(shutil, "which", lambda tool, path=None: None if tool == "mmdebstrap" else "/bin/x")
     assert any("mmdebstrap" in reason for reason in host.missing())
 
 
@@ -61,7 +62,7 @@ def up(monkeypatch):
     monkeypatch.setattr(host, "require_root", lambda what: None)
     layout = Layout.of("demo")
     own_place.make(layout.root)
-    state.write_process(layout.daemon_file, identify(os.getpid()))
+    state.write_process(layout.daemon_file, myself())
     state.write_json(layout.ready_file, {"endpoint": "http://127.0.0.1:1"})
     Keys.new().save(layout.root)
     node = {
@@ -117,7 +118,7 @@ def test_a_daemon_that_died_is_not_up(up):
 
 
 def test_a_process_is_its_pid_and_its_start():
-    own = identify(os.getpid())
+    own = myself()
     assert alive(own) and not alive(Process(own.pid, own.started + 1)) and not alive(None)
 
 

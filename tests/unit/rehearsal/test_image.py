@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hyperpod_kit.errors import RehearsalError
-from hyperpod_kit.rehearsal import image, image_root
+from hyperpod_kit.rehearsal import apt_release, image, image_root
 from hyperpod_kit.rehearsal.image import Recipe
 from tests.support.wait import until
 
@@ -57,11 +58,11 @@ def fake_build(monkeypatch, log):
                 file.write(b"squashed")
 
     monkeypatch.setattr(image, "_run_reporting", run)
-    monkeypatch.setattr(image.image_root, "customize", lambda root, runner: None)
+    monkeypatch.setattr(image_root, "customize", lambda root, runner: None)
 
 
 def test_a_build_appears_complete_and_leaves_nothing_else(cache, monkeypatch):
-    steps = []
+    steps: list[Any] = []
     fake_build(monkeypatch, steps)
     (cache / "build-interrupted").mkdir()
     assert image.ensure(cache).read_bytes() == b"squashed"
@@ -69,7 +70,8 @@ def test_a_build_appears_complete_and_leaves_nothing_else(cache, monkeypatch):
 
 
 def test_a_second_builder_waits_and_uses_the_first_ones(cache, monkeypatch):
-    steps, said = [], []
+    steps: list[Any] = []
+    said: list[Any] = []
     fake_build(monkeypatch, steps)
     with open(cache / "image.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -89,7 +91,7 @@ FORKY = Recipe("forky", "x86_64", ("systemd",), ("deb http://mirror.example/debi
 @pytest.fixture
 def changing(tmp_path, monkeypatch):
     """A mirror whose archive of forky is of the day that the test sets; without one it does not answer."""
-    said = {}
+    said: dict[str, Any] = {}
 
     def day_of(codename, sources, runner):
         if "day" not in said:
@@ -97,12 +99,12 @@ def changing(tmp_path, monkeypatch):
         return said["day"]
 
     monkeypatch.setattr(image, "recipe_of", lambda release: FORKY)
-    monkeypatch.setattr(image.apt_release, "day_of", day_of)
+    monkeypatch.setattr(apt_release, "day_of", day_of)
     return said
 
 
 def test_an_image_of_a_changing_release_is_of_a_day(changing, tmp_path, monkeypatch):
-    steps = []
+    steps: list[Any] = []
     fake_build(monkeypatch, steps)
     changing["day"] = "20261030T080801"
     first = image.ensure(tmp_path)
@@ -116,7 +118,7 @@ def test_where_the_mirror_is_silent_the_newest_image_is_taken_and_that_is_said(c
     for day in ("20261030T080801", "20261029T080801"):
         dataclasses.replace(FORKY, day=day).path(tmp_path).touch()
     dataclasses.replace(FORKY, packages=(), day="20261031T080801").path(tmp_path).touch()
-    said = []
+    said: list[Any] = []
     assert "20261030" in image.ensure(tmp_path, said.append).name
     assert said == ["mirror.example does not say of which day it is; the image of 2026-10-30 is taken"]
 

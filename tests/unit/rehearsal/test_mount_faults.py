@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import click
 import pytest
 
 from hyperpod_kit.cli.rehearse_commands import break_mount
@@ -15,10 +16,12 @@ from hyperpod_kit.rehearsal.mount_faults import Spot, foreign_mount
 from hyperpod_kit.rehearsal.mounts.efs import OTHER_EFS_ID
 from hyperpod_kit.rehearsal.mounts.mountpoint_s3 import BUCKETS
 from hyperpod_kit.rehearsal.mounts.openzfs import OTHER_OPENZFS_DNS_NAME
+from tests.support.runner import RecordingRunner
 
 
 def test_the_command_offers_every_fault():
     fault = next(parameter for parameter in break_mount.params if parameter.name == "fault")
+    assert isinstance(fault.type, click.Choice)
     assert list(fault.type.choices) == list(mount_faults.FAULTS) and set(mount_faults.UNDO) < set(mount_faults.FAULTS)
 
 
@@ -54,7 +57,7 @@ def test_every_foreign_source_is_one_that_the_stand_ins_know():
 def test_a_mount_without_a_process_has_none_to_signal():
     """This process's own root stands for a mount that the kernel alone serves."""
     node = {"place": "gpu/0", "instance_id": "i-0"}
-    at = Spot(Layout.of("absent"), node, os.getpid(), "/", None)
+    at = Spot(Layout.of("absent"), node, os.getpid(), "/", RecordingRunner())
     with pytest.raises(RehearsalError, match=r"no process to signal: mounted at / of gpu/0 is \S+ from \S+, which no"):
         mount_faults.kill_daemon(at)
 

@@ -41,7 +41,7 @@ def shim(tmp_path):
             text=True,
         )
 
-    run.root = root
+    run.root = root  # type: ignore[attr-defined]
     return run
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from hyperpod_kit.errors import RehearsalError, RunError
@@ -106,7 +108,8 @@ def test_of_two_controllers_the_first_place_is_the_primary_and_slurm_is_asked_wh
                 raise RunError(argv, 1)
             return Completed(tuple(argv), 0, "", "")
 
-    assert SlurmControl(Machines()).resume(two, two.nodes["i-3"]) and asked == ["i-1", "i-0"]
+    machines: Any = Machines()
+    assert SlurmControl(machines).resume(two, two.nodes["i-3"]) and asked == ["i-1", "i-0"]
 
 
 def test_a_profile_that_tracks_by_cgroup_says_so_and_how():
@@ -171,6 +174,6 @@ def test_a_slurmctld_that_was_never_started_is_not_waited_for():
 
     cluster = RehearsedCluster("demo", "abc", {})
     cluster.nodes["i-1"] = RehearsedNode("i-1", "head", "ml.m5.large", 0, "10.1.41.18", role=CONTROLLER)
-    machines = Machines()
+    machines: Any = Machines()
     assert SlurmControl(machines).reconfigure(cluster) is False
     assert machines.asked == ["systemctl is-active --quiet slurmctld"]

@@ -9,6 +9,7 @@ from typing import Callable, Iterator, Optional
 
 import paramiko
 import pytest
+from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from hyperpod_kit.remote.target import SshSettings
 
@@ -22,13 +23,13 @@ class _Session(paramiko.ServerInterface):
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         allowed = self._node.accepts is None or key == self._node.accepts
-        return paramiko.AUTH_SUCCESSFUL if allowed else paramiko.AUTH_FAILED
+        return AUTH_SUCCESSFUL if allowed else AUTH_FAILED
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
 
     def check_channel_request(self, kind: str, chanid: int) -> int:
-        return paramiko.OPEN_SUCCEEDED
+        return OPEN_SUCCEEDED
 
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         threading.Thread(target=self._node.execute, args=(channel, command.decode()), daemon=True).start()

@@ -14,6 +14,7 @@ from moto import mock_aws
 from hyperpod_kit.aws.logs import Logs
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.cloudwatch_transport import CloudWatchTransport
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
@@ -21,7 +22,7 @@ from hyperpod_kit.remote.validate_mounts import validate_mounts
 
 ARN = "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcdefghijkl"
 GROUP = "/aws/sagemaker/Clusters/demo/abcdefghijkl"
-OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok")
+OK = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK)
 BEGAN = time.time()
 """The moment of all looks: what CloudWatch notes is later, which makes nothing old, however slow the machine is."""
 
@@ -80,7 +81,15 @@ def look(count: int) -> list[NodeReport]:
 def test_the_newest_report_of_each_node_counts_and_silence_is_a_failure(logs: Any) -> None:
     logs.create_log_group(logGroupName=GROUP)
     step = json.dumps({"step": "mount:fsx", "status": "ok"})
-    send(logs, 0, "[SageMaker] The lifecycle scripts succeeded.", step, line(0, state="stale"), line(0), "} no JSON {")
+    send(
+        logs,
+        0,
+        "[SageMaker] The lifecycle scripts succeeded.",
+        step,
+        line(0, state="stale"),
+        line(0),
+        "} no JSON {",
+    )
     send(logs, 1, line(1), line(1, state="hung"))
     send(logs, 3, step)
     send(logs, 4, line(4), line(4)[:-9])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import problems
 from hyperpod_kit.remote.node_report import NodeReport
@@ -21,7 +22,7 @@ from hyperpod_kit.remote.validate_mounts import judge
 from hyperpod_kit.untrusted.text import LONGEST
 
 NODE = NodeTarget("i-0", "g", "compute", "10.0.0.1")
-OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket")
+OK = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK, "bucket")
 WANTED = S3Mount("data", "/mnt/data", "bucket")
 NOW = 1000.0
 
@@ -102,7 +103,9 @@ def test_warnings_are_shown_and_fail_nothing() -> None:
 
 
 def test_words_of_a_node_cannot_reach_the_terminal() -> None:
-    nasty = replace(OK, state="stale", detail="\x1b]0;owned\x07\x1b[2J\n\rall is\twell\u202e\x00" + "x" * 10_000)
+    nasty = replace(
+        OK, state=MountState.STALE, detail="\x1b]0;owned\x07\x1b[2J\n\rall is\twell\u202e\x00" + "x" * 10_000
+    )
     [mount] = verdict(said(nasty), 1).mounts
     assert (
         mount.detail.isprintable()
@@ -134,7 +137,7 @@ def test_an_empty_address_is_no_proof_of_identity() -> None:
 
 
 def test_what_is_required_is_for_the_configuration_to_say() -> None:
-    sick = replace(OK, state="stale", required=False)
+    sick = replace(OK, state=MountState.STALE, required=False)
     assert verdict(said(sick), 1).healthy, "without a configuration its word is all there is"
     assert not verdict(said(sick), 1, wanted=[WANTED]).healthy
     assert verdict(said(replace(sick, required=True)), 1, wanted=[replace(WANTED, required=False)]).healthy
@@ -155,11 +158,11 @@ def test_another_mount_is_not_the_one_that_is_asked_for(mount: MountStatus, why:
 
 
 def test_one_name_twice_counts_with_its_worse_half() -> None:
-    assert not verdict(said(OK, replace(OK, state="hung")), 1, wanted=[WANTED]).healthy
+    assert not verdict(said(OK, replace(OK, state=MountState.HUNG)), 1, wanted=[WANTED]).healthy
 
 
 def test_a_state_that_nobody_knows_is_not_health() -> None:
-    found = verdict(said(replace(OK, state="OK!")), 1)
+    found = verdict(said(replace(OK, state=cast(Any, "OK!"))), 1)
     assert not found.healthy and found.mounts[0].state == "unknown" and "`OK!`" in found.mounts[0].detail
 
 

@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.changes import changes
 from hyperpod_kit.remote.groups import MOST_KINDS, problems, summary
 from hyperpod_kit.remote.junit import to_xml
@@ -17,8 +18,8 @@ from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report import counts, rows
 from hyperpod_kit.remote.target import NodeTarget
 
-OK = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "bucket", checked_at=1.0)
-DEAD = replace(OK, state="stale", detail="Transport endpoint is not connected")
+OK = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK, "bucket", checked_at=1.0)
+DEAD = replace(OK, state=MountState.STALE, detail="Transport endpoint is not connected")
 
 
 def node(index: int, *mounts: MountStatus, error: str = "", group: str = "workers") -> NodeReport:
@@ -27,7 +28,7 @@ def node(index: int, *mounts: MountStatus, error: str = "", group: str = "worker
 
 
 def fleet() -> list[NodeReport]:
-    sick = {7: node(7, DEAD), 8: node(8, DEAD), 19: node(19, DEAD), 300: node(300, replace(OK, state="hung"))}
+    sick = {7: node(7, DEAD), 8: node(8, DEAD), 19: node(19, DEAD), 300: node(300, replace(OK, state=MountState.HUNG))}
     silent = {index: node(index, error="root@ADDRESS:22 is silent: no answer within 10 s") for index in (40, 41, 950)}
     return [{**sick, **silent}.get(index, node(index)) for index in range(1000)]
 
@@ -71,7 +72,7 @@ def test_what_is_nearly_full_is_warned_of_and_counts_as_healthy() -> None:
 
 
 def test_numbers_do_not_make_two_troubles_of_one() -> None:
-    slow = [node(index, replace(OK, state="full", detail=f"answered after {index} ms")) for index in range(50)]
+    slow = [node(index, replace(OK, state=MountState.FULL, detail=f"answered after {index} ms")) for index in range(50)]
     assert problems(slow) == ["50 nodes of workers: data at /mnt/data is full: answered after 0 ms: ip-10-1-0-[1-50]"]
 
 
@@ -108,7 +109,7 @@ def test_what_changed_between_two_looks() -> None:
 def test_junit_has_a_case_for_each_mount_and_each_silence() -> None:
     reports = [
         node(0),
-        node(1, DEAD, replace(OK, name="x", state="hung", required=False)),
+        node(1, DEAD, replace(OK, name="x", state=MountState.HUNG, required=False)),
         node(2, error='<no> "answer" & so on'),
         NodeReport(NodeTarget("i-9", "head", "controller", "10.0.0.9")),
     ]

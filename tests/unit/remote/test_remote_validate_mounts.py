@@ -13,6 +13,7 @@ from rich.console import Console
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.report import age, rows
 from hyperpod_kit.remote.target import NodeTarget
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
-FSX = MountStatus("fsx", "lustre", "/fsx", "ok", "10.0.9.1@tcp:/abcdefgh")
-HOME = MountStatus("home", "efs", "/efs/trainer", "ok", "fs-0123456789abcdef0 via fsap-0123456789abcdef0")
-DATA = MountStatus("data", "mountpoint-s3", "/mnt/data", "ok", "sagemaker-hyperpod-kit-data/corpus/")
-DEAD = MountStatus("data", "mountpoint-s3", "/mnt/data", "stale", "", "Transport endpoint is not connected")
+FSX = MountStatus("fsx", "lustre", "/fsx", MountState.OK, "10.0.9.1@tcp:/abcdefgh")
+HOME = MountStatus("home", "efs", "/efs/trainer", MountState.OK, "fs-0123456789abcdef0 via fsap-0123456789abcdef0")
+DATA = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.OK, "sagemaker-hyperpod-kit-data/corpus/")
+DEAD = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.STALE, "", "Transport endpoint is not connected")
 
 
 def report(*mounts: MountStatus, index: int = 0, bundle: str = "0123456789abcdef") -> str:
@@ -192,7 +193,7 @@ class Said:
 
 
 def test_an_optional_mount_may_be_sick() -> None:
-    sick = MountStatus("data", "mountpoint-s3", "/mnt/data", "hung", required=False)
+    sick = MountStatus("data", "mountpoint-s3", "/mnt/data", MountState.HUNG, required=False)
     [entry] = validate_mounts([NODE], Said(NodeResponse(report(sick), 1)), expected={})
     assert entry.healthy and not entry.mounts[0].healthy
 

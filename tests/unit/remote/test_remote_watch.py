@@ -76,7 +76,8 @@ def test_many_nodes_are_counted_and_each_is_a_row_on_demand(
     network: Network, control: ListedNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     control.addresses = [
-        network.node(lambda command, index=index: (0, report(index), "")).address for index in range(13)
+        network.node(lambda command, index=index: (0, report(index), "")).address  # type: ignore[misc]
+        for index in range(13)
     ]
     assert run(words(network, "--junit", "mounts.xml")) == 0
     out, err = capsys.readouterr()

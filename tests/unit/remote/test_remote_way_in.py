@@ -9,6 +9,7 @@ import pytest
 from hyperpod_kit.aws.sagemaker import SageMaker
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.model.mount_status import MountStatus
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.remote import way_in as module
 from hyperpod_kit.remote.diagnose import Diagnosis, Failure, as_sent
 from hyperpod_kit.remote.live_cluster import LiveCluster
@@ -95,7 +96,9 @@ def test_no_way_at_all_is_said_of_the_way(network: Network, live: LiveCluster, m
 def test_what_a_node_has_sent_counts_where_nobody_can_ask_it() -> None:
     node = NodeTarget("i-a", "a", "", "10.0.0.1")
     found = Diagnosis(node, "", unreachable="ssh: there are no host keys")
-    good, bad = (MountStatus("data", "nvme", "/mnt/data", state, detail="why") for state in ("ok", "stale"))
+    good, bad = (
+        MountStatus("data", "nvme", "/mnt/data", state, detail="why") for state in (MountState.OK, MountState.STALE)
+    )
     well = as_sent(found, NodeReport(node, (good,), said_at=9.0))
     assert well.healthy and well.sent_at == 9.0
     sick = as_sent(found, NodeReport(node, (bad,), said_at=9.0))

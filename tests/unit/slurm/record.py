@@ -16,8 +16,8 @@ import tempfile
 from pathlib import Path
 from typing import Any, Callable, Dict, List
 
-from hyperpod_kit.job.doctor_look import HOOKS
 from hyperpod_kit.slurm import records, versions
+from hyperpod_kit.slurm.running_config import HOOKS
 from tests.support.wait import until
 from tests.unit.job.private_slurm import REPOSITORY, PrivateSlurm
 

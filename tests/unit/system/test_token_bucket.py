@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import List
+
 from hyperpod_kit.system.token_bucket import TokenBucket
 
 
@@ -23,7 +25,8 @@ def test_three_a_second_and_no_more() -> None:
 
 
 def test_who_takes_many_makes_the_next_one_wait() -> None:
-    now, slept = [0.0], []
+    now = [0.0]
+    slept: List[float] = []
     bucket = TokenBucket(10.0, clock=lambda: now[0], sleep=slept.append)
     for count in (20, 5, 1):
         bucket.take(count)

@@ -11,7 +11,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.system import mountinfo
 
-Where = Union[str, Store]
+Where = Union[str, "os.PathLike[str]", Store]
 """A root as people write it, or one that is open."""
 
 MOUNTINFO = "/proc/self/mountinfo"

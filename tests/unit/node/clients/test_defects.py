@@ -95,7 +95,8 @@ def test_a_download_that_fails_does_not_keep_the_other_mounts_from_being_made(
         if isinstance(step, MountStep) or step == clients.STEP
     ]
     gone = debian.listed(debian.deb("mount-s3", "1.22.0"), url=server.offer("/x", b"") + "/mount-s3.deb")
-    node, said = debian.node([DATA, HOME], [gone]), []
+    node = debian.node([DATA, HOME], [gone])
+    said: List[Any] = []
     status = apply(node, plan(steps, node.config, "compute", "g", "on_create"), "on_create", said.append)
     assert status["ok"] is False
     assert made == ["data", "home"]

@@ -36,7 +36,8 @@ def held(path: Path, seconds: float) -> Iterator[subprocess.Popen[str]]:
     finally:
         holder.kill()
         holder.wait(10)
-        holder.stdout.close()
+        if holder.stdout is not None:
+            holder.stdout.close()
 
 
 @pytest.mark.parametrize("lock", LOCKS)

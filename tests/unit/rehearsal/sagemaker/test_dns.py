@@ -41,7 +41,7 @@ def test_a_known_name_has_no_ipv6_address():
 
 def test_reverse():
     reply = respond(question("18.42.1.10.in-addr.arpa", PTR), "10.1.0.1")
-    assert reply.endswith(b"\x0dip-10-1-42-18\x03ec2\x08internal\0")
+    assert reply is not None and reply.endswith(b"\x0dip-10-1-42-18\x03ec2\x08internal\0")
 
 
 @pytest.mark.parametrize("name", ["example.org", "notamazonaws.com", "ip-10-1-42-18.example.org"])

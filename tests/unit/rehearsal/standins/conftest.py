@@ -37,6 +37,7 @@ needs_mounts = [pytest.mark.rehearsal, pytest.mark.needs("fuse", "system-python"
 def refused(number, call, *arguments, **named):
     with pytest.raises(OSError) as caught:
         call(*arguments, **named)
+    assert caught.value.errno is not None
     assert errno.errorcode[caught.value.errno] == errno.errorcode[number]
 
 

@@ -12,7 +12,6 @@ from typing import Any, Dict
 
 import pytest
 
-from hyperpod_kit.rehearsal.standins import access_point
 from hyperpod_kit.rehearsal.standins.access_point import enter
 from hyperpod_kit.rehearsal.standins.fuse.background import StartFailed
 
@@ -57,10 +56,10 @@ def test_whoever_is_second_takes_what_the_first_has_made_however_late_it_came(tm
 
     def chmod(path, mode, *, really=os.chmod):
         really(path, mode)
-        monkeypatch.setattr(access_point.os, "chmod", really)
+        monkeypatch.setattr(os, "chmod", really)
         opened.append(os.open(enter(made, "fsap-1", "fs-1", str(tmp_path))[0], os.O_RDONLY))
 
-    monkeypatch.setattr(access_point.os, "chmod", chmod)
+    monkeypatch.setattr(os, "chmod", chmod)
     directory = enter(made, "fsap-1", "fs-1", str(tmp_path))[0]
     first = os.fstat(opened[0])
     os.close(opened[0])

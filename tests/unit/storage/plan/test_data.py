@@ -39,5 +39,6 @@ def test_d9_the_published_comparison_comes_out_and_its_slip_is_seen() -> None:
     assert data.streaming().each == pytest.approx(0.083, abs=1e-3)
     assert data.streaming().rate / 2**20 == pytest.approx(313.5, abs=0.5)
     for tool in ("s3 cp", "s5cmd"):
-        for row in (one for one in seeds.BULK if one.tool == tool):
-            assert data.copying(tool).seconds(row.files, row.files * row.size) == pytest.approx(row.seconds, rel=1e-6)
+        for copy in (one for one in seeds.BULK if one.tool == tool):
+            seconds = data.copying(tool).seconds(copy.files, copy.files * copy.size)
+            assert seconds == pytest.approx(copy.seconds, rel=1e-6)

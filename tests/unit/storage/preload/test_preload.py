@@ -67,7 +67,8 @@ def lustre(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLustre:
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hsm.restore, "__kwdefaults__", {**hsm.restore.__kwdefaults__, "sleep": lambda seconds: None})
+    defaults = hsm.restore.__kwdefaults__ or {}
+    monkeypatch.setattr(hsm.restore, "__kwdefaults__", {**defaults, "sleep": lambda seconds: None})
 
 
 def test_everything_that_was_released_is_here_at_the_end(lustre: FakeLustre) -> None:

@@ -15,7 +15,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.storage.quota import answer, request_box
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
 from hyperpod_kit.storage.quota.request_box import MOST_OF_ONE, RequestBox
-from hyperpod_kit.storage.quota.requests import LARGEST, QuotaRequest, encoded, granted, parse
+from hyperpod_kit.storage.quota.requests import LARGEST, QuotaRequest, encoded, granted, parse, require_own
 from tests.unit.storage.quota.conftest import subvolume
 from tests.unit.storage.quota.test_enforced import ALICE, BOB, MIB, as_user, fill
 
@@ -204,7 +204,7 @@ def test_a_member_asks_for_the_directory_of_his_group(place: Path, monkeypatch: 
     shared.mkdir()
     os.chown(shared, 0, 39001)
     os.chmod(shared, 0o2770)
-    require: Callable[..., None] = answer.require_own
+    require: Callable[..., None] = require_own
     with pytest.raises(QuotaError, match="belongs to"):
         require(str(place), str(shared), ALICE)
     monkeypatch.setattr("hyperpod_kit.storage.quota.requests.groups_of", lambda uid: frozenset({39001}))

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, cast
 
 import pytest
 from botocore.stub import Stubber
@@ -205,7 +205,7 @@ def test_a_run_that_fsx_cannot_reach_is_refused(place: Place) -> None:
 def test_a_task_takes_a_hundred_and_is_of_one_link(place: Place) -> None:
     items = [TierItem("/a" if number < 150 else "/b", str(number), None, 1, "1") for number in range(160)]
     links = {"/a": LinkedRoot("/a", "s3://one"), "/b": LinkedRoot("/b", "s3://two")}
-    by_fsx = FsxRelease(ID, links, place.fsx, place.fsx, print)
+    by_fsx = FsxRelease(ID, links, place.fsx, cast(Any, place.fsx), print)
     assert [len(batch) for batch in by_fsx._batches(items)] == [100, 50, 10]
 
 

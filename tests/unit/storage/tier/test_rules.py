@@ -47,15 +47,16 @@ def test_what_cannot_be_reached_is_said() -> None:
     st.floats(0, 1),
 )
 def test_no_more_goes_than_the_rule_needs(found: list[tuple[float, int]], used: int, one: float, two: float) -> None:
-    rule = TierRule(above=max(one, two), until=min(one, two))
+    above = max(one, two)
+    rule = TierRule(above=above, until=min(one, two))
     every = [TierItem("/r", str(number), NOW - age * DAY, size, "p") for number, (age, size) in enumerate(found)]
     made = choose(every, [Pool("p", used, 100)], rule, NOW)
     freed = [item.size for item in made.go]
-    if used <= rule.above * 100:
+    if used <= above * 100:
         assert not made.go
     if made.go:
         assert used - sum(freed[:-1]) > rule.target * 100
-    if used - sum(freed) > rule.target * 100 and used > rule.above * 100:
+    if used - sum(freed) > rule.target * 100 and used > above * 100:
         assert len(made.go) == len(every)
 
 

@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.storage.usage import scan
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.storage.usage.state import DAY, kept
@@ -86,7 +88,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_told_is_forgotten(
 ) -> None:
     monkeypatch.setattr(walking, "FIRST_LIMIT", 60)
     monkeypatch.setattr(walking, "LIMIT", 60)
-    victims = []
+    victims: list[Any] = []
     hear = walking._Pool._hear
 
     def killing(pool: walking._Pool, worker: walking._Worker) -> None:
@@ -102,7 +104,7 @@ def test_a_process_that_dies_is_replaced_and_what_it_told_is_forgotten(
 
 
 def test_processes_that_always_die_end_the_walk(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking.scan, "__file__", str(tmp_path / "nothing.py"))
+    monkeypatch.setattr(scan, "__file__", str(tmp_path / "nothing.py"))
     (tmp_path / "nothing.py").write_text("raise SystemExit(7)")
     with pytest.raises(HyperpodKitError, match="the last one ended with"):
         count(root, tmp_path / "state")

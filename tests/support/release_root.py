@@ -9,10 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, Sequence
 
 from hyperpod_kit.rehearsal import image
 from hyperpod_kit.rehearsal.layout import cache_dir
+from tests.support.mount_root import MountRoot
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -32,39 +32,19 @@ mkdir -p old
 pivot_root . old
 cd /
 umount -l old
-echo ready
-read -r end
 """
 
 
-class ReleaseRoot:
+class ReleaseRoot(MountRoot):
     """`release`: as `rehearse up --release` takes it. The image is built where it is not there yet."""
 
     def __init__(self, release: str) -> None:
         self.release = release
         built = image.ensure(cache_dir(), lambda text: print(text, file=sys.stderr), release)
-        self._holder = subprocess.Popen(
-            ["unshare", "--mount", "--", "sh", "-c", ENTER, "sh", str(built), str(REPOSITORY)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._holder.stdout and self._holder.stderr
-        if self._holder.stdout.readline() != "ready\n":
-            raise AssertionError(f"{built} cannot be entered: {self._holder.stderr.read()}")
-
-    def argv(self, command: Sequence[str], cwd: Path) -> List[str]:
-        """The words that run a command there, in a directory there; the process is the command's own."""
-        return ["nsenter", "-t", str(self._holder.pid), "-m", f"--wdns={cwd}", "--", *command]
+        super().__init__(ENTER, str(built), str(REPOSITORY))
 
     def run(self, *command: str, timeout: float = 60) -> str:
         """Standard output. Raises AssertionError."""
         done = subprocess.run(self.argv(command, Path("/")), text=True, timeout=timeout, capture_output=True)
         assert done.returncode == 0, f"{command} exited {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
-
-    def close(self) -> None:
-        """The mounts go with the last process that runs there."""
-        self._holder.kill()
-        self._holder.communicate(timeout=10)

@@ -85,10 +85,8 @@ def test_the_plans_that_megatron_keeps_are_passed_over(tmp_path: Path) -> None:
     from torch.distributed.checkpoint.planner_helpers import _create_write_items
 
     plan = SavePlan(_create_write_items("norm", torch.ones(3, 5)))
-    nothing_of_each: dict[str, Any] = {
-        "layer.weight": {},
-        "norm": {},
-    }  # as Megatron-core 0.13 says where none is flattened
+    # As Megatron-core 0.13 says where none is flattened
+    nothing_of_each: dict[str, Any] = {"layer.weight": {}, "norm": {}}
     also_said(written(tmp_path / "in"), all_local_plans=[plan], mcore_data=nothing_of_each)
     assert import_checkpoint(tmp_path / "in", "megatron", tmp_path / "root").tensors > 3
 

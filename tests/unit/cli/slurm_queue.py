@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
 
 import pytest
 
 from hyperpod_kit.cli import jobs_first
-from hyperpod_kit.errors import RunError, Unreachable
+from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm.hostlist import expand
+from tests.support.slurm_commands import AnsweringRunner
 
 
 @dataclass
@@ -28,7 +29,7 @@ class QueuedJob:
 
 
 @dataclass
-class SlurmQueue:
+class SlurmQueue(AnsweringRunner):
     """`nodes`: name -> reason for which it is drained, "" for none. `before`: is called before each look at the queue;
     `silent`: why no way leads to Slurm, "" when one does."""
 
@@ -41,20 +42,9 @@ class SlurmQueue:
     served_since: str = "2026-11-26T10:00:00"
     target: str = "controller"
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float = 60.0,
-        check: bool = True,
-        input: Optional[str] = None,
-        env: Optional[Mapping[str, Optional[str]]] = None,
-    ) -> Completed:
-        code, printed = self._answer(list(argv), env or {})
-        done = Completed(tuple(argv), code, "" if code else printed, printed if code else "")
-        if check and code:
-            raise RunError(argv, code, done.stdout, done.stderr)
-        return done
+    def answer(self, argv: List[str], env: Mapping[str, str], input: Optional[str]) -> Completed:
+        code, printed = self._answer(argv, env)
+        return Completed(tuple(argv), code, "" if code else printed, printed if code else "")
 
     def _answer(self, argv: List[str], env: Mapping[str, Any]) -> tuple[int, str]:
         if argv[0] == "squeue":

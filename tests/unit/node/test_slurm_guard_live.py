@@ -10,15 +10,14 @@ import subprocess
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Iterator, List
 
 import pytest
 
 from hyperpod_kit.node.files import write_json
-from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.slurm import controller, hooks
 from hyperpod_kit.node.slurm.guard import cycle
-from hyperpod_kit.run import Completed, LocalRunner
+from tests.support.slurm_commands import PrivateSlurmPaths, SlurmCommands
 from tests.support.wait import until
 from tests.unit.job import private_slurm
 
@@ -31,17 +30,8 @@ pytestmark = [
 
 
 @dataclass(frozen=True)
-class PathsOfPrivate(NodePaths):
-    """What lies in the private Slurm's directory `base` is where it is; all else is below `root`."""
-
-    base: str = ""
-
-    def real(self, path: str) -> str:
-        return path if path.startswith(self.base) else self.root + path
-
-    @property
-    def slurm_conf(self) -> str:
-        return f"{self.base}/slurm.conf"
+class PathsOfPrivate(PrivateSlurmPaths):
+    """The plugin, too, is the private Slurm's."""
 
     @property
     def plugstack_conf(self) -> str:
@@ -52,30 +42,15 @@ class PathsOfPrivate(NodePaths):
         return f"{self.base}/auto_resume.so"
 
 
-class RunnerOfPrivate:
+class RunnerOfPrivate(SlurmCommands):
     """Commands of Slurm are about the private one, by the configuration `conf`; systemd has nothing to do."""
 
-    target = ""
-
     def __init__(self, conf: str) -> None:
-        self.conf = conf
-        self.calls: List[str] = []
+        super().__init__({**os.environ, "SLURM_CONF": conf})
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float = 60.0,
-        check: bool = True,
-        input: Optional[str] = None,
-        env: Optional[Mapping[str, Optional[str]]] = None,
-    ) -> Completed:
-        self.calls.append(" ".join(argv))
-        if argv[0] == "systemctl":
-            # The main process of slurmd's unit.
-            return Completed(tuple(argv), 0, f"MainPID={os.getpid()}\n", "")
-        more = {**(env or {}), "SLURM_CONF": self.conf}
-        return LocalRunner().run(argv, timeout=timeout, check=check, input=input, env=more)
+    def systemctl(self, arguments: List[str]) -> tuple[int, str]:
+        """The main process of slurmd's unit."""
+        return 0, f"MainPID={os.getpid()}\n"
 
 
 @pytest.fixture(scope="module")

@@ -7,21 +7,20 @@ import os
 import shutil
 import signal
 import struct
-import subprocess
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, List, Mapping, Optional
 
 import pytest
 
-from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
-from hyperpod_kit.node.paths import NodePaths
 from hyperpod_kit.node.slurm import controller, fence, hooks, lease, state
 from hyperpod_kit.node.slurm.saved_state import SavedState, StateCopy, choose, parse, read
 from hyperpod_kit.run import Completed
+from tests.support.slurm_commands import PrivateSlurmPaths, SlurmCommands
 from tests.support.wait import until
 from tests.unit.job import private_slurm
 
@@ -194,58 +193,28 @@ def test_so_many_copies_are_kept_and_each_has_a_name_of_its_own(tmp_path: Path) 
     assert len(copies.kept()) == state.KEEPS and content(NOW + state.KEEPS + 2, 32 + state.KEEPS) in copies.kept()
 
 
-class SlurmOfNode:
-    """A Runner: systemctl and scontrol are about the private slurmctld."""
-
-    target = ""
+class SlurmOfNode(SlurmCommands):
+    """systemctl and scontrol are about the private slurmctld; nothing else is there."""
 
     def __init__(self, slurm: private_slurm.PrivateSlurm) -> None:
+        super().__init__(slurm.environment)
         self.slurm = slurm
-        self.calls: List[str] = []
 
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float = 60.0,
-        check: bool = True,
-        input: Optional[str] = None,
-        env: Optional[Mapping[str, Optional[str]]] = None,
-    ) -> Completed:
-        words = [Path(argv[0]).name, *argv[1:]]
-        self.calls.append(" ".join(words))
-        code, printed = self._answer(words)
-        if check and code:
-            raise RunError(argv, code, printed)
-        return Completed(tuple(argv), code, printed, "")
+    def answer(self, argv: List[str], env: Mapping[str, str], input: Optional[str]) -> Completed:
+        if Path(argv[0]).name not in ("systemctl", "scontrol"):
+            return Completed(tuple(argv), 0, "", "")
+        return super().answer(argv, env, input)
 
-    def _answer(self, words: List[str]) -> tuple[int, str]:
+    def systemctl(self, arguments: List[str]) -> tuple[int, str]:
         daemon = self.slurm._daemons.get("slurmctld")
-        if words[:2] == ["systemctl", "is-active"]:
+        if arguments[0] == "is-active":
             return (0 if daemon is not None and daemon.poll() is None else 3), ""
-        if words[:2] == ["systemctl", "stop"] and daemon is not None:
+        if arguments[0] == "stop" and daemon is not None:
             daemon.terminate()
             daemon.wait(60)
-        if words[:2] == ["systemctl", "start"]:
+        if arguments[0] == "start":
             self.slurm.start_controller()
-        if words[0] == "scontrol":
-            done = subprocess.run(words, env=self.slurm.environment, text=True, capture_output=True, timeout=60)
-            return done.returncode, done.stdout
         return 0, ""
-
-
-@dataclass(frozen=True)
-class PathsOfPrivate(NodePaths):
-    """What lies in the private Slurm's directory `base` is where it is; all else is below `root`."""
-
-    base: str = ""
-
-    def real(self, path: str) -> str:
-        return path if path.startswith(self.base) else self.root + path
-
-    @property
-    def slurm_conf(self) -> str:
-        return f"{self.base}/slurm.conf"
 
 
 @pytest.fixture
@@ -260,7 +229,7 @@ def controller_node(slurm: private_slurm.PrivateSlurm, make_node: Any) -> Any:
     mount = LustreMount("fsx", f"{slurm.base}/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
     os.mkdir(mount.path)
     fake = make_node([mount], role="controller")
-    paths = PathsOfPrivate(str(fake.root), str(slurm.base))
+    paths = PrivateSlurmPaths(str(fake.root), str(slurm.base))
     bundled = fake.root / "opt/hyperpod-kit/current/slurm"
     bundled.mkdir(parents=True)
     (bundled / "hooks.conf").write_text("PrologFlags=Alloc\n")

@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
-from typing import Any, Iterator, List, Mapping, Optional, Sequence
+from typing import Any, Iterator, List
 
 import pytest
 
-from hyperpod_kit.errors import RunError, WaitTimeout
+from hyperpod_kit.errors import WaitTimeout
 from hyperpod_kit.remote.vacate import Vacating, WaitLimit, let_go, vacate
-from hyperpod_kit.run import Completed
 from hyperpod_kit.slurm import node_jobs
+from tests.support.slurm_commands import SlurmCommands
 from tests.support.wait import until
 from tests.unit.job import private_slurm
 
 pytestmark = pytest.mark.needs("slurm")
 REASON = "hyperpod-kit:leaving:replace-node"
-
-
-class Commands:
-    """A Runner of the private Slurm's commands, as root."""
-
-    target = ""
-
-    def __init__(self, slurm: private_slurm.PrivateSlurm) -> None:
-        self.slurm = slurm
-
-    def run(
-        self,
-        argv: Sequence[str],
-        *,
-        timeout: float = 60.0,
-        check: bool = True,
-        input: Optional[str] = None,
-        env: Optional[Mapping[str, Optional[str]]] = None,
-    ) -> Completed:
-        given = {key: value for key, value in (env or {}).items() if value is not None}
-        done = subprocess.run(
-            list(argv), env={**self.slurm.environment, **given}, text=True, capture_output=True, timeout=timeout
-        )
-        if check and done.returncode:
-            raise RunError(argv, done.returncode, done.stdout, done.stderr)
-        return Completed(tuple(argv), done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +35,7 @@ def node_state(slurm: private_slurm.PrivateSlurm, node: str) -> str:
 
 
 def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) -> None:
-    runner = Commands(slurm)
+    runner = SlurmCommands(slurm.environment)
     hostile = "x NodeList=n3\nJobId=1"
     stays = submit(slurm, "n1", "--no-requeue", "-J", hostile)
     moves = submit(slurm, "n2", "--requeue", "--comment", "hpk:auto-resume=1")

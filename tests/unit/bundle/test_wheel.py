@@ -20,6 +20,7 @@ from hyperpod_kit.bundle import render, sources
 from hyperpod_kit.bundle.sources import Sources
 from hyperpod_kit.bundle.wheel import wheel
 from hyperpod_kit.config.load import load
+from hyperpod_kit.errors import BundleError
 from hyperpod_kit.version import RELEASE
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -98,7 +99,7 @@ def requirements(metadata: Message) -> Dict[str, object]:
 
 @pytest.mark.needs("python-3.11")
 def test_the_requirements_are_those_of_pyproject() -> None:
-    import tomllib
+    import tomllib  # type: ignore[import-not-found]  # mypy checks for Python 3.10
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert {name: tuple(wanted) for name, wanted in project["optional-dependencies"].items()} == dict(extras.EXTRAS)
@@ -118,5 +119,5 @@ def test_the_requirements_are_those_of_pyproject() -> None:
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     origin = installed(wheel(sources.locate())[1], tmp_path)
     shutil.move(origin.root / sources.LICENSE, tmp_path / "elsewhere")
-    with pytest.raises(render.BundleError, match=r"LICENSE: No such file"):
+    with pytest.raises(BundleError, match=r"LICENSE: No such file"):
         wheel(origin)

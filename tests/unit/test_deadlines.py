@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -60,7 +61,7 @@ def test_the_speed_is_measured_and_bounded() -> None:
 
 
 def test_marks_and_the_option_grow_with_the_load(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent))
+    monkeypatch.setenv("PYTHONPATH", str(TESTS.parent), prepend=os.pathsep)
     pytester.makeconftest("""
         import os
         from tests.support.deadlines import pytest_runtest_protocol

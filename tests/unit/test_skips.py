@@ -113,7 +113,7 @@ def test_every_capability_is_there_or_says_in_one_line_why_not() -> None:
 def test_a_marked_test_is_skipped_before_its_fixtures_are_made(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT))
+    monkeypatch.setenv("PYTHONPATH", str(CHECKOUT), prepend=os.pathsep)
     pytester.makeconftest("from tests.support.capabilities import pytest_runtest_setup")
     pytester.makepyfile("""
         import pytest

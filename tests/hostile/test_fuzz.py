@@ -65,6 +65,7 @@ def test_too_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MemoryError" in found or found == f"more than {MEGABYTES} MB"
 
 
+@pytest.mark.full
 def test_no_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(data: bytes) -> None:
         while True:

@@ -8,11 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import Optional, Tuple
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.property.world import World
+from tests.support.examples import examples
 
 RANKS = st.integers(0, 1)
 
@@ -154,7 +155,7 @@ class Agents(RuleBasedStateMachine):
         assert (found[:2] if found else (0, 0)) >= self.sealed, f"{found} is all there is of {self.sealed}"
 
 
-Agents.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+Agents.TestCase.settings = examples(
+    60, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 TestAgents = Agents.TestCase

@@ -12,7 +12,7 @@ import pytest
 boto3 = pytest.importorskip("boto3")
 moto = pytest.importorskip("moto")
 
-from botocore.exceptions import ClientError, ConnectionClosedError  # noqa: E402
+from botocore.exceptions import ConnectionClosedError  # noqa: E402
 
 from hyperpod_kit.checkpoint.repository import latest, layout, manifest, selection  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store import open, s3, s3_upload  # noqa: E402
@@ -179,8 +179,9 @@ class Loses:
             real(**arguments)
             try:
                 return real(**arguments)
-            except ClientError as err:
-                err.response["ResponseMetadata"]["RetryAttempts"] = 1
+            except Exception as err:  # of boto3, or of the client that needs none
+                answered: Any = err
+                answered.response["ResponseMetadata"]["RetryAttempts"] = 1
                 raise
 
         return twice

@@ -136,6 +136,7 @@ def start_unit(unit: str) -> int:
         process = ROOT / "proc" / str(running[unit])
         process.mkdir(parents=True, exist_ok=True)
         (process / "cmdline").write_text("\0".join(shlex.split(line)) + "\0")
+        (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
     if not unit.endswith(".service"):
         return 0
     for key in ("ExecStartPre", "ExecStart", "ExecStartPost"):

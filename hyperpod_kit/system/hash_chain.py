@@ -10,6 +10,8 @@ import hashlib
 import json
 from typing import Any, Dict, Iterable, Iterator, Mapping, Tuple
 
+from hyperpod_kit.untrusted import parse
+
 START = "0" * 64
 KEY = "chain"
 
@@ -31,10 +33,11 @@ def read(lines: Iterable[str], previous: str = START) -> Iterator[Tuple[int, Dic
     `({}, False)`; what follows is measured against the digest that each line has itself."""
     for number, text in enumerate(lines, 1):
         try:
-            body = json.loads(text)
+            body = parse.json_object(text)
             digest = body.pop(KEY)
-        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            follows = digest == link(previous, body)
+        except (ValueError, KeyError, RecursionError):
             yield number, {}, False
             continue
-        yield number, body, digest == link(previous, body)
+        yield number, body, follows
         previous = str(digest)

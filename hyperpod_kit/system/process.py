@@ -53,6 +53,20 @@ def uid_of(pid: int) -> Optional[int]:
         return None
 
 
+def is_roots(pid: int, proc: str = "/proc") -> bool:
+    """Whether a process is root's and nobody else's: its real, effective, saved and file system uid are all 0.
+
+    Words of a process (its arguments, name and environment) are whoever started it's: a set-user-ID program has its
+    caller's. Nothing that root decides rests on those of a process for which this is not true.
+    """
+    try:
+        with open(f"{proc}/{pid}/status", "rb") as file:
+            uids = next((line.split()[1:] for line in file if line.startswith(b"Uid:")), [])
+    except OSError:
+        return False
+    return len(uids) == 4 and set(uids) == {b"0"}
+
+
 def dies_with(parent: int) -> Callable[[], None]:
     """What a process calls to be killed when the thread of `parent` that started it has ended; `preexec_fn` too."""
     import ctypes  # dear to the programs that only identify

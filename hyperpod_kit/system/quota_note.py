@@ -20,9 +20,10 @@ NAME = ".hyperpod-kit-quota.json"
 _MOST = 4096
 
 
-def write(directory: str, limits: Dict[str, int]) -> None:
-    """`limits`: name -> bytes or files. No link of another user on the way is followed. Raises Untrusted, OSError."""
-    folder = walk.directory(directory)
+def write(directory: str, limits: Dict[str, int], held: Optional[int] = None) -> None:
+    """`limits`: name -> bytes or files. No link of another user on the way is followed. `held`: a descriptor of the
+    directory, which stays open. Raises Untrusted, OSError."""
+    folder = walk.directory(directory) if held is None else os.dup(held)
     try:
         body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
         replace(NAME, body.encode(), 0o644, folder=folder, durable=True)

@@ -10,6 +10,7 @@ from typing import Callable, List, Sequence
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import get, keep, look, repair
 from hyperpod_kit.checkpoint.repository import verify
+from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 
@@ -200,6 +201,12 @@ def perform(argv: List[str], also: Sequence[str] = ()) -> int:
         except BrokenPipeError:
             return ending.without_reader(0)  # it has seen enough (`ls | head`)
 
+    # What `get` writes belongs to who has called it.
+    root = getattr(args, "root", None)
+    if os.geteuid() == 0 and root is not None and is_path(root) and args.run is not get.get:
+        from hyperpod_kit.untrusted import owner  # only root needs it
+
+        return ending.raised(lambda: int(owner.as_owner(root, work)), lambda err: _of_a_file(err, args))
     return ending.raised(work, lambda err: _of_a_file(err, args))
 
 

@@ -15,6 +15,9 @@ from hyperpod_kit.errors import Unreachable, UsageError
 
 CHUNK = 16 << 20
 
+LARGEST = 16 << 40
+"""Bytes that a copy may have: their chunks are a list in memory on every node."""
+
 
 class CopiedFile(NamedTuple):
     """`path`: below the source, "" for a source that is a file itself; `name`: below the destination."""
@@ -66,7 +69,12 @@ def listed(source: str) -> List[CopiedFile]:
 
 
 def pieces_of(files: Sequence[CopiedFile], chunk: int = CHUNK) -> List[FilePiece]:
-    """All chunks in order; an empty file has none."""
+    """All chunks in order; an empty file has none. Raises UsageError for more than a plan can have."""
+    total = sum(file.size for file in files)
+    if total > LARGEST:
+        raise UsageError(
+            f"the files have {total} bytes, expected at most {LARGEST}", hint="a sparse file? ls -ls shows its blocks"
+        )
     return [
         FilePiece(number, begin, min(begin + chunk, file.size))
         for number, file in enumerate(files)

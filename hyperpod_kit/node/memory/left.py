@@ -46,6 +46,10 @@ class LeftCaptures:
     alive: bool
 
 
+_STEPD = re.compile(r"slurmstepd( \(deleted\))?")
+"""The program's file, also where a newer one has taken its place."""
+
+
 def held(folder: str, clock: Optional[Clock] = None) -> List[LeftCaptures]:
     """Whose captures lie here. `clock`: as capture_age's. Reads only, and only what is a regular file of its owner.
     Raises OSError."""
@@ -106,14 +110,22 @@ def _page(name: str, named: int) -> Optional[control_page.Page]:
 
 
 def stepped(proc: str) -> Set[str]:
-    """Jobs of which a slurmstepd lives here: it calls itself `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
-    found = set()
+    """Jobs of which a slurmstepd lives here: root's, and its program is slurmstepd by the kernel's word, so that it may
+    say of itself which step it is: `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
+    jobs = set()
     for pid in filter(str.isdigit, os.listdir(proc)):
-        with contextlib.suppress(OSError), open(f"{proc}/{pid}/cmdline", "rb") as stream:
-            match = re.match(rb"slurmstepd: \[([0-9]+)", stream.read(64))
+        if not process.is_roots(int(pid), proc):
+            continue
+        with contextlib.suppress(OSError):
+            # A set-user-ID program that has made itself root's altogether has its caller's words still.
+            program = os.readlink(f"{proc}/{pid}/exe")
+            if not _STEPD.fullmatch(os.path.basename(program)):
+                continue
+            with open(f"{proc}/{pid}/cmdline", "rb") as stream:
+                match = re.match(rb"slurmstepd: \[([0-9]+)", stream.read(64))
             if match:
-                found.add(match.group(1).decode())
-    return found
+                jobs.add(match.group(1).decode())
+    return jobs
 
 
 def ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:

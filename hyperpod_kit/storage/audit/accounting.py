@@ -6,12 +6,14 @@ job that its user had on that node then; with several it gets none, and says how
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Iterable, Iterator
 
 from hyperpod_kit.slurm.hostlist import expand
 
 COMMAND = ("sacct", "-a", "-n", "-P", "-X", "-o", "JobID,UID,User,NodeList,Start,End")
+_NUMBER = re.compile("[0-9]{1,18}")
 FOREVER = 4e9
 """End of a job that still runs."""
 
@@ -32,9 +34,9 @@ def jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
     """One for each node of each line; lines of what never ran are passed over."""
     for line in lines:
         words = line.rstrip("\n").split("|")
-        if len(words) != 6 or not words[1].isdigit() or not words[4].isdigit():
+        if len(words) != 6 or not _NUMBER.fullmatch(words[1]) or not _NUMBER.fullmatch(words[4]):
             continue
-        end = float(words[5]) if words[5].isdigit() else FOREVER
+        end = float(words[5]) if _NUMBER.fullmatch(words[5]) else FOREVER
         try:
             hosts = expand(words[3])
         except ValueError:

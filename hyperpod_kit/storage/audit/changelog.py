@@ -2,19 +2,28 @@
 
 `8 01CREAT 17:52:15.123456789 2024.08.20 0x0 t=[FID] j=JOBID ef=0xf u=UID:GID nid=NID p=[PARENT] NAME`; a rename has
 `s=[FID] sp=[PARENT] OLD-NAME` behind it. Numbers without a hole: what is missing was purged or not read.
+
+`lfs changelog` prints names as they are, with line ends in them: a name can write lines that look like records. Such
+lines come after the record that has the name and before the next one, and there are few of them. So a record waits for
+WINDOW more lines: a line whose number does not follow is no record if the numbers go on behind it as if it were not
+there, and of two different lines of one number neither is. A gap names each.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
+from collections import deque
 from datetime import datetime, timezone
-from typing import Iterable, Iterator
+from typing import Iterable, Iterator, NamedTuple
 
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, unreadable
+from hyperpod_kit.untrusted.text import clean
 
 SOURCE = "lustre-changelog"
 _LINE = re.compile(
-    r"^(?P<number>\d+) \d\d(?P<kind>[A-Z]+) (?P<clock>\d\d:\d\d:\d\d)\.(?P<part>\d+) (?P<day>\d{4}\.\d\d\.\d\d) \S+ "
+    r"^(?P<number>[0-9]{1,20}) [0-9]{2}(?P<kind>[A-Z]+) (?P<clock>\d\d:\d\d:\d\d)\.(?P<part>\d+) "
+    r"(?P<day>\d{4}\.\d\d\.\d\d) \S+ "
     r"t=\[(?P<target>[^\]]*)\](?P<more>(?: (?:j|ef|u|nid|m|x)=\S*)*)(?: p=\[(?P<parent>[^\]]*)\])?"
     r"(?: (?P<name>.*?))??(?: s=\[(?P<source>[^\]]*)\] sp=\[(?P<old_parent>[^\]]*)\] (?P<old>.*))?$"
 )
@@ -32,31 +41,117 @@ _OPERATIONS = {
 }
 
 
+WINDOW = 32
+"""More lines than the names of one record can have: two of 255 bytes, of lines that have at least 40."""
+
+
+class _Line(NamedTuple):
+    number: int
+    text: str
+    when: float
+    record: AuditRecord
+
+
 def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Times are those of the server, UTC. Paths are `[FID of the directory]/name`: `lfs fid2path` says which it is."""
-    before, last = None, 0.0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+    sequence = _Sequence(name)
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
             continue
-        found = _LINE.match(line.rstrip("\n"))
-        if found is None:
-            yield unreadable(SOURCE, name, number, line, last)
-            continue
-        count = int(found["number"])
-        at = datetime.strptime(f"{found['day']} {found['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
-        when = at.timestamp() + float(f"0.{found['part']}")
-        if before is not None and count != before + 1:
-            why = f"{name}: records {before + 1} to {count - 1} are not there"
-            yield AuditGap(last, when, SOURCE, f"{name}:{before}:{count}", why, "")
-        before, last = count, when
-        more = dict(part.split("=", 1) for part in found["more"].split())
-        yield _record(found, more, when, name)
+        line = _parsed(text.rstrip("\n"), name)
+        if line is None:
+            yield unreadable(SOURCE, name, number, text, sequence.last)
+        else:
+            yield from sequence.add(line)
+    yield from sequence.end()
+
+
+class _Sequence:
+    """`waiting`: records that follow one another, which a later line can still contradict; `apart`: lines after them
+    whose numbers do not follow."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._waiting: deque[_Line] = deque()
+        self._apart: list[_Line] = []
+        self._before: int | None = None
+        self.last = 0.0
+
+    def add(self, line: _Line) -> Iterator[Entry]:
+        """What is certain by this line."""
+        if not self._waiting or line.number == self._waiting[-1].number + 1:
+            yield from self._drop_apart(line)
+            self._waiting.append(line)
+            if len(self._waiting) > WINDOW:
+                yield from self._release()
+            return
+        self._apart.append(line)
+        if len(self._apart) > WINDOW:
+            yield from self._go_on_from_apart()
+
+    def end(self) -> Iterator[Entry]:
+        """What remains."""
+        while self._apart:
+            yield from self._go_on_from_apart()
+        while self._waiting:
+            yield from self._release()
+
+    def _release(self) -> Iterator[Entry]:
+        line = self._waiting.popleft()
+        if self._before is not None and line.number > self._before + 1:
+            why = f"{self._name}: records {self._before + 1} to {line.number - 1} are not there"
+            yield AuditGap(self.last, line.when, SOURCE, f"{self._name}:{self._before}:{line.number}", why, "")
+        self._before, self.last = line.number, line.when
+        yield line.record
+
+    def _go_on_from_apart(self) -> Iterator[Entry]:
+        """So many lines are no name: records are missing, or another dump of the same log begins."""
+        while self._waiting:
+            yield from self._release()
+        lines, self._apart = self._apart, []
+        for line in lines:
+            yield from self.add(line)
+
+    def _drop_apart(self, following: _Line) -> Iterator[Entry]:
+        """The numbers go on behind these lines."""
+        for line in self._apart:
+            same = [other for other in self._waiting if other.number == line.number]
+            if any(other.text == line.text for other in same):
+                continue
+            for other in same:
+                self._waiting.remove(other)
+            yield self._doubtful(line, same[0] if same else following)
+        self._apart = []
+
+    def _doubtful(self, line: _Line, other: _Line) -> AuditGap:
+        why = (
+            f"{self._name}: a line of number {line.number} and one of number {other.number} contradict each other, "
+            f"and one of them may be a part of a name: {clean(line.text)} | {clean(other.text)}"
+        )
+        digest = hashlib.blake2b(line.text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        times = sorted((line.when, other.when))
+        return AuditGap(times[0], times[1], SOURCE, f"{self._name}:{line.number}:{digest}", why, "")
+
+
+def _parsed(line: str, name: str) -> _Line | None:
+    """A record, None for a line that is none."""
+    match = _LINE.match(line)
+    if match is None:
+        return None
+    try:
+        at = datetime.strptime(f"{match['day']} {match['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
+        when = at.timestamp() + float(f"0.{match['part'][:9]}")
+        more = dict(part.split("=", 1) for part in match["more"].split())
+        return _Line(int(match["number"]), line, when, _record(match, more, when, name))
+    except (ValueError, OverflowError):
+        return None
 
 
 def _record(found: re.Match[str], more: dict[str, str], when: float, name: str) -> AuditRecord:
     here = f"[{found['parent'] or found['target']}]" + (f"/{found['name']}" if found["name"] else "")
     old = f"[{found['old_parent']}]/{found['old']}" if found["old"] else ""
     job = more.get("j", "")
+    is_job = re.fullmatch("[0-9]{1,10}", job) is not None
     uid = more.get("u", "").split(":")[0]
     return AuditRecord(
         when,
@@ -66,9 +161,9 @@ def _record(found: re.Match[str], more: dict[str, str], when: float, name: str) 
         old or here,
         here if old else "",
         host=more.get("nid", ""),
-        uid=int(uid) if uid.isdigit() else -1,
+        uid=int(uid) if re.fullmatch("[0-9]{1,10}", uid) else -1,
         # Lustre's jobid_var=SLURM_JOB_ID; else it is a program's name and a uid.
-        job=job if job.isdigit() else "",
-        by="log" if job.isdigit() else "",
-        command="" if job.isdigit() else job,
+        job=job if is_job else "",
+        by="log" if is_job else "",
+        command="" if is_job else job,
     )

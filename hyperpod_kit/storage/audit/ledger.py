@@ -7,15 +7,18 @@ proves the rest. Rows that retention takes leave their last digest behind.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Iterable, Iterator, NamedTuple, Optional
+from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.audit.accounting import SlurmJob
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, sound
 from hyperpod_kit.system import hash_chain
+from hyperpod_kit.untrusted.text import clean
 
 FORMAT = "hpk-audit/1"
 _FIELDS = tuple(AuditRecord.__dataclass_fields__)
@@ -82,10 +85,16 @@ class AuditLedger:
                     gaps, again = gaps + done.rowcount, again + 1 - done.rowcount
                     continue
                 body = one.to_dict()
-                if self._base.execute(
-                    "select 1 from records where source = ? and id = ?", (one.source, one.id)
-                ).fetchone():
+                same = self._base.execute(
+                    f"select {', '.join(_FIELDS)} from records where source = ? and id = ?", (one.source, one.id)
+                ).fetchone()
+                if same is not None and same == tuple(body.values()):
                     again += 1
+                    continue
+                if same is not None:
+                    conflict = _gap(_conflict(one, dict(zip(_FIELDS, same))))
+                    done = self._base.execute("insert or ignore into gaps values (?, ?, ?, ?, ?, ?)", conflict)
+                    gaps, again = gaps + done.rowcount, again + 1 - done.rowcount
                     continue
                 chain = hash_chain.link(chain, body)
                 marks = ", ".join("?" * (len(_FIELDS) + 1))
@@ -178,6 +187,17 @@ class AuditLedger:
             self._base.execute("rollback")
             raise
         self._base.execute("commit")
+
+
+def _conflict(later: AuditRecord, kept: Mapping[str, Any]) -> AuditGap:
+    """Two different records of one number: nobody knows which of them is true, so the gap names both."""
+    body = later.to_dict()
+    differing = [name for name in _FIELDS if body[name] != kept[name]]
+    first, second = ({name: value[name] for name in differing} for value in (kept, body))
+    why = f"{later.id}: two different records: {clean(json.dumps(first))} | {clean(json.dumps(second))}"
+    digest = hashlib.blake2b(json.dumps(body).encode(), digest_size=8).hexdigest()
+    since, until = sorted((float(kept["time"]), later.time))
+    return AuditGap(since, until, later.source, f"{later.id}:{digest}", why, later.host)
 
 
 def _gap(one: AuditGap) -> tuple[Any, ...]:

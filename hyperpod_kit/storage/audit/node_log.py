@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Iterable, Iterator
 
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry
@@ -14,7 +15,7 @@ def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """A broken link is a gap: lines are missing there, or one was changed."""
     last, expected = 0.0, None
     for number, body, holds in hash_chain.read(line for line in lines if line.strip()):
-        host, count = str(body.get("host", "")), body.get("number")
+        host, count = str(body.get("host", "")), _count(body)
         if not holds:
             why = f"{name}, line {number}, does not follow from the line before it: changed, cut or lost"
             yield AuditGap(last, _time(body, last), SOURCE, f"{name}:{number}:chain", why, host)
@@ -22,14 +23,18 @@ def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             yield AuditGap(
                 last, _time(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
             )
-        expected = count + 1 if isinstance(count, int) else None
+        expected = None if count is None else count + 1
         last = _time(body, last)
         if body:
             yield from _entry(body, f"{host}:{count}:{last}")
 
 
 def _entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
-    operation, when, host = str(body.get("op", "")), float(body.get("time", 0.0)), str(body.get("host", ""))
+    operation, host = str(body.get("op", "")), str(body.get("host", ""))
+    when = _time(body, math.nan)
+    if math.isnan(when):
+        yield AuditGap(0.0, 0.0, SOURCE, id, f"a line of {host} has no time where its time belongs", host)
+        return
     if operation == "gap":
         yield AuditGap(when, when, SOURCE, id, str(body.get("why", "")), host)
         return
@@ -54,10 +59,22 @@ def _entry(body: dict[str, Any], id: str) -> Iterator[Entry]:
             "",
             note,
         )
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         yield AuditGap(when, when, SOURCE, id, f"a line of {host} has no numbers where numbers belong", host)
 
 
 def _time(body: dict[str, Any], last: float) -> float:
-    found = body.get("time", last)
-    return float(found) if isinstance(found, (int, float)) else last
+    """When it was; `last` where the line does not say, or says what no clock shows."""
+    time = body.get("time", last)
+    if not isinstance(time, (int, float)) or isinstance(time, bool):
+        return last
+    try:
+        return float(time) if math.isfinite(time) else last
+    except OverflowError:
+        return last
+
+
+def _count(body: dict[str, Any]) -> int | None:
+    """The line's own number, None where it has none that a writer gives."""
+    count = body.get("number")
+    return count if isinstance(count, int) and 0 <= count < 1 << 63 else None

@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Iterable, Iterator, Protocol, Union
 
+from hyperpod_kit.untrusted.text import clean
+
 
 @dataclass(frozen=True)
 class AuditRecord:
@@ -51,6 +53,9 @@ class AuditGap:
 
 Entry = Union[AuditRecord, AuditGap]
 
+OVERLONG = "\0 a line that is longer than a line of such a log can be\n"
+"""Stands for one that was not kept: no log has such a line, so that it is a gap."""
+
 
 class Importer(Protocol):
     """From lines of a log to entries. Lines that are none of that log are gaps: they may have said something."""
@@ -62,7 +67,9 @@ def sound(entry: Entry) -> Entry:
     """The entry as SQLite keeps it and gives it back: half a surrogate pair is written as an escape; what has no time,
     or a number that no kernel gives, is a gap."""
     if isinstance(entry, AuditGap):
-        times = (entry.since, entry.until) if math.isfinite(entry.since + entry.until) else (0.0, 0.0)
+        times = (entry.since, entry.until)
+        if not all(map(math.isfinite, times)):
+            times = (0.0, 0.0)
         return replace(entry, since=times[0], until=times[1], **_texts(entry))
     if not math.isfinite(entry.time) or not (-1 <= entry.uid < 1 << 32) or not (0 <= entry.pid < 1 << 31):
         why = "a record has no possible time, user or process"
@@ -80,4 +87,5 @@ def _texts(entry: Entry) -> dict[str, Any]:
 
 def unreadable(source: str, name: str, number: int, text: str, time: float) -> AuditGap:
     """A line that says nothing. `time`: of the last line before it."""
-    return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", f"{name}, line {number}, cannot be read", "")
+    why = f"{name}, line {number}, cannot be read: {clean(text, 200)}"
+    return AuditGap(time, time, source, f"{name}:{number}:{text[:200]}", why, "")

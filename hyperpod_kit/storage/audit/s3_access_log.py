@@ -40,7 +40,7 @@ def entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             when = datetime.strptime(words[2], "%d/%b/%Y:%H:%M:%S %z").timestamp()
             bucket, host, who, request, operation, key, status = words[1], *words[3:7], words[7], words[9]
             int(status.replace("-", "0"))
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, OverflowError):
             yield unreadable(SOURCE, name, number, line, last)
             continue
         first, last = first or when, when

@@ -1,20 +1,30 @@
-"""The kinds of logs, and how a file of one is read."""
+"""The kinds of logs, and how a file of one is read: by lines, however large it is or becomes when it is unpacked."""
 
 from __future__ import annotations
 
+import codecs
 import gzip
+import zlib
 from pathlib import Path
-from typing import Iterator
+from typing import IO, Iterator, NamedTuple
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.audit import changelog, cloudtrail, node_log, s3_access_log
-from hyperpod_kit.storage.audit.record import Entry, Importer
+from hyperpod_kit.storage.audit.record import OVERLONG, AuditGap, Entry, Importer
 
-IMPORTERS: dict[str, Importer] = {
-    "node": node_log.entries,
-    "cloudtrail": cloudtrail.entries,
-    "s3-access-log": s3_access_log.entries,
-    "changelog": changelog.entries,
+
+class AuditSource(NamedTuple):
+    """`longest`: characters that a line of such a log may have; a longer one is a gap and is never held whole."""
+
+    entries: Importer
+    longest: int
+
+
+IMPORTERS: dict[str, AuditSource] = {
+    "node": AuditSource(node_log.entries, 256 << 10),
+    "cloudtrail": AuditSource(cloudtrail.entries, cloudtrail.PIECE),
+    "s3-access-log": AuditSource(s3_access_log.entries, 16 << 10),
+    "changelog": AuditSource(changelog.entries, 16 << 10),
 }
 """Kind -> what reads it."""
 
@@ -33,12 +43,45 @@ def files(places: tuple[Path, ...]) -> list[Path]:
 
 
 def read(kind: str, path: Path) -> Iterator[Entry]:
-    """Entries of one file, gzip or plain. Raises UsageError when it cannot be read."""
+    """Entries of one file, gzip or plain; where it is damaged what came before that, and a gap.
+
+    Raises UsageError when it cannot be opened.
+    """
+    source = IMPORTERS[kind]
     try:
-        with open(path, "rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
-        opened = gzip.open if packed else open
-        with opened(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
-            yield from IMPORTERS[kind](file, path.name)
-    except (OSError, EOFError) as err:
+        raw = open(path, "rb")  # noqa: SIM115  # closed below
+    except OSError as err:
         raise UsageError(f"cannot read {path}: {err}") from err
+    damage: list[str] = []
+    with raw:
+        packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        yield from source.entries(_pieces(stream, source, damage), path.name)
+    if damage:
+        yield AuditGap(0.0, 0.0, source_name(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", "")
+
+
+def source_name(kind: str) -> str:
+    """What its records call their source."""
+    return {"changelog": changelog.SOURCE}.get(kind, kind)
+
+
+def _pieces(stream: IO[bytes], source: AuditSource, damage: list[str]) -> Iterator[str]:
+    """Lines, each with its end, and OVERLONG in the place of one that is too long; of a file of CloudTrail, which is
+    one line, pieces. Ends at damage, which is added to `damage`."""
+    whole_lines = source.entries is not cloudtrail.entries
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        while True:
+            line = stream.readline(source.longest)
+            if not line:
+                return
+            if not whole_lines or line.endswith(b"\n") or len(line) < source.longest:
+                yield decoder.decode(line, final=whole_lines)
+                continue
+            while line and not line.endswith(b"\n"):
+                line = stream.readline(source.longest)
+            yield OVERLONG
+    except (OSError, EOFError, zlib.error) as err:
+        damage.append(str(err) or type(err).__name__)

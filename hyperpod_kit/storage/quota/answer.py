@@ -9,9 +9,10 @@ from pathlib import Path
 
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota import backends
+from hyperpod_kit.storage.quota.backends import NotedDirectory
 from hyperpod_kit.storage.quota.limits import QuotaLimits
 from hyperpod_kit.storage.quota.request_box import RequestBox, WaitingRequest
-from hyperpod_kit.storage.quota.requests import QuotaDecision, granted, name_of, require_own
+from hyperpod_kit.storage.quota.requests import QuotaDecision, granted, name_of, opened_own
 
 NOBODY = (1 << 32) - 1
 """The kernel's word for a process that no login started."""
@@ -28,14 +29,21 @@ def approve(
     with box.deciding():
         waiting = box.find(wanted)
         asked = waiting.request
-        require_own(box.place, asked.directory, waiting.uid)
-        backend = backends.backend_of(asked.directory, runner)
-        now = backend.show(asked.directory).limits
-        limits = granted(now, hard_bytes or asked.bytes, hard_files or asked.files)
-        if dry_run:
-            commands = backend.commands(asked.directory, limits, 0)
-        else:
-            commands = backends.apply(backend, asked.directory, limits, 0, runner)
+        directory = opened_own(box.place, asked.directory, waiting.uid)
+        try:
+            # What was looked at, whatever its owner puts into its place meanwhile.
+            anchor = f"/proc/{os.getpid()}/fd/{directory}"
+            backend = backends.backend_of(anchor, runner)
+            limits = granted(backend.show(anchor).limits, hard_bytes or asked.bytes, hard_files or asked.files)
+            if dry_run:
+                commands = backend.commands(anchor, limits, 0)
+            else:
+                commands = backends.apply(
+                    backend, anchor, limits, 0, runner, note=NotedDirectory(asked.directory, directory)
+                )
+        finally:
+            os.close(directory)
+        commands = [[word.replace(anchor, asked.directory) for word in argv] for argv in commands]
         decision = _decision(waiting, True, limits, "")
         if not dry_run:
             box.record(decision, waiting)

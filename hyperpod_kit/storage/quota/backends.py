@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota.btrfs import Btrfs
@@ -30,13 +31,30 @@ def backend_of(directory: str, runner: Runner, project: int | None = None) -> Qu
     )
 
 
-def apply(backend: QuotaBackend, directory: str, limits: QuotaLimits, grace: int, runner: Runner) -> list[list[str]]:
-    """Set the limits, and leave a note of them in the directory; what was run. Twice is once.
+class NotedDirectory(NamedTuple):
+    """What people call a directory, and its descriptor."""
+
+    path: str
+    handle: int
+
+
+def apply(
+    backend: QuotaBackend,
+    directory: str,
+    limits: QuotaLimits,
+    grace: int,
+    runner: Runner,
+    *,
+    note: NotedDirectory | None = None,
+) -> list[list[str]]:
+    """Set the limits, and leave a note of them in the directory; what was run. Twice is once. `note`: of a directory
+    that is given by a descriptor.
 
     Raises QuotaError, RunError, Untrusted, OSError.
     """
     done = backend.commands(directory, limits, grace)
     for argv in done:
         runner.run(argv, timeout=SECONDS)
-    quota_note.write(directory, {"bytes": limits.hard_bytes, "files": limits.hard_files})
+    noted = {"bytes": limits.hard_bytes, "files": limits.hard_files}
+    quota_note.write(directory if note is None else note.path, noted, None if note is None else note.handle)
     return done

@@ -45,21 +45,34 @@ class Lustre:
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:
         """See QuotaBackend."""
         owner = os.stat(directory).st_uid
-        project = self._project or self.project_of(directory) or owner
+        present = self.project_of(directory)
+        project = self._project or present or owner
         if not project:
             raise QuotaError(
                 f"{directory} is root's, so that its owner's number is no project's", hint="--project NUMBER"
             )
+        if not present and not self._project:
+            self._require_unused(project, directory)
         soft, hard = (f"{-(-count // 1024)}K" for count in (limits.soft_bytes, limits.hard_bytes))
         sizes = ["-b", soft, "-B", hard, "-i", str(limits.soft_files), "-I", str(limits.hard_files)]
-        found = [
-            ["lfs", "project", "-p", str(project), "-s", "-r", directory],
-            ["lfs", "setquota", "-p", str(project), *sizes, self._mount],
-        ]
+        found = [["lfs", "setquota", "-p", str(project), *sizes, self._mount]]
+        if present != project:
+            # Only where it is new: root walks a tree by its paths there, which its owner may change meanwhile.
+            found.insert(0, ["lfs", "project", "-p", str(project), "-s", "-r", directory])
         if grace and (limits.soft_bytes or limits.soft_files):
             times = ["--block-grace", str(grace), "--inode-grace", str(grace)]
             found.append(["lfs", "setquota", "-t", "-p", *times, self._mount])
         return found
+
+    def _require_unused(self, project: int, directory: str) -> None:
+        """That no other directory is this project: both would have one limit. Raises QuotaError."""
+        used = parse(self._runner.run(["lfs", "quota", "-p", str(project), self._mount]).stdout, directory)
+        if used.bytes or used.files or used.limits != QuotaLimits():
+            raise QuotaError(
+                f"{directory} belongs to uid {project}, and project {project} counts another directory already: the "
+                "two would share one limit",
+                hint="--project NUMBER: one that no directory has",
+            )
 
 
 def parse(text: str, directory: str) -> QuotaUsed:

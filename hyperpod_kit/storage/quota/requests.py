@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import json
 import os
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
+from hyperpod_kit.untrusted import held
 from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-quota-request/1"
@@ -19,6 +21,7 @@ LARGEST = 8192
 LONGEST_WHY = 500
 LONGEST_PATH = 1024
 _MOST = 1 << 62
+_WAY = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @dataclass(frozen=True)
@@ -58,23 +61,54 @@ def parse(data: bytes) -> QuotaRequest:
 
 
 def require_own(place: str, directory: str, uid: int) -> None:
-    """Whether this user may ask for this directory below `place`: it is his, or his group's that may write to it, and
-    all directories on the way are the admin's, so that nobody can put another in its place.
+    """Whether this user may ask for this directory: see `opened_own`. Raises QuotaError, OSError."""
+    os.close(opened_own(place, directory, uid))
 
-    Raises QuotaError, OSError.
+
+def opened_own(place: str, directory: str, uid: int) -> int:
+    """A descriptor (O_PATH) of a directory below `place` for which this user may ask: it is his, or his group's that
+    may write to it, and all directories on the way are the admin's.
+
+    Whoever acts on `/proc/self/fd/N` acts on what was looked at here, whatever has come into its place since. Nothing
+    of the user's is asked anything before it is clear that nothing is mounted there. Raises QuotaError, OSError.
     """
     if not directory.startswith(place.rstrip("/") + "/"):
         raise QuotaError(f"{directory} is not below {place}")
-    here = place
-    for name in directory[len(place.rstrip("/")) + 1 :].split("/")[:-1]:
-        here = os.path.join(here, name)
-        on_the_way = os.lstat(here)
-        if not stat.S_ISDIR(on_the_way.st_mode) or on_the_way.st_uid not in (0, os.geteuid()) or _others(on_the_way):
-            raise QuotaError(
-                f"{here}, on the way to {directory}, is no directory of root that nobody else may write to",
-                hint="ask for the directory that an admin has made",
-            )
-    found = os.lstat(directory)
+    here, path = os.open(place, _WAY), place
+    try:
+        names = directory[len(place.rstrip("/")) + 1 :].split("/")
+        for number, name in enumerate(names, 1):
+            path = os.path.join(path, name)
+            below = _held(name, here, path)
+            os.close(here)
+            here = below
+            if number < len(names):
+                _require_admins(os.fstat(here), path, directory)
+        _require_askers(os.fstat(here), directory, uid)
+        return here
+    except BaseException:
+        os.close(here)
+        raise
+
+
+def _held(name: str, folder: int, path: str) -> int:
+    try:
+        return held.hold(name, folder)
+    except OSError as err:
+        if err.errno != errno.EXDEV:
+            raise
+        raise QuotaError(f"something is mounted on {path}, so that it is no directory of this file system") from None
+
+
+def _require_admins(found: os.stat_result, path: str, directory: str) -> None:
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid not in (0, os.geteuid()) or _others(found):
+        raise QuotaError(
+            f"{path}, on the way to {directory}, is no directory of root that nobody else may write to",
+            hint="ask for the directory that an admin has made",
+        )
+
+
+def _require_askers(found: os.stat_result, directory: str, uid: int) -> None:
     if not stat.S_ISDIR(found.st_mode):
         raise QuotaError(f"{directory} is no directory")
     shared = bool(found.st_mode & stat.S_IWGRP) and found.st_gid in groups_of(uid)

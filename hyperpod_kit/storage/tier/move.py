@@ -7,12 +7,16 @@ other place without a manifest is no checkpoint and is written anew, what has on
 from __future__ import annotations
 
 import contextlib
-from typing import Iterator
+import os
+import stat
+from typing import Iterator, Sequence
 
 from hyperpod_kit.checkpoint.repository import identity, layout, lease, retention, verify
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.manifest import Manifest
+from hyperpod_kit.checkpoint.repository.store import below
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import TierError
@@ -35,6 +39,15 @@ def move(source: Store, target: Store, attempt: str, whose: identity.RunIdentity
 
 def copy(source: Store, target: Store, attempt: str, whose: identity.RunIdentity) -> bool:
     """As `move`, and nothing is deleted. What is not proved gets no manifest, so that it is no checkpoint there."""
+    # Nothing of it is anybody else's to read before it has the mode that it has here.
+    umask = os.umask(0o077)
+    try:
+        return _copied(source, target, attempt, whose)
+    finally:
+        os.umask(umask)
+
+
+def _copied(source: Store, target: Store, attempt: str, whose: identity.RunIdentity) -> bool:
     identity.write(target, whose)
     identity.confirm(target, whose)
     name = f"{attempt}/{layout.MANIFEST_FILE}"
@@ -60,8 +73,32 @@ def copy(source: Store, target: Store, attempt: str, whose: identity.RunIdentity
         raise
     target.sync(attempt)
     target.create(name, data)
+    _keep_facts(source, target, [layout.RUN_FILE, *files, name], attempt)
     failpoint("tier.committed")
     return True
+
+
+def _keep_facts(source: Store, target: Store, names: Sequence[str], attempt: str) -> None:
+    """Group, mode and times of what was moved, between directories: the owner is who moves. The directory is last, so
+    that its time is not that of the files that came."""
+    if not (is_path(source.url) and is_path(target.url)):
+        return
+    for name in (*names, attempt):
+        place = os.path.join(source.url, name)
+        found = os.lstat(place)
+        folder = below.open_folder(target.url, name)
+        try:
+            last = os.path.basename(name)
+            handle = os.open(last, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        finally:
+            os.close(folder)
+        try:
+            with contextlib.suppress(PermissionError):  # a group that the owner is not in any more
+                os.fchown(handle, -1, found.st_gid)
+            os.fchmod(handle, stat.S_IMODE(found.st_mode) & 0o777)
+            os.utime(handle, ns=(found.st_atime_ns, found.st_mtime_ns))
+        finally:
+            os.close(handle)
 
 
 @contextlib.contextmanager

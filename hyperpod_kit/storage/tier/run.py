@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Callable, Sequence
@@ -15,6 +16,7 @@ from hyperpod_kit.storage.tier import move as moving
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import Pool, TierChoice, TierItem, TierRule, choose
 from hyperpod_kit.storage.tier.survey import TierRoot
+from hyperpod_kit.untrusted import files, owner
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,19 @@ class TierDone:
 def plan(roots: Sequence[str], rule: TierRule, now: float) -> TierPlan:
     """Reads and changes nothing. A root that cannot be judged loses nothing. Raises UsageError."""
     found: dict[str, TierRoot] = {}
+    pools: dict[str, Pool] = {}
     failed = []
     for root in roots:
         try:
-            one = survey.look(root, rule.keep)
-            found[one.store.url] = one
-        except UsageError:
-            raise
-        except (CheckpointError, OSError) as err:
+            one, pool = survey.as_owner(root, rule.keep)
+        except (HyperpodKitError, OSError) as err:
+            # Of several roots one user's must not end the others' turn.
+            if isinstance(err, UsageError) and len(roots) == 1:
+                raise
             failed.append((root, verify.reason_of(err)))
-    pools = {one.name: one for one in (survey.pool(url) for url in found)}
+            continue
+        found[one.store.url] = one
+        pools[pool.name] = pool
     items = [item for one in found.values() for item in one.items]
     choice = choose(items, list(pools.values()), rule, now)
     return TierPlan(tuple(found.values()), tuple(pools.values()), choice, tuple(failed))
@@ -74,10 +79,15 @@ def apply(planned: TierPlan, rule: TierRule, to: str | None, told: Callable[[Tie
     for item in planned.choice.go:
         one = roots[item.root]
         try:
-            if to is None:
-                moving.remove(one.store, item.attempt, one.whose, rule.keep)
-            else:
-                moving.move(one.store, target_of(one, to), item.attempt, one.whose, rule.keep)
+            target = None if to is None else target_of(one, to)
+
+            def go(one: TierRoot = one, item: TierItem = item, target: Store | None = target) -> None:
+                if target is None:
+                    moving.remove(one.store, item.attempt, one.whose, rule.keep)
+                else:
+                    moving.move(one.store, target, item.attempt, one.whose, rule.keep)
+
+            owner.as_owner(one.store.url, go)
             gone.append(item)
             told(item)
         except (HyperpodKitError, OSError) as err:
@@ -98,5 +108,37 @@ def target_of(one: TierRoot, to: str) -> Store:
     place = Path(os.path.realpath(to)) / name
     if os.path.commonpath((place, one.store.url)) in (str(place), one.store.url):
         raise UsageError(f"--to {to}: {place} lies in {one.store.url}, or the other way round")
-    place.mkdir(parents=True, exist_ok=True)
+    _made_for_owner(place, one.store.url)
     return open_store(str(place))
+
+
+def _made_for_owner(place: Path, source: str) -> None:
+    """The root in the archive, with the owner, the group and the mode of the run's: whoever could read and delete the
+    checkpoints can, and nobody else. Raises CheckpointError when it is another's."""
+    uid = owner.of(source)
+    if uid is None:
+        place.mkdir(parents=True, exist_ok=True)
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    gid, mode = owner.as_user(uid, lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], source)
+    above = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            os.mkdir(place.name, 0o700, dir_fd=above)
+            fresh = True
+        except FileExistsError:
+            fresh = False
+        handle = os.open(place.name, files.DIRECTORY, dir_fd=above)
+        try:
+            if fresh:
+                os.fchown(handle, uid, gid)
+                os.fchmod(handle, mode & 0o777)
+            elif os.fstat(handle).st_uid != uid:
+                raise CheckpointError(
+                    f"{place} belongs to uid {os.fstat(handle).st_uid}, and the run to uid {uid}",
+                    hint=f"chown -R {uid}:{gid} {place}",
+                )
+        finally:
+            os.close(handle)
+    finally:
+        os.close(above)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint.repository import identity, layout, retention, verify
 from hyperpod_kit.checkpoint.repository.policy import Latest
@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.errors import CheckpointError, UsageError
 from hyperpod_kit.storage.tier.rules import Pool, TierItem
+from hyperpod_kit.untrusted import owner
 
 
 class TierRoot(NamedTuple):
@@ -56,6 +57,31 @@ def look(root: str, keep: int) -> TierRoot:
         else:
             items.append(TierItem(store.url, attempt, item.facts.time, _size(store.url, attempt), pool_of(store.url)))
     return TierRoot(store, whose, tuple(items), tuple(stay))
+
+
+def as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
+    """`look`, and the file system, as the owner of the root where this process is root: no mount of a user's holds it
+    up for longer than its deadline, and nothing is read that the owner could not read.
+
+    Raises as `look`, Unreachable.
+    """
+
+    def work() -> list[Any]:
+        seen = look(root, keep)
+        return [
+            seen.store.url,
+            list(seen.whose),
+            [vars(item) for item in seen.items],
+            seen.stay,
+            vars(pool(seen.store.url)),
+        ]
+
+    if not is_path(root):
+        raise UsageError(f"{root}: expected a directory with a run's checkpoints", hint="for S3: lifecycle rules of S3")
+    url, whose, items, stay, file_system = owner.as_owner(root, work)
+    found = tuple(TierItem(**item) for item in items)
+    seen = TierRoot(open_store(url), identity.RunIdentity(*whose), found, tuple((name, why) for name, why in stay))
+    return seen, Pool(**file_system)
 
 
 def _proved(store: Store, found: list[retention.Item], keep: int) -> list[retention.Item]:

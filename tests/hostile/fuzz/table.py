@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import List
 
-from tests.hostile.fuzz import checkpoint_parsers, foreign_parsers, job_parsers, node_parsers
+from tests.hostile.fuzz import checkpoint_parsers, foreign_parsers, job_parsers, node_parsers, storage_parsers
 from tests.hostile.fuzz.engine import Parser
 
 PARSERS: List[Parser] = [
@@ -12,4 +12,5 @@ PARSERS: List[Parser] = [
     *foreign_parsers.PARSERS,
     *job_parsers.PARSERS,
     *node_parsers.PARSERS,
+    *storage_parsers.PARSERS,
 ]

@@ -55,6 +55,7 @@ class FakeNode:
         process = self.root / "proc" / str(pid)
         process.mkdir(parents=True, exist_ok=True)
         (process / "cmdline").write_text("\0".join(argv) + "\0")
+        (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
 
 
 def ticked(node: Node) -> CheckCycle:

@@ -78,6 +78,7 @@ def start(unit):
         process = ROOT / "proc" / str(running[unit])
         process.mkdir(parents=True, exist_ok=True)
         (process / "cmdline").write_text("\0".join(words) + "\0")
+        (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
         add_mount(words[-1], "fuse", "mountpoint-s3")
         code = code or program(exec_lines(unit, "ExecStartPost")[0])
     elif unit.startswith("hyperpod-kit-repair@"):

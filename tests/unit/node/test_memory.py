@@ -19,6 +19,7 @@ from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, 
 from hyperpod_kit.node.memory.sweep import sweep
 from hyperpod_kit.system import process
 from tests.faults import capturer
+from tests.support.wait import until
 
 HERE = "ip-10-1-0-20"
 SHOW = "squeue job 5"
@@ -92,8 +93,7 @@ def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(m
         day.of_the_captures(str(folder))
         capture(folder, tmp_path / "waiting", job="6")
         stepd = fake.root / "proc/4321"
-        stepd.mkdir(parents=True)
-        (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
+        a_step(stepd, b"slurmstepd: [6.batch]\0")
         [swept] = sweep(fake.node) or []
         assert swept.done and swept.job == "" and swept.words.startswith("committed seq-")
         assert len(files(fake)) == 4 and not slots_of(folder, tmp_path / "dead")
@@ -120,8 +120,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
         capture(folder, tmp_path / "two", job="6")
         # Job 6 is between two attempts on its batch host.
         stepd = fake.root / "proc/4321"
-        stepd.mkdir(parents=True)
-        (stepd / "cmdline").write_bytes(b"slurmstepd: [6.batch]\0")
+        a_step(stepd, b"slurmstepd: [6.batch]\0")
         assert held(str(folder)) == [LeftCaptures(os.getuid(), "5", True), LeftCaptures(os.getuid(), "6", False)]
         assert sweep(fake.node) == [] and fake.runner.calls == [] and len(files(fake)) == 4
     finally:
@@ -228,18 +227,45 @@ def test_the_verdict(case: Dict[str, Any]) -> None:
     assert ended(HERE, case["records"]) is case["ended"]
 
 
+ROOTS = "0\t0\t0\t0"
+
+
+def a_step(place: Path, words: bytes, uids: str = ROOTS, program: str = "slurmstepd") -> None:
+    """A process as /proc shows it."""
+    place.mkdir(parents=True)
+    (place / "cmdline").write_bytes(words)
+    (place / "status").write_text(f"Name:\tx\nUid:\t{uids}\n")
+    (place / "exe").symlink_to(f"/opt/slurm/sbin/{program}")
+
+
 def test_a_slurmstepd_is_known_by_the_name_it_gives_itself(tmp_path: Path) -> None:
-    for pid, words in (
-        (1, b"/sbin/init"),
-        (20, b"slurmstepd: [12.batch]\0\0"),
-        (21, b"slurmstepd: [13.0]    "),
-        (22, b"slurmstepd infinity"),
-        (23, b"grep\0slurmstepd: [14.0]"),
+    for pid, words, uids, program in (
+        (1, b"/sbin/init", ROOTS, "systemd"),
+        (20, b"slurmstepd: [12.batch]\0\0", ROOTS, "slurmstepd"),
+        (21, b"slurmstepd: [13.0]    ", ROOTS, "slurmstepd (deleted)"),
+        (22, b"slurmstepd infinity", ROOTS, "slurmstepd"),
+        (23, b"grep\0slurmstepd: [14.0]", ROOTS, "slurmstepd"),
+        # Another user's, a set-user-ID program of his, one that has become root's altogether.
+        (24, b"slurmstepd: [15.0]", "4001\t4001\t4001\t4001", "slurmstepd"),
+        (25, b"slurmstepd: [16.0]", "4001\t0\t0\t0", "slurmstepd"),
+        (26, b"slurmstepd: [17.0]", ROOTS, "sudo"),
     ):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "cmdline").write_bytes(words)
+        a_step(tmp_path / str(pid), words, uids, program)
     (tmp_path / "30").mkdir()
     assert stepped(str(tmp_path)) == {"12", "13"}
+
+
+@pytest.mark.needs("root")
+@pytest.mark.parametrize("uid", [0, 4001])
+def test_whoever_calls_himself_slurmstepd_holds_up_nothing(uid: int) -> None:
+    words = ["bash", "-c", 'exec -a "slurmstepd: [4711.batch]" sleep 600']
+    liar = subprocess.Popen(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--", *words])
+    try:
+        until(lambda: b"[4711.batch]\0" in Path(f"/proc/{liar.pid}/cmdline").read_bytes(), what="false name")
+        assert "4711" not in stepped("/proc")
+    finally:
+        liar.kill()
+        liar.wait(timeout=60)
 
 
 @pytest.mark.needs("root")

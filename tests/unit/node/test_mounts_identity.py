@@ -134,6 +134,10 @@ def test_somebody_elses_mountpoint_is_named(make_node: Any) -> None:
     assert check(fake.node, S3).state == "unknown"
     process = fake.root / "proc/777"
     process.mkdir()
+    (process / "status").write_text("Uid:\t0\t4001\t0\t0\n")
+    (process / "cmdline").write_text("mount-s3\0--prefix=corpus/\0bucket\0/mnt/data\0")
+    assert check(fake.node, S3).state == "unknown", "words of another user's process say nothing"
+    (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
     (process / "cmdline").write_text("/usr/bin/mount-s3\0--allow-other\0another\0/mnt/data/\0")
     status = check(fake.node, S3)
     assert (status.state, status.source) == ("wrong_target", "s3://another/")

@@ -265,6 +265,8 @@ def test_only_a_node_without_its_job_is_undrained(
     if step:
         (fake.root / "proc/77").mkdir()
         (fake.root / "proc/77/cmdline").write_text(step)
+        (fake.root / "proc/77/status").write_text("Uid:\t0\t0\t0\t0\n")
+        (fake.root / "proc/77/exe").symlink_to("/opt/slurm/sbin/slurmstepd")
     node = replace(HEALTHY, node="ip-10-1-0-20", shown=shown)
     done = mend.mend(fake.node, node, {})
     assert (UNDRAIN in fake.runner.calls) is undrained

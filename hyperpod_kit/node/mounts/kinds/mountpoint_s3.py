@@ -17,6 +17,7 @@ from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
+from hyperpod_kit.system import process
 from hyperpod_kit.system.mountinfo import MountEntry, find
 from hyperpod_kit.untrusted.files import own_directory
 
@@ -112,10 +113,12 @@ def command_line(node: Node, pid: int) -> List[str]:
 
 
 def daemons_at(node: Node, path: str, besides: int = 0) -> Iterator[Served]:
-    """What the processes serve that were started as mount-s3 for this path."""
+    """What root's processes serve that were started as mount-s3 for this path."""
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(node.paths.real("/proc"))):
-            served = parse_command(command_line(node, int(name))) if name.isdigit() and int(name) != besides else None
+            if not name.isdigit() or int(name) == besides or not process.is_roots(int(name), node.paths.proc):
+                continue
+            served = parse_command(command_line(node, int(name)))
             if served is not None and served.path == os.path.normpath(path):
                 yield served
 

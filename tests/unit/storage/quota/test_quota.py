@@ -82,6 +82,8 @@ def test_a_directory_becomes_a_project_of_its_owners_number(tmp_path: Path) -> N
         backend.show(str(tmp_path))
     runner.answers[f"lfs project -d {tmp_path}"] = f" 5001 P {tmp_path}\n"
     assert backend.show(str(tmp_path)).files == 1201
+    # Where it is a project, root does not walk the tree again.
+    assert [argv[1] for argv in backend.commands(str(tmp_path), QuotaLimits(hard_bytes=1), 0)] == ["setquota"]
     if not os.geteuid():
         runner.answers[f"lfs project -d {tmp_path}"] = f"    0 - {tmp_path}\n"
         with pytest.raises(QuotaError, match="is root's"):
@@ -263,3 +265,19 @@ def test_a_link_in_place_of_the_directory_is_not_followed(tmp_path: Path) -> Non
     os.lchown(tmp_path / "alice", 5001, 5001)
     with pytest.raises(HyperpodKitError, match="symbolic link"):
         quota_note.write(str(tmp_path / "alice"), {"bytes": 1})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+def test_two_directories_of_one_owner_are_told_apart(tmp_path: Path) -> None:
+    os.chown(tmp_path, 5001, 5001)
+    answers = {f"lfs project -d {tmp_path}": f"    0 - {tmp_path}\n", "lfs quota": PLAIN}
+    backend = lustre.Lustre(RecordingRunner(dict(answers)), "/fsx")
+    with pytest.raises(QuotaError, match="counts another directory already") as refused:
+        backend.commands(str(tmp_path), QuotaLimits(hard_bytes=1 << 40), 0)
+    assert refused.value.hint and "--project" in refused.value.hint
+    unused = f"Disk quotas for prj 5001 (pid 5001):\n{HEAD}/fsx 0 0 0 - 0 0 0 -\n"
+    backend = lustre.Lustre(RecordingRunner({**answers, "lfs quota": unused}), "/fsx")
+    assert [argv[1] for argv in backend.commands(str(tmp_path), QuotaLimits(hard_bytes=1 << 40), 0)] == [
+        "project",
+        "setquota",
+    ]

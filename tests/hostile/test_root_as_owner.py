@@ -1,0 +1,206 @@
+"""Root's tools of storage on a user's runs: they act as the user, keep what is private private, and do not wait for
+what the user lets wait."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import stat
+import time
+from pathlib import Path
+from typing import Iterator, List
+
+import pytest
+
+from hyperpod_kit.checkpoint.repository import layout
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
+from hyperpod_kit.storage.tier import run as tiering
+from hyperpod_kit.storage.tier.rules import TierRule
+from hyperpod_kit.untrusted import owner
+from hyperpod_kit.untrusted.owner import OwnerPatience
+from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as, place
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+
+pytestmark = ROOT
+QUICK = OwnerPatience(answer=1.0, longest=5.0)
+RULE = TierRule(older_than=1.0, keep=1)
+CANARY = b"the victim's weights "
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with place() as top:
+        (top / "fsx").mkdir()
+        (top / "fsx").chmod(0o1777)
+        (top / "archive").mkdir(mode=0o755)
+        yield top
+
+
+def a_run(root: Path, uid: int, mode: int, count: int = 3) -> List[str]:
+    store = PosixStore(str(root))
+    root.mkdir(mode=mode)
+    names = [put_checkpoint(store, seq) for seq in range(1, count + 1)]
+    for path in (root, *root.rglob("*")):
+        os.chown(path, uid, uid)
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+    return names
+
+
+def moved(roots: List[Path], archive: Path) -> tiering.TierDone:
+    planned = tiering.plan([str(root) for root in roots], RULE, time.time() + 1e6)
+    return tiering.apply(planned, RULE, str(archive), lambda item: None)
+
+
+@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+def test_owner_group_mode_and_times_survive_a_move(mode: int, shared: Path) -> None:
+    root = shared / "fsx" / "run"
+    a_run(root, VICTIM, mode)
+    before = {str(path.relative_to(root)): path.stat() for path in root.rglob("*")}
+    done = moved([root], shared / "archive")
+    assert len(done.gone) == 2 and not done.left
+    (target,) = (shared / "archive").iterdir()
+    assert (target.stat().st_uid, stat.S_IMODE(target.stat().st_mode)) == (VICTIM, mode)
+    compared = 0
+    for path in target.rglob("*"):
+        found, was = path.stat(), before[str(path.relative_to(target))]
+        assert (found.st_uid, found.st_gid, found.st_mode) == (was.st_uid, was.st_gid, was.st_mode), path
+        assert found.st_mtime_ns == was.st_mtime_ns or path.name == layout.RUN_FILE
+        compared += path.is_file()
+    assert compared >= 4
+
+
+_EXCHANGES = """
+import os, sys
+run, victims = sys.argv[1:]
+print("begun", flush=True)
+while True:
+    for name in [name for name in os.listdir(run) if name.startswith("seq")]:
+        try:
+            os.rename(run + "/" + name, run + "/.aside")
+            os.symlink(victims, run + "/" + name)
+            os.unlink(run + "/" + name)
+            os.rename(run + "/.aside", run + "/" + name)
+        except OSError:
+            pass
+"""
+
+
+def test_what_is_exchanged_meanwhile_is_read_by_nobody(shared: Path) -> None:
+    victims, mine = shared / "fsx" / "private", shared / "fsx" / "mallory"
+    names = a_run(victims, VICTIM, 0o700)
+    for path in victims.rglob("shard*"):
+        path.write_bytes(CANARY * 1000)
+    a_run(mine, ATTACKER, 0o755, count=6)
+    with busy_as(ATTACKER, _EXCHANGES, str(mine), str(victims / names[-1])):
+        for _ in range(5):
+            moved([mine], shared / "archive")
+            copies = [path for path in (shared / "archive").rglob("*") if path.is_file()]
+            assert not [path for path in copies if CANARY in path.read_bytes()]
+
+
+@pytest.fixture
+def silent() -> Iterator[object]:
+    """Mounts that answer nothing, as fusermount makes them for a user."""
+    if not os.access("/dev/fuse", os.W_OK):
+        pytest.skip("needs /dev/fuse")
+    libc, channels, places = ctypes.CDLL(None, use_errno=True), [], []
+
+    def mount(where: Path) -> None:
+        channel = os.open("/dev/fuse", os.O_RDWR)
+        words = f"fd={channel},rootmode=40000,user_id={ATTACKER},group_id={ATTACKER},allow_other"
+        if libc.mount(b"evil", str(where).encode(), b"fuse.evil", 6, words.encode()):
+            os.close(channel)
+            pytest.skip(f"no FUSE here: {os.strerror(ctypes.get_errno())}")
+        channels.append(channel)
+        places.append(where)
+
+    yield mount
+    for channel in channels:
+        os.close(channel)
+    for where in places:
+        libc.umount2(str(where).encode(), 2)
+
+
+@pytest.mark.parametrize("what", ["the root", "an attempt", "leases"])
+def test_a_mount_that_does_not_answer_costs_one_line(
+    what: str, shared: Path, silent: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, good = shared / "fsx" / "mallory", shared / "fsx" / "good"
+    a_run(mine, ATTACKER, 0o755)
+    a_run(good, VICTIM, 0o755)
+    place = {"the root": mine, "an attempt": mine / "seq-000009.step-0000000090.e1-dead", "leases": mine / "leases"}[
+        what
+    ]
+    place.mkdir(exist_ok=True)
+    os.chown(place, ATTACKER, ATTACKER)
+    silent(place)  # type: ignore[operator]
+    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0)
+    monkeypatch.setattr(owner.as_owner, "__defaults__", (QUICK,))
+    monkeypatch.setattr(owner.of, "__defaults__", (QUICK,))
+    planned = tiering.plan([str(mine), str(good)], RULE, time.time() + 1e6)
+    assert [root for root, why in planned.failed if "does not answer" in why] == [str(mine)]
+    done = tiering.apply(planned, RULE, str(shared / "archive"), lambda item: None)
+    assert {item.root for item in done.gone} == {str(good)} and not done.left
+    for words in (["ls", str(mine)], ["prune", str(mine), "--latest", "1", "--dry-run"], ["verify", str(mine)]):
+        begun = time.monotonic()
+        # Nothing of `verify` asks who holds a lease.
+        assert run(["checkpoint", *words]) != 0 or (what, words[0]) == ("leases", "verify")
+        assert time.monotonic() - begun < 60
+
+
+def test_checkpoints_of_another_owner_in_a_run_stay(shared: Path) -> None:
+    root = shared / "fsx" / "run"
+    names = a_run(root, VICTIM, 0o755)
+    for path in (root / names[0], *(root / names[0]).rglob("*")):
+        os.chown(path, ATTACKER, ATTACKER)
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    done = moved([root], shared / "archive")
+    assert {item.attempt for item in done.gone} == {names[1]} or not done.gone
+    assert (root / names[0]).is_dir()
+    copies = [path for path in (shared / "archive").rglob("*") if path.is_file()]
+    assert not [path for path in copies if names[0] in str(path) and path.name.startswith("shard")]
+
+
+def test_a_childs_words_arrive_and_its_memory_does_not(shared: Path) -> None:
+    (shared / "mine").mkdir()
+    os.chown(shared / "mine", VICTIM, VICTIM)
+    kept: List[int] = []
+
+    def work() -> object:
+        kept.append(1)
+        return [os.getuid(), os.geteuid(), os.getgid(), os.getgroups()]
+
+    assert owner.as_owner(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
+    assert kept == [] and owner.as_owner(str(shared), lambda: os.getuid()) == 0
+
+    def refuse() -> object:
+        raise UsageError("not so", hint="so")
+
+    with pytest.raises(UsageError, match="not so") as refused:
+        owner.as_owner(str(shared / "mine"), refuse)
+    assert refused.value.hint == "so"
+    with pytest.raises(PermissionError):
+        owner.as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
+    with pytest.raises(HyperpodKitError, match="KeyError"):
+        owner.as_owner(str(shared / "mine"), lambda: {}["x"])
+    with pytest.raises(HyperpodKitError, match="without an answer"):
+        owner.as_owner(str(shared / "mine"), lambda: os._exit(0))
+
+
+def test_who_works_may_take_longer_and_who_waits_may_not(shared: Path) -> None:
+    (shared / "mine").mkdir()
+    os.chown(shared / "mine", VICTIM, VICTIM)
+
+    def busy() -> int:
+        end = time.process_time() + 2.0
+        while time.process_time() < end:
+            pass
+        return 7
+
+    assert owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.5)) == 7
+    with pytest.raises(Unreachable, match="does not answer"):
+        owner.as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerPatience(answer=0.5))
+    with pytest.raises(Unreachable, match="does not answer"):
+        owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.2, longest=0.5))

@@ -21,6 +21,7 @@ from hyperpod_kit.storage.tier.rules import TierRule
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as, place
+from tests.support.capabilities import require
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 pytestmark = ROOT
@@ -103,8 +104,7 @@ def test_what_is_exchanged_meanwhile_is_read_by_nobody(shared: Path) -> None:
 @pytest.fixture
 def silent() -> Iterator[object]:
     """Mounts that answer nothing, as fusermount makes them for a user."""
-    if not os.access("/dev/fuse", os.W_OK):
-        pytest.skip("needs /dev/fuse")
+    require("fuse", "mounts")
     libc, channels, places = ctypes.CDLL(None, use_errno=True), [], []
 
     def mount(where: Path) -> None:
@@ -112,7 +112,7 @@ def silent() -> Iterator[object]:
         words = f"fd={channel},rootmode=40000,user_id={ATTACKER},group_id={ATTACKER},allow_other"
         if libc.mount(b"evil", str(where).encode(), b"fuse.evil", 6, words.encode()):
             os.close(channel)
-            pytest.skip(f"no FUSE here: {os.strerror(ctypes.get_errno())}")
+            raise OSError(ctypes.get_errno(), "mount")
         channels.append(channel)
         places.append(where)
 

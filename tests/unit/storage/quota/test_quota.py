@@ -267,7 +267,7 @@ def test_a_link_in_place_of_the_directory_is_not_followed(tmp_path: Path) -> Non
         quota_note.write(str(tmp_path / "alice"), {"bytes": 1})
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a directory away")
+@pytest.mark.needs("root")
 def test_two_directories_of_one_owner_are_told_apart(tmp_path: Path) -> None:
     os.chown(tmp_path, 5001, 5001)
     answers = {f"lfs project -d {tmp_path}": f"    0 - {tmp_path}\n", "lfs quota": PLAIN}

@@ -184,7 +184,7 @@ def test_a_childs_words_arrive_and_its_memory_does_not(shared: Path) -> None:
     with pytest.raises(PermissionError):
         owner.as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
     with pytest.raises(HyperpodKitError, match="KeyError"):
-        owner.as_owner(str(shared / "mine"), lambda: {}["x"])
+        owner.as_owner(str(shared / "mine"), lambda: dict[str, int]()["x"])
     with pytest.raises(HyperpodKitError, match="without an answer"):
         owner.as_owner(str(shared / "mine"), lambda: os._exit(0))
 

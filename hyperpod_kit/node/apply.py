@@ -76,15 +76,16 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, say: Callable[[str], 
 
 
 def foresee(node: Node, planned: Sequence[Step]) -> List[Dict[str, Any]]:
-    """What `apply` would do now, a step each: `would` in words ("" when nothing), `error` where that cannot be told."""
+    """What `apply` would do now, a step each: `would` in words ("" when nothing), `error` and `hint` where that cannot
+    be told."""
     seen = []
     for step in planned:
-        would, error = "", ""
+        would, error, hint = "", "", ""
         try:
             would = step.pending(node)
         except HyperpodKitError as err:
-            error = err.message
-        seen.append({**step.to_dict(), "would": would, "error": error})
+            error, hint = err.message, err.hint or ""
+        seen.append({**step.to_dict(), "would": would, "error": error, "hint": hint})
     return seen
 
 

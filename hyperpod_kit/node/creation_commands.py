@@ -120,7 +120,13 @@ def line_of(step: Dict[str, Any]) -> str:
     words: List[str] = [step["step"]]
     if not step["required"]:
         words.append("(not required)")
-    return " ".join(words) + ": " + (step["would"] or (f"cannot tell: {step['error']}" if step["error"] else "nothing"))
+    line = " ".join(words)
+    if step["would"]:
+        return f"{line}: {step['would']}"
+    if not step["error"]:
+        return f"{line}: nothing"
+    line = f"{line}: cannot tell: {step['error']}"
+    return f"{line}\nhint: {step['hint']}" if step["hint"] else line
 
 
 def report_other_mode(node: Node, mode: str) -> None:

@@ -42,9 +42,10 @@ class StepRecord:
         }
 
     def to_words(self) -> str:
-        """The same for a person: one line."""
-        said = self.error or self.detail
-        return f"hyperpod-kit: {self.step}: {self.status}{': ' + said if said else ''} ({self.duration_ms} ms)"
+        """The same for a person: one line, and below it what to do about a failure."""
+        reason = self.error or self.detail
+        line = f"hyperpod-kit: {self.step}: {self.status}{': ' + reason if reason else ''} ({self.duration_ms} ms)"
+        return f"{line}\nhint: {self.hint}" if self.hint else line
 
 
 def stamp(seconds: float) -> str:

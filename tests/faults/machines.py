@@ -101,7 +101,7 @@ class MachineSite:
     container = in_image(f"{SHARED}:{SHARED}")
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        self.driver = driver
         layout, _ = boot.running(driver.name)
         self._layout = layout
         place = layout.file_systems["fsx"] / LUSTRE_MOUNT_NAME / "faults"
@@ -112,16 +112,26 @@ class MachineSite:
             shutil.copy(program, place)
         self.nodes: List[str] = []
         self.configure()
-        self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
+        self.list_nodes()
         # srun that is asked before the nodes have registered with the slurmctld just started waits 60 s in silence.
         settle(self)
         # Of AWS itself a node knows where it is, and with its role everything else.
         self._exported = {"AWS_ENDPOINT_URL": driver.endpoint_of_nodes()} if IN_S3 else {}
 
+    def list_nodes(self) -> None:
+        """The workers that there are now."""
+        self.nodes = [node["host"] for node in self._all() if node["role"] != "Controller"]
+
+    def set_workers(self, count: int) -> None:
+        """What the configuration says of them; `update-cluster` makes it true."""
+        values = json.loads(self.config.read_text())
+        values["hyperpod_kit"]["cluster"]["instance_groups"][1]["count"] = count
+        self.config.write_text(json.dumps(values))
+
     @property
     def config(self) -> Path:
         """The cluster's configuration."""
-        return self._driver.config
+        return self.driver.config
 
     def configure(self) -> None:
         """What an administrator adds to slurm.conf; the platform's file of a new controller does not have it."""
@@ -138,10 +148,10 @@ class MachineSite:
                     self.on(node["host"], "systemctl", "restart", "slurmd")
 
     def _all(self) -> List[Dict[str, Any]]:
-        return targets.all_nodes(boot.running(self._driver.name)[1])
+        return targets.all_nodes(boot.running(self.driver.name)[1])
 
     def _node(self, name: str) -> Dict[str, Any]:
-        return targets.find(boot.running(self._driver.name)[1], name)
+        return targets.find(boot.running(self.driver.name)[1], name)
 
     def on(self, node: str, *argv: str, check: bool = True) -> str:
         """A command in a machine, as root."""
@@ -158,7 +168,7 @@ class MachineSite:
     def root(self, name: str) -> Root:
         if not IN_S3:
             return FolderRoot(self.here / name, f"{self.there}/{name}")
-        found = BucketRoot(name, self._driver.environment, self._exported, None, self.here, self.there)
+        found = BucketRoot(name, self.driver.environment, self._exported, None, self.here, self.there)
         if PROFILE == MOUNTPOINT:
             found.told, found.script = f"{IN_BUCKET['path']}/{name}", ""
         return found

@@ -260,6 +260,8 @@ def main() -> int:
         if agreed["save"] or step % args.every == 0:
             checkpoints.save(step, state, ranks)
         if agreed["save"]:
+            # As `checkpoint.Manager` does it: Slurm and `job run` both warn, and Python ends without its handlers.
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
             return 75
     say(attempt=attempt, rank=rank, weights=state.hex())
     return 0

@@ -12,13 +12,12 @@ from typing import Any, Iterator, List
 import pytest
 from driver import CONFIG, PROGRAM, Driver, wait_until
 
-from hyperpod_kit.model.units import GUARD_TIMER
+from hyperpod_kit.model.units import GUARD_TIMER, GUARD_UNIT
 from tests.rehearsal import jobs
+from tests.support.slurm_guard import CONF, KIT, without_block
 
 POLL = ("--interval", "1", "--timeout", "280")
 HEAD, WORK = "controller-machine/0", "worker-group"
-KIT = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
-FORGET = "sed -i '/^# >>> hyperpod-kit$/,/^# <<< hyperpod-kit$/d' /opt/slurm/etc/slurm.conf"
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def rewritten_without_our_lines(driver: Driver) -> None:
     """As HyperPod's agent may leave it; the place that the platform names leads to the same state."""
     first, second = submitted(driver), submitted(driver)
     # The guard of Slurm would put our lines back before `node apply` does.
-    driver.on(HEAD, f"systemctl stop {GUARD_TIMER}; {FORGET}; scontrol reconfigure")
+    driver.on(HEAD, f"systemctl stop {GUARD_TIMER} {GUARD_UNIT}; {without_block(CONF)}; scontrol reconfigure")
     wait_until(
         "its own place",
         lambda: (

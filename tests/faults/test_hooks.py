@@ -13,7 +13,7 @@ from typing import Callable, List, cast
 
 import pytest
 
-from hyperpod_kit.model.units import GUARD_TIMER
+from hyperpod_kit.model.units import GUARD_TIMER, GUARD_UNIT
 from hyperpod_kit.rehearsal.node_files import SLURM_CONF
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
@@ -65,7 +65,7 @@ def test_the_prolog_of_a_healthy_node(site: MachineSite, row: Row) -> None:
     starts(site, node)  # whatever is slow the first time only
     with_it = statistics.median(starts(site, node))
     # The guard of Slurm would put it back.
-    site.on("controller", "systemctl", "stop", GUARD_TIMER)
+    site.on("controller", "systemctl", "stop", GUARD_TIMER, GUARD_UNIT)
     site.on("controller", "sh", "-c", f"sed -i.faults 's/^Prolog=/#&/' {SLURM_CONF} && scontrol reconfigure")
     try:
         until(lambda: f" {PROLOG}\n" not in site.slurm("scontrol", "show", "config"), what="no Prolog")

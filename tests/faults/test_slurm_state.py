@@ -8,7 +8,7 @@ from typing import Callable, Iterator, List, cast
 
 import pytest
 
-from hyperpod_kit.model.units import GUARD_TIMER
+from hyperpod_kit.model.units import GUARD_TIMER, GUARD_UNIT
 from hyperpod_kit.node.slurm.hooks import settings, without_block
 from tests.faults.job import Job
 from tests.faults.machines import MachineSite
@@ -63,7 +63,7 @@ def copies(site: Site) -> Iterator[Copies]:
     own = settings(without_block(found.on("controller", "cat", CONF))).get("statesavelocation", "")
     assert shared and own and shared.group(1) != own
     # The guard would put our lines back before `node apply` does.
-    found.on("controller", "systemctl", "stop", GUARD_TIMER)
+    found.on("controller", "systemctl", "stop", GUARD_TIMER, GUARD_UNIT)
     try:
         yield Copies(found, shared.group(1), own)
     finally:

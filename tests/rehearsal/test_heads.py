@@ -9,12 +9,15 @@ from typing import Any, Iterator, List, Optional
 import pytest
 from driver import CONFIG, Driver, wait_until
 
+from hyperpod_kit.model.units import GUARD_TIMER, GUARD_UNIT
 from tests.rehearsal import jobs
+from tests.support.slurm_guard import CONF, KIT, without_block
 
 POLL = ("--interval", "1", "--timeout", "280")
 HEADS = ("head/0", "head/1")
 ROOT = "/fsx/trainer/heads"
-KIT = "/opt/hyperpod-kit/current/bin/hyperpod-kit"
+OWN = "/var/spool/slurmctld"
+"""Where the platform's slurm.conf has the state of slurmctld."""
 
 
 class Heads(Driver):
@@ -112,6 +115,34 @@ def both_die(driver: Heads, job: str) -> None:
     both_up(driver)
     same_on_both(driver)
     assert driver.job_state(job) == "RUNNING", "its steps went on without any controller"
+
+
+@pytest.mark.full
+def test_a_newer_state_on_one_head(driver: Heads) -> None:
+    """It replaces the shared one only while no other head's slurmctld works on that, and the command says how."""
+    both_up(driver)
+    for head in HEADS:
+        # The guard of Slurm would put our lines back before `node apply` does.
+        driver.on(head, f"systemctl stop {GUARD_TIMER} {GUARD_UNIT}")
+    driver.on(HEADS[1], "systemctl stop slurmctld")
+    driver.on(HEADS[0], "systemctl stop slurmctld")
+    shared = driver.on(HEADS[0], f"sed -n 's/^StateSaveLocation=//p' {CONF} | tail -n 1").strip()
+    driver.on(HEADS[0], f"rm -rf {OWN} && cp -a {shared} {OWN} && {without_block(CONF)} && systemctl start slurmctld")
+    line = "sbatch --parsable --hold --chdir /tmp --output /dev/null --wrap true"
+    held = wait_until("a job", lambda: driver.on(HEADS[0], line, user="trainer", check=False).strip(), timeout=120)
+    driver.on(HEADS[1], "systemctl start slurmctld")
+    both_up(driver)
+    refused = driver.on(HEADS[0], f"{KIT} node apply 2>&1", check=False)
+    assert "is not replaced by this machine's newer one while slurmctld runs on" in refused, refused
+    assert "systemctl stop slurmctld there" in refused, refused
+    driver.on(HEADS[1], "systemctl stop slurmctld")
+    for head in HEADS:
+        driver.on(head, f"{KIT} node apply && systemctl start {GUARD_TIMER}")
+    both_up(driver)
+    same_on_both(driver)
+    assert driver.job_state(held) == "PENDING", "Slurm went back in time"
+    assert driver.on(HEADS[0], f"ls -d {shared}.kept-*").split(), "the older one is kept"
+    driver.on(HEADS[1], f"scancel {held}")
 
 
 @pytest.mark.full

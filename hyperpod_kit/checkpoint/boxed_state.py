@@ -18,8 +18,9 @@ import torch
 from hyperpod_kit.checkpoint import codec, randomness
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
+from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
-from hyperpod_kit.checkpoint.state import Filling, State
+from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse, own_name
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
@@ -112,7 +113,7 @@ class BoxedState(State):
     def _tree(self, ranks: Ranks, collector: Collector) -> dict[str, Any]:
         prefix = own_name(ranks.rank, "")
 
-        def mine(path: str, tensor: torch.Tensor) -> str:
+        def mine(path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
             return collector.take(path, tensor, TensorUse.OWN)
 
         for key, data in self._bytes.items():
@@ -131,7 +132,10 @@ class BoxedState(State):
         return tree
 
     def _take(self, box: TensorBox, collector: Collector) -> str:
-        return collector.take(box.name, box.tensor, TensorUse.VALUE)
+        taken = collector.take(box.name, box.tensor, TensorUse.VALUE)
+        if not isinstance(taken, str):
+            raise StateNotSerializable(box.name, f"box of a {taken['class']}, which is several tensors")
+        return taken
 
     def names(self, ranks: Ranks) -> dict[str, str]:
         """See State."""
@@ -162,7 +166,7 @@ class BoxedState(State):
                 others += _from_others(box, dtype, whole, rows)
         found = collector.finish({})
         live = {piece.spec.name: piece.tensor for piece in found.pieces}
-        self._filling = Filling(live, [])
+        self._filling.live = live
         return replace(found, pieces=(*found.pieces, *others))
 
     def wants(self, tree: Mapping[str, Any]) -> set[str]:
@@ -177,7 +181,7 @@ class BoxedState(State):
         self.found = {key: bytes(loaded[name].numpy()) for key, name in refs.items() if name in loaded}
         self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
         self.restore_rng()
-        self._filling = Filling({}, [])
+        self._filling = Filling()
 
 
 def object_bytes(name: str, value: Any) -> torch.Tensor:

@@ -2,40 +2,46 @@
 
 Plain JSON stands for None, bool, int, str, finite float, list, and a dict with string keys. Everything else is an
 object with the key `$`: float (nan, inf), complex, numpy (a number of a numpy type, by its bytes), bytes, tuple, dict
-(other keys), tensor (by name). Numbers come back with the type and the bits that they were saved with.
+(other keys), tensor (by name), subclass (of Tensor, by its parts: see `subclasses`), and what `typed_values` has.
+Numbers come back with the type and the bits that they were saved with.
 """
 
 from __future__ import annotations
 
 import base64
 import dataclasses
-import datetime
 import enum
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 
+from hyperpod_kit.checkpoint import subclasses, typed_values
+from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
 Json = Any
-Take = Callable[[str, torch.Tensor], str]
+Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
+"""Notes a tensor under its path: the name under which it is stored, or all of its record."""
+
+RECORDS = trees.RECORDS
+"""Key of a tree: which kinds of records are in it. 2: tensors whose shape or type their owner may change say both.
+3: subclasses of Tensor, or values of `typed_values.KINDS`, which readers of older releases do not know."""
+
+PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
+
+NO_WHOLES: Mapping[str, torch.Tensor] = {}
 
 _DEPTH = 200
 _NUMPY = "?bhilqBHILQefdFD"
 """Codes of numpy's number types with the same bits on every machine: not long double."""
 _CURES: tuple[tuple[tuple[type, ...], str], ...] = (
-    ((enum.Enum,), "x.value"),
-    ((set, frozenset), "sorted(x)"),
-    ((os.PathLike,), "os.fspath(x)"),
-    ((torch.dtype, torch.device), "str(x)"),
     ((torch.Generator,), "x.get_state()"),
-    ((datetime.date, datetime.time), "x.isoformat()"),
     ((tuple,), "tuple(x)"),
     ((bytearray, memoryview), "bytes(x)"),
 )
@@ -58,29 +64,34 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
     if kind is float:
         return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
     if isinstance(value, torch.Tensor) or is_sharded(value):
-        return {"$": "tensor", "name": take(path, value)}
+        taken = take(path, value)
+        return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
     if kind is bytes:
         return {"$": "bytes", "v": base64.b64encode(value).decode()}
-    if kind in (list, tuple, torch.Size) or isinstance(value, dict):
-        if id(value) in outer:
-            raise StateNotSerializable(
-                path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
-            )
-        if len(outer) >= _DEPTH:
-            raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
-        outer[id(value)] = path
-        try:
-            return _container(value, path, take, outer)
-        finally:
-            del outer[id(value)]
     if kind is complex:
         return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
     if _is_numpy_number(value):
         return {"$": "numpy", "t": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
-    raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_cure(value, path))
+    if id(value) in outer:
+        raise StateNotSerializable(
+            path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
+        )
+    if len(outer) >= _DEPTH:
+        raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
+    outer[id(value)] = path
+    try:
+        return _container(value, path, take, outer)
+    finally:
+        del outer[id(value)]
 
 
 def _container(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
+    kind = type(value)
+    if kind not in (list, tuple, torch.Size) and not isinstance(value, dict):
+        record = typed_values.encode(value, lambda item, key: _encode(item, f"{path}.{key}", take, outer))
+        if record is None:
+            raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_cure(value, path))
+        return record
     if not isinstance(value, dict):
         items = [_encode(item, f"{path}.{index}", take, outer) for index, item in enumerate(value)]
         return items if type(value) is list else {"$": "tuple", "v": items}
@@ -89,10 +100,14 @@ def _container(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json
         return {key: _encode(item, f"{path}.{key}", take, outer) for key, item in value.items()}
     pairs = []
     for key, item in value.items():
-        if type(key) not in (str, int, bool, float, tuple, bytes) and not _is_numpy_number(key):
+        if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_typed_key(key):
             raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_cure(key, "the key"))
         pairs.append([_encode(key, f"{path}.<key>", take, outer), _encode(item, f"{path}.{key}", take, outer)])
     return {"$": "dict", "v": pairs}
+
+
+def _is_typed_key(value: object) -> bool:
+    return _is_numpy_number(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
 
 
 def _is_numpy_number(value: object) -> bool:
@@ -104,7 +119,9 @@ def _cure(value: Any, path: str) -> str:
     """What to save in place of a leaf that cannot be saved."""
     kind = type(value)
     instead = next((text for kinds, text in _CURES if isinstance(value, kinds)), None)
-    if instead is None and dataclasses.is_dataclass(value):
+    if instead is None and isinstance(value, enum.Enum):
+        instead = "x.value"
+    elif instead is None and dataclasses.is_dataclass(value):
         instead = "dataclasses.asdict(x)"
     elif instead is None and kind.__module__ == "numpy" and kind.__name__ == "ndarray":
         instead = "torch.from_numpy(x)"
@@ -129,6 +146,27 @@ def tensor_names(body: Json) -> Iterator[str]:
         else:
             for item in body.values():
                 yield from tensor_names(item)
+
+
+def records(body: Json) -> Iterator[dict[str, Json]]:
+    """The records of all tensors of an encoded tree, less those that are parts of a subclass, and of all subclasses."""
+    todo = [body]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, list):
+            todo += item
+        elif isinstance(item, dict):
+            if item.get("$") in ("tensor", "subclass"):
+                yield item
+            else:
+                todo += item.values()
+
+
+def described(taken: str | dict[str, Json], tensor: torch.Tensor) -> dict[str, Json]:
+    """The record of a tensor whose type and shape its owner may change: it says both."""
+    if not isinstance(taken, str):
+        return taken
+    return {"$": "tensor", "name": taken, "t": NAMES[tensor.dtype], "s": list(tensor.shape)}
 
 
 def children(body: Json) -> dict[Any, Json] | list[Json] | tuple[Json, ...] | None:
@@ -170,13 +208,25 @@ def renamed(live: Json, saved: Json) -> dict[str, str]:
     return {name: other for name, other in found.items() if name not in alike}
 
 
-def decode(body: Json, tensor: Callable[[str], torch.Tensor]) -> Any:
-    """Undo `encode`; `tensor(name)` gives the tensor of that name. Raises CheckpointError for an unknown type."""
+def decode(
+    body: Json,
+    tensor: Callable[[str], torch.Tensor],
+    *,
+    wholes: Mapping[str, torch.Tensor] = NO_WHOLES,
+    plain: bool = False,
+) -> Any:
+    """Undo `encode`; `tensor(name)` gives the tensor of that name, and `wholes` has the subclasses that are there and
+    filled. With `plain` the parts of a subclass come as a dict, and so do the values of classes that are not here.
+    Raises CheckpointError for an unknown type."""
+
+    def inner(item: Json) -> Any:
+        return decode(item, tensor, wholes=wholes, plain=plain)
+
     held = children(body)
     if isinstance(held, dict):
-        return {key: decode(item, tensor) for key, item in held.items()}
+        return {key: inner(item) for key, item in held.items()}
     if held is not None:
-        return type(held)(decode(item, tensor) for item in held)
+        return type(held)(inner(item) for item in held)
     if not isinstance(body, dict):
         return body
     kind = body["$"]
@@ -190,7 +240,56 @@ def decode(body: Json, tensor: Callable[[str], torch.Tensor]) -> Any:
         return complex(*map(float, body["v"]))
     if kind == "numpy":
         return _numpy_number(body["t"], base64.b64decode(body["v"]))
+    if kind == "subclass":
+        return _subclass(body, inner, wholes, plain=plain)
+    if kind in typed_values.KINDS:
+        return typed_values.decode(body, inner, plain=plain)
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
+
+
+def _subclass(
+    body: dict[str, Json], inner: Callable[[Json], Any], wholes: Mapping[str, torch.Tensor], *, plain: bool
+) -> Any:
+    if body["name"] in wholes:
+        return wholes[body["name"]]
+    parts = {name: inner(part) for name, part in body["parts"].items()}
+    if plain:
+        return parts
+    if body["context"] is None:
+        raise CheckpointError(
+            f"{body['name']} is a {body['class']}, which only the program itself can make",
+            hint="make it before the restore: then its tensors are filled",
+        )
+    return subclasses.rebuilt(body, parts, inner(body["context"][0]))
+
+
+def context_of(value: Any) -> Json:
+    """What a subclass needs besides its tensors, in a list; None where something in it can only be made by the program:
+    a function, an object of its own."""
+    try:
+        return [encode(value, "context", _refuse_tensor)]
+    except StateNotSerializable:
+        return None
+
+
+def _refuse_tensor(path: str, _: torch.Tensor) -> str:
+    raise StateNotSerializable(path, "tensor")
+
+
+def holds_typed(body: Json) -> bool:
+    """Whether readers of older releases do not know all that is in an encoded tree."""
+    todo = [body]
+    while todo:
+        item = todo.pop()
+        if isinstance(item, list):
+            todo += item
+        elif isinstance(item, dict):
+            kind = item.get("$")
+            if kind == "subclass" or (kind is not None and kind in typed_values.KINDS):
+                return True
+            if kind != "tensor":
+                todo += item.values()
+    return False
 
 
 def _numpy_number(kind: str, data: bytes) -> Any:

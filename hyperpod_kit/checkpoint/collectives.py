@@ -112,7 +112,7 @@ class Ranks:
         digests come from one reduction: ~x is the greater the smaller x is."""
         digest = hashlib.blake2b(text, digest_size=16).digest()
         halves = [int.from_bytes(half, "little", signed=True) for half in (digest[:8], digest[8:])]
-        seen = torch.tensor([len(text), *halves, *(~half for half in halves)])
+        seen = torch.tensor([len(text), *halves, *(~half for half in halves)], device="cpu")
         dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
         longest, one, other, least, less = seen.tolist()
         return longest, (one, other) == (~least, ~less)
@@ -120,7 +120,7 @@ class Ranks:
     def _all(self, data: bytes, size: int) -> list[bytes]:
         """Everybody's bytes, by rank, filled up to `size`."""
         mine = torch.frombuffer(bytearray(data.ljust(size, b"\0")), dtype=torch.uint8)
-        out = torch.empty(self.world, size, dtype=torch.uint8)
+        out = torch.empty(self.world, size, dtype=torch.uint8, device="cpu")
         dist.all_gather(list(out), mine, group=self._group)
         return [bytes(row.numpy()) for row in out]
 
@@ -150,7 +150,7 @@ class Ranks:
         longest = self.broadcast(max((len(text) for text, _ in packed), default=0))
         untold = next((err for _, err in packed if err is not None), None)
         size = _LENGTH + _bounded(longest)
-        mine = torch.empty(size, dtype=torch.uint8)
+        mine = torch.empty(size, dtype=torch.uint8, device="cpu")
         rows = [
             torch.frombuffer(bytearray(_headed(text, len(text)).ljust(size, b"\0")), dtype=torch.uint8)
             for text, _ in packed

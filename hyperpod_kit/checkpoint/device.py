@@ -143,7 +143,7 @@ class CudaDevice:
 
     def _room(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:
-            self._stage = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+            self._stage = torch.empty(size, dtype=torch.uint8, pin_memory=True, device="cpu")
         return self._stage[:size]
 
 

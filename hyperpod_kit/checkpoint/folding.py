@@ -38,9 +38,12 @@ def fold(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
             for lane, mix in enumerate(_MIX):
                 out[lane, group[0][0]] += _mixed(values, place + first, mix).sum()
             continue
-        which = torch.repeat_interleave(torch.tensor([number for number, _, _ in group]), torch.tensor(counts))
+        which = torch.repeat_interleave(
+            torch.tensor([number for number, _, _ in group], device="cpu"), torch.tensor(counts, device="cpu")
+        )
         shift = torch.repeat_interleave(
-            torch.tensor([first - start for (_, _, first), start in zip(group, starts)]), torch.tensor(counts)
+            torch.tensor([first - start for (_, _, first), start in zip(group, starts)], device="cpu"),
+            torch.tensor(counts, device="cpu"),
         )
         which, shift = which.to(device), shift.to(device)
         for lane, mix in enumerate(_MIX):

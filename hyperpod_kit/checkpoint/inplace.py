@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, sharding
+from hyperpod_kit.checkpoint import codec, sharding, subclasses
+from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_own
 from hyperpod_kit.errors import CheckpointError
 
@@ -26,13 +27,13 @@ class Pair(NamedTuple):
     tensor: torch.Tensor
 
 
-def collect(live: Any, saved: codec.Json, path: str, collector: Collector) -> set[str]:
+def collect(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> set[str]:
     """Give the collector every live tensor that `saved` fills, under its name there. The names.
 
     Raises CheckpointError, StateNotSerializable when one does not fit or it is not clear which it is.
     """
     places: dict[str, str] = {}
-    for pair in _pairs(live, saved, path):
+    for pair in _pairs(live, saved, path, collector, filling):
         if collector.has(pair.name):
             if not collector.is_source(pair.name, pair.tensor):
                 raise _refused(pair.path, f"the same tensor as {places.get(pair.name, pair.name)}", "another tensor")
@@ -44,6 +45,8 @@ def collect(live: Any, saved: codec.Json, path: str, collector: Collector) -> se
             raise _refused(pair.path, kinds[not sharded], kinds[sharded])
         places[pair.name] = pair.path
         first = collector.take(pair.name, pair.tensor, TensorUse.VALUE if sharded else TensorUse.OWN)
+        if not isinstance(first, str):
+            raise _refused(pair.path, "one tensor", f"a {first['class']}")
         if first != pair.name:
             raise _refused(pair.path, "a tensor of its own", f"the same tensor as {places.get(first, first)}")
     for name in codec.tensor_names(saved):
@@ -79,8 +82,11 @@ def _each(live: Any, held: Any, leaf: Callable[[str], torch.Tensor]) -> list[Any
     return [adopt(live[at] if at < len(live) else None, item, leaf) for at, item in enumerate(held)]
 
 
-def _pairs(live: Any, saved: codec.Json, path: str) -> Iterator[Pair]:
+def _pairs(live: Any, saved: codec.Json, path: str, collector: Collector, filling: Filling) -> Iterator[Pair]:
     """Driven by `saved`, which is finite; `live` may lie in itself."""
+    if _is_tensor(live) and isinstance(saved, dict) and saved.get("$") == "subclass":
+        yield from _of_subclass(live, saved, path, collector, filling)
+        return
     if _is_tensor(live):
         if not (isinstance(saved, dict) and saved.get("$") == "tensor"):
             raise _refused(path, _word(saved), f"a tensor of {list(live.shape)}")
@@ -90,16 +96,29 @@ def _pairs(live: Any, saved: codec.Json, path: str) -> Iterator[Pair]:
     if isinstance(held, dict) and isinstance(live, dict):
         for key, item in held.items():
             if key in live:
-                yield from _pairs(live[key], item, f"{path}.{key}")
+                yield from _pairs(live[key], item, f"{path}.{key}", collector, filling)
         return
     alike = (isinstance(held, list) and isinstance(live, list)) or (isinstance(held, tuple) and type(live) is tuple)
     if alike and len(held) == len(live):  # type: ignore[arg-type]
         for at, item in enumerate(held):  # type: ignore[arg-type]
-            yield from _pairs(live[at], item, f"{path}.{at}")
+            yield from _pairs(live[at], item, f"{path}.{at}", collector, filling)
         return
     inside = _first_tensor(live, path, set())
     if inside is not None:
         raise _refused(path, _word(saved), f"{_word(live)} with a tensor in it ({inside})")
+
+
+def _of_subclass(live: Any, saved: dict[str, Any], path: str, collector: Collector, filling: Filling) -> Iterator[Pair]:
+    """Its parts, by the names that they have in the checkpoint."""
+    parts = subclasses.apart(path, live)
+    if parts is None or parts.class_name != saved["class"]:
+        raise _refused(path, f"a {saved['class']}", f"a {type(live).__name__}")
+    filling.wholes[saved["name"]] = live
+    names = {key: part["name"] for key, part in saved["parts"].items()}
+    for part in parts.parts:
+        if part.name in names:
+            yield Pair(f"{path}.{part.name}", names[part.name], part.tensor)
+    filling.parts(saved, live, parts, collector)
 
 
 def _is_tensor(value: object) -> bool:

@@ -55,7 +55,10 @@ def warm(algorithm: str) -> None:
     """Check and copy a little, at the start. Code that runs for the first time while a restore reads comes from the
     same disk, behind hundreds of megabytes: with an empty page cache the first copy was seen to take 40 ms."""
     size = 128 * 1024  # both ways to copy, and the digest's loop for long input
-    source, target = torch.zeros(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8)
+    source, target = (
+        torch.zeros(size, dtype=torch.uint8, device="cpu"),
+        torch.empty(size, dtype=torch.uint8, device="cpu"),
+    )
     digest.algorithm(algorithm).leaf(view_of(source))
     copier.move(target.data_ptr(), source.data_ptr(), size)
     copier.move(target.data_ptr(), source.data_ptr(), 1)
@@ -190,7 +193,7 @@ class OwnShard:
 def empty(spec: TensorSpec) -> torch.Tensor:
     """A new tensor for all of a piece. Raises TargetFault when there is no memory for it."""
     try:
-        return torch.empty(spec.shape, dtype=TYPES[spec.dtype])
+        return torch.empty(spec.shape, dtype=TYPES[spec.dtype], device="cpu")
     except (RuntimeError, MemoryError) as err:
         raise TargetFault(spec.name, err) from None
 

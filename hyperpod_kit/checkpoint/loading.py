@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import candidates, copier, restore
@@ -40,9 +41,10 @@ def load_state(
     ranks = Ranks(process_group)
     nearer = NearerTiers(_run_id(ranks, store), slots=(), local=None, threads=copier.cores(1))
     told = candidates.ResumeFrom(first=attempt, near=False)
-    got = restore.restore(
-        ranks, store, state, nearer=nearer, held=(), told=told, only=attempt, ahead=False, progress=progress
-    ).got
+    with torch.inference_mode(False):
+        got = restore.restore(
+            ranks, store, state, nearer=nearer, held=(), told=told, only=attempt, ahead=False, progress=progress
+        ).got
     if isinstance(got, Fresh):
         raise _nothing(store)
     return got

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import arguments, candidates, copier, load, opened, room_on_root, save_schedule, startup
@@ -180,7 +181,8 @@ class Manager:
         """
         self._mine()
         self._staging.fence.drain()
-        with self._progress.phase(Phase.RESTORE):
+        # What is made for a state must be usable by a training step, wherever the restore is called.
+        with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
             found = self._earlier.restore(state, also_told(self._progress.moved, progress), self._numbering.epoch)
         if isinstance(found, Restored):
             self._numbering.follow(found.seq, found.step)

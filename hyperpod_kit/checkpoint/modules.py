@@ -47,9 +47,13 @@ def encode(
     unchanged tensor is recognised. `parameters` are the names of its parameters, which are of that `use`; all else is
     a buffer, and of them `sent` those that DDP sends around. `left_out` are names that are not saved."""
     out = {}
-    weight, buffer, sent_buffer = (
-        partial(collector.take, use=one) for one in (use, TensorUse.BUFFER, TensorUse.SENT_BUFFER)
-    )
+    weight = partial(collector.take, use=use)
+
+    def take_as(use: TensorUse, path: str, tensor: torch.Tensor) -> dict[str, Any]:
+        # A module may give a buffer another shape or type as it goes.
+        return codec.described(collector.take(path, tensor, use), tensor)
+
+    buffer, sent_buffer = partial(take_as, TensorUse.BUFFER), partial(take_as, TensorUse.SENT_BUFFER)
     for name, value in model.state_dict(keep_vars=True).items():
         if name in left_out:
             continue
@@ -65,19 +69,76 @@ def frozen(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(name for name, param in model.named_parameters(remove_duplicate=False) if not param.requires_grad)
 
 
-def adopt(model: torch.nn.Module, tree: Mapping[str, Any], tensor: Callable[[str], torch.Tensor]) -> None:
-    """Let the module's own code load what could not be filled in place, or everything if it has such code."""
-    storages = {_storage(value) for value in (*model.parameters(), *model.buffers())}
-    everything = _has_hooks(model)
-    rest = {}
-    for name, value in model.state_dict(keep_vars=True).items():
-        if plain_name(name) not in tree:
-            continue  # left out when it was saved
-        filled = isinstance(value, torch.Tensor) and _storage(value) in storages
-        if everything or not filled:
-            rest[name] = codec.decode(tree[plain_name(name)], tensor)
-    if rest:
-        model.load_state_dict(rest, strict=False)
+class Loader:
+    """Who loads what in a module: what it is filled with in place, and what code of its own is given."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._model = model
+        self._owners = [plain_name(name) for name, module in model.named_modules() if _loads_itself(module)]
+        self._late = {
+            plain_name(f"{name}.{key}" if name else key): (module, key)
+            for name, module in model.named_modules()
+            for key, value in module._buffers.items()
+            if value is None and key not in module._non_persistent_buffers_set
+        }
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module's tensors are."""
+        for tensor in (*self._model.parameters(), *self._model.buffers()):
+            return tensor.device
+        return torch.device("cpu")
+
+    def owns(self, name: str) -> bool:
+        """Whether code of a module's own loads what has that plain name, whatever its shape and type."""
+        return is_extra_state(name) or any(not owner or name.startswith(f"{owner}.") for owner in self._owners)
+
+    def is_late(self, name: str) -> bool:
+        """Whether it is a buffer that the module makes later: in its first forward pass."""
+        return name in self._late
+
+    def adopt(
+        self,
+        tree: Mapping[str, Any],
+        tensor: Callable[[str], torch.Tensor],
+        wholes: Mapping[str, torch.Tensor],
+        fresh: Set[str],
+    ) -> None:
+        """Give the modules' own code what could not be filled in place, or everything if they have such code, as
+        torch's own loading calls it. `wholes` are the subclasses that are filled, `fresh` the names of tensors that
+        were made for this restore."""
+        here = self._model.state_dict(keep_vars=True)
+        storages = {_storage(value) for value in (*self._model.parameters(), *self._model.buffers())}
+        # What is not here is made by the module's own code, or was left out when it was saved.
+        names = {name: plain_name(name) for name in here}
+        names.update({plain: plain for plain in tree.keys() - names.values()})
+        rest = {}
+        for name, plain in names.items():
+            if plain not in tree:
+                continue
+            if plain in self._late:
+                module, key = self._late[plain]
+                module._buffers[key] = codec.decode(tree[plain], tensor, wholes=wholes)
+                continue
+            new = any(record["name"] in fresh for record in codec.records(tree[plain]))
+            value = here.get(name)
+            filled = isinstance(value, torch.Tensor) and _storage(value) in storages and not new
+            if self._owners or not filled:
+                rest[name] = codec.decode(tree[plain], tensor, wholes=wholes)
+        if rest:
+            self._model.load_state_dict(rest, strict=False)
+
+
+def is_extra_state(name: str) -> bool:
+    """Whether it is what `get_extra_state` of a module gave."""
+    return name.rpartition(".")[2] == "_extra_state"
+
+
+def _loads_itself(module: torch.nn.Module) -> bool:
+    """Whether a module has code of its own that must see what is loaded."""
+    function = type(module)._load_from_state_dict
+    theirs = not function.__module__.startswith("torch.nn.modules.")
+    return theirs or _has_hooks(module)
 
 
 def plain_name(name: str) -> str:
@@ -88,16 +149,16 @@ def plain_name(name: str) -> str:
 
 
 def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
-    part = sharding.live(tensor)
+    part = sharding.holder(tensor)
+    if not sharding.is_plain(part):
+        return part.device, id(part)  # the memory is that of its parts
     return part.device, part.untyped_storage().data_ptr()
 
 
-def _has_hooks(model: torch.nn.Module) -> bool:
-    """Whether a module has code of its own that must see what is loaded; FSDP2's hooks only rearrange."""
-    for module in model.modules():
-        hooks = [*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()]
-        for hook in hooks:
-            function = getattr(hook, "hook", hook)
-            if not getattr(function, "__module__", "").startswith("torch.distributed.fsdp"):
-                return True
+def _has_hooks(module: torch.nn.Module) -> bool:
+    """Whether it has hooks that must see what is loaded; FSDP2's only rearrange."""
+    for hook in (*module._load_state_dict_pre_hooks.values(), *module._load_state_dict_post_hooks.values()):
+        function = getattr(hook, "hook", hook)
+        if not getattr(function, "__module__", "").startswith("torch.distributed.fsdp"):
+            return True
     return False

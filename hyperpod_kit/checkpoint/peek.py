@@ -56,7 +56,7 @@ def peek(
                 name.epoch,
                 name.seq,
                 candidate.attempt,
-                codec.decode(extra, lambda _: None),  # type: ignore[arg-type, return-value]  # a place is all it is
+                codec.decode(extra, lambda _: None, plain=True),  # type: ignore[arg-type, return-value]  # a place is all it is
                 manifest.numbers(said.get("metrics") or {}),
                 tuple(rejected),
             )

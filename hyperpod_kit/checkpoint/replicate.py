@@ -102,7 +102,7 @@ def _bucket_memory(bucket: list[_ShareRange], *, filled: bool) -> torch.Tensor:
     """The bucket's bytes: the tensor's own memory where that is possible, else new memory."""
     if len(bucket) == 1 and is_plain(bucket[0].piece.tensor):
         return bytes_of(bucket[0].piece.tensor)[bucket[0].begin : bucket[0].end]
-    made = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8)
+    made = torch.empty(sum(part.end - part.begin for part in bucket), dtype=torch.uint8, device="cpu")
     if filled:
         at = 0
         for part in bucket:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import sharding
+from hyperpod_kit.checkpoint import sharding, subclasses
 from hyperpod_kit.checkpoint.agent import places, shm_slots
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import NotEnoughSharedMemory
@@ -29,9 +29,9 @@ def at_least(model: torch.nn.Module | None, world: int) -> int:
             sharded: Any = tensor
             mesh = sharded.device_mesh
             copies = math.prod(mesh.size(dim) for dim, one in enumerate(sharded.placements) if not one.is_shard())
-            total += sharding.live(tensor).nbytes / copies
+            total += subclasses.nbytes(sharding.holder(tensor)) / copies
         else:
-            total += tensor.nbytes / world
+            total += subclasses.nbytes(tensor) / world
     return int(total)
 
 

@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.errors import StateNotSerializable
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 
 class LocalPart(NamedTuple):
@@ -43,6 +43,32 @@ def _is(kind: Hashable, module: str, name: str) -> bool:
     return wanted is not None and isinstance(kind, type) and issubclass(kind, wanted)
 
 
+@lru_cache(maxsize=None)
+def _is_transparent(kind: Hashable) -> bool:
+    """Whether a tensor of that class is its memory: the class adds names and methods, and changes no operation."""
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, (torch.nn.Parameter, torch.nn.Buffer))
+        and not issubclass(kind, (torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer))
+        and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+        and not hasattr(kind, "__tensor_flatten__")
+    )
+
+
+def is_plain(tensor: Any) -> bool:
+    """Whether a tensor's memory is all that it is."""
+    kind: Any = type(tensor)
+    return kind in PLAIN or _is_transparent(kind)
+
+
+def settled(tensor: Any) -> Any:
+    """The tensor that a collective has made, once it has: until then torch has another in its place."""
+    if not _is(tensor.__class__, "torch.distributed._functional_collectives", "AsyncCollectiveTensor"):
+        return tensor
+    tensor.trigger_wait()
+    return tensor.elem
+
+
 def is_dtensor(tensor: Any) -> bool:
     return _is(tensor.__class__, "torch.distributed.tensor", "DTensor")
 
@@ -61,17 +87,22 @@ def local(tensor: Any) -> torch.Tensor:
     if is_dtensor(tensor):
         # What `to_local` gives without gradients, less 20 us of marking it as a parameter.
         part: torch.Tensor = tensor._local_tensor
-        return part
+        return part if type(part) in PLAIN else settled(part)
     if is_sharded_tensor(tensor):
         shards = tensor.local_shards()
-        return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype)
+        return shards[0].tensor if shards else torch.empty(0, dtype=tensor.dtype, device="cpu")
     plain: torch.Tensor = tensor.detach()
     return plain
 
 
+def holder(tensor: Any) -> Any:
+    """The tensor itself; of a DTensor the part that lies here, which may be a subclass."""
+    return local(tensor) if is_dtensor(tensor) else tensor
+
+
 def live(tensor: Any) -> torch.Tensor:
     """As `local`, but a plain tensor is itself: for looking, not for keeping."""
-    return tensor if type(tensor) in _PLAIN else local(tensor)
+    return tensor if type(tensor) in PLAIN else local(tensor)
 
 
 @lru_cache(maxsize=16)
@@ -107,7 +138,8 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: Ful
 
     `own`: it is this rank's alone, of a DTensor the part that lies here. Where sharded tensors are gathered this is a
     collective.
-    Raises StateNotSerializable for subclasses of Tensor and for placements that are no box of the whole.
+    Raises StateNotSerializable for subclasses of Tensor, which `subclasses` takes apart before, and for placements that
+    are no box of the whole.
     """
     if own and is_dtensor(tensor):
         return LocalPart(local(tensor), (), (), (0, 1), (), None)
@@ -125,7 +157,7 @@ def place(path: str, tensor: torch.Tensor, ranks: Ranks, *, own: bool, full: Ful
             f"{type(tensor).__name__} of a lazy module, which has no shape yet",
             hint="run the model forward once before its first restore or save",
         )
-    if type(tensor) not in _PLAIN:
+    if not is_plain(tensor):
         raise unsavable.of_subclass(path, tensor)
     if own:
         return LocalPart(tensor.detach(), (), (), (0, 1), (), None)

@@ -9,18 +9,22 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint import broadcast, codec, fsdp1, inplace, modules, optimizer, owned, randomness, sharding
+from hyperpod_kit.checkpoint import (
+    broadcast,
+    codec,
+    fsdp1,
+    inplace,
+    modules,
+    optimizer,
+    optimizer_state,
+    owned,
+    randomness,
+    sharding,
+)
 from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse
 from hyperpod_kit.errors import CheckpointError
-
-
-class Filling(NamedTuple):
-    """A restore under way: the live tensors that it fills, by their names in the checkpoint, and the optimizers whose
-    state was made for it."""
-
-    live: dict[str, torch.Tensor]
-    made: list[torch.optim.Optimizer]
 
 
 class _Apart(NamedTuple):
@@ -76,7 +80,7 @@ class State:
         }
         self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
         self._known = Known()
-        self._filling = Filling({}, [])
+        self._filling = Filling()
         self._generators: dict[str, Any] | None = None
         self._sharded1: fsdp1.Dicts | None = None
 
@@ -119,7 +123,7 @@ class State:
         tree = self._shared(collector)
         prefix = f"rank.{ranks.rank:05d}"
 
-        def mine(path: str, tensor: torch.Tensor) -> str:
+        def mine(path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
             # All ranks have their part of what is divided, so its name is that of no rank.
             sharded = sharding.is_sharded(tensor)
             use = TensorUse.VALUE if sharded else TensorUse.OWN
@@ -134,6 +138,7 @@ class State:
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
+        tree[codec.RECORDS] = codec.TYPED_RECORDS if codec.holds_typed(tree) else codec.PLAIN_RECORDS
         return collector.finish(tree, own)
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
@@ -152,13 +157,13 @@ class State:
                 self.model, "model", collector, names, sent=self._apart.sent, left_out=self._left_out(self.model)
             )
         if self.optimizer is not None and "optimizer" not in tree:
-            tree["optimizer"] = codec.encode(optimizer.state_of(self.optimizer, fqns), "optimizer", collector.take)
+            tree["optimizer"] = optimizer.encode(self.optimizer, "optimizer", collector, fqns)
         for name, thing in self.objects.items():
             path = f"objects.{name}"
             if isinstance(thing, torch.nn.Module):
                 tree[path] = modules.encode(thing, path, collector, modules.fqns(thing)[1], use=TensorUse.VALUE)
             elif isinstance(thing, torch.optim.Optimizer):
-                tree[path] = codec.encode(optimizer.state_of(thing, fqns), path, collector.take)
+                tree[path] = optimizer.encode(thing, path, collector, fqns)
         return tree
 
     # --- restoring ----------------------------------------------------------------------------------------------
@@ -173,27 +178,33 @@ class State:
         """
         self._check(tree)
         sharded1 = self.model is not None and fsdp1.is_used(self.model)
+        fqns = modules.fqns(self.model)[0] if self.model is not None else {}
+        classes = tree.get("classes", {})
         for path, thing in self._optimizers().items():
-            if tree[path].get("state") and not sharded1 and optimizer.materialise(thing):
+            described = codec.RECORDS in tree and classes.get(path) == optimizer.class_of(thing)
+            if not sharded1 and optimizer_state.prepare(thing, tree[path], fqns, described=described):
                 self._filling.made.append(thing)
         # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
             ranks, Known() if self.full else self._known, full=self.full, gather=False, owned=self._owned
         )
         live = self._shared(collector)
+        loaders = {} if sharded1 else self._loaders()
         for path in live:
             if path not in self._optimizers():
-                _compare(path, live[path], tree)
+                _compare(path, live[path], tree, loaders.get(path))
         self._compare_classes(tree)
-        inplace.collect(self.extra, tree["extra"], "extra", collector)
+        self._filling.fit(tree, collector, loaders, {} if sharded1 else self._optimizers(), fqns)
+        inplace.collect(self.extra, tree["extra"], "extra", collector, self._filling)
         return self._matched(collector, live, tree)
 
     def _matched(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
         """What `collector` took for `live`, under the names that `tree` has for it."""
         wanted = set(codec.tensor_names(dict(tree)))
-        tensors = collector.finish(live)
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
-        names = codec.renamed(live, tree) if any(piece.spec.name not in wanted for piece in tensors.pieces) else {}
+        names = codec.renamed(live, tree) if any(name not in wanted for name in collector.names) else {}
+        collector.drop([name for name in collector.names if names.get(name, name) not in wanted])
+        tensors = collector.finish(live)
         pieces = tuple(
             _as_saved(piece, names.get(piece.spec.name, piece.spec.name))
             for piece in tensors.pieces
@@ -207,7 +218,7 @@ class State:
             for name in (*(piece.spec.name for piece in tensors.pieces), *absent)
             if names.get(name, name) in wanted
         }
-        self._filling = Filling(live_by_name, self._filling.made)
+        self._filling.live = live_by_name
         return replace(tensors, pieces=pieces, absent=absent)
 
     def wants(self, tree: Mapping[str, Any]) -> set[str]:
@@ -269,9 +280,8 @@ class State:
 
     def withdraw(self) -> None:
         """Nothing was restored: the state that `targets` made for optimizers goes again."""
-        for thing in self._filling.made:
-            thing.state.clear()
-        self._filling, self._sharded1 = Filling({}, []), None
+        self._filling.withdraw()
+        self._filling, self._sharded1 = Filling(), None
 
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """Take over everything else of `tree`, now that the targets are filled; `loaded` has the other tensors.
@@ -280,29 +290,34 @@ class State:
         Raises what a module's or an object's own loading code raises.
         """
 
-        live = self._filling.live
+        filling = self._filling
+        live, wholes = filling.live, filling.wholes
+        filling.complete(loaded)
 
         def tensor(name: str) -> torch.Tensor:
             return live[name] if name in live else loaded[name]
 
         if self.model is not None and self._sharded1 is not None:
             self._sharded1.adopt(tree, tensor)
-        elif self.model is not None:
-            modules.adopt(self.model, tree["model"], tensor)
+        loaders = self._loaders()
+        if "model" in loaders and self._sharded1 is None:
+            loaders["model"].adopt(tree["model"], tensor, wholes, filling.fresh.keys())
         fqns = modules.fqns(self.model)[0] if self.model is not None else {}
         for path, thing in self._optimizers().items():
             if not (path == "optimizer" and self._sharded1 is not None):
-                optimizer.adopt(thing, tree[path], fqns, live, loaded.__getitem__)
+                optimizer_state.Adoption(
+                    thing, tree[path], fqns, live=live, wholes=wholes, tensor=loaded.__getitem__
+                ).carry_out()
         for name, other in self.objects.items():
             path = f"objects.{name}"
-            if isinstance(other, torch.nn.Module):
-                modules.adopt(other, tree[path], tensor)
+            if path in loaders:
+                loaders[path].adopt(tree[path], tensor, wholes, filling.fresh.keys())
             elif not _is_shared(other):
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         inplace.adopt(self.extra, tree["extra"], tensor)
         self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
         self.restore_rng()
-        self._filling, self._sharded1 = Filling({}, []), None
+        self._filling, self._sharded1 = Filling(), None
 
     def restore_rng(self) -> None:
         """Put the random number generators once more to where the last restore put them.
@@ -312,6 +327,10 @@ class State:
         """
         if self._generators is not None:
             randomness.restore(self._generators)
+
+    def _loaders(self) -> dict[str, modules.Loader]:
+        things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
+        return {path: modules.Loader(thing) for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
 
     def _left_out(self, model: torch.nn.Module) -> frozenset[str]:
         return frozenset() if self._apart.frozen else modules.frozen(model)
@@ -378,9 +397,12 @@ def _refuse_twice(pieces: Iterable[TensorPiece]) -> None:
         seen.add(piece.spec.name)
 
 
-def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any], loader: modules.Loader | None) -> None:
     saved = tree[path]
     missing, unexpected = sorted(set(live) - set(saved)), sorted(set(saved) - set(live))
+    if loader is not None:
+        missing = [name for name in missing if not loader.owns(name)]
+        unexpected = [name for name in unexpected if not loader.owns(name) and not loader.is_late(name)]
     if missing or unexpected:
         raise CheckpointError(
             f"{path} does not fit: missing in the checkpoint {missing[:8]}, unexpected {unexpected[:8]}"

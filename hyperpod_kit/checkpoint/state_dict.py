@@ -9,13 +9,14 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, sharding
+from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, optimizer_state, sharding
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.state import Filling, State
+from hyperpod_kit.checkpoint.fitting import Filling
+from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorUse
 from hyperpod_kit.errors import CheckpointError
 
-_RESERVED = frozenset({"classes", "held", "rng", "save"})
+_RESERVED = frozenset({"classes", "held", "records", "rng", "save"})
 
 
 class StateDict(State):
@@ -40,7 +41,9 @@ class StateDict(State):
     def tensors(self, ranks: Ranks) -> StateTensors:
         """See State."""
         collector = Collector(ranks, self._known, owned=self._below)
-        return collector.finish({"extra": {}, **_encoded(self._walked(), collector)})
+        tree = {"extra": {}, **_encoded(self._walked(), collector)}
+        tree[codec.RECORDS] = codec.TYPED_RECORDS if codec.holds_typed(tree) else codec.PLAIN_RECORDS
+        return collector.finish(tree)
 
     def names(self, ranks: Ranks) -> dict[str, str]:
         """See State."""
@@ -53,7 +56,7 @@ class StateDict(State):
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
         """See State."""
         for value in self.extra.values():
-            if isinstance(value, torch.optim.Optimizer) and optimizer.materialise(value):
+            if isinstance(value, torch.optim.Optimizer) and optimizer_state.materialise(value):
                 self._filling.made.append(value)
         self._asked = self._walked()
         missing = sorted(path for path, live, saved in _leaves(self._asked, dict(tree)) if not _fits(live, saved))
@@ -63,7 +66,9 @@ class StateDict(State):
                 hint="leave out of the state dict what was not saved",
             )
         collector = Collector(ranks, self._known, owned=self._below)
-        return self._matched(collector, _encoded(self._asked, collector), tree)
+        encoded = _encoded(self._asked, collector)
+        self._filling.fit_subclasses(tree, encoded, collector)
+        return self._matched(collector, encoded, tree)
 
     def wants(self, tree: Mapping[str, Any]) -> set[str]:
         """See State."""
@@ -72,6 +77,7 @@ class StateDict(State):
     def adopt(self, tree: Mapping[str, Any], loaded: Mapping[str, torch.Tensor]) -> None:
         """See State."""
         live = self._filling.live
+        self._filling.complete(loaded)
 
         def tensor(name: str) -> torch.Tensor:
             return live[name] if name in live else loaded[name]
@@ -82,7 +88,7 @@ class StateDict(State):
                 value.load_state_dict(filled)
             else:
                 self.extra[name] = filled
-        self._filling, self._asked = Filling({}, []), {}
+        self._filling, self._asked = Filling(), {}
 
     def _waiting(self) -> list[torch.optim.Optimizer]:
         if any(isinstance(value, torch.nn.Module) and fsdp1.is_used(value) for value in self.extra.values()):
@@ -110,7 +116,7 @@ class _Below:
 
 
 def _encoded(values: Mapping[str, Any], collector: Collector) -> dict[str, Any]:
-    def take(path: str, tensor: torch.Tensor) -> str:
+    def take(path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
         return collector.take(path, tensor, TensorUse.VALUE)
 
     return {name: codec.encode(value, name, take) for name, value in values.items()}
@@ -138,7 +144,7 @@ def _fits(live: Any, saved: codec.Json) -> bool:
     """Whether what the checkpoint has in this place can be the value's."""
     if saved is _MISSING:
         return False
-    return not _is_tensor(live) or (isinstance(saved, dict) and saved.get("$") == "tensor")
+    return not _is_tensor(live) or (isinstance(saved, dict) and saved.get("$") in ("tensor", "subclass"))
 
 
 def _has_tensor(live: Any) -> bool:

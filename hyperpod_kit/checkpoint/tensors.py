@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import json
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import sharding, unsavable
+from hyperpod_kit.checkpoint import codec, sharding, subclasses, unsavable
 from hyperpod_kit.checkpoint.agent import held
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
@@ -108,11 +109,20 @@ class SeenTensor(NamedTuple):
     identity: tuple[object, ...]
 
 
+class SeenSubclass(NamedTuple):
+    """A tensor subclass as a walk took it apart."""
+
+    tensor: torch.Tensor
+    parts: subclasses.TakenApart
+    head: dict[str, Any]
+
+
 class Known:
     """What the walks before this one have computed; holds no tensor that was made for a walk."""
 
     def __init__(self) -> None:
         self.pieces: dict[str, SeenTensor] = {}
+        self.apart: dict[str, SeenSubclass] = {}
         self.specs: dict[str, TensorSpec] = {}
         self.last: tuple[Outline, tuple[tuple[str, str], ...], str, int] | None = None
 
@@ -140,12 +150,19 @@ class Collector:
         self._tied = ties
         self._pieces: dict[str, TensorPiece] = {}
         self._sources: dict[str, torch.Tensor] = {}
+        self.wholes: dict[str, SeenSubclass] = {}
+        """The subclasses that were taken, by the names that their parts begin with."""
+        self._records: dict[int, dict[str, Any]] = {}
         self._ties: dict[tuple[object, ...], str] = {}
         self._absent: list[tuple[str, str]] = []
 
     def source(self, name: str) -> torch.Tensor:
         """The object that was taken under that name: a DTensor where the piece is its local part."""
         return self._sources[name]
+
+    def find(self, name: str) -> torch.Tensor | None:
+        """The same, None where none was taken."""
+        return self._sources.get(name)
 
     def has(self, name: str) -> bool:
         """Whether a tensor was taken under that name."""
@@ -164,24 +181,42 @@ class Collector:
             tensor.device,
         )
 
-    def take(self, path: str, tensor: torch.Tensor, use: TensorUse = TensorUse.WEIGHT) -> str:
+    @property
+    def names(self) -> list[str]:
+        """Of all that was taken."""
+        return [*self._pieces, *(name for name, _ in self._absent)]
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Forget tensors that were taken: the checkpoint that is to be restored has none of these names."""
+        for name in names:
+            self._pieces.pop(name, None)
+            self._sources.pop(name, None)
+        self._absent = [(name, layout) for name, layout in self._absent if name in self._sources]
+
+    def take(self, path: str, tensor: torch.Tensor, use: TensorUse = TensorUse.WEIGHT) -> str | dict[str, Any]:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
+        Of a subclass that is made of several tensors, its record.
 
         Of one that is not this rank's own, the ranks hold the same (plain tensors) or its parts (DTensor,
         ShardedTensor).
-        Raises StateNotSerializable for a kind of tensor that cannot be held, and for a path taken twice.
+        Raises StateNotSerializable for a kind of tensor that cannot be held.
         """
         own = use is TensorUse.OWN
         if path in self._owned:
             own, path = True, own_name(self._ranks.rank, path)
         if path in self._sources:
-            raise StateNotSerializable(path, "second tensor of that name")
-        self._sources[path] = tensor
+            path = self._other_name(path)
         seen = self._known.pieces.get(path)
         piece: TensorPiece | None
         if seen is not None and _is_as_seen(tensor, seen):
+            self._sources[path] = tensor
             piece, identity = seen.piece, seen.identity
         else:
+            tensor = sharding.settled(tensor)
+            apart = self._apart(path, tensor)
+            if apart is not None:
+                return self._taken_apart(path, tensor, apart, TensorUse.OWN if own else use)
+            self._sources[path] = tensor
             piece = self._make(path, tensor, use, own)
             identity = self._identity(path, tensor, piece, own)
             if piece is not None and not piece.temporary:
@@ -197,6 +232,35 @@ class Collector:
         else:
             self._pieces[path] = piece
         return path
+
+    def _other_name(self, path: str) -> str:
+        """A name for a second tensor of that path: `{1: …, "1": …}`, a parameter whose name is a number."""
+        if not self._tied:
+            raise StateNotSerializable(path, "second tensor of that name")
+        return next(name for number in itertools.count(2) if (name := f"{path}~{number}") not in self._sources)
+
+    def _apart(self, path: str, tensor: torch.Tensor) -> SeenSubclass | None:
+        seen = self._known.apart.get(path)
+        if seen is not None and seen.tensor is tensor and seen.parts.is_as_it_was(tensor):
+            return seen
+        parts = subclasses.apart(path, tensor)
+        if parts is None:
+            return None
+        head = {"$": "subclass", "class": parts.class_name, "context": codec.context_of(parts.context)}
+        seen = self._known.apart[path] = SeenSubclass(tensor, parts, head)
+        return seen
+
+    def _taken_apart(self, path: str, tensor: torch.Tensor, apart: SeenSubclass, use: TensorUse) -> dict[str, Any]:
+        tied = self._records.get(id(tensor)) if self._tied else None
+        if tied is not None:
+            return tied
+        self.wholes[path] = apart
+        record = {**apart.head, "name": path, "parts": {}}
+        self._records[id(tensor)] = record
+        for part in apart.parts.parts:
+            taken = self.take(f"{path}.{part.name}", part.tensor, use)
+            record["parts"][part.name] = subclasses.part_record(taken, part) if isinstance(taken, str) else taken
+        return record
 
     def _identity(self, path: str, tensor: torch.Tensor, piece: TensorPiece | None, own: bool) -> tuple[object, ...]:
         """Equal for two names of the same tensor. Must come out alike on all ranks, also where no part lies."""
@@ -215,7 +279,9 @@ class Collector:
             return None
         local = place.local
         # What was gathered has memory on rank 0 alone; elsewhere its type is looked at.
-        unsavable.refuse(path, torch.empty(0, dtype=local.dtype) if place.temporary and local.is_meta else local)
+        unsavable.refuse(
+            path, torch.empty(0, dtype=local.dtype, device="cpu") if place.temporary and local.is_meta else local
+        )
         if any(step == 0 and extent > 1 for step, extent in zip(local.stride(), local.shape, strict=True)):
             # It could be saved, but nothing could fill it again: its items are one in memory.
             raise StateNotSerializable(

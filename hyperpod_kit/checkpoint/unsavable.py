@@ -36,10 +36,7 @@ def refuse(path: str, tensor: torch.Tensor) -> None:
 
 def of_subclass(path: str, tensor: torch.Tensor) -> StateNotSerializable:
     """The error for a tensor whose class says what its numbers mean: a quantised weight, say."""
-    hint = None
+    hint = f"in place of {path} save the plain tensors that it is made of, or give its class __tensor_flatten__"
     if tensor.is_nested:
         hint = f"in place of {path} save list(x.unbind())"
-    elif hasattr(tensor, "__tensor_flatten__"):
-        names = ", ".join(f"x.{name}" for name in tensor.__tensor_flatten__()[0])
-        hint = f"in place of {path} save the plain tensors that it is made of: {names}"
     return StateNotSerializable(path, f"tensor subclass {type(tensor).__name__}", hint=hint)

@@ -57,7 +57,7 @@ class Warned:
             number, under_way = self._asked
             under_way.wait()
             self.found = self.found or bool(number.item())
-        number = torch.tensor([int(self._heard)], dtype=torch.int32)
+        number = torch.tensor([int(self._heard)], dtype=torch.int32, device="cpu")
         self._asked = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
         return self.found
 

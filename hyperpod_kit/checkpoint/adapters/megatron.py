@@ -102,7 +102,9 @@ class MegatronCheckpoints:
         sharded, _rest = extract_sharded_base(sharded)
         boxes, objects = _parts(sharded)
         known = self._meet(sharded, boxes, [one.unique_key for one in objects if is_main_replica(one.replica_id)])
-        self._state.fill(boxes, {one.unique_key: torch.empty(0, dtype=torch.uint8) for one in objects}, {}, known)
+        self._state.fill(
+            boxes, {one.unique_key: torch.empty(0, dtype=torch.uint8, device="cpu") for one in objects}, {}, known
+        )
         self.found = self.manager.restore(self._state)
         result, found = self._state.values, self._state.found
         self._state.fill((), {}, {}, known)

@@ -17,6 +17,13 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
 
+RECORDS = "records"
+"""Key of a tree: which kinds of records are in it; see `checkpoint/codec.py`."""
+
+TYPED = "3"
+"""Its text where readers of older releases do not know all of them."""
+
+
 def encode(
     trees: Mapping[int, Parts],
     own: Mapping[int, Optional[OwnTree]],
@@ -42,6 +49,8 @@ def encode(
         in_shards = f',"own":{json.dumps(places, separators=(",", ":"))}'
     else:
         in_shards = ""
+    if any(parts.get(RECORDS) == TYPED for parts in by_rank):
+        form = layout.EXTRA_FORMAT_OF_TYPED_RECORDS
     like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
     # Not sorted: dicts come back in the order in which they were saved.
     return sealed_text.seal(
@@ -83,7 +92,12 @@ def read(store: Store, attempt: str, extra: bytes, rank: int) -> Dict[str, Any]:
 
 def _body(extra: bytes) -> Dict[str, Any]:
     body = dict(json.loads(extra))
-    known = (layout.EXTRA_FORMAT, layout.EXTRA_FORMAT_OF_STAGES, layout.EXTRA_FORMAT_OF_SHARDS)
+    known = (
+        layout.EXTRA_FORMAT,
+        layout.EXTRA_FORMAT_OF_STAGES,
+        layout.EXTRA_FORMAT_OF_SHARDS,
+        layout.EXTRA_FORMAT_OF_TYPED_RECORDS,
+    )
     if body.get("format") not in known:
         raise CheckpointError(f"{layout.EXTRA_FILE} has format {body.get('format')!r}")
     return body

@@ -57,7 +57,7 @@ class HandOn:
     def _to_all(self, share: Share, have: memoryview | None) -> list[Chunk]:
         begin, end = self._bounds(share.chunk)
         ranges = self._requests.wanted(share.chunk[0], begin, end, common=True)
-        data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8)
+        data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
         if have is not None:
             self._fill(view_of(data), ranges, have, begin)
         self._ranks.send_bytes(data, share.owner)
@@ -77,13 +77,13 @@ class HandOn:
                 mine.setdefault(share.owner, []).append((share.chunk, ranges))
         asked = self._ask(mine, others)
         incoming = {
-            owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8) for _, ranges in wanted]
+            owner: [torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu") for _, ranges in wanted]
             for owner, wanted in mine.items()
         }
         under_way = [self._ranks.receive(data, owner, _SENT) for owner, parts in incoming.items() for data in parts]
         for rank, wanted in others.items():
             for chunk, ranges in zip(wanted, asked[rank]):
-                data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8)
+                data = torch.empty(_length(ranges) + _DIGEST, dtype=torch.uint8, device="cpu")
                 self._fill(view_of(data), ranges, chunks[chunk], self._bounds(chunk)[0])
                 under_way.append(self._ranks.send(data, rank, _SENT))
         _wait(under_way)
@@ -100,16 +100,22 @@ class HandOn:
         """Tell each owner the ranges that are wanted of its chunks; what each rank wants of this one's."""
         questions = {
             owner: torch.tensor(
-                [number for _, ranges in wanted for number in (len(ranges), *(at for one in ranges for at in one))]
+                [number for _, ranges in wanted for number in (len(ranges), *(at for one in ranges for at in one))],
+                device="cpu",
             )
             for owner, wanted in mine.items()
         }
-        counts = {rank: torch.zeros(1, dtype=torch.int64) for rank in others}
+        counts = {rank: torch.zeros(1, dtype=torch.int64, device="cpu") for rank in others}
         _wait(
             [self._ranks.receive(count, rank, _COUNT) for rank, count in counts.items()]
-            + [self._ranks.send(torch.tensor([len(said)]), owner, _COUNT) for owner, said in questions.items()]
+            + [
+                self._ranks.send(torch.tensor([len(said)], device="cpu"), owner, _COUNT)
+                for owner, said in questions.items()
+            ]
         )
-        heard = {rank: torch.zeros(_bounded(int(count)), dtype=torch.int64) for rank, count in counts.items()}
+        heard = {
+            rank: torch.zeros(_bounded(int(count)), dtype=torch.int64, device="cpu") for rank, count in counts.items()
+        }
         _wait(
             [self._ranks.receive(said, rank, _ASKED) for rank, said in heard.items()]
             + [self._ranks.send(said, owner, _ASKED) for owner, said in questions.items()]

@@ -139,7 +139,7 @@ class Reader(StorageReader):
             return {name: tuple(path) for name, path in written["paths"].items()}
         flat, paths = flatten_state_dict(
             {
-                key: codec.decode(part, _Named)  # type: ignore[arg-type]
+                key: codec.decode(part, _Named, plain=True)  # type: ignore[arg-type]
                 for key, part in tree.items()
             }
         )

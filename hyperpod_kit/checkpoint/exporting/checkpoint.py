@@ -131,7 +131,7 @@ def _read(store: Store, attempt: str, to: str, room: Room | None = None, progres
     nested = (
         _from_dcp(tree["dcp"], tensors)
         if "dcp" in tree
-        else {name: codec.decode(part, tensors.__getitem__) for name, part in tree.items()}
+        else {name: codec.decode(part, tensors.__getitem__, plain=True) for name, part in tree.items()}
     )
     return _State(attempt, body.step, body.total_bytes, nested, tensors)
 

@@ -85,7 +85,11 @@ def _mapped(
             os.close(fd)
     except OSError as err:
         raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {path.parent}: {err}") from err
-    whole = torch.from_file(str(path), True, size, dtype=torch.uint8) if size else torch.empty(0, dtype=torch.uint8)
+    whole = (
+        torch.from_file(str(path), True, size, dtype=torch.uint8)
+        if size
+        else torch.empty(0, dtype=torch.uint8, device="cpu")
+    )
     storage = whole.untyped_storage()
     return {name: _view(storage, places[name], spec) if spec.nbytes else empty(spec) for name, spec in specs.items()}
 
@@ -93,7 +97,7 @@ def _mapped(
 def _view(whole: torch.UntypedStorage, begin: int, spec: TensorSpec) -> torch.Tensor:
     """A tensor with a storage of its own, of which torch.save writes all."""
     part = cast("torch.UntypedStorage", whole[begin : begin + spec.nbytes])
-    return torch.empty(0, dtype=TYPES[spec.dtype]).set_(part, 0, spec.shape, _strides(spec.shape))
+    return torch.empty(0, dtype=TYPES[spec.dtype], device="cpu").set_(part, 0, spec.shape, _strides(spec.shape))
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:

@@ -76,7 +76,7 @@ def model_names(held: set[str]) -> dict[str, str]:
 
 def layout_of(attempt: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     """As LAYOUT has it. Raises UsageError where the checkpoint does not say it."""
-    extra: Any = codec.decode(tree.get("extra", {}), lambda _: None)  # type: ignore[arg-type, return-value]
+    extra: Any = codec.decode(tree.get("extra", {}), lambda _: None, plain=True)  # type: ignore[arg-type, return-value]
     if LAYOUT in extra:
         return dict(extra[LAYOUT])
     if PRETRAINED in extra:

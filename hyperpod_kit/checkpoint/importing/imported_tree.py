@@ -31,7 +31,7 @@ class ImportedTree:
 
     def place(self, name: str) -> torch.Tensor:
         """What stands in the values for the tensor that is stored under that name."""
-        stand_in = torch.empty(0, device="meta")
+        stand_in = torch.empty(0, dtype=torch.uint8, device="meta")
         self._names[id(stand_in)] = stand_in, name
         self._taken.add(name)
         return stand_in

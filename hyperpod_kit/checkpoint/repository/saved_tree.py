@@ -34,6 +34,12 @@ def _children(tree: Any) -> Iterable[Tuple[Any, Any]]:
     held = tree.get("v")
     if kind == "tuple":
         return enumerate(held or ())
+    if kind == "subclass":
+        return dict(tree.get("parts") or {}).items()
+    if kind in ("deque", "named"):
+        return enumerate(held or ())
+    if kind == "dataclass":
+        return dict(held or {}).items()
     if kind == "dict":
         return [(json.dumps(key) if isinstance(key, (dict, list)) else key, item) for key, item in held or ()]
     return ()

@@ -8,15 +8,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-import torch
-
-from hyperpod_kit.checkpoint import Manager, Restored, State, optimizer
-from hyperpod_kit.errors import CheckpointError
-from tests.unit.checkpoint import saved
-from tests.unit.checkpoint.agent_run import abandon
-from tests.unit.checkpoint.test_state import job
+from hyperpod_kit.checkpoint import Manager, State, optimizer, optimizer_state  # noqa: E402
+from hyperpod_kit.errors import CheckpointError  # noqa: E402
+from tests.unit.checkpoint import saved  # noqa: E402
+from tests.unit.checkpoint.agent_run import abandon  # noqa  # noqa: E402
+from tests.unit.checkpoint.test_state import job  # noqa: E402
 
 
 @pytest.fixture
@@ -83,13 +81,12 @@ def test_gradients_from_before_the_restore_keep_no_capture_from_being_used(root:
     weights = [param.detach().clone() for param in other.parameters()]
     other(torch.ones(4)).sum().backward()
     gradients = [param.grad.clone() for param in other.parameters()]
-    assert optimizer.materialise(fresh) and fresh.state
+    assert optimizer_state.materialise(fresh) and fresh.state
     assert all(torch.equal(a, param.grad) for a, param in zip(gradients, other.parameters(), strict=True))
     assert all(torch.equal(a, param) for a, param in zip(weights, other.parameters(), strict=True))
     fresh.state.clear()
     with Manager(root) as manager:
-        got = manager.restore(State(other, fresh))
-    assert isinstance(got, Restored) and got.tier == "memory"
+        assert manager.restore(State(other, fresh)).tier == "memory"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
@@ -100,15 +97,15 @@ class Prepared(torch.optim.Optimizer):
         self.optimizer = inner
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:
         return self.optimizer.state
 
     @property
-    def param_groups(self) -> Any:  # type: ignore[override]
+    def param_groups(self) -> Any:
         return self.optimizer.param_groups
 
     @property
-    def defaults(self) -> Any:  # type: ignore[override]
+    def defaults(self) -> Any:
         return self.optimizer.defaults
 
     def state_dict(self) -> Any:

@@ -1,0 +1,146 @@
+"""What a restore fills: a state's own tensors, and new ones where the checkpoint has others.
+
+A tensor's shape or type may depend on what was trained: a module's extra state, observers, a queue that grows, moments
+that a program has cast. Whoever has code that loads such a tensor, as torch would give it, is given a new one; an
+optimizer's state is simply replaced. Everything else that differs stays as it is, and is refused with its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, modules, optimizer_state, sharding, subclasses
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.tensors import Collector, is_own
+from hyperpod_kit.errors import CheckpointError
+
+
+class AddedPart(NamedTuple):
+    """An attribute that a subclass's tensor gets once it is filled; None for one that the checkpoint does not have."""
+
+    holder: Any
+    name: str
+    tensor: torch.Tensor | None
+
+
+class Filling:
+    """A restore under way."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, torch.Tensor] = {}
+        """The tensors that are filled, by their names in the checkpoint."""
+        self.wholes: dict[str, torch.Tensor] = {}
+        """The subclasses whose parts are filled, by name."""
+        self.fresh: dict[str, torch.Tensor] = {}
+        """Of `live` those that were made for this restore."""
+        self.made: list[torch.optim.Optimizer] = []
+        """The optimizers whose state was made for it."""
+        self._added: list[AddedPart] = []
+        self._stacks: dict[str, torch.Tensor] = {}
+
+    def withdraw(self) -> None:
+        """Nothing was restored: the state that was made for optimizers goes again."""
+        for optimizer in self.made:
+            optimizer.state.clear()
+
+    def fit(
+        self,
+        tree: Mapping[str, Any],
+        collector: Collector,
+        loaders: Mapping[str, modules.Loader],
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        fqns: Mapping[int, str],
+    ) -> None:
+        """Put new tensors in the place of those that `collector` took and the checkpoint has otherwise. Raises
+        CheckpointError for a subclass that is not the one that was saved."""
+        for path, loader in loaders.items():
+            self._fresh(_of_module(path, tree[path], loader, collector), collector)
+            self._subclasses(tree[path], path, collector, strict=True)
+        for path, optimizer in optimizers.items():
+            if codec.RECORDS in tree:
+                self._fresh(optimizer_state.misfits(optimizer, tree[path], fqns, collector.find), collector)
+            self._subclasses(tree[path], path, collector, strict=False)
+
+    def _fresh(self, found: Iterator[tuple[str, torch.Tensor]], collector: Collector) -> None:
+        for name, tensor in list(found):
+            collector.drop([name])
+            if not is_own(name):  # a rank's own part is read as a new tensor anyway
+                collector.take(name, tensor)
+                self.fresh[name] = tensor
+
+    def fit_subclasses(self, tree: Mapping[str, Any], live: Mapping[str, Any], collector: Collector) -> None:
+        """The same for a nested state dict: whatever is a subclass here has to be one in the checkpoint."""
+        for path in live:
+            self._subclasses(tree[path], path, collector, strict=False)
+            plain = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")} - self.wholes.keys()
+            if plain:
+                name = min(plain)
+                problem = subclasses.unlike(name, None, collector.wholes[name].head)
+                raise CheckpointError(str(problem), hint=f"make {name} as the program that saved it did")
+
+    def _subclasses(self, tree: Any, path: str, collector: Collector, *, strict: bool) -> None:
+        """`strict`: each has to be here as it was saved."""
+        saved = {record["name"]: record for record in codec.records(tree) if record["$"] == "subclass"}
+        here = {name for name in collector.wholes if f"{name}.".startswith(f"{path}.")}
+        for name in sorted(here | saved.keys() if strict else here & saved.keys()):
+            record, seen = saved.get(name), collector.wholes.get(name)
+            problem = subclasses.unlike(name, record, seen.head if seen is not None else None)
+            if problem is not None:
+                raise CheckpointError(problem, hint=f"make {name} as the program that saved it did")
+            assert record is not None and seen is not None
+            self.wholes[name] = seen.tensor
+            self.parts(record, seen.tensor, seen.parts, collector)
+
+    def parts(
+        self, record: Mapping[str, Any], whole: torch.Tensor, here: subclasses.TakenApart, collector: Collector
+    ) -> None:
+        """Bring the parts of one subclass together with those that were saved."""
+        parts = {part.name: part for part in here.parts}
+        for key, saved in record["parts"].items():
+            part = parts.get(key)
+            if saved["$"] != "tensor":
+                continue
+            if part is None:
+                part = subclasses.add_part(whole, key, saved)
+                collector.take(saved["name"], part.tensor)
+                self._added.append(AddedPart(here.holder, key, part.inner))
+            elif part.rows != saved.get(subclasses.ROWS, 0):
+                collector.drop([saved["name"]])
+                self._stacks[saved["name"]] = part.inner
+        for key in parts.keys() - record["parts"].keys():
+            collector.drop([f"{record['name']}.{key}"])
+            self._added.append(AddedPart(here.holder, key, None))
+
+    def complete(self, loaded: Mapping[str, torch.Tensor]) -> None:
+        """All bytes are in. Raises CheckpointError for a part that several ranks had each for itself."""
+        with torch.no_grad():
+            for name, inner in self._stacks.items():
+                found = loaded[name]
+                row = subclasses.one_row(name, found) if found.dim() > inner.dim() else found
+                inner.copy_(row)
+        for holder, name, tensor in self._added:
+            setattr(holder, name, tensor)
+
+
+def _of_module(
+    path: str, tree: Mapping[str, Any], loader: modules.Loader, collector: Collector
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, memory) of the tensors that the module's own code is to be given."""
+    for plain, saved in tree.items():
+        for record in codec.records(saved):
+            if record["$"] != "tensor" or "t" not in record:
+                continue
+            here = collector.find(record["name"])
+            as_saved = TYPES[record["t"]], torch.Size(record["s"])
+            if modules.is_extra_state(plain) or loader.is_late(plain):
+                yield record["name"], _new(as_saved, loader.device)
+            elif loader.owns(plain) and (here is None or (here.dtype, here.shape) != as_saved):
+                like = here if here is not None and not sharding.is_sharded(here) else None
+                yield record["name"], _new(as_saved, like.device if like is not None else loader.device)
+
+
+def _new(kind: tuple[torch.dtype, torch.Size], device: torch.device) -> torch.Tensor:
+    return torch.empty(kind[1], dtype=kind[0], device=device)

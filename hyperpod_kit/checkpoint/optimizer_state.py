@@ -1,0 +1,296 @@
+"""An optimizer's state brought to a checkpoint's: as `Optimizer.load_state_dict` does it, with its hooks, but in place
+and in the types that were saved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hyperpod_kit.checkpoint import codec, sharding
+from hyperpod_kit.checkpoint.dtypes import NAMES, TYPES
+from hyperpod_kit.checkpoint.optimizer import GROUPS, PARAMS, is_usual, names_of
+
+_STEP = "step"
+_LOAD_PRE, _LOAD_POST = "_optimizer_load_state_dict_pre_hooks", "_optimizer_load_state_dict_post_hooks"
+_SAVE_HOOKS = ("_optimizer_state_dict_pre_hooks", "_optimizer_state_dict_post_hooks")
+_STEP_HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
+
+
+def loads_itself(optimizer: torch.optim.Optimizer, tree: Any) -> bool:
+    """Whether the optimizer's own code loads, and not what is here."""
+    return type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or not is_usual(tree)
+
+
+def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether what is saved may have another form than the state."""
+    return type(optimizer).state_dict is not torch.optim.Optimizer.state_dict or any(
+        getattr(optimizer, name, None) for name in _SAVE_HOOKS
+    )
+
+
+# --- before the fill --------------------------------------------------------------------------------------------
+
+
+def prepare(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], *, described: bool) -> bool:
+    """Make the tensors that a restore of `tree` fills, where the optimizer has none yet; whether it did. `described`:
+    the records of the tree say which types and shapes these have. Else a step makes them."""
+    every = [param for group in optimizer.param_groups for param in group[PARAMS]]
+    if optimizer.state or not tree.get("state") or any(map(torch.nn.parameter.is_lazy, every)):
+        return False
+    subclass = any(record["$"] == "subclass" for record in codec.records(tree["state"]))
+    if not described or subclass or loads_itself(optimizer, tree) or _saves_itself(optimizer):
+        return materialise(optimizer)
+    params, groups = _params(optimizer, fqns), _groups(optimizer)
+    for name, values in tree["state"].items():
+        param = params.get(name, name)
+        optimizer.state[param] = _made(values, param, groups.get(id(param), {}))
+    return True
+
+
+def materialise(optimizer: torch.optim.Optimizer) -> bool:
+    """Make the state tensors that a first step makes, as targets of a restore; the weights stay as they are, and no
+    hook hears of the step. Whether something was made.
+
+    One step with zero gradients and a learning rate of zero, as torch.distributed.checkpoint.state_dict does it.
+    Some optimizers cannot (LBFGS wants a closure, SparseAdam sparse gradients): whatever they raise, their state is
+    then set from what was loaded.
+    """
+    params = [param for group in optimizer.param_groups for param in group[PARAMS]]
+    if optimizer.state or any(map(torch.nn.parameter.is_lazy, params)):
+        return False
+    # A program may have run its model backward before: its gradients are put aside, and are there again afterwards.
+    gradients = [param.grad for param in params]
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    try:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            for param in group[PARAMS]:
+                if param.requires_grad:
+                    param.grad = torch.zeros_like(param)
+            if rate is not None:
+                group["lr"] = torch.zeros_like(rate) if isinstance(rate, torch.Tensor) else 0.0
+        with _without_step_hooks(optimizer):
+            optimizer.step()
+    except Exception:
+        optimizer.state.clear()
+    finally:
+        for group, rate in zip(optimizer.param_groups, rates, strict=True):
+            if rate is not None:
+                group["lr"] = rate
+        for param, gradient in zip(params, gradients, strict=True):
+            param.grad = gradient
+    return bool(optimizer.state)
+
+
+@contextmanager
+def _without_step_hooks(optimizer: torch.optim.Optimizer) -> Iterator[None]:
+    """Those of the program count steps, average weights, log: a step that trains nothing is none for them."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    everybodys = [getattr(module, f"_global_optimizer_{kind}_hooks", {}) for kind in ("pre", "post")]
+    kept = [dict(hooks) for hooks in everybodys]
+    own = {name: getattr(optimizer, name) for name in _STEP_HOOKS if hasattr(optimizer, name)}
+    try:
+        for hooks in everybodys:
+            hooks.clear()
+        for name in own:
+            setattr(optimizer, name, OrderedDict())
+        yield
+    finally:
+        for hooks, before in zip(everybodys, kept, strict=True):
+            hooks.update(before)
+        for name, before in own.items():
+            setattr(optimizer, name, before)
+
+
+def _made(saved: codec.Json, param: Any, group: Mapping[str, Any], key: object = "") -> Any:
+    """What the optimizer holds for a parameter, with memory for its tensors."""
+    if isinstance(saved, dict) and saved.get("$") == "tensor":
+        return new_tensor(saved, param, group, key)
+    held = codec.children(saved)
+    if isinstance(held, dict):
+        return {name: _made(item, param, group, name) for name, item in held.items()}
+    if held is not None:
+        return type(held)(_made(item, param, group, key) for item in held)
+    return saved  # a number, say: its value comes with the rest
+
+
+def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key: object) -> torch.Tensor:
+    """Memory for a tensor of the state, where torch's own loading puts it: beside its parameter, divided as that one
+    where it has its shape; a count of steps is on the host where no kernel reads it."""
+    if not isinstance(param, torch.Tensor):
+        return torch.empty(record.get("s", ()), dtype=TYPES[record.get("t", "F32")], device="cpu")
+    dtype = TYPES[record["t"]] if "t" in record else param.dtype
+    shape = torch.Size(record["s"]) if "s" in record else param.shape
+    on_host = key == _STEP and not (group.get("capturable") or group.get("fused"))
+    device = torch.device("cpu") if on_host else param.device
+    if shape != param.shape:
+        return torch.empty(shape, dtype=dtype, device=device)
+    local = sharding.holder(param)
+    if sharding.is_plain(local):
+        local = torch.empty_like(local.detach(), dtype=dtype, device=device)
+    else:
+        local = torch.empty(local.shape, dtype=dtype, device=device)
+    return like(param, local) if sharding.is_dtensor(param) else local
+
+
+def like(param: Any, local: torch.Tensor) -> torch.Tensor:
+    """A DTensor of these local parts, divided as the parameter."""
+    from torch.distributed.tensor import DTensor
+
+    made: torch.Tensor = DTensor.from_local(
+        local, param.device_mesh, param.placements, run_check=False, shape=param.shape, stride=param.stride()
+    )
+    return made
+
+
+def misfits(
+    optimizer: torch.optim.Optimizer,
+    tree: Any,
+    fqns: Mapping[int, str],
+    here: Callable[[str], torch.Tensor | None],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """(name, memory for it) of each described tensor of the state that is not here, or is of another type or shape.
+    `here(name)`: the tensor that is."""
+    if not is_usual(tree):
+        return
+    params, groups = _params(optimizer, fqns), _groups(optimizer)
+    for name, values in tree["state"].items():
+        param = params.get(name, name)
+        for record in codec.records(values):
+            if record["$"] != "tensor":
+                continue
+            live = here(record["name"])
+            saved = _described(record, param)
+            if live is None or saved != (live.dtype, live.shape):
+                yield (
+                    record["name"],
+                    new_tensor(record, param, groups.get(id(param), {}), record["name"].rpartition(".")[2]),
+                )
+
+
+def _described(record: dict[str, Any], param: Any) -> tuple[torch.dtype, torch.Size] | None:
+    if "t" in record:
+        return TYPES[record["t"]], torch.Size(record["s"])
+    return (param.dtype, param.shape) if isinstance(param, torch.Tensor) else None
+
+
+def _groups(optimizer: torch.optim.Optimizer) -> dict[int, Mapping[str, Any]]:
+    return {id(param): group for group in optimizer.param_groups for param in group[PARAMS]}
+
+
+def _params(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[Any, Any]:
+    inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
+    return dict(zip(names_of(optimizer, fqns), inside, strict=True))
+
+
+# --- after it ---------------------------------------------------------------------------------------------------
+
+
+class Adoption:
+    """One optimizer that takes over its part of a tree. Tensors in `live` (by name) and subclasses in `wholes` are
+    filled already; others come from `tensor`."""
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        tree: Any,
+        fqns: Mapping[int, str],
+        *,
+        live: Mapping[str, torch.Tensor],
+        wholes: Mapping[str, torch.Tensor],
+        tensor: Callable[[str], torch.Tensor],
+    ) -> None:
+        self._optimizer, self._tree = optimizer, tree
+        self._names = names_of(optimizer, fqns)
+        inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
+        self._params = list(inside)
+        self._live, self._wholes, self._tensor = live, wholes, tensor
+        self._filled = {id(one) for one in (*live.values(), *wholes.values())}
+
+    def carry_out(self) -> None:
+        """Raises what the optimizer's own code and its hooks raise."""
+        optimizer = self._optimizer
+        body = codec.decode(self._tree, self._leaf, wholes=self._wholes)
+        if loads_itself(optimizer, self._tree):
+            optimizer.load_state_dict(_numbered(body, self._names))
+            self._keep_types(body)
+            return
+        body = _numbered(body, self._names)
+        for hook in getattr(optimizer, _LOAD_PRE, {}).values():
+            body = hook(optimizer, body) or body
+        for group, saved in zip(optimizer.param_groups, body[GROUPS], strict=True):
+            group.update({key: value for key, value in saved.items() if key != PARAMS})
+        numbers = {id(param): number for number, param in enumerate(self._params)}
+        for key in [key for key in optimizer.state if numbers.get(id(key), key) not in body["state"]]:
+            del optimizer.state[key]
+        for key, values in body["state"].items():
+            param = self._params[key] if type(key) is int and key < len(self._params) else key
+            optimizer.state[param] = self._placed(values, param)
+        if type(optimizer).__setstate__ is not torch.optim.Optimizer.__setstate__:
+            optimizer.__setstate__({"state": optimizer.state, GROUPS: optimizer.param_groups})
+        for hook in getattr(optimizer, _LOAD_POST, {}).values():
+            hook(optimizer)
+
+    def _leaf(self, name: str) -> torch.Tensor:
+        return self._live[name] if name in self._live else self._tensor(name)
+
+    def _placed(self, value: Any, param: Any) -> Any:
+        """The values as they are, in containers of their kinds; tensors that have just been read where they belong."""
+        if isinstance(value, torch.Tensor):
+            return value if id(value) in self._filled else _beside(param, value)
+        if type(value) is dict:
+            return {key: self._placed(item, param) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self._placed(item, param) for item in value)
+        return value
+
+    def _keep_types(self, body: dict[str, Any]) -> None:
+        """Undo that `Optimizer.load_state_dict`, which the optimizer's own code calls, rounds state to the type of its
+        parameter."""
+        if not is_usual(body):
+            return
+        by_name = dict(zip(self._names, self._params, strict=True))
+        for name, saved in body["state"].items():
+            here = self._optimizer.state.get(by_name.get(name, name))
+            if not isinstance(saved, dict) or not isinstance(here, dict):
+                continue
+            for key, value in saved.items():
+                now = here.get(key)
+                if _is_rounded(now, value):
+                    here[key] = value
+
+
+def _is_rounded(now: Any, saved: Any) -> bool:
+    if not (isinstance(now, torch.Tensor) and isinstance(saved, torch.Tensor)):
+        return False
+    if now.dtype == saved.dtype or now.shape != saved.shape or saved.dtype not in NAMES:
+        return False
+    parts = sharding.holder(now), sharding.holder(saved)
+    return all(map(sharding.is_plain, parts)) and torch.equal(parts[0], parts[1].to(parts[0]))
+
+
+def _beside(param: Any, loaded: torch.Tensor) -> torch.Tensor:
+    """A state tensor without a live target: sharded and placed as its parameter when it has its shape."""
+    if not isinstance(param, torch.Tensor) or sharding.is_dtensor(loaded) or loaded.dim() == 0:
+        return loaded
+    if not sharding.is_dtensor(param):
+        return loaded.to(param.device)
+    if loaded.shape != sharding.local(param).shape:
+        return loaded
+    return like(param, loaded.to(param.device))
+
+
+def _numbered(body: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """Undo the renaming of `optimizer.state_of`."""
+    if not is_usual(body):
+        return body
+    number = {name: index for index, name in enumerate(names)}
+    state = {number.get(key, key): value for key, value in body["state"].items()}
+    groups = [{**group, PARAMS: [number[name] for name in group[PARAMS]]} for group in body[GROUPS]]
+    return {"state": state, GROUPS: groups}

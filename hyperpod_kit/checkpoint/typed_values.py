@@ -1,0 +1,196 @@
+"""Values of Python's and torch's own kinds, and of a program's own classes, as typed JSON and back, without pickle.
+
+A class is written by its name. It is looked up among the modules that the program has imported: reading a checkpoint
+imports nothing and calls no constructor that a program wrote.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import enum
+import json
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hyperpod_kit.errors import CheckpointError
+
+Json = Any
+Encode = Callable[[Any, str], Json]
+"""The JSON of a part, which is given with its key or number."""
+Decode = Callable[[Json], Any]
+
+KINDS = frozenset({"torch", "device", "enum", "deque", "set", "frozenset", "time", "path", "named", "dataclass"})
+"""The kinds of records that are written here."""
+
+_TORCH = (torch.dtype, torch.layout, torch.memory_format)
+_TIMES: dict[type, str] = {
+    datetime.datetime: "datetime",
+    datetime.date: "date",
+    datetime.time: "time",
+}
+_PATHS = {kind.__name__: kind for kind in (pathlib.PurePosixPath, pathlib.PureWindowsPath)}
+
+
+def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
+    """The record of a value; None for one of another kind. `inner` raises StateNotSerializable for a part."""
+    kind = type(value)
+    if isinstance(value, _TORCH):
+        return {"$": "torch", "v": str(value).removeprefix("torch.")}
+    if kind is torch.device:
+        return {"$": "device", "v": str(value)}
+    if isinstance(value, enum.Enum):
+        return _encode_enum(value, inner)
+    if kind is collections.deque:
+        items = [inner(item, str(number)) for number, item in enumerate(value)]
+        return {"$": "deque", "v": items, "most": value.maxlen}
+    if kind in (set, frozenset):
+        # The order in a set differs from process to process.
+        texts = sorted(json.dumps(inner(item, "<item>")) for item in value)
+        return {"$": kind.__name__, "v": [json.loads(text) for text in texts]}
+    if kind in _TIMES:
+        return _encode_time(value)
+    if kind is datetime.timedelta:
+        return {"$": "time", "c": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
+    if isinstance(value, pathlib.PurePath):
+        return {"$": "path", "c": "Path" if isinstance(value, pathlib.Path) else kind.__name__, "v": str(value)}
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        name = name_of(kind)
+        if name is None:
+            return None
+        return {"$": "named", "c": name, "v": [inner(*pair) for pair in zip(value, kind._fields, strict=True)]}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        name = name_of(kind)
+        if name is None:
+            return None
+        return {"$": "dataclass", "c": name, "v": {key: inner(item, key) for key, item in _attributes(value)}}
+    return None
+
+
+def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
+    """The value of a record of `KINDS`. With `plain` a class that the program does not have is no error: its values
+    come as a dict, a tuple or what they are by themselves. Raises CheckpointError."""
+    kind, value = body["$"], body["v"]
+    if kind == "torch":
+        return _torch_constant(value)
+    if kind == "device":
+        return torch.device(value)
+    if kind == "deque":
+        return collections.deque(map(inner, value), body["most"])
+    if kind in ("set", "frozenset"):
+        return (set if kind == "set" else frozenset)(map(inner, value))
+    if kind == "time":
+        return _decode_time(body["c"], value)
+    if kind == "path":
+        return (_PATHS.get(body["c"]) or pathlib.Path)(value)
+    try:
+        found = class_of(body["c"])
+    except CheckpointError:
+        if not plain:
+            raise
+        found = None
+    if kind == "enum":
+        return _decode_enum(found, body, inner)
+    if kind == "named":
+        parts = tuple(map(inner, value))
+        return parts if found is None else _checked(found, tuple, body)._make(parts)
+    fields = {key: inner(item) for key, item in value.items()}
+    if found is None:
+        return fields
+    made = object.__new__(_checked(found, object, body))
+    for key, item in fields.items():
+        object.__setattr__(made, key, item)
+    return made
+
+
+def children(body: dict[str, Json]) -> list[Json]:
+    """What a record of `KINDS` holds, still encoded."""
+    value = body["v"]
+    if body["$"] in ("deque", "set", "frozenset", "named"):
+        return list(value)
+    return list(value.values()) if body["$"] == "dataclass" else []
+
+
+def name_of(kind: type) -> str | None:
+    """The name under which a fresh start of the same program has that class; None for one that it cannot look up."""
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    try:
+        return name if class_of(name) is kind else None
+    except CheckpointError:
+        return None
+
+
+def class_of(name: str) -> type:
+    """The class of that name, of a module that is imported. Raises CheckpointError."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        raise CheckpointError(
+            f"the checkpoint holds a value of the class {name}, which this program does not have",
+            hint=f"import {module} before the restore",
+        )
+    return found
+
+
+def _checked(found: type, base: type, body: dict[str, Json]) -> Any:
+    kinds = {"named": hasattr(found, "_make"), "dataclass": dataclasses.is_dataclass(found)}
+    if not issubclass(found, base) or not kinds[body["$"]]:
+        raise CheckpointError(f"{body['c']} is not of the kind that it was when it was saved ({body['$']})")
+    return found
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """All that a dataclass holds, fields and what the program has added to it."""
+    names = dict.fromkeys(field.name for field in dataclasses.fields(value) if hasattr(value, field.name))
+    names.update(dict.fromkeys(getattr(value, "__dict__", {})))
+    return [(name, getattr(value, name)) for name in names]
+
+
+def _encode_enum(value: enum.Enum, inner: Encode) -> dict[str, Json] | None:
+    name = name_of(type(value))
+    if name is None:
+        return None
+    return {"$": "enum", "c": name, "n": value.name, "v": inner(value.value, "value")}
+
+
+def _decode_enum(found: type | None, body: dict[str, Json], inner: Decode) -> Any:
+    value = inner(body["v"])
+    if found is None:
+        return value
+    if not issubclass(found, enum.Enum):
+        raise CheckpointError(f"{body['c']} was an Enum when it was saved, and is none here")
+    member = found.__members__.get(str(body["n"]))
+    if member is not None and member.value == value:
+        return member
+    try:
+        return found(value)
+    except ValueError:
+        raise CheckpointError(f"{body['c']} has neither {body['n']} nor the value {value!r} any more") from None
+
+
+def _encode_time(value: Any) -> dict[str, Json] | None:
+    zone = getattr(value, "tzinfo", None)
+    if zone is not None and not isinstance(zone, datetime.timezone):
+        return None  # an offset would come back, and not the zone with its rules
+    return {"$": "time", "c": _TIMES[type(value)], "v": value.isoformat()}
+
+
+def _decode_time(kind: str, value: Any) -> Any:
+    if kind == "timedelta":
+        return datetime.timedelta(*value)
+    known = {name: made for made, name in _TIMES.items()}
+    return known[kind].fromisoformat(value)  # type: ignore[attr-defined]
+
+
+def _torch_constant(name: str) -> Any:
+    found = getattr(torch, str(name), None)
+    if not isinstance(found, _TORCH):
+        raise CheckpointError(f"the checkpoint holds torch.{name}, which this release of torch does not have")
+    return found

@@ -16,7 +16,6 @@ from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
 
-
 RECORDS = "records"
 """Key of a tree: which kinds of records are in it; see `checkpoint/codec.py`."""
 

@@ -136,6 +136,7 @@ PAGE = Page(
 )
 REPORT = Report(PAGE, RECORD, "{}", LAID.tensors)
 PARTS = {0: (("model", '{"a":1}'), ("step", "50")), 1: (("model", '{"a":2}'), ("step", "50"))}
+TYPED = (("dtype", '{"$":"torch","v":"bfloat16"}'), ("records", "3"))
 SAVES = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no space left")
 JOB = job_note.JobNote("7_2", 3, 1.7e9, 4, 0.5, {"crash": 2})
 LOST = lost_rows.Row(3, 8, 2, "no space left", 1.7e9)
@@ -215,8 +216,11 @@ def a_page() -> bytes:
     return bytes(page)
 
 
-def an_extra(places: dict[int, Optional[OwnTree]], *, stages: bool) -> Callable[[], bytes]:
-    return lambda: trees.encode(PARTS, places, stages=stages, attempt=(2, 5, 50))
+def an_extra(
+    places: dict[int, Optional[OwnTree]], *, stages: bool, more: tuple[tuple[str, str], ...] = ()
+) -> Callable[[], bytes]:
+    parts = {rank: (*own, *more) for rank, own in PARTS.items()}
+    return lambda: trees.encode(parts, places, stages=stages, attempt=(2, 5, 50))
 
 
 def a_note(body: Any) -> Callable[[], bytes]:
@@ -344,6 +348,13 @@ FORMATS = (
         lambda data: trees.parts_of(data, 2)[1][1].place,
         OwnTree(4096, 20, "blake2b:" + "0" * 32),
         an_extra({1: OwnTree(4096, 20, "blake2b:" + "0" * 32)}, stages=False),
+    ),
+    Format(
+        "hpk-extra/4",
+        "extra-4.json",
+        lambda data: trees.tree_of(data, 1),
+        {"model": {"a": 2}, "step": 50, "dtype": {"$": "torch", "v": "bfloat16"}, "records": 3},
+        an_extra({}, stages=False, more=TYPED),
     ),
     Format(
         "HPKIDX1",

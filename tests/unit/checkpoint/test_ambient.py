@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-import hyperpod_kit  # noqa: E402
-from hyperpod_kit.checkpoint import Manager, State, load_state, load_weights  # noqa: E402
-from tests.unit.checkpoint import test_history, test_in_place, test_optimizer, test_state, test_subclasses  # noqa: E402
+import torch
+
+import hyperpod_kit
+from hyperpod_kit.checkpoint import Manager, State, load_state, load_weights
+from tests.unit.checkpoint import test_history, test_in_place, test_optimizer, test_state, test_subclasses
 
 # What torch makes on the default device, and what is of the default dtype unless it says otherwise.
 _MADE = {"empty", "zeros", "ones", "full", "rand", "randn", "eye", "linspace", "empty_strided", "logspace"}

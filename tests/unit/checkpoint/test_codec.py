@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections import OrderedDict, deque, namedtuple
+from collections import OrderedDict, deque
 from datetime import date, datetime, time, timedelta, timezone
 from enum import Enum, IntEnum
 from pathlib import Path, PurePosixPath
@@ -13,13 +13,26 @@ from typing import Any, NamedTuple
 import pytest
 from zoneinfo import ZoneInfo
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import codec, replica_assignment  # noqa: E402
-from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
-from hyperpod_kit.checkpoint.repository.shard import TensorSpec  # noqa: E402
-from hyperpod_kit.checkpoint.tensors import Collector, Known, TensorPiece  # noqa: E402
-from hyperpod_kit.errors import CheckpointError, StateNotSerializable  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import codec, replica_assignment
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.tensors import Collector, Known, TensorPiece
+from hyperpod_kit.errors import CheckpointError, StateNotSerializable
+
+
+def no_tensor(name: str) -> torch.Tensor:
+    raise AssertionError(name)
+
+
+def local() -> Any:
+    class Pair(NamedTuple):
+        x: int
+
+    return Pair(1)
 
 
 def round_trip(value: object) -> object:
@@ -150,22 +163,22 @@ def test_the_text_of_a_set_is_the_same_in_every_process() -> None:
 def test_a_class_is_looked_up_and_never_imported() -> None:
     record = {"$": "enum", "c": "antigravity:Fly", "n": "ONE", "v": 1}
     with pytest.raises(CheckpointError, match="antigravity:Fly") as caught:
-        codec.decode(record, {}.__getitem__)
+        codec.decode(record, no_tensor)
     assert caught.value.hint == "import antigravity before the restore" and "antigravity" not in sys.modules
-    assert codec.decode(record, {}.__getitem__, plain=True) == 1
+    assert codec.decode(record, no_tensor, plain=True) == 1
     for other in ("os:system", "pathlib:Path", f"{__name__}:Metres"):
         for kind in ("enum", "named", "dataclass"):
             with pytest.raises(CheckpointError):
-                codec.decode({"$": kind, "c": other, "n": "x", "v": {} if kind == "dataclass" else [1]}, {}.__getitem__)
+                codec.decode({"$": kind, "c": other, "n": "x", "v": {} if kind == "dataclass" else [1]}, no_tensor)
     with pytest.raises(CheckpointError, match=r"torch\.load"):
-        codec.decode({"$": "torch", "v": "load"}, {}.__getitem__)
+        codec.decode({"$": "torch", "v": "load"}, no_tensor)
 
 
 def test_an_enum_that_was_renamed_is_known_by_its_value() -> None:
     saved = codec.encode(Color.RED, "x", lambda *_: "")
-    assert codec.decode({**saved, "n": "SCARLET"}, {}.__getitem__) is Color.RED
+    assert codec.decode({**saved, "n": "SCARLET"}, no_tensor) is Color.RED
     with pytest.raises(CheckpointError, match="SCARLET nor the value 7"):
-        codec.decode({**saved, "n": "SCARLET", "v": 7}, {}.__getitem__)
+        codec.decode({**saved, "n": "SCARLET", "v": 7}, no_tensor)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +186,7 @@ def test_an_enum_that_was_renamed_is_known_by_its_value() -> None:
     [
         (Metres(1), "float(x)"),
         (torch.Generator(), "x.get_state()"),
-        (namedtuple("P", "x")(1), "tuple(x)"),
+        (local(), "tuple(x)"),
         (Enum("Here", "ONE").ONE, "x.value"),  # type: ignore[attr-defined]
         (bytearray(b"x"), "bytes(x)"),
         (datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")), "can be made from again"),
@@ -216,7 +229,7 @@ def test_two_paths_that_look_the_same_are_two_tensors() -> None:
     found: Any = round_trip(value)
     assert [float(one) for one in (found["a.b"], found["a"]["b"], found[1], found["1"])] == [0, 1, 2, 3]
     with pytest.raises(CheckpointError, match="kind 'pickle'"):
-        codec.decode({"$": "pickle", "v": ""}, {}.__getitem__)
+        codec.decode({"$": "pickle", "v": ""}, no_tensor)
 
 
 def test_every_byte_has_one_owner_and_the_load_is_balanced() -> None:

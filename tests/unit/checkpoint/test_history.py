@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
-from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.unit.checkpoint import saved  # noqa: E402
-from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Manager, Restored, State
+from hyperpod_kit.errors import CheckpointError
+from tests.unit.checkpoint import saved
+from tests.unit.checkpoint.agent_run import abandon
 
 
 @pytest.fixture
@@ -45,10 +47,10 @@ class Recorded(torch.nn.Module):
     def set_extra_state(self, state: Any) -> None:
         self.amax = state["amax"].tolist()
 
-    def _load_from_state_dict(self, state: Any, prefix: str, *args: Any, **kwargs: Any) -> None:
-        if f"{prefix}queue" in state:
-            self.queue = torch.zeros_like(state[f"{prefix}queue"])
-        super()._load_from_state_dict(state, prefix, *args, **kwargs)
+    def _load_from_state_dict(self, state_dict: Any, prefix: Any, *others: Any) -> None:
+        if f"{prefix}queue" in state_dict:
+            self.queue = torch.zeros_like(state_dict[f"{prefix}queue"])
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
 
 class Grown(torch.optim.Optimizer):
@@ -105,7 +107,8 @@ def test_what_grew_is_restored_from_memory_too(root: str, tier: str, monkeypatch
 
     model, optimizer = job(1)
     with Manager(root) as manager:
-        assert manager.restore(State(model, optimizer)).tier == tier
+        found = manager.restore(State(model, optimizer))
+        assert isinstance(found, Restored) and found.tier == tier
     assert model[0].queue.shape == (9, 4) and len(model[0].amax) == 3
     assert {held["m"].dtype for held in optimizer.state.values()} == {torch.bfloat16}
     assert trained(model, optimizer, range(3, 6)) == undisturbed

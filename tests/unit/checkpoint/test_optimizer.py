@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State, optimizer, optimizer_state  # noqa: E402
-from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.unit.checkpoint import saved  # noqa: E402
-from tests.unit.checkpoint.agent_run import abandon  # noqa  # noqa: E402
-from tests.unit.checkpoint.test_state import job  # noqa: E402
+import torch
+
+from hyperpod_kit.checkpoint import Manager, Restored, State, optimizer, optimizer_state
+from hyperpod_kit.errors import CheckpointError
+from tests.unit.checkpoint import saved
+from tests.unit.checkpoint.agent_run import abandon
+from tests.unit.checkpoint.test_state import job
 
 
 @pytest.fixture
@@ -86,7 +88,8 @@ def test_gradients_from_before_the_restore_keep_no_capture_from_being_used(root:
     assert all(torch.equal(a, param) for a, param in zip(weights, other.parameters(), strict=True))
     fresh.state.clear()
     with Manager(root) as manager:
-        assert manager.restore(State(other, fresh)).tier == "memory"
+        got = manager.restore(State(other, fresh))
+    assert isinstance(got, Restored) and got.tier == "memory"
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
@@ -97,15 +100,15 @@ class Prepared(torch.optim.Optimizer):
         self.optimizer = inner
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # type: ignore[override]
         return self.optimizer.state
 
     @property
-    def param_groups(self) -> Any:
+    def param_groups(self) -> Any:  # type: ignore[override]
         return self.optimizer.param_groups
 
     @property
-    def defaults(self) -> Any:
+    def defaults(self) -> Any:  # type: ignore[override]
         return self.optimizer.defaults
 
     def state_dict(self) -> Any:

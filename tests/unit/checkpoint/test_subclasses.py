@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 
-from torch.utils._pytree import tree_map  # noqa: E402
+import torch
+from torch.utils._pytree import tree_map
 
-from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
-from hyperpod_kit.errors import CheckpointError  # noqa: E402
-from tests.unit.checkpoint import saved  # noqa: E402
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.errors import CheckpointError
+from tests.unit.checkpoint import saved
 
 
 @pytest.fixture
@@ -46,7 +47,9 @@ class Scaled(torch.Tensor):
         )
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # torch's own stub lacks the function
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if function in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
             return Scaled(args[0].whole, args[0].scale, args[0].bits, args[0].extra)
         args, kwargs = tree_map(lambda x: x.plain() if isinstance(x, Scaled) else x, (args, kwargs or {}))

@@ -64,6 +64,7 @@ class JobsFirst:
     def __init__(self, stack: ExitStack, ssh: SshSettings, when_idle: bool, drain: bool, seconds: float) -> None:
         self._stack, self._ssh, self._drain, self._seconds = stack, ssh, drain, seconds
         self._runner: Optional[Runner] = None
+        self._cluster: Optional[LiveCluster] = None
         self.asked = when_idle or drain
         self.jobs: list[NodeJob] = []
         self.unknown = ""
@@ -77,6 +78,7 @@ class JobsFirst:
 
         if not names:
             return
+        self._cluster = cluster
         try:
             self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
             self.jobs = jobs_on(self._runner, names)
@@ -126,10 +128,11 @@ class JobsFirst:
         """Wait until no job has these nodes, where the user wants that. Raises what remote.vacate.vacate raises."""
         from hyperpod_kit.remote.vacate import Vacating, WaitLimit, vacate
 
-        if not self.asked or self._runner is None:
+        if not self.asked or self._runner is None or self._cluster is None:
             return None
         how = Vacating.DRAIN if self._drain else Vacating.WHEN_IDLE
-        return vacate(self._runner, names, how, verb, WaitLimit(self._seconds), say)
+        with open_memory(self._cluster, self._ssh) as count_unsaved:
+            return vacate(self._runner, names, how, verb, WaitLimit(self._seconds), say, count_unsaved)
 
     def let_back(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
         """Let jobs in again on nodes that have been restarted, once they are back; says so where they are not."""
@@ -169,3 +172,10 @@ def open_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
     from hyperpod_kit.remote.slurm_way import slurm_of
 
     return slurm_of(cluster, ssh, say)
+
+
+def open_memory(cluster: LiveCluster, ssh: SshSettings) -> Any:
+    """A context with a function that counts unsaved captures on nodes. Raises AwsError, UsageError."""
+    from hyperpod_kit.remote.unsaved import counting_unsaved
+
+    return counting_unsaved(cluster, ssh, say)

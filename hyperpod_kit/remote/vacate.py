@@ -3,7 +3,8 @@
     --when-idle   no new job starts there; the command waits until those that run have ended by themselves
     --drain       the same, and jobs that Slurm may queue again are queued again at once; the others are waited for
 
-Both are bounded, and undone when nothing comes of it: the nodes take jobs again.
+Both wait as well until storage has what ended jobs left in the nodes' memory. Both are bounded, and undone when nothing
+comes of it: the nodes take jobs again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import Enum
 from typing import Callable, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import ClusterError, RunError, Unreachable, WaitTimeout
+from hyperpod_kit.remote.unsaved import CountUnsaved
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import node_jobs
 from hyperpod_kit.slurm.control import LEAVING_REASON
@@ -64,8 +66,10 @@ def vacate(
     verb: str,
     patience: WaitLimit,
     tell: Callable[[str], None],
+    count_unsaved: CountUnsaved,
 ) -> Vacated:
-    """Drain these nodes for the command `verb`, and return when no job has them. `tell`: takes a line a change.
+    """Drain these nodes for the command `verb`, and return when no job has them and their memory holds no capture.
+    `tell`: takes a line a change.
 
     Raises WaitTimeout, ClusterError where Slurm refuses, Unreachable; whatever ends it, the nodes are let go first.
     """
@@ -82,6 +86,7 @@ def vacate(
         if how == Vacating.DRAIN:
             _requeue(runner, nodes, patience, tell)
         _wait(runner, nodes, patience, tell)
+        _wait_for_captures(nodes, patience, tell, count_unsaved)
         return Vacated(reason, drained, node_jobs.served_since(runner, drained))
     except BaseException:
         let_go(runner, drained, reason, tell)
@@ -190,4 +195,40 @@ def _wait(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Calla
     raise WaitTimeout(
         f"after {patience.seconds:g} s {ids} still run there; nothing was sent to AWS",
         hint="--drain-timeout SECONDS waits longer; --drain queues jobs again that Slurm may queue again",
+    )
+
+
+def _wait_for_captures(
+    nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None], count_unsaved: CountUnsaved
+) -> None:
+    """Return when storage has what ended jobs left on these nodes. A node that does not answer is not waited for: what
+    its memory held can be saved by nobody. Raises WaitTimeout."""
+    shown = ""
+    holding: dict[str, int] = {}
+    silent: set[str] = set()
+
+    def look() -> bool:
+        nonlocal shown
+        holding.clear()
+        for name, captures in count_unsaved(nodes).items():
+            if captures is None and name not in silent:
+                tell(f"{name} cannot be asked whether its memory holds captures that storage does not have")
+                silent.add(name)
+            if captures:
+                holding[name] = captures
+        line = ", ".join(f"{name} ({captures})" for name, captures in holding.items())
+        if line and line != shown:
+            tell(f"waiting until storage has the captures that ended jobs left in the memory of {line}")
+        shown = line
+        return not holding
+
+    saved = look_until(
+        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    )
+    if saved:
+        return
+    raise WaitTimeout(
+        f"after {patience.seconds:g} s the memory of {', '.join(holding)} still holds captures that storage does not "
+        "have; nothing was sent to AWS",
+        hint="there: journalctl -t hyperpod-kit names what keeps them; hyperpod-kit checkpoint flush --all saves them",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import pytest
 
@@ -30,11 +30,17 @@ class QueuedJob:
 
 @dataclass
 class SlurmQueue(AnsweringRunner):
-    """`nodes`: name -> reason for which it is drained, "" for none. `before`: is called before each look at the queue;
-    `silent`: why no way leads to Slurm, "" when one does."""
+    """What a test writes of a cluster's Slurm.
+
+    `nodes`: name -> reason for which it is drained, "" for none. `captures`: name -> captures in its memory, None for a
+    node that does not answer. `before` is called before each look at the queue, `before_count` before each look at the
+    captures. `silent`: why no way leads to Slurm, "" when one does.
+    """
 
     nodes: Dict[str, str]
     jobs: List[QueuedJob] = field(default_factory=list)
+    captures: Dict[str, Optional[int]] = field(default_factory=dict)
+    before_count: Callable[[], object] = lambda: None
     before: Callable[[], object] = lambda: None
     silent: str = ""
     refuses: str = ""
@@ -96,4 +102,9 @@ def reach(monkeypatch: pytest.MonkeyPatch, queue: SlurmQueue) -> None:
             raise Unreachable(queue.silent)
         yield queue
 
+    def count_unsaved(names: Sequence[str]) -> Dict[str, Optional[int]]:
+        queue.before_count()
+        return {name: queue.captures.get(name, 0) for name in names}
+
     monkeypatch.setattr(jobs_first, "open_slurm", opened)
+    monkeypatch.setattr(jobs_first, "open_memory", lambda *_: contextlib.nullcontext(count_unsaved))

@@ -218,6 +218,35 @@ def test_fewer_nodes_than_idle_ones_are_waited_for(cluster: Cloud, project: Path
     assert len(cluster.control.deleted) == 2 and cluster.control.updates == []
 
 
+@pytest.mark.parametrize("option", ["--drain", "--when-idle"])
+def test_nodes_whose_memory_holds_captures_are_waited_for(
+    cluster: Cloud, project: Path, hk: Hk, queue: SlurmQueue, option: str
+) -> None:
+    """For Slurm the job is over; a unit of the node still writes what the job left."""
+    queue.jobs.clear()
+    queue.captures = {WORKERS[2]: 3}
+    fewer(project)
+    late = hk("update-cluster", "--yes", option, "--drain-timeout", "1")
+    assert late.code == 3 and sent(cluster) == [] and set(queue.nodes.values()) == {""}
+    assert f"the memory of {WORKERS[2]} still holds captures" in late.err and "checkpoint flush" in late.err
+    looks = iter([3, 1, 0])
+    queue.before_count = lambda: queue.captures.update({WORKERS[2]: next(looks, 0)})
+    done = hk("update-cluster", "--yes", option)
+    assert done.code == 0, done.err
+    assert f"{WORKERS[2]} (3)" in done.err and f"{WORKERS[2]} (1)" in done.err
+    assert next(looks, None) is None and len(cluster.control.deleted) == 1
+
+
+def test_a_node_that_does_not_answer_is_named_and_not_waited_for(
+    cluster: Cloud, project: Path, hk: Hk, queue: SlurmQueue
+) -> None:
+    queue.jobs.clear()
+    queue.captures = {WORKERS[2]: None}
+    fewer(project)
+    done = hk("update-cluster", "--yes", "--drain")
+    assert done.code == 0 and done.err.count(f"{WORKERS[2]} cannot be asked") == 1, done.err
+
+
 def test_what_else_changes_is_sent_when_the_nodes_have_gone(
     cluster: Cloud, project: Path, hk: Hk, queue: SlurmQueue
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import pytest
 
@@ -30,6 +30,10 @@ def submit(slurm: private_slurm.PrivateSlurm, node: str, *options: str) -> str:
     return job
 
 
+def no_captures(names: Sequence[str]) -> Dict[str, Optional[int]]:
+    return dict.fromkeys(names, 0)
+
+
 def node_state(slurm: private_slurm.PrivateSlurm, node: str) -> str:
     return slurm.call("scontrol", "-o", "show", "node", node)
 
@@ -49,7 +53,7 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
 
     told: List[str] = []
     with pytest.raises(WaitTimeout, match=f"after 2 s {stays} still run there"):
-        vacate(runner, ["n1", "n3"], Vacating.WHEN_IDLE, "replace-node", WaitLimit(2.0, 0.2), told.append)
+        vacate(runner, ["n1", "n3"], Vacating.WHEN_IDLE, "replace-node", WaitLimit(2.0, 0.2), told.append, no_captures)
     assert "DRAIN" not in node_state(slurm, "n1") and "Reason=somebody's own" in node_state(slurm, "n3")
     assert slurm.state(stays) == "RUNNING"
 
@@ -61,7 +65,9 @@ def test_nodes_become_empty_and_are_let_go(slurm: private_slurm.PrivateSlurm) ->
             assert REASON in node_state(slurm, "n1")
             ended.append(slurm.call("scancel", stays))
 
-    vacated = vacate(runner, ["n1", "n2", "head"], Vacating.DRAIN, "replace-node", WaitLimit(120.0, 0.2), tell)
+    vacated = vacate(
+        runner, ["n1", "n2", "head"], Vacating.DRAIN, "replace-node", WaitLimit(120.0, 0.2), tell, no_captures
+    )
     assert ended and vacated.drained == ("n1", "n2") and vacated.reason == REASON
     assert any(f"job {moves} of" in line and "queued again" in line for line in told)
     assert any(f"job {stays} of" in line and "cannot be queued again" in line for line in told)

@@ -1,0 +1,57 @@
+"""Captures that ended jobs left in the memory of nodes, and that storage does not have yet.
+
+Slurm knows nothing of them: an Epilog hands what takes long to a unit of systemd, and the job is over for Slurm while
+that unit still writes. A node that is deleted or restarted at that moment takes the captures with it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Callable, Iterator, Mapping, Optional, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.remote.fan_out import cannot_be_asked
+from hyperpod_kit.remote.live_cluster import LiveCluster
+from hyperpod_kit.remote.slurm_way import SlurmRunner
+from hyperpod_kit.remote.target import NodeTarget, SshSettings
+from hyperpod_kit.remote.validate_mounts import slurm_name
+from hyperpod_kit.remote.way_in import way_in
+from hyperpod_kit.run import Runner
+
+COUNT = "find /dev/shm -maxdepth 4 -type f -name 'hpk-*.ctl' 2>/dev/null | wc -l"
+"""Each slot has a control page, which goes with the slot; a program that older bundles' nodes have, too."""
+
+AT_ONCE = 16
+"""Nodes that are asked at the same time."""
+
+CountUnsaved = Callable[[Sequence[str]], Mapping[str, Optional[int]]]
+"""Names of nodes in Slurm to the number of captures on each; None for a node that cannot be asked."""
+
+
+@contextmanager
+def counting_unsaved(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[CountUnsaved]:
+    """A function that counts the captures on nodes of this cluster. Raises AwsError, UsageError."""
+    targets = {slurm_name(target.address): target for target in cluster.targets() if cannot_be_asked(target) is None}
+    with way_in(cluster, ssh, list(targets.values()), say) as connect:
+
+        def count_on(name: str) -> Optional[int]:
+            target = targets.get(name)
+            if target is None:
+                return None
+            return _count_on(connect, target)
+
+        def count(names: Sequence[str]) -> Mapping[str, Optional[int]]:
+            with ThreadPoolExecutor(AT_ONCE) as pool:
+                return dict(zip(names, pool.map(count_on, names)))
+
+        yield count
+
+
+def _count_on(connect: Callable[[NodeTarget], Runner], target: NodeTarget) -> Optional[int]:
+    """The captures on one node, None where it does not answer."""
+    try:
+        answer = SlurmRunner(connect(target)).run(["sh", "-c", COUNT], timeout=30.0).stdout.strip()
+    except HyperpodKitError:
+        return None
+    return int(answer) if answer.isdecimal() else None

@@ -34,6 +34,7 @@ RECORDS = trees.RECORDS
 3: subclasses of Tensor, or values of `typed_values.KINDS`, which readers of older releases do not know."""
 
 PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
+_TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", *sorted(typed_values.KINDS)))
 
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
 
@@ -276,22 +277,6 @@ def _refuse_tensor(path: str, _: torch.Tensor) -> str:
     raise StateNotSerializable(path, "tensor")
 
 
-def holds_typed(body: Json) -> bool:
-    """Whether readers of older releases do not know all that is in an encoded tree."""
-    todo = [body]
-    while todo:
-        item = todo.pop()
-        if isinstance(item, list):
-            todo += item
-        elif isinstance(item, dict):
-            kind = item.get("$")
-            if kind == "subclass" or (kind is not None and kind in typed_values.KINDS):
-                return True
-            if kind != "tensor":
-                todo += item.values()
-    return False
-
-
 def _numpy_number(kind: str, data: bytes) -> Any:
     try:
         import numpy
@@ -307,10 +292,12 @@ def texts_of(tree: Mapping[str, Json], own: Collection[str]) -> tuple[bytes, byt
     mine = {key: value for key, value in tree.items() if key in own}
     rest = {key: value for key, value in tree.items() if key not in own}
     text = text_of(rest)
-    if not mine:
-        return text, b""
-    last = text_of(mine)
-    return (text[:-1] + b"," + last[1:] if rest else last), last
+    last = text_of(mine) if mine else b""
+    # A kind in a user's text has its quotes escaped: what is found is a record. A walk over the tree would be felt.
+    typed = any(mark in one for one in (text, last) for mark in _TYPED_MARKS)
+    rest_end = b"," if rest else b""
+    text = text[:-1] + rest_end + b'"%s":%d}' % (RECORDS.encode(), TYPED_RECORDS if typed else PLAIN_RECORDS)
+    return (text[:-1] + b"," + last[1:], last) if mine else (text, b"")
 
 
 def text_of(body: Json) -> bytes:

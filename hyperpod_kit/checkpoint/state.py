@@ -138,7 +138,6 @@ class State:
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
-        tree[codec.RECORDS] = codec.TYPED_RECORDS if codec.holds_typed(tree) else codec.PLAIN_RECORDS
         return collector.finish(tree, own)
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt

@@ -41,9 +41,7 @@ class StateDict(State):
     def tensors(self, ranks: Ranks) -> StateTensors:
         """See State."""
         collector = Collector(ranks, self._known, owned=self._below)
-        tree = {"extra": {}, **_encoded(self._walked(), collector)}
-        tree[codec.RECORDS] = codec.TYPED_RECORDS if codec.holds_typed(tree) else codec.PLAIN_RECORDS
-        return collector.finish(tree)
+        return collector.finish({"extra": {}, **_encoded(self._walked(), collector)})
 
     def names(self, ranks: Ranks) -> dict[str, str]:
         """See State."""

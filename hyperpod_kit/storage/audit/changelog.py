@@ -45,7 +45,7 @@ WINDOW = 32
 """More lines than the names of one record can have: two of 255 bytes, of lines that have at least 40."""
 
 
-class _Line(NamedTuple):
+class _ChangelogLine(NamedTuple):
     number: int
     text: str
     when: float
@@ -72,12 +72,12 @@ class _Sequence:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._waiting: deque[_Line] = deque()
-        self._apart: list[_Line] = []
+        self._waiting: deque[_ChangelogLine] = deque()
+        self._apart: list[_ChangelogLine] = []
         self._before: int | None = None
         self.last = 0.0
 
-    def add(self, line: _Line) -> Iterator[Entry]:
+    def add(self, line: _ChangelogLine) -> Iterator[Entry]:
         """What is certain by this line."""
         if not self._waiting or line.number == self._waiting[-1].number + 1:
             yield from self._drop_apart(line)
@@ -112,7 +112,7 @@ class _Sequence:
         for line in lines:
             yield from self.add(line)
 
-    def _drop_apart(self, following: _Line) -> Iterator[Entry]:
+    def _drop_apart(self, following: _ChangelogLine) -> Iterator[Entry]:
         """The numbers go on behind these lines."""
         for line in self._apart:
             same = [other for other in self._waiting if other.number == line.number]
@@ -123,7 +123,7 @@ class _Sequence:
             yield self._doubtful(line, same[0] if same else following)
         self._apart = []
 
-    def _doubtful(self, line: _Line, other: _Line) -> AuditGap:
+    def _doubtful(self, line: _ChangelogLine, other: _ChangelogLine) -> AuditGap:
         why = (
             f"{self._name}: a line of number {line.number} and one of number {other.number} contradict each other, "
             f"and one of them may be a part of a name: {clean(line.text)} | {clean(other.text)}"
@@ -133,7 +133,7 @@ class _Sequence:
         return AuditGap(times[0], times[1], SOURCE, f"{self._name}:{line.number}:{digest}", why, "")
 
 
-def _parsed(line: str, name: str) -> _Line | None:
+def _parsed(line: str, name: str) -> _ChangelogLine | None:
     """A record, None for a line that is none."""
     match = _LINE.match(line)
     if match is None:
@@ -142,7 +142,7 @@ def _parsed(line: str, name: str) -> _Line | None:
         at = datetime.strptime(f"{match['day']} {match['clock']}", "%Y.%m.%d %H:%M:%S").replace(tzinfo=timezone.utc)
         when = at.timestamp() + float(f"0.{match['part'][:9]}")
         more = dict(part.split("=", 1) for part in match["more"].split())
-        return _Line(int(match["number"]), line, when, _record(match, more, when, name))
+        return _ChangelogLine(int(match["number"]), line, when, _record(match, more, when, name))
     except (ValueError, OverflowError):
         return None
 

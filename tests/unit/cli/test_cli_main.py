@@ -74,7 +74,7 @@ def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:
     }
     assert not imported & heavy, imported & heavy
     ours = {name for name in imported if name.startswith("hyperpod_kit.")}
-    frame = ("cli", "cli.exit_codes", "cli.lazy", "cli.main", "ending", "errors")
+    frame = ("cli", "cli.exit_codes", "cli.lazy", "cli.main", "ending", "errors", "extras", "version")
     assert ours == {f"hyperpod_kit.{name}" for name in frame}
 
 

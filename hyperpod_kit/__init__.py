@@ -1,7 +1,9 @@
 """hyperpod-kit: storage, auto-resume and checkpoints for Slurm clusters, first of all SageMaker HyperPod."""
 
 import os
-from typing import TYPE_CHECKING
+
+# As type checkers take it; importing typing would cost each of the timers' programs its start-up.
+TYPE_CHECKING = False
 
 # What came by /opt/hyperpod-kit/current keeps to its bundle when another one is installed: modules that are imported
 # later, of an agent or a rank's wrapper that has run for days, must not be those of another bundle.

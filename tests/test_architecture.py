@@ -379,6 +379,7 @@ OWN_SIGNALS = {
     "rehearsal/sandbox_shim.py": "it answers at once, in place of a program of a node",
     "rehearsal/standins/__main__.py": "programs of a machine; what waits sets its handlers",
     "rehearsal/standins/step_retry/cluster_agent.py": "a unit of a machine",
+    "job/__main__.py": "job.cli.main: the bytes of this file are those of builds before 0.1.0, and bundles share it",
     "storage/usage/scan.py": "a child that its parent ends",
 }
 """Programs that Ctrl-C does not reach by way of `ending.program`, each with who ends them."""

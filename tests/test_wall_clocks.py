@@ -112,6 +112,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "storage/bench/probes.py": (3, SAME),
     "storage/quota/answer.py": (1, SHOWN),
     "storage/quota/request_box.py": (1, "in which order decisions are shown"),
+    "storage/tier/move.py": (2, "the times of what was moved are those that it had; none is compared"),
     "storage/usage/state.py": (1, "whether a walk that was cut off goes on or begins anew, by days"),
 }
 """Module -> how often it asks, why that is right."""

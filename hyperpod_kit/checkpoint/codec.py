@@ -31,7 +31,7 @@ Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
 
 RECORDS = trees.RECORDS
 """Key of a tree: which kinds of records are in it. 2: tensors whose shape or type their owner may change say both.
-3: subclasses of Tensor, or values of `typed_values.KINDS`, which readers of older releases do not know."""
+3: subclasses of Tensor, or values of `typed_values.KINDS`, which readers of builds before 0.1.0 do not know."""
 
 PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
 _TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", *sorted(typed_values.KINDS)))

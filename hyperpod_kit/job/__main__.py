@@ -15,4 +15,4 @@ if __name__ == "__main__":
     from hyperpod_kit import ending
     from hyperpod_kit.job.cli import main
 
-    sys.exit(ending.program(lambda: ending.run(lambda: main(sys.argv[1:]))))
+    sys.exit(ending.run(lambda: main(sys.argv[1:])))

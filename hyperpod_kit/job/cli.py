@@ -12,6 +12,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
 
+from hyperpod_kit import ending
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM
 from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.retry_policy import RetryPolicy
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run one job command; returns its exit code. Raises HyperpodKitError, and SystemExit(2) for wrong usage."""
+    """Run one job command; returns its exit code. Raises HyperpodKitError, and SystemExit(2) for wrong usage.
+
+    Ctrl-C is heard here and not in `__main__.py`, whose bytes may not change: bundles share that file.
+    """
+    return ending.program(lambda: _perform(argv))
+
+
+def _perform(argv: Optional[Sequence[str]]) -> int:
     words, command = _split(list(sys.argv[1:] if argv is None else argv))
     if words[:1] == ["exec"]:
         return _exec(words[1:], command)

@@ -65,7 +65,10 @@ def files_of(tree: Path, note: str = "") -> Dict[str, bytes]:
 
 def write(files: Dict[str, bytes], staging: Path) -> str:
     """The bundle of these files, as it lies where a node has downloaded it; its id. The entry script has the format."""
-    text = files.get("lib/hyperpod_kit/version.py", files["lib/hyperpod_kit/__init__.py"]).decode()
+    release = "lib/hyperpod_kit/version.py"
+    if release not in files:
+        release = "lib/hyperpod_kit/__init__.py"  # where builds before 0.1.0 have it
+    text = files[release].decode()
     stated = re.search(r'^(?:RELEASE|__version__) = "(.*)"$', text, re.MULTILINE)
     assert stated is not None
     version = stated.group(1)

@@ -20,7 +20,7 @@ RECORDS = "records"
 """Key of a tree: which kinds of records are in it; see `checkpoint/codec.py`."""
 
 TYPED = "3"
-"""Its text where readers of older releases do not know all of them."""
+"""Its text where readers of builds before 0.1.0 do not know all of them."""
 
 
 def encode(

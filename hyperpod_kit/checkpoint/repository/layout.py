@@ -31,7 +31,7 @@ EXTRA_FORMAT_OF_STAGES = "hpk-extra/2"
 EXTRA_FORMAT_OF_SHARDS = "hpk-extra/3"
 """Where ranks' own trees lie in their shards."""
 EXTRA_FORMAT_OF_TYPED_RECORDS = "hpk-extra/4"
-"""Its trees have records that readers of older releases do not know; else as any of the others."""
+"""Its trees have records that readers of builds before 0.1.0 do not know; else as any of the others."""
 
 RUN_FILE = "RUN.json"
 MANIFEST_FILE = "MANIFEST.json"

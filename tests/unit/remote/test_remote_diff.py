@@ -77,7 +77,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in (EXAMPLE.parent / "templates/systemd").iterdir():
         put(root / "templates/systemd" / path.name, path.read_text())
     put(root / "slurm/prolog.sh", "#!/bin/bash\n:\n")
-    put(root / EXAMPLE.name, EXAMPLE.read_text())
+    for name in (EXAMPLE.name, "LICENSE"):
+        put(root / name, (EXAMPLE.parent / name).read_text())
     for name in (*contents.VENDORED_FILES, *(f"{package}/__init__.py" for package in contents.VENDORED_PACKAGES)):
         put(root / "package" / name, "")
     monkeypatch.setattr(sources, "locate", lambda: sources.Sources(root, root / "package"))

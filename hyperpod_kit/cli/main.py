@@ -96,7 +96,9 @@ ELSEWHERE = {
 
 def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not context.resilient_parsing:
-        click.echo(f"{PROGRAM}, version {version()}")
+        from hyperpod_kit.cli.output import out
+
+        out(f"{PROGRAM}, version {version()}")
         context.exit()
 
 

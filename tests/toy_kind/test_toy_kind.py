@@ -36,6 +36,8 @@ def copy_of_the_tree(directory: Path) -> Path:
     tree = directory / "tree"
     for name in ("hyperpod_kit", "lifecycle_scripts", "templates", "slurm"):
         shutil.copytree(CHECKOUT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "_bundle"))
+    for name in ("provisioning_parameters.example.json", "LICENSE"):
+        shutil.copyfile(CHECKOUT / name, tree / name)
     return tree
 
 

@@ -25,6 +25,7 @@ def agents_alive(job: SavingJob) -> bool:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "state",
     # A time limit comes after a minute at the soonest.
@@ -45,6 +46,7 @@ def test_what_all_ranks_have_captured_reaches_storage_however_the_step_ends(site
     until(lambda: not list((job.root / "flushes").iterdir()), what="no note")
 
 
+@pytest.mark.full
 def test_captures_are_charged_to_the_step_and_then_to_the_job(site: Site) -> None:
     """What docs/checkpoints.md says of `--mem`."""
     node = site.slurm.nodes[0]

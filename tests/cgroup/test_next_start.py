@@ -33,6 +33,7 @@ def over(job: SavingJob) -> None:
     until(lambda: not job.site.left_in_memory(), 180, what="freed memory")
 
 
+@pytest.mark.full
 def test_a_crash_is_retried_from_the_memory_that_the_dead_agents_left(site: Site) -> None:
     job = SavingJob(site, mb=MB, options=SBATCH, run=RUN)
     job.at_capture(4)

@@ -37,6 +37,7 @@ def all_saw(seen: list[dict[str, Any]], name: str, expected: Any) -> None:
     assert [one[name] for one in seen] == [expected] * WORLD
 
 
+@pytest.mark.full
 def test_everybody_hears_everybody_whether_they_say_the_same_or_not(seen: list[dict[str, Any]]) -> None:
     all_saw(seen, "meet", [["x" * 5000 * rank, rank] for rank in range(WORLD)])
     all_saw(seen, "same", [{"plan": "alike", "size": 7}] * WORLD)

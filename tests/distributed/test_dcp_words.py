@@ -145,6 +145,7 @@ def less(root: str) -> list[Any]:
     return said
 
 
+@pytest.mark.full
 def test_from_memory_on_other_ranks_after_damage_and_by_torch(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     held = sharded_job.run(tmp_path, 2, save_and_die, root, 3)

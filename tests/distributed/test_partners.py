@@ -25,6 +25,7 @@ def files(folder: Path) -> list[str]:
     return [name for _, _, names in os.walk(folder) for name in names]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lost", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_one_lost_node_of_three_is_restored_from_its_partners_memory(tmp_path: Path, lost: int) -> None:
     """Nothing was ever on storage, so nothing could come from there."""
@@ -39,6 +40,7 @@ def test_one_lost_node_of_three_is_restored_from_its_partners_memory(tmp_path: P
     assert [files(partner_job.node(str(tmp_path), rank)) for rank in range(3)] == [[], [], []]
 
 
+@pytest.mark.full
 def test_a_lost_node_and_its_partner_fall_back_to_storage(tmp_path: Path) -> None:
     run(tmp_path, partner_job.die, 3, 1)
     for lost in (1, 2):

@@ -24,6 +24,7 @@ def once(folder: Path, found: list[Any], most: float = 1.01) -> None:
     assert unique <= sum(answer["shards"] for answer in found) <= most * unique
 
 
+@pytest.mark.full
 def test_two_ranks_read_each_byte_once_and_none_that_nobody_wants(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     saved = run(tmp_path, 2, reads_job.save, "ddp", root)
@@ -36,6 +37,7 @@ def test_two_ranks_read_each_byte_once_and_none_that_nobody_wants(tmp_path: Path
     assert sharded, "a rank is sent what it wants of a chunk, not the chunk"
 
 
+@pytest.mark.full
 def test_what_does_not_arrive_as_it_was_sent_is_read_from_storage(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     saved = run(tmp_path, 2, reads_job.save, "ddp", root)

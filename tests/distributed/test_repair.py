@@ -18,6 +18,7 @@ pytestmark = pytest.mark.distributed
 STEPS = 24  # as the fixture `undisturbed`
 
 
+@pytest.mark.full
 def test_two_ranks_lose_their_manifests_and_go_on_bit_identical(
     job, undisturbed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ def test_the_same_ranks_restore_every_bit(tmp_path: Path, kind: str, world: int)
     assert len(found[0]["holds"]) > 20 and os.listdir(tmp_path / "shm") == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("before", "after"), [(4, 3), *full((4, 2), (2, 4))])
 def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) -> None:
     root = str(tmp_path / "root")
@@ -41,6 +42,7 @@ def test_other_ranks_restore_every_bit(tmp_path: Path, before: int, after: int) 
     assert sum(one[-1]["whole"] for one in read if one) == sum(path.stat().st_size for path in shards)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("saver", "reader", "worlds"),
     [
@@ -59,6 +61,7 @@ def test_another_kind_of_parallelism_restores_every_bit(
     assert found[0]["holds"] == saved[0]["holds"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("saver", "reader", "full"),
     [

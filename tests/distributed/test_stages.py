@@ -17,6 +17,7 @@ from tests.support.rows import full
 pytestmark = pytest.mark.distributed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "world", "tier", "own"),
     [
@@ -53,6 +54,7 @@ def test_every_rank_gets_back_every_bit(tmp_path: Path, kind: str, world: int, t
         assert {piece.shard for name in rows if "stage0" in name for piece in rows[name]} == {0, 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("after", [3, *full(1)])
 def test_a_tensor_of_each_rank_alone_goes_to_other_ranks_as_everything_of_theirs_does(
     tmp_path: Path, after: int

@@ -15,6 +15,7 @@ from tests.support.rows import full
 pytestmark = pytest.mark.distributed
 
 
+@pytest.mark.full
 def test_memory_disk_and_storage_in_one_restore(tmp_path: Path) -> None:
     root, local = str(tmp_path / "root"), tmp_path / "disk"
     saved = sharded_job.run(tmp_path, 3, tier_job.die, "fsdp2", root, str(local), 2, 2)
@@ -40,6 +41,7 @@ def test_memory_and_disk_complete_what_never_reached_storage(tmp_path: Path) -> 
     assert found[0]["holds"] == saved[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
@@ -63,6 +65,7 @@ def test_what_only_other_ranks_could_complete_is_passed_over_visibly(
         assert ".step-0000000001." in attempt and why in reason and "never committed" in reason
 
 
+@pytest.mark.full
 def test_a_capture_that_one_rank_has_lost_is_passed_over_visibly(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     sharded_job.run(tmp_path, 2, tier_job.die, "fsdp2", root, None, 1, 0)
@@ -73,6 +76,7 @@ def test_a_capture_that_one_rank_has_lost_is_passed_over_visibly(tmp_path: Path)
     }
 
 
+@pytest.mark.full
 def test_told_to_leave_memory_alone_it_leaves_the_disk_alone_too(tmp_path: Path) -> None:
     root, local = str(tmp_path / "root"), str(tmp_path / "disk")
     sharded_job.run(tmp_path, 2, tier_job.die, "fsdp2", root, local, 2, 1)

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.distributed
 STEPS = 24  # as the fixture `undisturbed`
 
 
+@pytest.mark.full
 def test_killed_twice_and_resumed_bit_identical(job, undisturbed: str) -> None:
     mine = job("killed")
     dice = random.Random(11)
@@ -37,6 +38,7 @@ def test_killed_twice_and_resumed_bit_identical(job, undisturbed: str) -> None:
     assert os.listdir(mine.shm) == []
 
 
+@pytest.mark.full
 def test_told_to_stop_it_saves_between_two_saves_and_asks_to_run_again(job, undisturbed: str) -> None:
     mine = job("told")
     mine.start(STEPS, "--save-every", "100")
@@ -52,6 +54,7 @@ def test_told_to_stop_it_saves_between_two_saves_and_asks_to_run_again(job, undi
     assert mine.find("restored")["step"] == stopped["step"] and stopped["checkpoints_durable"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("place", ["capture.tensor@1", "capture.done@2"])
 def test_killed_in_the_middle_of_a_save(job, undisturbed: str, place: str) -> None:
     mine = job("mid")
@@ -68,6 +71,7 @@ def test_killed_in_the_middle_of_a_save(job, undisturbed: str, place: str) -> No
     assert os.listdir(mine.shm) == []
 
 
+@pytest.mark.full
 def test_an_agent_that_dies_is_started_again_and_the_run_goes_on(job, undisturbed: str) -> None:
     """Rank 0's, which the other one then finds again."""
     mine = job("agent")

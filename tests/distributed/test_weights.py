@@ -72,6 +72,7 @@ def refused(root: str) -> str:
     return caught.value.message
 
 
+@pytest.mark.full
 def test_into_other_divisions_and_types_after_damage(tmp_path: Path) -> None:
     root = str(tmp_path / "root")
     held = sharded_job.run(tmp_path, 2, save, root)[0]

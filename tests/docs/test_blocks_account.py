@@ -23,6 +23,7 @@ def at(moto: MotoEndpoint) -> dict[str, str]:
     return {"AWS_ENDPOINT_URL": moto.url, "AWS_DEFAULT_REGION": "us-east-1"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("page", readme_first("runs: account"))
 def test_an_account_in_which_the_configuration_is_right(page: str, tmp_path: Path) -> None:
     directory = pasted.project(tmp_path / "project")

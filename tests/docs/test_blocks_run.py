@@ -72,6 +72,7 @@ def cloud(tmp_path: Path) -> Iterator[dict[str, str]]:
     server.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("blocks", readme_first("runs: cloud"))
 def test_cloud(blocks: list[Block], project: Path, cloud: dict[str, str]) -> None:
     pasted.run_page(blocks, project, cloud)

@@ -51,6 +51,7 @@ class Array:
         self.tasks = [Job(site, f"{lead.name}-{number}", f"{self.id}_{number}") for number in range(tasks)]
 
 
+@pytest.mark.full
 @pytest.mark.quick
 def test_ranks_of_four_of_eight_tasks_are_killed_twice(site: Site, row: Row) -> None:
     array = Array(site, TASKS, "--steps", str(STEPS), "--pause", "0.1")
@@ -92,6 +93,7 @@ def het(job: Job) -> Job:
     ).running()
 
 
+@pytest.mark.full
 @pytest.mark.quick
 def test_a_heterogeneous_job_loses_a_rank_of_each_component_and_is_warned(job: Job, site: Site, row: Row) -> None:
     het(job)

@@ -185,6 +185,7 @@ def test_slurmctld_is_killed_as_a_rank_dies(job: Job, site: Site, row: Row) -> N
     )
 
 
+@pytest.mark.full
 @pytest.mark.quick
 @pytest.mark.profiles(*IN_FOLDERS)
 def test_eight_ranks_take_one_decision(job: Job, site: Site, row: Row) -> None:

@@ -149,6 +149,7 @@ def environment(pid: int) -> Dict[str, str]:
     return {}
 
 
+@pytest.mark.full
 def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(job: Job) -> None:  # noqa: F811
     shm = job.base / "shm"
     shm.mkdir(0o700)

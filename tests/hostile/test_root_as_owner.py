@@ -88,6 +88,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_what_is_exchanged_meanwhile_is_read_by_nobody(shared: Path) -> None:
     victims, mine = shared / "fsx" / "private", shared / "fsx" / "mallory"
     names = a_run(victims, VICTIM, 0o700)
@@ -189,6 +190,7 @@ def test_a_childs_words_arrive_and_its_memory_does_not(shared: Path) -> None:
         owner.as_owner(str(shared / "mine"), lambda: os._exit(0))
 
 
+@pytest.mark.full
 def test_who_works_may_take_longer_and_who_waits_may_not(shared: Path) -> None:
     (shared / "mine").mkdir()
     os.chown(shared / "mine", VICTIM, VICTIM)

@@ -109,6 +109,7 @@ def test_the_document_has_every_field() -> None:
             assert name in mounts[kind], f"every_field.py: write {name} into its {kind} mount"
 
 
+@pytest.mark.full
 def test_every_value_is_refused_by_its_place_or_is_only_data() -> None:
     accepted: Dict[str, List[Place]] = {}
     for place in PLACES:

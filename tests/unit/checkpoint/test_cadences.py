@@ -168,6 +168,7 @@ def killed(tmp_path: Path, kills: int, monkeypatch: pytest.MonkeyPatch, **how: A
     return found
 
 
+@pytest.mark.full
 def test_a_kill_at_a_random_step_loses_less_than_the_shorter_cadence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

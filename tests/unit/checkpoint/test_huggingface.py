@@ -125,6 +125,7 @@ def calm(tmp_path_factory):
     return found
 
 
+@pytest.mark.full
 def test_it_ends_as_an_undisturbed_trainer_of_transformers(folder, calm):
     for step in (6, 13):
         with pytest.raises(RuntimeError, match="the program's own"):

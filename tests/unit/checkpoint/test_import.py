@@ -212,6 +212,7 @@ def test_a_root_with_a_checkpoint_is_left_alone(tmp_path: Path, capsys: pytest.C
     assert sorted((tmp_path / "root").rglob("*")) == before
 
 
+@pytest.mark.full
 def test_an_import_that_was_killed_counts_for_nothing_and_can_be_done_again(tmp_path: Path) -> None:
     written(tmp_path / "in")
     root = tmp_path / "root"

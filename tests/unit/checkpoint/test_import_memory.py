@@ -87,12 +87,14 @@ def written(kind: str, folder: Path, megabytes: int) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_the_limit_is_one() -> None:
     assert within(str(ALLOWED // MIB - 60)) == (0, "")
     code, said = within(str(ALLOWED // MIB + 1))
     assert code != 0 and "allocate" in said, said
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["dcp", "safetensors"])
 def test_an_import_and_an_export_need_no_room_for_the_checkpoint(tmp_path: Path, kind: str) -> None:
     there_and_back(tmp_path, kind, 3 * ALLOWED // MIB)

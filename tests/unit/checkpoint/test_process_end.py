@@ -53,6 +53,7 @@ if how == "exception":
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "how, code, times", [("making slots", 0, 1), *full(("exception", 1, 1), ("making slots", 0, 3), ("overlap", 0, 1))]
 )

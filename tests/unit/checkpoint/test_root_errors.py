@@ -28,6 +28,7 @@ HPK_CHECKPOINT_ROOT=$ROOT/run HPK_STATE=$ROOT/run/.hpk HPK_ATTEMPT=7.0.0 "$@" sm
 """
 
 
+@pytest.mark.full
 @pytest.mark.needs("mounts")
 @pytest.mark.parametrize("script", [SCRIPT, SMALL], ids=["full and read-only", "as in a container of docker's"])
 def test_no_room(tmp_path: Path, script: str) -> None:

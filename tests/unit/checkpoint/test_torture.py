@@ -82,6 +82,7 @@ def test_the_judge_of_damage_knows_what_is_wrong() -> None:
         assert list(damage._judge(older, bad)), bad
 
 
+@pytest.mark.full
 def test_a_look_that_hangs_or_dies_is_ended_and_the_next_one_is_fresh(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(damage_case, "DEADLINE", 5.0)
     looker = damage_case.Looker(1)
@@ -98,11 +99,13 @@ def test_a_look_that_hangs_or_dies_is_ended_and_the_next_one_is_fresh(tmp_path: 
         looker.close()
 
 
+@pytest.mark.full
 def test_a_flipped_byte_in_shared_memory_is_never_restored(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "memory", "--flips", "500", "--seed", "5", "--budget", "60")
     assert code == 0 and report["parts"]["memory"]["done"] == 5, report
 
 
+@pytest.mark.full
 def test_killed_at_named_places_and_never_restored_wrong(capsys, tmp_path: Path) -> None:
     code, report = run(capsys, tmp_path, "--only", "kills", "--kills", "5", "--seed", "5", "--budget", "60")
     part = report["parts"]["kills"]
@@ -162,6 +165,7 @@ def test_what_partners_hold_brings_lost_nodes_back(capsys, tmp_path: Path) -> No
     assert code == 0 and part["done"] == 4 and part["counts"]["restored from memory"], report
 
 
+@pytest.mark.full
 def test_an_engine_that_does_not_refuse_is_noticed(capsys, tmp_path: Path, monkeypatch) -> None:
     """The suite itself under test: refusals become a start from scratch, walking back becomes wrong bytes."""
     honest = Manager.restore
@@ -221,6 +225,7 @@ def test_runs_older_than_a_day_lose_nothing_in_silence(capsys, tmp_path: Path) -
     assert part["counts"]["captures"] > 6 and part["counts"]["given up aloud"], part
 
 
+@pytest.mark.full
 def test_an_engine_that_takes_the_age_of_the_run_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the one did that asked the files for their times."""
     monkeypatch.setattr(capture_age, "age", lambda page, moment: 48 * 3600.0)

@@ -50,6 +50,7 @@ def undisturbed(tmp_path_factory):
     return run(PROGRAM, places(tmp_path_factory.mktemp("undisturbed")))
 
 
+@pytest.mark.full
 def test_without_our_lines_it_trains_the_same(tmp_path, environment, undisturbed):
     lines = PROGRAM.read_text().splitlines(keepends=True)
     bare = [line for line in lines if not line.rstrip().endswith(ADDED)]
@@ -73,6 +74,7 @@ def test_killed_and_started_again_it_goes_on(environment, undisturbed):
     assert last_loss(again) == last_loss(undisturbed) != []
 
 
+@pytest.mark.full
 @pytest.mark.distributed
 def test_two_ranks_by_torchrun(environment):
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]

@@ -150,6 +150,7 @@ def test_the_older_trainer_hears_that_a_newer_start_has_its_root(tmp_path: Path,
     assert second.told()[-1] == {"closed": True} and not any("error" in words for words in second.told())
 
 
+@pytest.mark.full
 @pytest.mark.needs("root")
 @pytest.mark.parametrize("world", [1, 2])
 def test_the_newer_start_is_on_another_machine_and_named_with_it(
@@ -190,6 +191,7 @@ def has_committed(job: Job) -> bool:
     return len(job.durable()) > 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("same_node", [True, False])
 def test_a_restart_of_a_dead_trainer_is_no_second_one(tmp_path: Path, same_node: bool) -> None:
     """As a retry of the step: its ranks are dead, and its agents may still be at work."""

@@ -99,6 +99,7 @@ def endpoint() -> Iterator[tuple[str, list[dict[str, Any]]]]:
     server.server_close()
 
 
+@pytest.mark.full
 def test_awss_command_line_sends_every_allowed_request_as_it_is(
     endpoint: tuple[str, list[dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_killed_and_started_again_on_two_processes(place):
     assert [(one.once, one.complete) for one in found.epochs] == [(600, True)] * 2
 
 
+@pytest.mark.full
 def test_file_after_file_killed_and_started_again(place):
     words = [str(PROGRAM.parent / "by_file.py"), str(place / "corpus"), "--root", str(place / "run")]
     process = warm.Program(words, environment(place))

@@ -156,6 +156,7 @@ def put_in_parts(client, key, size, part):
     return data
 
 
+@pytest.mark.full
 def test_a_prefix_is_staged_with_proof(bucket, source, tmp_path, capsys):
     _, client, _ = bucket
     put(client, source, "run/")
@@ -244,6 +245,7 @@ class CuttingProxy:
             return False
 
 
+@pytest.mark.full
 def test_what_does_not_come_is_one_error(bucket, source, tmp_path, monkeypatch):
     store, client, _ = bucket
     put(client, source, "run/")

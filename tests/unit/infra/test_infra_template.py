@@ -56,6 +56,7 @@ def linted(template: Any) -> list[str]:
     return [match.rule.id for match in lint(as_yaml(template), config=ManualArgs(regions=[REGION]))]
 
 
+@pytest.mark.full
 def test_cfn_lint_says_nothing_and_would(tmp_path: Path) -> None:
     path = tmp_path / "provisioning_parameters.json"
     path.write_text(json.dumps(every_mount()))
@@ -68,6 +69,7 @@ def test_cfn_lint_says_nothing_and_would(tmp_path: Path) -> None:
     assert [word.split()[0] for word in left_out(load(path))] == ["fs-0aaaabbbbccccdddd"]
 
 
+@pytest.mark.full
 def test_what_it_makes_is_what_validate_asks_for(
     empty: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_bundle_is_changed_in_place_node_by_node(
     job.end()
 
 
+@pytest.mark.full
 @pytest.mark.timeout(400)
 def test_a_node_without_the_program_is_named_and_no_checkpoint_is_blamed(
     slurm: BundledSlurm, staged: Dict[str, Path]

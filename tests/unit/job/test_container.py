@@ -76,6 +76,7 @@ def test_what_will_not_work_inside_is_said_with_the_option_to_add(
     assert "each rank is started through it" in doubts("--container-workdir=/fsx")[0]
 
 
+@pytest.mark.full
 def test_a_job_runs_on_the_containers_own_python(mounted_job: Job) -> None:
     assert (
         mounted_job.run("--steps", "6", "--crash", "4:3", "--once", str(mounted_job.base / "once"), srun_args=(IMAGE,))

@@ -34,6 +34,7 @@ def reached(work: Work, step: int) -> bool:
     return bool(found) and (found[-1].reached or 0) >= step
 
 
+@pytest.mark.full
 def test_a_hang_on_another_node_is_found_and_the_job_goes_on(work: Work) -> None:
     trainer = ["--steps", "14", "--hang", "10", "--print", "--pause", "0.2", "--once", str(work.place / "once")]
     work.submit(*trainer, run="--stall auto:10:3")

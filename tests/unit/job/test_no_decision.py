@@ -70,6 +70,7 @@ def srun(slurm: PrivateSlurm, root: Path, *program: str, **env: str) -> str:
     return slurm.call("bash", "-c", lines, check=False)
 
 
+@pytest.mark.full
 @pytest.mark.needs("slurm-of-this-host")
 def test_a_plugin_of_another_slurm_lets_no_trainer_begin_at_step_0(slurm: PrivateSlurm) -> None:
     root = slurm.base / "run"
@@ -88,6 +89,7 @@ def test_a_plugin_of_another_slurm_lets_no_trainer_begin_at_step_0(slurm: Privat
     assert "no task of this step starts" in told and "started\n" not in told.splitlines(keepends=True), told
 
 
+@pytest.mark.full
 @pytest.mark.needs("slurm-of-this-host")
 def test_a_bare_step_on_a_root_that_lost_its_manifests(slurm: PrivateSlurm) -> None:
     root = slurm.base / "bare"
@@ -109,6 +111,7 @@ def test_a_bare_step_on_a_root_that_lost_its_manifests(slurm: PrivateSlurm) -> N
     assert "BEGINS 0" in srun(slurm, root), "put down, for all that follow"
 
 
+@pytest.mark.full
 def test_a_job_whose_manifests_vanish_between_two_attempts_is_held(slurm: PrivateSlurm) -> None:
     load_plugin(slurm)
     work = Work(slurm)

@@ -119,6 +119,7 @@ def test_usr1_saves_requeues_and_goes_on(work: Work) -> None:
     assert work.detail("Restarts") == "1"
 
 
+@pytest.mark.full
 def test_a_node_that_slurm_declares_down_costs_one_requeue(work: Work) -> None:
     work.submit("--steps", "60")
     until(work.checkpoints, what="checkpoint")

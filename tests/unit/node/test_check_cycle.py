@@ -178,6 +178,7 @@ def test_changes_say_little() -> None:
     assert module.changes(before, after) == []
 
 
+@pytest.mark.full
 def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> None:
     fake = make_node([EFS])
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")

@@ -124,6 +124,7 @@ def test_a_second_apply_says_who_is_at_work(make_node: Any) -> None:
     assert not Path(fake.node.paths.status).exists()
 
 
+@pytest.mark.full
 def test_the_log_is_one_json_line_a_step(make_sandbox: Any, render_example: Any) -> None:
     sandbox = node_of(make_sandbox, render_example)
     assert sandbox.on_create().returncode == 0

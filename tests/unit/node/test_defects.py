@@ -177,6 +177,7 @@ def test_groups_may_have_any_name() -> None:
 
 # A6  appends with `>>` and unconditional `mv`: a second run doubles lines or fails.
 # A8  TaskPlugin is overwritten, which auto-resume needs as HyperPod wrote it.
+@pytest.mark.full
 def test_a_second_run_writes_no_line_twice_and_the_platforms_lines_stay(make_sandbox: Any) -> None:
     sandbox = make_sandbox("controller")
     conf = sandbox.root / "opt/slurm/etc/slurm.conf"

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 # The outline of AWS's on_create.sh: tracing, its own lines in the same log, everything below teed into it as well.
 THEIRS = """\
 #!/bin/bash
@@ -46,6 +48,7 @@ def run_theirs(sandbox: Any, directory: Path, more: str) -> subprocess.Completed
     )
 
 
+@pytest.mark.full
 def test_in_place_of_awss_own_program(make_sandbox: Any, tmp_path: Path) -> None:
     """Their on_create.sh starts our lifecycle_script.py, with their arguments; the parameters' file is not there."""
     sandbox = make_sandbox("compute")
@@ -62,6 +65,7 @@ def test_in_place_of_awss_own_program(make_sandbox: Any, tmp_path: Path) -> None
     assert {line["step"]: line["status"] for line in sandbox.log}["mount:home"] == "changed"
 
 
+@pytest.mark.full
 def test_after_awss_scripts_in_a_directory_of_its_own(make_sandbox: Any, tmp_path: Path) -> None:
     """Their scripts have started Slurm; ours adds the mounts and its lines to slurm.conf, and starts nothing twice: it
     stops slurmctld once, while its state moves to shared storage."""

@@ -43,6 +43,7 @@ def test_saying_it_changes_nothing(make_sandbox: Any, role: str, command: Tuple[
     assert [call for call in sandbox.calls if CHANGING.match(call)] == []
 
 
+@pytest.mark.full
 def test_in_words_and_after_the_fact(make_sandbox: Any) -> None:
     sandbox = make_sandbox("compute")
     sandbox.install()

@@ -130,6 +130,7 @@ def test_what_lives_here_is_not_even_asked_about(make_node: Any, tmp_path: Path)
     assert [one.job for one in sweep(fake.node) or []] == ["5"] and len(files(fake)) == 2
 
 
+@pytest.mark.full
 def test_what_cannot_be_saved_stays_and_says_why(left: Any, tmp_path: Path) -> None:
     (tmp_path / "root").rename(tmp_path / "away")
     (tmp_path / "root").mkdir()

@@ -177,6 +177,7 @@ def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     assert "rubbish" not in (fake.root / "etc/ssh/ssh_known_hosts2").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.needs("root")
 def test_a_key_that_has_come_is_gathered_whatever_the_times_of_files_say(fake: Any) -> None:
     """A file has the time of the machine that wrote it, or of the storage; the controller's clock may be hours off."""

@@ -89,6 +89,7 @@ def test_a_lease_is_nobodys_then_ours_and_renewed(fake: Any) -> None:
     assert lease.free(leases(fake), other, OTHER), "whoever comes next need not wait"
 
 
+@pytest.mark.full
 def test_a_machine_that_renews_is_waited_for_and_one_that_has_ceased_is_replaced(fake: Any) -> None:
     one, said = keeper(fake)
     assert lease.take(leases(fake), 0, OTHER) == 1

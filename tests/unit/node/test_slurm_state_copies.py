@@ -265,6 +265,7 @@ def _is_cancelled(slurm: private_slurm.PrivateSlurm, job: str) -> bool:
     return slurm.state(job) == "CANCELLED"
 
 
+@pytest.mark.full
 @needs_slurm
 @pytest.mark.parametrize("linked", [True, False], ids=["its own place leads there", "its own place is a directory"])
 def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
@@ -341,6 +342,7 @@ def fake(make_node: Any) -> Any:
     return found
 
 
+@pytest.mark.full
 @needs_root
 def test_a_shared_state_that_another_machine_may_work_on_is_not_put_aside(fake: Any) -> None:
     where = state.place(fake.node)

@@ -91,6 +91,7 @@ def test_scontrol_says_nothing_before_slurm_is_configured(shim):
     assert "is UP" in shim("scontrol", "ping").stdout
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_path):
     values = json.loads(EXAMPLE.read_text())
@@ -126,6 +127,7 @@ def test_the_example_with_every_kind_of_mount_runs_on_every_kind_of_node(tmp_pat
     assert result.exit_code == 0 and result.root == "" and result.not_exercised
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_homes_need_no_root_there(tmp_path):
     values = json.loads(EXAMPLE.read_text())

@@ -142,6 +142,7 @@ def test_what_is_no_call(endpoint, target, body, code):
         assert answer.code == 400 and json.load(answer)["__type"] == code
 
 
+@pytest.mark.full
 def test_the_aws_cli(endpoint, request_body, tmp_path):
     aws = shutil.which("aws") or str(Path(sys.executable).with_name("aws"))
     require("aws")

@@ -10,6 +10,8 @@ import stat
 import subprocess
 import threading
 
+import pytest
+
 from tests.unit.rehearsal.standins.conftest import needs_mounts, refused
 
 pytestmark = needs_mounts
@@ -185,6 +187,7 @@ def test_a_directory_can_be_listed_again_through_the_same_handle(lustre, lustre_
     os.close(descriptor)
 
 
+@pytest.mark.full
 def test_many_files_do_not_use_up_descriptors(lustre):
     for number in range(3000):
         (lustre / f"f{number}").write_text("")

@@ -268,6 +268,7 @@ def one_case(seed: int, place: Path) -> None:
     shutil.rmtree(place / str(seed))
 
 
+@pytest.mark.full
 def test_random_rules_sets_and_deaths(place: Path) -> None:
     for seed in range(25):
         one_case(seed, place)

@@ -55,6 +55,7 @@ def there() -> set[str]:
     return {one.attempt for one in catalog.attempts(store) if one.committed and survey.intact(store, one.attempt)}
 
 
+@pytest.mark.full
 def test_what_goes_is_whole_in_the_bucket_and_can_be_restored(buckets: StoredBuckets, place: Path) -> None:
     names = [put_checkpoint(PosixStore(str(place / "run")), seq) for seq in range(1, 4)]
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]

@@ -141,7 +141,9 @@ class Schedule:
         Schedule(3, Color.RED, (1, 2)),
         {Color.RED: 1, torch.float16: 2, None: 3},
     ],
-    ids=repr,
+    ids=lambda value: (
+        f"{type(value).__name__} {value}" if not isinstance(value, (set, frozenset)) else type(value).__name__
+    ),
 )
 def test_values_of_other_kinds_come_back_as_they_were(value: Any) -> None:
     found = round_trip({"a": [value]})["a"][0]  # type: ignore[index]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -239,12 +240,18 @@ def test_what_would_wait_for_itself_is_refused(base: Path) -> None:
 
 
 def test_the_program_is_named_not_its_loader(base: Path) -> None:
+    """The job of a program that ended before its environment was read is not known: one that was read is waited for."""
+    numbers = itertools.count()
     with watching(base) as it:
         began = time.time()
-        script = f"mkdir {it.place}/d; true"  # a job's shell, which starts it
-        subprocess.run(["sh", "-c", script], check=True, env={**os.environ, "SLURM_JOB_ID": "4711"})
-        found = until(lambda: [line for line in it.ops("create") if line["path"].endswith("/d")], what="the directory")[
-            0
-        ]
-        assert found["command"] == "mkdir" and found["directory"] is True
-        assert (found["job"], found["job_by"]) == ("4711", "environment") and found["time"] >= began - 1
+
+        def created() -> list[dict[str, Any]]:
+            directory = f"d{next(numbers)}"
+            script = f"mkdir {it.place}/{directory}; true"  # a job's shell, which starts it
+            subprocess.run(["sh", "-c", script], check=True, env={**os.environ, "SLURM_JOB_ID": "4711"})
+            lines = until(lambda: [line for line in it.ops("create") if line["path"].endswith(f"/{directory}")])
+            assert lines[0]["command"] == "mkdir" and lines[0]["directory"] is True and lines[0]["time"] >= began - 1
+            return [line for line in lines if "job" in line]
+
+        of_job = until(created, what="a directory whose program was read while it ran")[0]
+        assert (of_job["job"], of_job["job_by"]) == ("4711", "environment")

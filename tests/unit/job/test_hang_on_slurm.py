@@ -57,8 +57,9 @@ def test_a_running_attempt_shows_its_step(work: Work) -> None:
 
 
 def test_a_job_that_is_suspended_does_not_hang(work: Work) -> None:
-    work.submit("--steps", "60", "--pause", "0.2", run="--stall 5")
-    until(lambda: reached(work, 4), what="first steps")
+    work.submit("--steps", "120", "--pause", "0.2", run="--stall 5")
+    # Not the note of the steps, which is written seldom: most of the job is to come when it is suspended.
+    until(lambda: work.root.exists() and any(work.root.glob("seq-*/MANIFEST.json")), what="first checkpoint")
     work.slurm.call("scontrol", "suspend", work.id)
     work.state("SUSPENDED")
     time.sleep(SUSPENDED)  # nothing happens that could be waited for

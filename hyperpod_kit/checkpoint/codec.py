@@ -233,6 +233,16 @@ def decode(
     kind = body["$"]
     if kind == "tensor":
         return tensor(body["name"])
+    if kind == "subclass":
+        return _subclass(body, inner, wholes, plain=plain)
+    if kind in typed_values.KINDS:
+        return typed_values.decode(body, inner, plain=plain)
+    return _scalar(body)
+
+
+def _scalar(body: dict[str, Json]) -> Any:
+    """A number or bytes that JSON has no form for. Raises CheckpointError for an unknown type."""
+    kind = body["$"]
     if kind == "float":
         return float(body["v"])
     if kind == "bytes":
@@ -241,10 +251,6 @@ def decode(
         return complex(*map(float, body["v"]))
     if kind == "numpy":
         return _numpy_number(body["t"], base64.b64decode(body["v"]))
-    if kind == "subclass":
-        return _subclass(body, inner, wholes, plain=plain)
-    if kind in typed_values.KINDS:
-        return typed_values.decode(body, inner, plain=plain)
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
 
 

@@ -59,6 +59,12 @@ def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
         return {"$": "time", "c": "timedelta", "v": [value.days, value.seconds, value.microseconds]}
     if isinstance(value, pathlib.PurePath):
         return {"$": "path", "c": "Path" if isinstance(value, pathlib.Path) else kind.__name__, "v": str(value)}
+    return _encode_of_class(value, inner)
+
+
+def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
+    """The record of a named tuple or a dataclass; None for what is neither, or of a class that no name leads to."""
+    kind = type(value)
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         name = name_of(kind)
         if name is None:
@@ -88,6 +94,12 @@ def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
         return _decode_time(body["c"], value)
     if kind == "path":
         return (_PATHS.get(body["c"]) or pathlib.Path)(value)
+    return _decode_of_class(body, inner, plain=plain)
+
+
+def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> Any:
+    """The value of a record that names a class of the program. Raises CheckpointError."""
+    kind, value = body["$"], body["v"]
     try:
         found = class_of(body["c"])
     except CheckpointError:

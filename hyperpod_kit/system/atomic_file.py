@@ -9,10 +9,10 @@ import contextlib
 import os
 from typing import BinaryIO, Iterator, Optional, Tuple, Union
 
+from hyperpod_kit.untrusted import by_descriptor, walk
 from hyperpod_kit.untrusted.files import create
 
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
@@ -28,21 +28,21 @@ def replacing(
     stays when the block raises.
 
     `mode`: exactly this, or what the umask leaves of 0666. `owner`: (uid, gid), from before its first byte. `durable`:
-    its bytes are on disk before it takes the place. `folder`: a descriptor of the directory of `path`, from
-    `untrusted.walk` where the way there may be another's. The directory itself may be: the new file's name cannot be
-    foreseen, and nothing that is there already is opened. Raises OSError.
+    its bytes are on disk before it takes the place. `folder`: a descriptor of the directory of `path`, where
+    it is open already. The directory may be another's: the way there leads through no link of his, the new file's name
+    cannot be foreseen, and nothing that is there already is opened. Raises Untrusted, OSError.
     """
     place, name = os.path.split(os.fspath(path))
     # node/files.py finds by this name what a killed process left.
     partial = f"{name}.{os.getpid()}.{os.urandom(8).hex()}.partial"
-    directory = os.open(place or ".", _FOLDER) if folder is None else folder
+    directory = walk.passed(place) if folder is None else folder
     try:
         if mode is None:
             handle = os.open(partial, _CREATE, 0o666, dir_fd=directory)
         else:
             handle = create(partial, mode, directory=directory)
         try:
-            with open(handle, "w+b") as stream:
+            with os.fdopen(handle, "w+b") as stream:
                 if owner is not None:
                     os.fchown(handle, *owner)
                 yield stream
@@ -76,11 +76,11 @@ def replace(
 def take_place(part: Union[str, os.PathLike[str]], path: Union[str, os.PathLike[str]]) -> None:
     """A whole file that another program has written takes the place of `path`, once its bytes are on disk.
 
-    Both are in one file system. Raises OSError.
+    Both are in one file system. Raises Untrusted, OSError.
     """
     handle = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-    os.replace(part, path)
+    by_descriptor.rename(part, path)

@@ -19,6 +19,7 @@ from typing import Container, Iterator, List, Optional, Tuple, Type
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ
+from hyperpod_kit.untrusted.identity import not_ours, require_ours
 
 _WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 256
@@ -51,7 +52,7 @@ class OwnedDirectory:
                 os.close(above)
         handle = walk.directory(os.path.abspath(path))
         try:
-            _require_ours(os.fstat(handle), path, root_too=True)
+            require_ours(os.fstat(handle), path, handle)
             return cls(handle, path)
         except BaseException:
             os.close(handle)
@@ -67,7 +68,7 @@ class OwnedDirectory:
         handle = self._opened(self.handle, name, self.path)
         try:
             found = os.fstat(handle)
-            _require_ours(found, self.of(name), root_too=False)
+            require_ours(found, self.of(name), handle, root_too=False)
             if stat.S_IMODE(found.st_mode) != mode:
                 os.fchmod(handle, mode)
             return OwnedDirectory(handle, self.of(name))
@@ -118,7 +119,7 @@ class OwnedDirectory:
             found = os.fstat(handle)
             if not stat.S_ISREG(found.st_mode):
                 raise Untrusted(f"{self.of(name)} is not a regular file", hint=f"ls -ld {self.of(name)}")
-            _require_ours(found, self.of(name), root_too=True)
+            require_ours(found, self.of(name), self.handle)
             if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
                 raise Untrusted(f"{self.of(name)} has {found.st_nlink} names, expected 1")
             os.set_blocking(handle, True)
@@ -191,7 +192,7 @@ class OwnedDirectory:
                 if opened >= 0:
                     os.close(opened)
                 here = opened = inner
-                _require_ours(os.fstat(here), path, root_too=True)
+                require_ours(os.fstat(here), path, here)
             yield here, last
         finally:
             if opened >= 0:
@@ -206,7 +207,7 @@ class OwnedDirectory:
             if err.errno not in (*MAYBE_NO_FILE, errno.EACCES):
                 raise
             found = os.stat(name, dir_fd=folder, follow_symlinks=False)
-            raise _not_ours(found, os.path.join(above, name), "a directory") from None
+            raise not_ours(found, os.path.join(above, name), "a directory") from None
 
     @staticmethod
     def _lies(name: str, folder: int) -> bool:
@@ -276,18 +277,3 @@ def read(tree: OwnedDirectory, name: str, most: int) -> bytes:
         return b"".join(parts)
     finally:
         os.close(handle)
-
-
-def _require_ours(found: os.stat_result, path: str, *, root_too: bool) -> None:
-    mine = os.geteuid()
-    if found.st_uid == mine or (root_too and found.st_uid == 0):
-        return
-    raise _not_ours(found, path, "a directory" if stat.S_ISDIR(found.st_mode) else "a file")
-
-
-def _not_ours(found: os.stat_result, path: str, expected: str) -> Untrusted:
-    mine = os.geteuid()
-    return Untrusted(
-        f"{path} is {stat.filemode(found.st_mode)} of uid {found.st_uid}, expected {expected} of uid {mine}",
-        hint=f"choose a directory of your own, or have this one removed: ls -ld {path}",
-    )

@@ -9,60 +9,131 @@ import contextlib
 import errno
 import os
 import stat
-from typing import List
+from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import Untrusted
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP_INTO = _STEP | os.O_DIRECTORY
+"""An automounter mounts what is asked for as a directory, and nothing that is only named."""
 _MOST_LINKS = 40
 
 
 def directory(path: str, *, make: bool = False) -> int:
-    """A descriptor of the directory `path`, for `dir_fd=`. `make`: make what is not there of it.
+    """A descriptor of the directory `path`, for `dir_fd=` and to list it. `make`: make what is not there of it.
 
     Links of root and of this process's user are followed, /var/run for one. Raises Untrusted for a link of anybody
     else, OSError.
     """
-    todo: List[str] = path.split("/")[::-1]
-    links = 0
-    here = os.open("/" if path.startswith("/") else ".", _STEP)
+    here = passed(path, make=make)
     try:
-        while todo:
-            name = todo.pop()
-            if name in ("", "."):
-                continue
-            there = _step(name, here, make)
-            found = os.fstat(there)
-            if not stat.S_ISLNK(found.st_mode):
-                os.close(here)
-                here = there
-                continue
-            try:
-                links += 1
-                if found.st_uid not in (0, os.geteuid()):
-                    raise Untrusted(
-                        f"{name} on the way to {path} is a symbolic link of uid {found.st_uid}, expected a directory",
-                        hint=f"namei -l {path}",
-                    )
-                if links > _MOST_LINKS:
-                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-                target = os.readlink("", dir_fd=there)
-            finally:
-                os.close(there)
-            todo += target.split("/")[::-1]
-            if target.startswith("/"):
-                os.close(here)
-                here = os.open("/", _STEP)
         return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
     finally:
         os.close(here)
 
 
+def passed(path: str, *, make: bool = False) -> int:
+    """The same for `dir_fd=` only: a directory in which this user may make files need not be one that it may list."""
+    return _reached(path, path, os.open(".", _STEP), make)
+
+
+def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[int, str]:
+    """(a descriptor of the directory in which `path` lies, for `dir_fd=`; its name there), reached as `directory` is.
+
+    `make`: make the directories on the way. `follow`: where a link of root's or of this user's lies at `path`, what it
+    leads to. Raises Untrusted, OSError.
+    """
+    folder, name = os.path.split(path.rstrip("/"))
+    here = _reached(folder, path, os.open("/" if path.startswith("/") else ".", _STEP), make)
+    for _ in range(_MOST_LINKS):
+        target = _link_of_ours(name, here, path) if follow else None
+        if target is None:
+            return here, name or "."
+        folder, name = os.path.split(target.rstrip("/"))
+        here = _reached(folder, path, here, make)
+    os.close(here)
+    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def _reached(way: str, path: str, here: int, make: bool) -> int:
+    """A descriptor of the directory `way`, seen from the directory `here`, which it takes the place of. `path`: what
+    messages name. Raises Untrusted, OSError."""
+    todo: List[str] = way.split("/")[::-1]
+    links = 0
+    try:
+        if way.startswith("/"):
+            here = _instead(here, os.open("/", _STEP))
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            there = _step(name, here, make)
+            kind = os.fstat(there).st_mode
+            if stat.S_ISDIR(kind):
+                here = _instead(here, there)
+                continue
+            try:
+                if not stat.S_ISLNK(kind):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+                links += 1
+                if links > _MOST_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                target = _target(there, name, path)
+            finally:
+                os.close(there)
+            todo += target.split("/")[::-1]
+            if target.startswith("/"):
+                here = _instead(here, os.open("/", _STEP))
+        return here
+    except BaseException:
+        os.close(here)
+        raise
+
+
+def _instead(here: int, there: int) -> int:
+    os.close(here)
+    return there
+
+
+def _link_of_ours(name: str, folder: int, path: str) -> Optional[str]:
+    """Where the link at `name` leads; None when there is none. It takes `folder` when it raises Untrusted, OSError."""
+    try:
+        handle = os.open(name or ".", _STEP, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    except BaseException:
+        os.close(folder)
+        raise
+    try:
+        if not stat.S_ISLNK(os.fstat(handle).st_mode):
+            return None
+        return _target(handle, name, path)
+    except BaseException:
+        os.close(folder)
+        raise
+    finally:
+        os.close(handle)
+
+
+def _target(link: int, name: str, path: str) -> str:
+    owner = os.fstat(link).st_uid
+    if owner not in (0, os.geteuid()):
+        raise Untrusted(
+            f"{name} on the way to {path} is a symbolic link of uid {owner}, expected a directory",
+            hint=f"namei -l {path}",
+        )
+    return os.readlink("", dir_fd=link)
+
+
 def _step(name: str, here: int, make: bool) -> int:
-    if make:
-        try:
-            return os.open(name, _STEP, dir_fd=here)
-        except FileNotFoundError:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(name, 0o755, dir_fd=here)
+    """A descriptor of what lies at `name`, a link itself. Raises OSError."""
+    try:
+        return os.open(name, _STEP_INTO, dir_fd=here)
+    except NotADirectoryError:
+        return os.open(name, _STEP, dir_fd=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o775, dir_fd=here)
     return os.open(name, _STEP, dir_fd=here)

@@ -1,0 +1,260 @@
+"""The one place that changes what lies at a path: files and directories are made, written, moved and removed here.
+
+Any directory on the way may be one that others write to. So the way is walked through no link of theirs, what lies at
+its end is named relative to the descriptor of its directory, and nothing is written or emptied that is not this user's
+or root's, whatever is exchanged meanwhile. Who changes much in one directory holds an `OwnedDirectory` instead.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import owned_directory, walk
+from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE
+from hyperpod_kit.untrusted.identity import require_ours
+
+AnyPath = Union[str, "os.PathLike[str]"]
+
+DIRECTORY_MODE = 0o775
+"""Before the umask: a directory that all may write to is asked for by its mode."""
+
+_WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_MODES = {
+    "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
+    "x": os.O_WRONLY | os.O_CREAT | os.O_EXCL,
+    "a": os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+    "r+": os.O_RDWR,
+    "w+": os.O_RDWR | os.O_CREAT | os.O_TRUNC,
+    "x+": os.O_RDWR | os.O_CREAT | os.O_EXCL,
+    "a+": os.O_RDWR | os.O_CREAT | os.O_APPEND,
+}
+
+
+@contextlib.contextmanager
+def place(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterator[Tuple[int, str]]:
+    """(a descriptor of the directory of `path`, its name there), for `dir_fd=`: see `walk.parent_of`."""
+    folder, name = walk.parent_of(os.fspath(path), make=make, follow=follow)
+    try:
+        yield folder, name
+    finally:
+        os.close(folder)
+
+
+# --- directories ------------------------------------------------------------------------------------------------
+
+
+def make_directory(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
+    """A directory that was not there. Raises FileExistsError, Untrusted, OSError."""
+    with place(path) as (folder, name):
+        os.mkdir(name, mode, dir_fd=folder)
+
+
+def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
+    """The directory `path`, with those above it; one that is there is this user's or root's.
+
+    Raises Untrusted, FileExistsError for a file in its place, OSError.
+    """
+    with place(path, make=True, follow=True) as (folder, name):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, mode, dir_fd=folder)
+        try:
+            handle = os.open(name, _NAME | os.O_DIRECTORY, dir_fd=folder)
+        except NotADirectoryError:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path)) from None
+    try:
+        require_ours(os.fstat(handle), os.fspath(path), handle)
+    finally:
+        os.close(handle)
+
+
+def make_parents(path: AnyPath) -> None:
+    """The directories above `path`, whoever's are there already. Raises Untrusted, OSError."""
+    with place(path, make=True):
+        pass
+
+
+def remove_directory(path: AnyPath) -> None:
+    """An empty directory. Raises Untrusted, OSError."""
+    with place(path) as (folder, name):
+        os.rmdir(name, dir_fd=folder)
+
+
+def remove_tree(path: AnyPath, *, ignore_errors: bool = False) -> None:
+    """A directory with what is in it, through no link. `ignore_errors`: whatever cannot be removed stays, in silence.
+
+    Raises FileNotFoundError, Untrusted, OSError.
+    """
+    try:
+        with place(path) as (folder, name):
+            os.stat(name, dir_fd=folder, follow_symlinks=False)
+            owned_directory.remove(name, folder)
+    except (OSError, Untrusted):
+        if not ignore_errors:
+            raise
+
+
+def copy_tree(
+    source: AnyPath,
+    target: AnyPath,
+    *,
+    symlinks: bool = False,
+    ignore: Optional[Callable[[str, List[str]], Any]] = None,
+    exist_ok: bool = False,
+) -> None:
+    """A copy of a tree in a directory of this user; `exist_ok`: that may be there. Raises Untrusted, OSError."""
+    with place(target, make=True) as (folder, name):
+        try:
+            os.mkdir(name, 0o700, dir_fd=folder)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+        inner = os.open(name, DIRECTORY, dir_fd=folder)
+    try:
+        require_ours(os.fstat(inner), os.fspath(target), inner)
+        here = f"/proc/self/fd/{inner}"
+        shutil.copytree(os.fspath(source), here, symlinks=symlinks, ignore=ignore, dirs_exist_ok=True)
+    finally:
+        os.close(inner)
+
+
+# --- names ------------------------------------------------------------------------------------------------------
+
+
+def unlink(path: AnyPath, *, missing_ok: bool = False) -> None:
+    """Remove a file, or a link itself. Raises FileNotFoundError unless `missing_ok`, Untrusted, OSError."""
+    try:
+        with place(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        if not missing_ok:
+            raise
+
+
+def rename(source: AnyPath, target: AnyPath) -> None:
+    """Move a file or directory, in the place of a file that is there. Raises Untrusted, OSError."""
+    with place(source) as (here, name), place(target) as (there, new):
+        os.rename(name, new, src_dir_fd=here, dst_dir_fd=there)
+
+
+def link(source: AnyPath, path: AnyPath) -> None:
+    """Another name of a file, where nothing lies. Raises FileExistsError, Untrusted, OSError."""
+    with place(source) as (here, name), place(path) as (there, new):
+        os.link(name, new, src_dir_fd=here, dst_dir_fd=there, follow_symlinks=False)
+
+
+def symlink(target: AnyPath, path: AnyPath) -> None:
+    """A link to `target`, where nothing lies. Raises FileExistsError, Untrusted, OSError."""
+    with place(path) as (folder, name):
+        os.symlink(os.fspath(target), name, dir_fd=folder)
+
+
+def set_mode(path: AnyPath, mode: int) -> None:
+    """The mode of a file or directory that is no link. Raises Untrusted, OSError."""
+    with _held(path) as handle:
+        os.chmod(handle, mode)
+
+
+def set_owner(path: AnyPath, user: int, group: int) -> None:
+    """The owner of a file or directory that is no link. Raises Untrusted, OSError."""
+    with _held(path) as handle:
+        os.chown(handle, user, group)
+
+
+@contextlib.contextmanager
+def _held(path: AnyPath) -> Iterator[str]:
+    with place(path) as (folder, name):
+        handle = os.open(name, _NAME, dir_fd=folder)
+    try:
+        if stat.S_ISLNK(os.fstat(handle).st_mode):
+            raise Untrusted(f"{os.fspath(path)} is a symbolic link, expected a file or a directory")
+        yield f"/proc/self/fd/{handle}"
+    finally:
+        os.close(handle)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
+    """A descriptor of a regular file of this user or of root, with no other name, that waits for nobody.
+
+    It is emptied, where `flags` say so, once it is known to be that. A link of this user or of root leads to it.
+    Raises Untrusted for anything else in its place, FileNotFoundError, FileExistsError, OSError.
+    """
+    exclusive = bool(flags & os.O_EXCL)
+    with place(path, follow=not exclusive) as (folder, name):
+        try:
+            handle = os.open(name, (flags & ~os.O_TRUNC) | _WRITE, mode, dir_fd=folder)
+        except OSError as err:
+            if err.errno in MAYBE_NO_FILE:
+                raise _no_file(path) from None
+            raise
+        try:
+            if not exclusive:
+                _require_writable(handle, folder, path)
+            if flags & os.O_TRUNC and os.fstat(handle).st_size:
+                os.ftruncate(handle, 0)
+            os.set_blocking(handle, not flags & os.O_NONBLOCK)
+            return handle
+        except BaseException:
+            os.close(handle)
+            raise
+
+
+def _require_writable(handle: int, folder: int, path: AnyPath) -> None:
+    facts = os.fstat(handle)
+    if not stat.S_ISREG(facts.st_mode):
+        raise _no_file(path)
+    require_ours(facts, os.fspath(path), folder)
+    if facts.st_nlink > 1:
+        raise Untrusted(f"{os.fspath(path)} has {facts.st_nlink} names, expected 1", hint=f"ls -l {os.fspath(path)}")
+
+
+def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, buffering: int = -1) -> IO[Any]:
+    """`open_file` for the modes of `open` that write. Raises Untrusted, OSError."""
+    flags = _MODES[mode.replace("b", "").replace("t", "")]
+    handle = open_file(path, flags)
+    if "b" not in mode and encoding is None:
+        encoding = "utf-8"
+    return os.fdopen(handle, mode.replace("x", "w"), buffering, encoding=encoding)
+
+
+def write_bytes(path: AnyPath, data: bytes) -> None:
+    """A file that holds `data`, written into the one that is there. Raises Untrusted, OSError."""
+    with stream(path, "wb") as out:
+        out.write(data)
+
+
+def write_text(path: AnyPath, text: str) -> None:
+    """`write_bytes` of a text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def touch(path: AnyPath, mode: int = 0o666) -> None:
+    """A file that is there; one that was is changed now. Raises Untrusted, OSError."""
+    handle = open_file(path, os.O_WRONLY | os.O_CREAT, mode)
+    try:
+        os.utime(handle)
+    finally:
+        os.close(handle)
+
+
+def copy_file(source: AnyPath, target: AnyPath) -> None:
+    """A file's bytes and mode. Raises Untrusted, OSError."""
+    with open(source, "rb") as whole, stream(target, "wb") as copy:
+        shutil.copyfileobj(whole, copy)
+        os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(whole.fileno()).st_mode) & 0o777)
+
+
+def _no_file(path: AnyPath) -> Untrusted:
+    return Untrusted(f"{os.fspath(path)} is not a regular file", hint=f"ls -ld {os.fspath(path)}")

@@ -1,0 +1,50 @@
+"""Whether a file or directory is this process's user's, on the file system where it lies.
+
+Some file systems give everything that is made there to a user of their own: an access point of EFS, a client of S3, an
+NFS export that squashes root. Who this process is there, a file that it makes there shows.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from hyperpod_kit.errors import Untrusted
+
+_PROBE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def require_ours(facts: os.stat_result, path: str, folder: int, *, root_too: bool = True) -> None:
+    """Raises Untrusted unless it is this user's, or root's. `folder`: a descriptor of a directory of the same file
+    system in which this user may make files; `path`: for the message."""
+    mine = os.geteuid()
+    if facts.st_uid == mine or (root_too and facts.st_uid == 0):
+        return
+    if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == user_on(folder):
+        return
+    kind = "a directory" if stat.S_ISDIR(facts.st_mode) else "a file"
+    raise not_ours(facts, path, kind)
+
+
+def user_on(folder: int) -> int:
+    """The uid that a file has which this process makes in that directory; its own where it can make none."""
+    name = f".hpk-owner-{os.urandom(8).hex()}"
+    try:
+        handle = os.open(name, _PROBE, 0o600, dir_fd=folder)
+    except OSError:
+        return os.geteuid()
+    try:
+        return os.fstat(handle).st_uid
+    finally:
+        os.close(handle)
+        os.unlink(name, dir_fd=folder)
+
+
+def not_ours(facts: os.stat_result, path: str, expected: str) -> Untrusted:
+    """The error for what is another's, with what and whose it is."""
+    return Untrusted(
+        f"{path} is {stat.filemode(facts.st_mode)} of uid {facts.st_uid}, expected {expected} of uid {os.geteuid()}",
+        hint=f"choose a directory of your own, or have this one removed: ls -ld {path}",
+    )

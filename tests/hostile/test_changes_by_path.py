@@ -61,9 +61,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "write bytes": lambda path: by_descriptor.write_bytes(path / "file", b"x"),
     "append": lambda path: by_descriptor.stream(path / "file", "a").close(),
     "touch": lambda path: by_descriptor.touch(path / "new"),
-    "copy a file": lambda path: by_descriptor.copy_file("/etc/hostname", path / "file"),
+    "copy a file": lambda path: by_descriptor.copy_file("/etc/passwd", path / "file"),
     "replace whole": lambda path: atomic_file.replace(path / "file", b"x"),
-    "take a place": lambda path: atomic_file.take_place("/etc/hostname", path / "file"),
+    "take a place": lambda path: atomic_file.take_place("/etc/passwd", path / "file"),
 }
 """What is changed below a directory that the attacker has exchanged for a link into the victim's home."""
 

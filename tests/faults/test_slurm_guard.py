@@ -1,4 +1,4 @@
-"""What the guard of Slurm looks after goes wrong under a job: hooks, plugin, the controller's network."""
+"""What the guard of Slurm looks after goes wrong under a job: hooks, plugin, munge key, the controller's network."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from tests.faults.job import Job
 from tests.faults.machines import MachineSite
 from tests.faults.site import Site, not_idle
 from tests.support.slurm_guard import (
+    EXCHANGE_KEY,
     HIDE_COMPILER,
     PLUGIN_OF_ANOTHER_SLURM,
     PROLOG,
     REMOVE_HOOKS,
+    RESTORE_KEY,
     SHOW_COMPILER,
     reported_by_all,
     until_code,
@@ -98,6 +100,27 @@ def test_the_plugin_is_of_another_slurm(job: Job, site: MachineSite, row: Row) -
         "all commands that report say so; retried in the allocation; the guard builds the plugin once it can",
         resumed,
         f"reported after {seconds:.0f} s, built {built:.0f} s after the compiler's return",
+    )
+
+
+def test_a_munge_key_is_exchanged(job: Job, site: MachineSite, row: Row) -> None:
+    job.submit(*ENDLESS).running()
+    worker = other_host(job)
+    newest = job.checkpoints()[-1].name
+    fault = job.broken(lambda: site.driver.on(worker, EXCHANGE_KEY))
+    try:
+        seconds = until_code(site.driver, worker, "credential-refused")
+        reported_by_all(site.driver, worker, "credential-refused", fault=True)
+        resumed = job.resumed(fault, 240)
+        assert worker not in job.rows("attempt")[-1]["nodes"], job.told()
+        went_on(job, newest)
+    finally:
+        site.driver.on(worker, RESTORE_KEY)
+    row(
+        "a worker's munge key is exchanged under a job",
+        "all commands that report name the key; the job goes on elsewhere once Slurm has given the worker up",
+        resumed,
+        f"reported after {seconds:.0f} s",
     )
 
 

@@ -15,6 +15,7 @@ import stat
 from typing import List, Optional, Tuple, Type
 
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import walk
 
 READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,14 +127,17 @@ def own_directory(path: str, mode: int = 0o700) -> None:
     Raises Untrusted when it is anything else, with what and whose it is, OSError.
     """
     owner = os.geteuid()
-    with contextlib.suppress(FileExistsError):
-        os.mkdir(path, 0o700)
+    folder, name = walk.parent_of(path)
     try:
-        fd = os.open(path, DIRECTORY)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=folder)
+        fd = os.open(name, DIRECTORY, dir_fd=folder)
     except OSError as err:
         if err.errno in (*MAYBE_NO_FILE, errno.EACCES):
             raise _not_ours(path, owner) from None
         raise
+    finally:
+        os.close(folder)
     try:
         found = os.fstat(fd)
         if found.st_uid != owner:

@@ -175,25 +175,23 @@ class Scanner(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         name = self._dotted(node.func)
-        if name in FORBIDDEN:
-            if not self._harmless(node, name):
-                self._report(node)
-        elif name in SAVERS:
-            if not self._to_stream(node, SAVERS[name]):
-                self._report(node)
-        elif name in OPENERS or (name is None and isinstance(node.func, ast.Name) and node.func.id == "open"):
-            if not self._reads(node) and not self._of_kernel(node) and not self._in_own(node):
-                self._report(node)
-        elif name is None and isinstance(node.func, ast.Attribute) and self._path_method(node, node.func):
+        if self._changes(node, name):
             self._report(node)
-        else:
-            self.visit(node.func)
-        if name in FORBIDDEN or name in SAVERS or name in OPENERS:
-            pass
-        elif isinstance(node.func, ast.Attribute) and name is None:
+        if name is None and isinstance(node.func, ast.Attribute):
             self.visit(node.func.value)
+        elif name not in FORBIDDEN:
+            self.visit(node.func)
         for inner in (*node.args, *(word.value for word in node.keywords)):
             self.visit(inner)
+
+    def _changes(self, node: ast.Call, name: Optional[str]) -> bool:
+        if name in FORBIDDEN:
+            return not self._harmless(node, name)
+        if name in SAVERS:
+            return not self._to_stream(node, SAVERS[name])
+        if name in OPENERS or (name is None and isinstance(node.func, ast.Name) and node.func.id == "open"):
+            return not (self._reads(node) or self._of_kernel(node) or self._in_own(node))
+        return name is None and isinstance(node.func, ast.Attribute) and self._path_method(node, node.func)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
         if self._dotted(node) in FORBIDDEN:

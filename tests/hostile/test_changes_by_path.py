@@ -30,6 +30,7 @@ def shared() -> Iterator[Path]:
         for path in (home, *home.rglob("*")):
             os.chown(path, VICTIM, VICTIM)
         home.chmod(0o700)
+        (top / "part").write_text("written elsewhere\n")
         (top / "scratch").mkdir()
         (top / "scratch").chmod(0o777)
         yield top
@@ -41,6 +42,11 @@ def everything(top: Path) -> dict[str, tuple[int, int, str]]:
         status = path.lstat()
         facts[str(path)] = (status.st_mode, status.st_uid, path.read_text() if path.is_file() else "")
     return facts
+
+
+def part_beside(path: Path) -> Path:
+    """The fixture's own file: a file of the machine would be gone where a change is not refused."""
+    return path.parents[1] / "part"
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -61,9 +67,9 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "write bytes": lambda path: by_descriptor.write_bytes(path / "file", b"x"),
     "append": lambda path: by_descriptor.stream(path / "file", "a").close(),
     "touch": lambda path: by_descriptor.touch(path / "new"),
-    "copy a file": lambda path: by_descriptor.copy_file("/etc/passwd", path / "file"),
+    "copy a file": lambda path: by_descriptor.copy_file(part_beside(path), path / "file"),
     "replace whole": lambda path: atomic_file.replace(path / "file", b"x"),
-    "take a place": lambda path: atomic_file.take_place("/etc/passwd", path / "file"),
+    "take a place": lambda path: atomic_file.take_place(part_beside(path), path / "file"),
 }
 """What is changed below a directory that the attacker has exchanged for a link into the victim's home."""
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
+import re
 import sys
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, Set
@@ -168,61 +170,140 @@ def layer(name: str) -> str:
     return inner if inner in MAY_IMPORT else parts[0]
 
 
+@dataclasses.dataclass(frozen=True)
+class Outline:
+    """What these tests ask about a file, without its syntax tree: the package's trees together take much memory."""
+
+    imports: List[str]
+    classes: List[str]
+    crowded: Dict[str, int]
+    """The classes with behaviour that have more than MOST_ATTRIBUTES."""
+
+
 @functools.lru_cache(maxsize=None)
-def imports(path: Path) -> List[str]:
-    """Every module or name that a file imports, at its top or in a function, or by the names of the kinds of mounts."""
-    found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+def outline(path: Path) -> Outline:
+    """A file is parsed once for all of these tests; what ships to nodes as Python 3.8 reads it."""
+    source = path.read_text()
+    tree = ast.parse(source, feature_version=(3, 8)) if ships_to_nodes(path) else ast.parse(source)
+    found = Outline([], [], {})
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
+            found.imports.extend(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
-            found += [f"{node.module}.{alias.name}" for alias in node.names]
+            found.imports.extend(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "for_every_kind":
             (package, _) = node.args
             assert isinstance(package, ast.Constant)
-            found += [f"{package.value!s}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values()]
+            found.imports.extend(f"{package.value!s}.{cls.__module__.rpartition('.')[2]}" for cls in KINDS.values())
+        elif isinstance(node, ast.ClassDef):
+            found.classes.append(node.name)
+            if not is_data(node) and len(attributes(node)) > MOST_ATTRIBUTES:
+                found.crowded[node.name] = len(attributes(node))
     return found
+
+
+def imports(path: Path) -> List[str]:
+    """Every module or name that a file imports, at its top or in a function, or by the names of the kinds of mounts."""
+    return outline(path).imports
 
 
 def ours(name: str) -> str:
     return layer(name[len("hyperpod_kit.") :])
 
 
-@pytest.mark.parametrize("path", list(modules()), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_file_keeps_the_rules(path: Path) -> None:
+def ships_to_nodes(path: Path) -> bool:
+    """Whether a file of the package is read by a node's Python; of other files, none is."""
+    if PACKAGE not in path.parents:
+        return False
+    return layer(dotted(path)) in VENDORED or str(path.relative_to(PACKAGE)).startswith(STANDALONE)
+
+
+def breaches(path: Path) -> Iterator[str]:
+    """The rules that a file of the package breaks."""
     name = dotted(path)
-    source = path.read_text()
-    assert len(source.splitlines()) <= 800, "more than one concern?"
-    assert path.stem not in GRAB_BAGS
+    if len(path.read_text().splitlines()) > 800:
+        yield f"{name} has more than 800 lines: more than one concern?"
+    if path.stem in GRAB_BAGS:
+        yield f"{name} is called after no concern"
     here = layer(name)
     if not here:
         return
     allowed = MAY_IMPORT[here] | {here}
     used = imports(path)
     for target in used:
-        if target.startswith("hyperpod_kit."):
-            assert ours(target) in allowed, f"{name} imports {target}: {here} may use {sorted(allowed)}"
-        if target.split(".")[0] == "torch":
-            assert here in TORCH_ALLOWED
-    if path.name == "__init__.py":
-        assert not [target for target in used if target.startswith("hyperpod_kit.")] or here in (
-            "checkpoint",
-            "data",
-        ), "a package's __init__ imports no implementation"
+        if target.startswith("hyperpod_kit.") and ours(target) not in allowed:
+            yield f"{name} imports {target}: {here} may use {sorted(allowed)}"
+        if target.split(".")[0] == "torch" and here not in TORCH_ALLOWED:
+            yield f"{name} imports torch"
+    imports_ours = any(target.startswith("hyperpod_kit.") for target in used)
+    if path.name == "__init__.py" and here not in ("checkpoint", "data") and imports_ours:
+        yield f"{name}: a package's __init__ imports no implementation"
+
+
+def test_files_keep_the_rules() -> None:
+    assert [breach for path in modules() for breach in breaches(path)] == []
 
 
 @pytest.mark.parametrize(
-    "path",
-    [p for p in modules() if layer(dotted(p)) in VENDORED or str(p.relative_to(PACKAGE)).startswith(STANDALONE)],
-    ids=lambda path: str(path.relative_to(PACKAGE)),
+    ("place", "text", "breach"),
+    [
+        ("slurm/long.py", "x = 1\n" * 801, "slurm.long has more than 800 lines: more than one concern?"),
+        ("slurm/helpers.py", "", "slurm.helpers is called after no concern"),
+        ("slurm/up.py", "def f():\n    import hyperpod_kit.node.step\n", "slurm.up imports hyperpod_kit.node.step:"),
+        ("slurm/dear.py", "from torch.nn import Module\n", "slurm.dear imports torch"),
+        ("slurm/__init__.py", "from hyperpod_kit.slurm.squeue import x\n", "slurm: a package's __init__ imports no"),
+    ],
 )
-def test_what_ships_to_nodes_needs_only_the_standard_library(path: Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 8))
-    assert "from __future__ import annotations" in path.read_text() or path.name == "__init__.py"
-    for target in imports(path):
+def test_each_breach_is_seen(
+    place: str, text: str, breach: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / place
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (found,) = breaches(path)
+    assert found.startswith(breach)
+
+
+def unportable(path: Path) -> Iterator[str]:
+    """What a file that ships to nodes has that a bare Python 3.8 does not."""
+    try:
+        used = imports(path)
+    except SyntaxError as err:
+        yield f"{path}: {err}"
+        return
+    if "from __future__ import annotations" not in path.read_text() and path.name != "__init__.py":
+        yield f"{path} has annotations that are evaluated"
+    for target in used:
         top = target.split(".")[0]
-        assert top in sys.stdlib_module_names or top == "hyperpod_kit" or top in OPTIONAL, f"{path} imports {target}"
+        if not (top in sys.stdlib_module_names or top == "hyperpod_kit" or top in OPTIONAL):
+            yield f"{path} imports {target}"
+
+
+def test_what_ships_to_nodes_needs_only_the_standard_library() -> None:
+    paths = [path for path in modules() if ships_to_nodes(path)]
+    assert len(paths) > 400
+    assert [problem for path in paths for problem in unportable(path)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("from __future__ import annotations\nmatch x:\n    case 1: pass\n", "Pattern matching is only supported"),
+        ("from __future__ import annotations\nimport yaml\n", "imports yaml"),
+        ("x: int\n", "has annotations that are evaluated"),
+    ],
+)
+def test_what_a_bare_node_lacks_is_seen(
+    text: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "slurm/new.py"
+    path.parent.mkdir()
+    path.write_text(text)
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (found,) = unportable(path)
+    assert problem in found
 
 
 def without_cycle(graph: Mapping[str, Iterable[str]]) -> None:
@@ -281,9 +362,8 @@ def test_a_cycle_through_a_function_is_seen(tmp_path: Path) -> None:
 def test_a_class_name_stands_once_in_the_package() -> None:
     places: Dict[str, List[str]] = {}
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                places.setdefault(node.name, []).append(dotted(path))
+        for name in outline(path).classes:
+            places.setdefault(name, []).append(dotted(path))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
@@ -315,12 +395,7 @@ def is_data(of: ast.ClassDef) -> bool:
 
 
 def test_no_class_with_behaviour_has_many_attributes() -> None:
-    found = {
-        node.name: len(attributes(node))
-        for path in modules()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.ClassDef) and not is_data(node) and len(attributes(node)) > MOST_ATTRIBUTES
-    }
+    found = {name: count for path in modules() for name, count in outline(path).crowded.items()}
     assert {name: count for name, count in found.items() if name not in HUBS} == {}
 
 
@@ -402,6 +477,9 @@ def test_tests_are_one_package() -> None:
     folders = {path.parent for path in (ROOT / "tests").rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
     inside = {folder.name for folder in folders} - {"tests"}
+    importing = re.compile(rf"^\s*(?:from|import)\s+(?:{'|'.join(sorted(inside))})\b", re.M)
     for path in (ROOT / "tests").rglob("*.py"):
+        if not importing.search(path.read_text()):
+            continue
         wrong = {name.split(".")[0] for name in imports(path)} & inside
         assert not wrong, f"{path} imports {wrong} without tests."

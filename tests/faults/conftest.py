@@ -26,21 +26,22 @@ from tests.faults.site import PrivateSite, Site
 from tests.faults.table import Table
 from tests.unit.job.private_slurm import PrivateSlurm
 
+FOLDER = "tests/faults/"
 MACHINES = os.environ.get("HPK_FAULTS") == "machines"
 EVERYTHING = MACHINES or os.environ.get("HPK_FAULTS") == "private"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
-    ours = [item for item in items if Path(__file__).parent in Path(item.path).parents]
+    ours = [item for item in items if item.nodeid.startswith(FOLDER)]
     cluster = ("machines", "machine-packages") if MACHINES else ("slurm",)
     needs = pytest.mark.needs(*cluster, *(("containers",) if PROFILE == CONTAINER else ()))
-    dropped = []
+    dropped = set()
     for item in ours:
         item.add_marker(pytest.mark.rehearsal)
         item.add_marker(needs)
         if not _of_profile(item) or not _is_wanted(item):
-            dropped.append(item)
-    config.hook.pytest_deselected(items=dropped)
+            dropped.add(item)
+    config.hook.pytest_deselected(items=list(dropped))
     items[:] = [item for item in items if item not in dropped]
 
 

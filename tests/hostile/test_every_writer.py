@@ -51,11 +51,16 @@ CALLS = {
 }
 OF_CLICK = {"confirm", "prompt", "pause"}
 STREAMS = {"stdout", "stderr", "__stdout__", "__stderr__"}
+WORDS = (*CALLS, *(f"click.{name}" for name in OF_CLICK), "std", "os.write", "err.show")
+"""One of these stands in the text of each file that writes."""
 
 
 def writers(path: Path) -> Iterator[str]:
     """Whatever in a file writes to a terminal by itself."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    source = path.read_text()
+    if not any(word in source for word in WORDS):
+        return
+    for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
         called = node.func
@@ -96,9 +101,10 @@ def watched() -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize("path", watched(), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_no_file_writes_past_the_exits(path: Path) -> None:
-    assert list(writers(path)) == []
+def test_no_file_writes_past_the_exits() -> None:
+    paths = watched()
+    assert len(paths) > 600
+    assert [place for path in paths for place in writers(path)] == []
 
 
 def test_all_programs_that_show_what_others_wrote_are_watched() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import List, Tuple
 
@@ -16,6 +17,16 @@ MACHINES = "tests/rehearsal"
 MOUNT_FAULTS = "tests/rehearsal/storage"
 MOUNTING = ("tests/unit/rehearsal", "tests/unit/node", "tests/unit/storage")
 """Of what is marked `rehearsal` and boots no machine: what mounts something. The others run a Slurm."""
+RUNNING_SLURM = (
+    "tests/cgroup",
+    "tests/faults",
+    "tests/hostile/test_root_in_a_users_job.py",
+    "tests/hostile/test_sweep_rights.py",
+    "tests/hostile/test_words_in_slurm.py",
+    "tests/unit/checkpoint/test_fabric.py",
+    "tests/unit/job",
+)
+"""Where those are: to collect all tests for them would cost as much as the shortest of them."""
 OWN_CLUSTERS = tuple(
     f"{MACHINES}/test_{name}.py"
     for name in (
@@ -67,8 +78,7 @@ class Part:
 
     def files(self, checkout: Path) -> List[Path]:
         """The paths, relative to the checkout, with patterns replaced by what they match."""
-        matches = [path for pattern in self.paths for path in sorted(checkout.glob(pattern))]
-        return [path.relative_to(checkout) for path in matches]
+        return _files(self.paths, checkout)
 
     def has(self, checkout: Path, file: Path) -> bool:
         """Whether a test file, relative to the checkout, is below the paths and is not ignored."""
@@ -76,10 +86,16 @@ class Part:
         return bool(around & set(self.files(checkout))) and not around & {Path(path) for path in self.ignored}
 
 
+@lru_cache(maxsize=None)
+def _files(patterns: Tuple[str, ...], checkout: Path) -> List[Path]:
+    matches = [path for pattern in patterns for path in sorted(checkout.glob(pattern))]
+    return [path.relative_to(checkout) for path in matches]
+
+
 _FEWER_EXAMPLES = ("--hypothesis-profile=gate",)  # tests/support/examples.py
 GATE = (
     Part("machines", Lane.MACHINES, (MACHINES,), marks="not full", timeout=840),
-    Part("slurm", Lane.SLURM, ("tests",), (MACHINES, *MOUNTING), "rehearsal and not full", 840, _FEWER_EXAMPLES),
+    Part("slurm", Lane.SLURM, RUNNING_SLURM, (), "rehearsal and not full", 840, _FEWER_EXAMPLES),
     Part("mounts", Lane.MOUNTS, MOUNTING, marks="rehearsal and not full", timeout=840, options=_FEWER_EXAMPLES),
     Part("others", Lane.PROCESSOR, ("tests",), (MACHINES,), "not rehearsal and not full", 400, _FEWER_EXAMPLES),
 )
@@ -94,7 +110,7 @@ ALL = (
     Part("machines", Lane.MACHINES, (MACHINES,), (MOUNT_FAULTS, *OWN_CLUSTERS)),
     Part("mount-faults", Lane.MACHINES, (MOUNT_FAULTS,)),
     Part("clusters", Lane.MACHINES, OWN_CLUSTERS),
-    Part("slurm", Lane.SLURM, ("tests",), (MACHINES, *MOUNTING), marks="rehearsal"),
+    Part("slurm", Lane.SLURM, RUNNING_SLURM, marks="rehearsal"),
     Part("mounts", Lane.MOUNTS, MOUNTING, marks="rehearsal"),
     _processor("checkpoint", "unit/checkpoint", "distributed", "gpu"),
     _processor("data", "unit/data", "unit/storage"),

@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Dict, Tuple
 
 VERSIONS = [(3, minor) for minor in range(8, 14)]
 
 
+@lru_cache(maxsize=None)
 def interpreters() -> Dict[Tuple[int, int], str]:
     """(3, minor) -> program, from the PATH and from pyenv."""
     found: Dict[Tuple[int, int], str] = {sys.version_info[:2]: sys.executable}
@@ -23,9 +25,10 @@ def interpreters() -> Dict[Tuple[int, int], str]:
             f"/usr/bin/{name}",
             shutil.which(name),
         ]
-        for candidate in candidates:
+        for candidate in [] if version in found else candidates:
             if candidate and os.path.exists(candidate) and answers(candidate, version):
-                found.setdefault(version, candidate)
+                found[version] = candidate
+                break
     return {version: found[version] for version in VERSIONS if version in found}
 
 

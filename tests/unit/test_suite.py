@@ -16,11 +16,22 @@ CHECKOUT = Path(__file__).parents[2]
 ROW = finished.Row("data", "tree", 0, 3, 0, 0, 1.5, "2026-11-27 03:00:00")
 
 
+COMPUTING = {Lane.MACHINES, Lane.PROCESSOR}
+MARK = ".".join(("pytest", "mark", "rehearsal"))  # not as a word, which would make this file one of them
+WAITING = {Lane.MACHINES, Lane.SLURM, Lane.MOUNTS}
+
+
+def has_a_rehearsal(file: Path) -> bool:
+    """Whether a test of the file is marked so, by the file or by its directory's conftest.py."""
+    places = (CHECKOUT / file, CHECKOUT / file.parent / "conftest.py")
+    return any(MARK in place.read_text() for place in places if place.is_file())
+
+
 def test_every_test_file_is_in_one_part_of_its_kind() -> None:
     files = [path.relative_to(CHECKOUT) for path in sorted((CHECKOUT / "tests").rglob("test_*.py"))]
     for parts in (GATE, ALL):
-        for lanes in ({Lane.MACHINES, Lane.PROCESSOR}, {Lane.MACHINES, Lane.SLURM, Lane.MOUNTS}):
-            for file in files:
+        for lanes, expected in ((COMPUTING, files), (WAITING, [file for file in files if has_a_rehearsal(file)])):
+            for file in expected:
                 having = [part.name for part in parts if part.lane in lanes and part.has(CHECKOUT, file)]
                 assert len(having) == 1, f"{file} is in {having or 'no part'} of {sorted(lane.name for lane in lanes)}"
 

@@ -196,9 +196,9 @@ def delete_cluster(
       hyperpod-kit delete-cluster --cluster demo --yes --wait
       hyperpod-kit delete-cluster --when-idle --drain-timeout 86400
     """
+    from hyperpod_kit.cluster.nodes import slurm_name
     from hyperpod_kit.cluster.wait import is_gone, observe
     from hyperpod_kit.errors import AwsError
-    from hyperpod_kit.remote.validate_mounts import slurm_name
 
     chosen = resolve_cluster(config, cluster, region)
     live = open_cluster(chosen)

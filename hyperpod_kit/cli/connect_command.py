@@ -48,9 +48,9 @@ def connect(
 ) -> None:
     """A shell on a node: by a session of AWS Systems Manager, or over ssh.
 
-    NODE is an instance id, an address, or GROUP/INDEX; without one it is the Slurm controller. CONFIG ends in
-    .json, .yaml or .yml. A session needs session-manager-plugin on this machine, and nothing else of AWS's. COMMAND is
-    for --ssh, after `--`.
+    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX; without one it is the Slurm
+    controller. CONFIG ends in .json, .yaml or .yml. A session needs session-manager-plugin on this machine, and nothing
+    else of AWS's. COMMAND is for --ssh, after `--`.
 
     \b
     Examples:

@@ -42,10 +42,11 @@ def diagnose(
 ) -> int:
     """Why the cluster or a node is not well: node, step, cause, remedy.
 
-    NODE is an instance id, an address, or GROUP/INDEX; all nodes without one. CONFIG ends in .json, .yaml or .yml. Asks
-    AWS for its messages and events, and each node for its own record of its creation, its log and its mounts: over ssh,
-    or by SSM sessions where ssh is closed. Of a node that does not answer, or failed and is gone, the log is read from
-    CloudWatch; where no way leads to any node, so is what they have sent of their mounts.
+    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX; all nodes without one. CONFIG
+    ends in .json, .yaml or .yml. Asks AWS for its messages and events, and each node for its own record of its
+    creation, its log and its mounts: over ssh, or by SSM sessions where ssh is closed. Of a node that does not answer,
+    or failed and is gone, the log is read from CloudWatch; where no way leads to any node, so is what they have sent of
+    their mounts.
 
     --actions lists, from the nodes' journals, what the kit did with root's rights to what is another's: requeued,
     drained, pruned, flushed, unmounted, restarted; on what, of whom, who asked and why. Only records of root's own

@@ -46,7 +46,7 @@ def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
     "--since", metavar="WHEN", callback=moment, help="45s, 30m, 2h, 3d ago, or a moment: 2026-01-31T12:00 (UTC)."
 )
 @click.option("--group", metavar="NAME", help="Of one instance group.")
-@click.option("--node", metavar="ID", help="Of one instance.")
+@click.option("--node", metavar="NODE", help="Of one instance: its id, or as for replace-node.")
 @click.option(
     "--level",
     type=click.Choice(["Info", "Warn", "Error"], case_sensitive=False),
@@ -84,9 +84,13 @@ def events(
     """
     from hyperpod_kit.aws.sagemaker import SageMaker
     from hyperpod_kit.cluster.events import list_events
+    from hyperpod_kit.cluster.nodes import is_instance_id, list_nodes, resolve
 
     chosen = resolve_cluster(config, cluster, region)
     sagemaker = SageMaker(chosen.region)
+    # Events tell of nodes that are gone too, which have an instance id and no other name any more.
+    if node and not is_instance_id(node):
+        node = resolve(list_nodes(sagemaker, chosen.name), [node])[0].instance_id
 
     def ask(after: Optional[datetime], newest: Optional[int]) -> list[Event]:
         return list_events(

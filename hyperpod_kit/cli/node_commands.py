@@ -51,9 +51,10 @@ class Verb(NamedTuple):
 @click.command("replace-node")
 @chosen_nodes
 def replace_node(**given: Any) -> int:
-    """Replace nodes by fresh ones. NODE is an instance id, an address, or GROUP/INDEX as listed.
+    """Replace nodes by fresh ones.
 
-    CONFIG ends in .json, .yaml or .yml.
+    NODE is an instance id, an address, a host name as Slurm shows it, or GROUP/INDEX as listed. CONFIG ends in .json,
+    .yaml or .yml.
 
     The jobs on these nodes are listed first. --when-idle lets no new job start there and waits until those that run
     have ended; --drain also queues jobs again that Slurm may queue again. When --drain-timeout is over, nothing is
@@ -130,8 +131,7 @@ def _act(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    from hyperpod_kit.cluster.nodes import list_nodes, resolve
-    from hyperpod_kit.remote.validate_mounts import slurm_name
+    from hyperpod_kit.cluster.nodes import list_nodes, resolve, slurm_name
 
     chosen = resolve_cluster(config, cluster, region)
     live = open_cluster(chosen)

@@ -68,8 +68,7 @@ def update_software(
       hyperpod-kit update-software --group worker-group --batch 10% --pause 300 --wait
     """
     from hyperpod_kit.cluster import software
-    from hyperpod_kit.cluster.nodes import list_nodes
-    from hyperpod_kit.remote.validate_mounts import slurm_name
+    from hyperpod_kit.cluster.nodes import list_nodes, slurm_name
 
     speed = software.rollout(batch, pause)
     chosen = resolve_cluster(config, cluster, region)

@@ -131,8 +131,7 @@ def update_cluster(
 
 def _look_at_jobs(cluster: LiveCluster, found: Update, first: JobsFirst) -> list[ClusterNode]:
     """List the jobs on the nodes of groups that become smaller; which nodes go, [] where AWS chooses them."""
-    from hyperpod_kit.cluster.nodes import fewest_first
-    from hyperpod_kit.remote.validate_mounts import slurm_name
+    from hyperpod_kit.cluster.nodes import fewest_first, slurm_name
 
     members = [node for node in cluster.nodes() if node.group in found.shrinking]
     first.look(cluster, [slurm_name(node.address) for node in members if node.address])
@@ -150,7 +149,7 @@ def _look_at_jobs(cluster: LiveCluster, found: Update, first: JobsFirst) -> list
 def _take_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: JobsFirst) -> None:
     """Let these nodes become empty, and delete them. Raises ClusterError where AWS refuses one of them."""
     from hyperpod_kit.cluster import nodes
-    from hyperpod_kit.remote.validate_mounts import slurm_name
+    from hyperpod_kit.cluster.nodes import slurm_name
 
     names = {node.instance_id: slurm_name(node.address) for node in leaving if node.address}
     vacated = first.vacate(list(names.values()), "update-cluster")

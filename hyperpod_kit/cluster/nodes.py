@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Sequence
+from typing import Any, Mapping, Sequence
 
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.aws.parallel import in_order
@@ -17,7 +17,7 @@ GONE = ("ShuttingDown", "NotFound")
 """The state of a node that serves, and states of nodes that nobody waits for any more."""
 
 LOOKUPS = 8
-_HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)")
+_HOST = re.compile(r"ip-(\d+)-(\d+)-(\d+)-(\d+)(\.|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,26 @@ def changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]) -> list
     return found
 
 
-def resolve(nodes: Sequence[ClusterNode], wanted: Sequence[str]) -> list[ClusterNode]:
-    """Nodes by instance id, address, or `group/index`. Raises UsageError for one that is not there."""
-    found = []
-    for name in wanted:
-        match = _find(nodes, name)
-        if match is None:
-            raise UsageError(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
-        found.append(match)
-    return found
+def is_instance_id(name: str) -> bool:
+    """Whether a name has the form of an instance id, of a node that is there or of one that is gone."""
+    return name.startswith("i-")
+
+
+def slurm_name(address: str) -> str:
+    """The name that HyperPod gives a node in Slurm, "" without an address."""
+    return f"ip-{address.replace('.', '-')}" if address else ""
+
+
+def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
+    """Nodes by instance id, address, host name (Slurm's, or with a domain), or `group/index`; each of them once.
+
+    Raises UsageError for a name of no node, or of several.
+    """
+    resolved: dict[str, ClusterNode] = {}
+    for name in names:
+        node = _resolve_name(nodes, name)
+        resolved[node.instance_id] = node
+    return list(resolved.values())
 
 
 def fewest_first(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
@@ -128,18 +139,41 @@ def _node(summary: dict[str, Any], detail: dict[str, Any]) -> ClusterNode:
 
 
 def _host_address(summary: dict[str, Any]) -> str:
-    """`10.1.41.18` of a node that AWS calls ip-10-1-41-18.ec2.internal; "" of one with another name."""
-    match = _HOST.match(summary.get("PrivateDnsHostname", ""))
+    """The address in the host name that AWS tells of a node, "" where it has none."""
+    return _address_in(summary.get("PrivateDnsHostname", ""))
+
+
+def _address_in(host: str) -> str:
+    """`10.1.41.18` of ip-10-1-41-18 and of ip-10-1-41-18.ec2.internal; "" of another name."""
+    match = _HOST.match(host)
     return ".".join(match.groups()[:4]) if match else ""
 
 
-def _find(nodes: Sequence[ClusterNode], name: str) -> Optional[ClusterNode]:
+def _resolve_name(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
+    candidates = _candidates(nodes, name)
+    if not candidates:
+        raise UsageError(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
+    if len(candidates) > 1:
+        listed = ", ".join(f"{node.instance_id} ({node.group}, {node.status})" for node in candidates)
+        raise UsageError(f"`{name}` names {len(candidates)} nodes: {listed}", hint="name it by its instance id")
+    return candidates[0]
+
+
+def _candidates(nodes: Sequence[ClusterNode], name: str) -> list[ClusterNode]:
+    """The nodes that a name can mean. The address of a node that AWS is shutting down may already be another's, which
+    is then the one that is meant."""
     group, _, index = name.partition("/")
     if index.isdigit():
         members = [node for node in nodes if node.group == group]
-        return members[int(index)] if int(index) < len(members) else None
+        return members[int(index) : int(index) + 1]
+    by_id = [node for node in nodes if node.instance_id == name]
+    if by_id:
+        return by_id
+    address = _address_in(name) or name
     # AWS tells no address of a node that comes: an empty name is none of it.
-    return next((node for node in nodes if name and name in (node.instance_id, node.address)), None)
+    at_address = [node for node in nodes if address and node.address == address]
+    remaining = [node for node in at_address if not node.gone]
+    return remaining or at_address
 
 
 def _numeric(address: str) -> tuple[int, ...]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Iterator, Sequence
 
+from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.remote.groups import MOST_KINDS, shortened, troubles, where
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.validate_mounts import slurm_name
 
 NO_ANSWER = "no answer"
 

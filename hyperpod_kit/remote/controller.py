@@ -10,13 +10,13 @@ import json
 import math
 from typing import Any, Mapping, Optional, Sequence
 
+from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.errors import RunTimeout, Unreachable
 from hyperpod_kit.remote.sent_report import last_words
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.remote.transport import COMMAND, LONGEST_REPORT, NodeResponse, Progress
-from hyperpod_kit.remote.validate_mounts import slurm_name
 from hyperpod_kit.untrusted.parse import json_object
 from hyperpod_kit.untrusted.text import clean
 

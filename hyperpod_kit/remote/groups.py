@@ -6,9 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Iterable, Iterator, Sequence
 
+from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
-from hyperpod_kit.remote.validate_mounts import slurm_name
 from hyperpod_kit.slurm.hostlist import compress
 
 MOST_KINDS = 30

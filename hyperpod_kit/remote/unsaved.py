@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
+from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.remote.fan_out import cannot_be_asked
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.slurm_way import SlurmRunner
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.validate_mounts import slurm_name
 from hyperpod_kit.remote.way_in import way_in
 from hyperpod_kit.run import Runner
 

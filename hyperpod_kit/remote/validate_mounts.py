@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from typing import Callable, Iterator, Mapping, Optional, Sequence
 
+from hyperpod_kit.cluster.nodes import slurm_name
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import MountState
@@ -133,11 +134,6 @@ def in_words(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{seconds / 60:.0f} min"
-
-
-def slurm_name(address: str) -> str:
-    """The name that HyperPod gives a node in Slurm, "" without an address."""
-    return f"ip-{address.replace('.', '-')}" if address else ""
 
 
 def _not_checked(returncode: Optional[int], stderr: str) -> str:

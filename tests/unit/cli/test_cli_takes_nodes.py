@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Set, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Sequence, Set, Tuple
 
 import botocore.session
 import click
@@ -17,6 +17,9 @@ import pytest
 
 import hyperpod_kit
 from hyperpod_kit.cli.main import SECTIONS, cli
+from hyperpod_kit.errors import Unreachable
+from hyperpod_kit.remote.target import NodeTarget
+from tests.support.aws import ARN
 from tests.unit.cli.conftest import put_bundle, put_cluster
 from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
 
@@ -138,6 +141,68 @@ def test_every_command_that_takes_nodes_looks_at_their_jobs() -> None:
         assert command is not None
         options = {parameter.name for parameter in command.params}
         assert {"when_idle", "drain", "drain_timeout", "as_json", "dry_run", "yes"} <= options, name
+
+
+NAMED: Dict[str, Tuple[str, ...]] = {
+    "connect": ("--dry-run",),
+    "delete-node": ("--dry-run",),
+    "diagnose": (),
+    "events": (),
+    "reboot-node": ("--dry-run",),
+    "replace-node": ("--dry-run",),
+}
+"""Command to which a node is named -> options with which it changes nothing."""
+
+
+def takes_a_name(command: click.Command) -> bool:
+    named = [parameter for parameter in command.params if parameter.name in ("node", "nodes")]
+    return any(parameter.type is click.STRING for parameter in named)
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_a_node_has_the_same_names_for_every_command(
+    name: str, cloud: Cloud, project: Path, hk: Hk, queue: SlurmQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instance id, its address, its host name with and without a domain, and its place."""
+    put_bundle(cloud.store)
+    put_cluster(cloud.control, hk)
+    cloud.control.events = [
+        {
+            "EventId": f"{number}0000000-0000-4000-8000-000000000000",
+            "ClusterArn": ARN,
+            "ClusterName": "demo",
+            "InstanceGroupName": "worker-group",
+            "InstanceId": f"i-{1:08x}{number:09x}",
+            "ResourceType": "Instance",
+            "EventTime": 1767225600.0,
+            "EventLevel": "Info",
+        }
+        for number in range(2)
+    ]
+
+    def no_way_in(live: object, ssh: object, targets: Sequence[NodeTarget], say: object) -> None:
+        raise Unreachable(f"asked: {[target.instance_id for target in targets]}")
+
+    monkeypatch.setattr("hyperpod_kit.remote.way_in.way_in", no_way_in)
+    answers: List[Tuple[int, str, str]] = []
+    for word in (f"i-{1:08x}{0:09x}", "10.0.1.1", "ip-10-0-1-1", "ip-10-0-1-1.ec2.internal", "worker-group/0"):
+        argument = ("--node", word) if name == "events" else (word,)
+        done = hk(name, *argument, *NAMED[name], "--json")
+        answers.append((done.code, done.out, done.err))
+    assert set(answers) == {answers[0]}, answers
+    assert f"i-{1:08x}{0:09x}" in str(answers[0]), answers
+    unknown = ("--node", "ip-10-0-1-99") if name == "events" else ("ip-10-0-1-99",)
+    refused = hk(name, *unknown, *NAMED[name])
+    assert refused.code == 2 and "there is no node `ip-10-0-1-99`" in refused.err, refused
+
+
+def test_no_command_to_which_a_node_is_named_is_missing_here() -> None:
+    found = set()
+    for name, (module, _) in commands().items():
+        command = cli.get_command(click.Context(cli), name)
+        if command is not None and not module.endswith("rehearse_commands") and takes_a_name(command):
+            found.add(name)
+    assert found == set(NAMED)
 
 
 @pytest.fixture

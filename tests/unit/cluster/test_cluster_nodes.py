@@ -57,6 +57,38 @@ def test_a_node_has_three_names() -> None:
             resolve(nodes, [wrong])
 
 
+WORKER = ClusterNode("w", "i-1", "", "Running", "", "10.1.42.18", "")
+GONE = ClusterNode("w", "i-0", "", "ShuttingDown", "", "10.1.42.18", "")
+TWIN = ClusterNode("x", "i-2", "", "Pending", "", "10.1.42.18", "")
+OTHER = ClusterNode("x", "i-3", "", "Running", "", "10.1.42.181", "")
+COMING = ClusterNode("x", "i-4", "", "Pending", "", "", "")
+NAMES = ("i-1", "w/0", "10.1.42.18", "ip-10-1-42-18", "IP-10-1-42-18", "ip-10-1-42-18.ec2.internal")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_node_goes_by_each_of_its_names(name: str) -> None:
+    assert resolve([WORKER, OTHER, COMING], [name]) == [WORKER]
+    assert resolve([WORKER, OTHER, COMING], [name, *NAMES, "x/0"]) == [WORKER, OTHER]
+
+
+@pytest.mark.parametrize("name", ["10.1.42.18", "ip-10-1-42-18", "ip-10-1-42-18.ec2.internal"])
+def test_an_address_that_several_nodes_have_is_refused_unless_all_but_one_are_gone(name: str) -> None:
+    assert resolve([GONE, WORKER], [name]) == [WORKER] and resolve([GONE], [name]) == [GONE]
+    for nodes in ([WORKER, TWIN], [GONE, WORKER, TWIN]):
+        with pytest.raises(UsageError, match=r"names 2 nodes: i-1 \(w, Running\), i-2 \(x, Pending\)") as refused:
+            resolve(nodes, [name])
+        assert refused.value.hint == "name it by its instance id"
+        assert resolve(nodes, ["i-2"]) == [TWIN]
+
+
+@pytest.mark.parametrize(
+    "name", ["", "ip", "ip-10-1-42", "ip-10-1-42-1", "ip-10-1-42-180", "ip-10-1-42-18x", "10.1.42"]
+)
+def test_a_name_that_only_resembles_one_is_no_nodes(name: str) -> None:
+    with pytest.raises(UsageError, match=f"there is no node `{name}`"):
+        resolve([WORKER, OTHER, COMING], [name])
+
+
 def test_replacement_goes_in_batches_and_reports_every_refusal() -> None:
     class Client:
         def __init__(self) -> None:

@@ -11,6 +11,7 @@ from hyperpod_kit.checkpoint import Restored
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
+from tests.gpu.low_precision import plain_parts  # noqa: E402
 
 STEPS, SAVED = 6, 3
 
@@ -42,7 +43,8 @@ class Loop:
     def holds(self) -> list[Any]:
         found = [value.detach().clone() for value in self.model.state_dict().values()]
         for values in self.optimizer.state_dict()["state"].values():
-            found += [value.clone() for value in values.values() if isinstance(value, torch.Tensor)]
+            tensors = [value for value in values.values() if isinstance(value, torch.Tensor)]
+            found += [part.clone() for value in tensors for part in plain_parts(value)]
         return found
 
 
@@ -117,7 +119,32 @@ class Averaged(Loop):
         return [*super().holds(), *(value.clone() for value in self.average.state_dict().values())]
 
 
-LOOPS: list[Callable[[], Loop]] = [Loop, Capturable, Momentum, Dropout, Scaled, ChannelsLast, Averaged]
+class EightBit(Loop):
+    """Moments of eight bits, in a subclass of Tensor."""
+
+    def __init__(self) -> None:
+        from torchao.optim import AdamW8bit
+
+        super().__init__()
+        self.optimizer = AdamW8bit(self.model.parameters(), lr=0.01)
+        self.state = State(self.model, self.optimizer)
+
+
+class OnHost(Loop):
+    """Where the model is not on the device, nothing of its checkpoint is."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(7)
+        self.model = self.made().cpu()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        self.state = State(self.model, self.optimizer)
+
+    def loss(self, batch: Any) -> Any:
+        return self.model(batch.cpu()).square().mean()
+
+
+LOOPS: list[Any] = [Loop, Capturable, Momentum, Dropout, Scaled, ChannelsLast, Averaged, OnHost]
+LOOPS.append(pytest.param(EightBit, marks=pytest.mark.needs("torchao")))
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["blocking", "overlapped"])

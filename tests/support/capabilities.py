@@ -181,6 +181,14 @@ def cuda() -> str:
     return "" if torch.cuda.is_available() else "no CUDA device"
 
 
+def float8() -> str:
+    import torch
+
+    if cuda():
+        return cuda()
+    return "" if torch.cuda.get_device_capability() >= (8, 9) else "this device does not compute in float8"
+
+
 def systemd_oracle() -> str:
     from tests.property import systemd_oracle
 
@@ -282,6 +290,7 @@ CAPABILITIES: Dict[str, Capability] = {
     "cgroup-v1": Capability(cgroup_v1),
     "machines": Capability(machines),
     "cuda": Capability(cuda),
+    "float8": Capability(float8),
     "access-lists": Capability(access_lists),
     # In no distribution, or of a sweep with something else.
     "pyxis": Capability(pyxis),
@@ -300,6 +309,7 @@ CAPABILITIES: Dict[str, Capability] = {
     "xxhash-library": Capability(xxhash_library, is_installed=True),
     "root-file-system": Capability(root_file_system, is_installed=True),
     "megatron-0.14": Capability(megatron_that_reshards),
+    "torchao": Capability(partial(module, "torchao")),
     "disk": Capability(disk, is_installed=True),
     "git-checkout": Capability(git_checkout, is_installed=True),
     "git-history": Capability(git_history, is_installed=True),

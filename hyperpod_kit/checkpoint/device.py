@@ -14,6 +14,7 @@ import torch
 
 from hyperpod_kit.checkpoint import folding
 from hyperpod_kit.checkpoint.agent import shm_slots
+from hyperpod_kit.checkpoint.sampled_chunks import SampledChunks
 
 _SMALL = 256 * 1024  # bytes below which a transfer of its own costs more than gathering
 _STAGE = 32 * 1024 * 1024  # bytes of pinned memory for gathered small tensors, at most
@@ -24,6 +25,9 @@ DevicePiece = tuple[torch.Tensor, torch.Tensor, bool]
 
 Fold = tuple[torch.Tensor, bool, Callable[[bytes], object]]
 """A tensor on a device, whether it is early (see TensorPiece), and who is told its digest."""
+
+Changed = Callable[[Sequence[torch.Tensor]], object]
+"""Who is told of tensors that changed while they were copied."""
 
 
 def is_on(tensor: torch.Tensor) -> bool:
@@ -70,7 +74,8 @@ def unregister(slot: shm_slots.Slot) -> None:
 class DeviceCopy:
     """Copies from one device that were enqueued on a side stream. `small` are the small tensors, gathered: each
     (view into the slot, its bytes in pinned memory), to be moved on the host after `wait`. `sums` are digests, and who
-    is told them."""
+    is told them. `compared`: called when all bytes are in host memory, to see whether the tensors stayed as they were.
+    """
 
     def __init__(
         self,
@@ -78,8 +83,10 @@ class DeviceCopy:
         small: Sequence[tuple[torch.Tensor, torch.Tensor]],
         held: Sequence[Any],
         sums: Sequence[tuple[torch.Tensor, Sequence[Fold]]],
+        compared: Callable[[], object],
     ) -> None:
         self._event = event
+        self._compared = compared
         self._held = held
         self._sums = sums
         self.small = small
@@ -87,6 +94,7 @@ class DeviceCopy:
     def wait(self) -> None:
         """Until all bytes are in host memory."""
         self._event.synchronize()
+        self._compared()
         for sums, folds in self._sums:
             for (_, _, tell), row in zip(folds, sums.cpu(), strict=True):
                 tell(row.numpy().tobytes())
@@ -104,13 +112,19 @@ class CudaDevice:
         self._stream = torch.cuda.Stream(which)
         self._which = which
         self._stage: torch.Tensor | None = None
+        self._chunks = SampledChunks([])
 
-    def start(self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = ()) -> DeviceCopy:
+    def start(
+        self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = (), changed: Changed = lambda _: None
+    ) -> DeviceCopy:
         """Enqueue copies and digests, and return at once.
 
         The side stream waits for what the current stream was given so far. Early tensors, which the next forward pass
-        may change, are cloned or digested first, in the current stream: the fence does not guard them.
+        may change, are cloned or digested first, in the current stream: the fence does not guard them. Of the others
+        samples are read before and after; `changed` is told of those that were written to between.
         """
+        chunks = self._sampled([source for _, source, early in pieces if not early])
+        before = chunks.read()
         early, late = [one for one in folds if one[1]], [one for one in folds if not one[1]]
         sums = [(folding.fold([tensor for tensor, _, _ in early]), early)] if early else []
         ready = [(view, source.clone() if early else source) for view, source, early in pieces]
@@ -137,9 +151,28 @@ class CudaDevice:
                     at += source.nbytes
             if late:
                 sums.append((folding.fold([tensor for tensor, _, _ in late]), late))
+            differing = self._to_host(chunks.differing(before))
             event = torch.cuda.Event()
             event.record(self._stream)
-        return DeviceCopy(event, gathered_small, (ready, gathered, folds), sums)
+
+        def compared() -> None:
+            if differing is not None and differing.any():
+                changed(chunks.changed(differing))
+
+        return DeviceCopy(event, gathered_small, (ready, gathered, folds, before), sums, compared)
+
+    def _sampled(self, tensors: Sequence[torch.Tensor]) -> SampledChunks:
+        if not self._chunks.is_of(tensors):
+            self._chunks = SampledChunks(tensors)
+        return self._chunks
+
+    def _to_host(self, differing: torch.Tensor | None) -> torch.Tensor | None:
+        """In pinned memory, when the side stream comes to it."""
+        if differing is None:
+            return None
+        return torch.empty(differing.shape, dtype=torch.bool, pin_memory=True, device="cpu").copy_(
+            differing, non_blocking=True
+        )
 
     def _room(self, size: int) -> torch.Tensor:
         if self._stage is None or self._stage.numel() < size:
@@ -153,13 +186,16 @@ class Devices:
     def __init__(self) -> None:
         self._devices: dict[torch.device, CudaDevice] = {}
 
-    def start(self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = ()) -> list[DeviceCopy]:
+    def start(
+        self, pieces: Sequence[DevicePiece], folds: Sequence[Fold] = (), changed: Changed = lambda _: None
+    ) -> list[DeviceCopy]:
         """`CudaDevice.start` for each device that has something."""
         devices = dict.fromkeys([piece[1].device for piece in pieces] + [one[0].device for one in folds])
         return [
             self._of(which).start(
                 [piece for piece in pieces if piece[1].device == which],
                 [one for one in folds if one[0].device == which],
+                changed,
             )
             for which in devices
         ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from hyperpod_kit.checkpoint.copied_sources import CopyGuard
 from hyperpod_kit.checkpoint.copier import Batch, Copier, CopyRun
 from hyperpod_kit.checkpoint.device import DeviceCopy
 
@@ -14,7 +15,8 @@ from hyperpod_kit.checkpoint.device import DeviceCopy
 class SlotCopy:
     """The copy of one save's tensors into its slot, from its begin to its end.
 
-    `finish(error)` is called once, by the thread that ends last.
+    `guard` looks at the sources once more before they may change. `finish(error)` is called once, by the thread that
+    ends last.
     """
 
     def __init__(
@@ -22,6 +24,7 @@ class SlotCopy:
         copier: Copier,
         batches: Sequence[Batch],
         device_copies: Sequence[DeviceCopy],
+        guard: CopyGuard,
         finish: Callable[[BaseException | None], None],
         *,
         background: bool,
@@ -29,6 +32,7 @@ class SlotCopy:
         self._device_copies = device_copies
         self._lock = threading.Lock()
         self._open = 1 + bool(device_copies)
+        self._guard = guard
         self._finish = finish
         self._error: BaseException | None = None
         small: list[Batch] = [
@@ -47,12 +51,18 @@ class SlotCopy:
             self._open -= 1
             self._error = self._error or error
             last = self._open == 0
-        if last:
-            self._finish(self._error)
+        if not last:
+            return
+        try:
+            self._guard.end()
+        except Exception as err:  # whatever it is, the slot has to become free
+            self._error = self._error or err
+        self._finish(self._error)
 
     def fence(self) -> None:
         """Until nothing reads the tensors any more; of device tensors only the device waits. Raises what failed."""
         self._host_run.wait()
+        self._guard.end()
         for copy in self._device_copies:
             copy.fence()
 

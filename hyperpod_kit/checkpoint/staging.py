@@ -12,6 +12,7 @@ from hyperpod_kit.checkpoint import codec, comparing, copier, device
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.losses import NO_SLOT
 from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import MakeRoom, SaveSkipped, SlotCaptured
+from hyperpod_kit.checkpoint.copied_sources import CopiedSources, CopyGuard
 from hyperpod_kit.checkpoint.fence import Fence
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
@@ -139,29 +140,35 @@ class Staging:
         handle: Handle,
         compared: comparing.Comparison | None,
     ) -> SlotCopy:
-        pieces = slot.grouped(plan.pieces_of(tensors))
+        written = plan.pieces_of(tensors)
+        pieces = slot.grouped(written)
+        guard = CopyGuard(CopiedSources([piece for piece in written if piece.early]), pieces.late_sources)
         device_copies = self._devices.start(
-            slot.device_pieces(pieces.device), compared.folds() if compared is not None else ()
+            slot.device_pieces(pieces.device),
+            compared.folds() if compared is not None else (),
+            guard.changed_on_device,
         )
         early, late = slot.batches(pieces.early), slot.batches(pieces.late)
         if compared is not None:
             early, late = early + compared.work(early=True), late + compared.work(early=False)
 
         def finish(error: BaseException | None) -> None:
-            self._finish(slot, handle, error, compared)
+            problem = guard.problem if error is None else f"the copy failed: {error}"
+            self._finish(slot, handle, problem, compared)
 
         if self._overlap:
             self._copier.start(early).wait()
-            return SlotCopy(self._copier, late, device_copies, finish, background=True)
-        return SlotCopy(self._copier, late + early, device_copies, finish, background=False)
+            guard.early_copied()
+            return SlotCopy(self._copier, late, device_copies, guard, finish, background=True)
+        return SlotCopy(self._copier, late + early, device_copies, guard, finish, background=False)
 
     def _finish(
-        self, slot: StagingSlot, handle: Handle, error: BaseException | None, compared: comparing.Comparison | None
+        self, slot: StagingSlot, handle: Handle, problem: str | None, compared: comparing.Comparison | None
     ) -> None:
         """The copy has ended, in whatever thread."""
-        if error is not None:
+        if problem is not None:
             slot.end(SlotState.FREE)
-            self._give_up(handle, f"the copy failed: {error}")
+            self._give_up(handle, problem)
             return
         slot.end(SlotState.CAPTURED, compared.held() if compared is not None else None)
         with self._saves.changed:

@@ -11,6 +11,7 @@ import torch
 from hyperpod_kit.checkpoint import copier, device
 from hyperpod_kit.checkpoint.agent import replicas, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import Page, SlotState
+from hyperpod_kit.checkpoint.copied_sources import CopiedSources
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
@@ -20,11 +21,12 @@ from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 class PieceGroups(NamedTuple):
     """Pieces in host memory, copied before the save returns (`early`) or at the latest before the next optimizer's step
-    (`late`), and pieces on a device."""
+    (`late`), and pieces on a device. `late_sources`: of all that are late."""
 
     early: list[TensorPiece]
     late: list[TensorPiece]
     device: list[TensorPiece]
+    late_sources: CopiedSources
 
 
 class StagingSlot:
@@ -43,7 +45,7 @@ class StagingSlot:
                 self._tensors[placed.spec.name] = raw.view(TYPES[placed.spec.dtype]).view(placed.spec.shape)
         # Of the last save: its pieces that are not early, the same in groups, and the batches for those in host memory.
         self._late: list[TensorPiece] = []
-        self._grouped = PieceGroups([], [], [])
+        self._grouped = PieceGroups([], [], [], CopiedSources([]))
         self._batches: list[copier.Batch] | None = None
 
     @property
@@ -90,11 +92,13 @@ class StagingSlot:
                 [],
                 [piece for piece in late if not device.is_on(piece.tensor)],
                 [piece for piece in late if device.is_on(piece.tensor)],
+                CopiedSources(late),
             )
         return PieceGroups(
             [piece for piece in early if not device.is_on(piece.tensor)],
             self._grouped.late,
             [piece for piece in early if device.is_on(piece.tensor)] + self._grouped.device,
+            self._grouped.late_sources,
         )
 
     def batches(self, pieces: Sequence[TensorPiece]) -> list[copier.Batch]:

@@ -47,7 +47,8 @@ class TensorPiece:
     `replica` is (this rank's index, how many ranks hold exactly this piece); (0, 1) is only mine. `group` are the ranks
     that hold it, for sharing at restore; None stands for all ranks, or for this rank alone. `early` says that something
     else than an optimizer's step may change it: copied before `save` returns. `pinned`: replica 0 writes it. `loose`:
-    replicas may differ, because replica 0's bytes are sent to the others before they are used.
+    replicas may differ, because replica 0's bytes are sent to the others before they are used. `source` is the tensor
+    that the program has, where `tensor` is not all of it: a DTensor, a subclass.
     """
 
     spec: TensorSpec
@@ -60,6 +61,7 @@ class TensorPiece:
     layout: str = ""  # type, full shape, mesh and placements; empty for plain tensors
     temporary: bool = False  # `tensor` was made for this walk
     loose: bool = False
+    source: torch.Tensor | None = None
 
     @property
     def compared(self) -> bool:
@@ -193,9 +195,16 @@ class Collector:
             self._sources.pop(name, None)
         self._absent = [(name, layout) for name, layout in self._absent if name in self._sources]
 
-    def take(self, path: str, tensor: torch.Tensor, use: TensorUse = TensorUse.WEIGHT) -> str | dict[str, Any]:
+    def take(
+        self,
+        path: str,
+        tensor: torch.Tensor,
+        use: TensorUse = TensorUse.WEIGHT,
+        *,
+        whole: torch.Tensor | None = None,
+    ) -> str | dict[str, Any]:
         """Note a tensor under its path. Returns the name under which it is stored: that of the tensor it is tied to.
-        Of a subclass that is made of several tensors, its record.
+        Of a subclass that is made of several tensors, its record. `whole`: the subclass of which it is a part.
 
         Of one that is not this rank's own, the ranks hold the same (plain tensors) or its parts (DTensor,
         ShardedTensor).
@@ -217,7 +226,7 @@ class Collector:
             if apart is not None:
                 return self._taken_apart(path, tensor, apart, TensorUse.OWN if own else use)
             self._sources[path] = tensor
-            piece = self._make(path, tensor, use, own)
+            piece = self._make(path, tensor, use, own, whole)
             identity = self._identity(path, tensor, piece, own)
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
@@ -258,7 +267,7 @@ class Collector:
         record = {**apart.head, "name": path, "parts": {}}
         self._records[id(tensor)] = record
         for part in apart.parts.parts:
-            taken = self.take(f"{path}.{part.name}", part.tensor, use)
+            taken = self.take(f"{path}.{part.name}", part.tensor, use, whole=tensor)
             record["parts"][part.name] = subclasses.part_record(taken, part) if isinstance(taken, str) else taken
         return record
 
@@ -273,7 +282,9 @@ class Collector:
             return (path,)
         return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
 
-    def _make(self, path: str, tensor: torch.Tensor, use: TensorUse, own: bool) -> TensorPiece | None:
+    def _make(
+        self, path: str, tensor: torch.Tensor, use: TensorUse, own: bool, whole: torch.Tensor | None
+    ) -> TensorPiece | None:
         place = sharding.place(path, tensor, self._ranks, own=own, full=self._places)
         if place is None:
             return None
@@ -304,6 +315,7 @@ class Collector:
             place.layout,
             place.temporary,
             use is TensorUse.SENT_BUFFER,
+            tensor if whole is None and sharding.is_dtensor(tensor) else whole,
         )
         return piece
 

@@ -75,3 +75,36 @@ def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
         view.view(-1).view(torch.uint8).copy_(data)
     assert len(copy.small) == 600
     assert all(torch.equal(t, s.cpu()) for t, s in zip(targets, sources, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("way", ["in place", "data", "kernel"])
+def test_what_changes_during_an_overlapped_copy_fails_the_save(root: str, way: str) -> None:
+    model, optimizer = build(0)
+    other = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    large = torch.nn.Parameter(torch.zeros(64 << 20, device="cuda"))
+    model.large = large
+    state = State(model, optimizer)
+    manager = Manager(root, overlap=True, keep=None)
+    manager.restore(state)
+    step(model, optimizer)
+    assert manager.save(0, state, on_busy="wait").wait("durable", 60)
+    model[0](torch.ones(1, 512, device="cuda")).sum().backward()
+    torch.cuda.synchronize()
+    handle = manager.save(1, state, on_busy="wait")
+    if way == "in place":
+        with torch.no_grad():
+            large.add_(1)
+    elif way == "data":
+        large.data.add_(1)
+    else:
+        other.step()  # an optimizer that the State does not have
+    manager.fence()
+    assert not handle.wait("durable", 60) and handle.state == "failed", handle
+    assert "changed while they were copied" in str(handle.reason)
+    for number in range(2, 12):
+        step(model, optimizer)
+        handle = manager.save(number, state, on_busy="wait")
+        model(torch.randn(64, 512, device="cuda"))
+        assert handle.wait("durable", 60), handle
+    assert manager.close()

@@ -1,0 +1,117 @@
+"""Whether the tensors of a copy stayed as they were while it ran: else the copy is no image of one moment.
+
+torch counts the operations that change a tensor in place, which costs one read. What writes through `.data`, a view of
+numpy or a fused kernel is not counted: of such memory samples are compared, on the host words (see `sampled_words`), on
+a device chunks (see `device`).
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint.sampled_words import SampledWords
+from hyperpod_kit.checkpoint.tensors import TensorPiece
+
+_counter = operator.attrgetter("_version")
+
+
+class SourcesLook(NamedTuple):
+    """Tensors at one moment: the operations that torch has counted, and samples of host memory."""
+
+    counts: list[int | None]
+    words: list[Any]
+
+
+class CopiedSources:
+    """The tensors of some pieces, for as many copies as there are of them."""
+
+    def __init__(self, pieces: Sequence[TensorPiece]) -> None:
+        pieces = [piece for piece in pieces if not piece.temporary]
+        self._pieces = pieces
+        self._words = SampledWords([piece.tensor for piece in pieces])
+        large = [piece for number, piece in enumerate(pieces) if number not in self._words.whole]
+        # An operation on a DTensor or on a subclass is counted where the program has called it.
+        wrapped = [(piece.source, piece) for piece in large if piece.source is not None]
+        self._counted = [piece.tensor for piece in large] + [tensor for tensor, _ in wrapped]
+        self._owners = large + [piece for _, piece in wrapped]
+
+    def names_of(self, tensors: Sequence[torch.Tensor]) -> list[str]:
+        """The names of some of its tensors."""
+        names = {id(piece.tensor): piece.spec.name for piece in self._pieces}
+        return [names[id(tensor)] for tensor in tensors]
+
+    def look(self) -> SourcesLook:
+        return SourcesLook(_counts(self._counted), self._words.read())
+
+    def changed(self, before: SourcesLook) -> list[str]:
+        """The names of the tensors that are not as they were."""
+        found = self._words.differing(before.words)
+        names = [self._pieces[number].spec.name for number in sorted(found)]
+        counts = _counts(self._counted)
+        if counts != before.counts:
+            differ = map(operator.ne, counts, before.counts)
+            names += [piece.spec.name for piece, other in zip(self._owners, differ, strict=True) if other]
+        return list(dict.fromkeys(names))
+
+
+def _counts(tensors: Sequence[torch.Tensor]) -> list[int | None]:
+    try:
+        return list(map(_counter, tensors))
+    except RuntimeError:
+        return list(map(_count, tensors))
+
+
+def _count(tensor: torch.Tensor) -> int | None:
+    """None for a tensor that was made in inference mode, which has no counter."""
+    return None if tensor.is_inference() else tensor._version
+
+
+class CopyGuard:
+    """The sources of one copy. `early` ones may change as soon as `early_copied` was called, the others after `end`."""
+
+    def __init__(self, early: CopiedSources, late: CopiedSources) -> None:
+        self._lock = threading.Lock()
+        self._early, self._late = early, late
+        self._early_before: SourcesLook | None = early.look()
+        self._late_before: SourcesLook | None = late.look()
+        self._changed: list[str] = []
+
+    def early_copied(self) -> None:
+        """The early ones are copied."""
+        with self._lock:
+            before, self._early_before = self._early_before, None
+            if before is not None:
+                self._changed += self._early.changed(before)
+
+    def end(self) -> None:
+        """All are copied, or whoever may change them has to wait until they are. What happens to them after the first
+        call does not count."""
+        self.early_copied()
+        with self._lock:
+            before, self._late_before = self._late_before, None
+            if before is not None:
+                self._changed += self._late.changed(before)
+
+    def changed_on_device(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The device that copied them has seen that these late ones were changed."""
+        names = self._late.names_of(tensors)
+        with self._lock:
+            self._changed += names
+
+    @property
+    def problem(self) -> str | None:
+        """Why the copy is none, in words."""
+        with self._lock:
+            names = list(dict.fromkeys(self._changed))
+        if not names:
+            return None
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        return (
+            f"{names[0]}{more} changed while they were copied: other code than an optimizer's step of the State wrote "
+            "to them; call manager.fence() before it does, and save in the thread that trains"
+        )

@@ -1,0 +1,98 @@
+"""Some words of tensors in host memory, read where they lie: equal readings mean that nobody has written meanwhile.
+
+An array of numpy over all addresses of the process gives any number of words in one call. It needs no tensor's class,
+no mode of torch and no memory of its own; which addresses may be read is known from the tensors.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+_WORD = 8
+_PAGE = 4096
+_TOP = 1 << 52  # above every address that a process is given
+_EVERY = 64 * 1024  # bytes of a tensor for one word
+_FEW = 8  # words of a smaller one
+_ITEMS = 16  # items of one whose memory has gaps
+
+
+class SampledWords:
+    """Words of each tensor that lies in host memory: the first, the last, and some between, at random places.
+
+    It holds addresses: keep the tensors alive.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._reads: list[tuple[int, Any]] = []
+        """Bytes of a word, and the places of words of that size in memory."""
+        self._owners: list[Any] = []
+        self.whole: frozenset[int] = frozenset()
+        """The numbers of the tensors of which every byte is read."""
+        numpy: Any = sys.modules.get("numpy")
+        here = [number for number, tensor in enumerate(tensors) if tensor.device.type == "cpu"]
+        if numpy is None or not here:
+            return
+        flat = [number for number in here if tensors[number].is_contiguous()]
+        begin = numpy.array([tensors[number].data_ptr() for number in flat], dtype=numpy.int64)
+        size = numpy.array([tensors[number].nbytes for number in flat], dtype=numpy.int64)
+        first = -(-begin // _WORD)
+        words = numpy.maximum((begin + size) // _WORD - first, 0)
+        number = numpy.array(flat, dtype=numpy.int64)
+        self._add(numpy, _WORD, first, words, numpy.minimum(words, numpy.maximum(_FEW, size // _EVERY)), number)
+        inside = (begin % _WORD == 0) & (size % _WORD == 0) & (words <= _FEW)
+        self.whole = frozenset(number[inside | (words == 0)].tolist())
+        size = numpy.where(words == 0, size, 0)
+        self._add(numpy, 1, begin, size, size, number)
+        for other in set(here).difference(flat):
+            self._add_items(numpy, tensors[other], other)
+
+    def _add(self, numpy: Any, size: int, first: Any, words: Any, count: Any, number: Any) -> None:
+        """Of each run of `words` words, which begins at the `first`, `count` that lie about evenly."""
+        run = numpy.repeat(numpy.arange(len(count)), count)
+        index = numpy.arange(len(run)) - (numpy.cumsum(count) - count)[run]
+        # Of its own: the program's generator must come to the same numbers with and without a save.
+        shift = numpy.random.default_rng().random(len(run))
+        places = ((index + shift) * words[run] / count[run]).astype(numpy.int64)
+        places = numpy.minimum(places, words[run] - 1)
+        places[index == count[run] - 1] = (words[run] - 1)[index == count[run] - 1]
+        places[index == 0] = 0
+        self._reads.append((size, first[run] + places - _PAGE // size))
+        self._owners.append(number[run])
+
+    def _add_items(self, numpy: Any, tensor: torch.Tensor, number: int) -> None:
+        items = tensor.numel()
+        if not items:
+            return
+        places = numpy.unique(numpy.linspace(0, items - 1, min(items, _ITEMS)).astype(numpy.int64))
+        steps = numpy.unravel_index(places, tuple(tensor.shape))
+        offsets = sum((at * step for at, step in zip(steps, tensor.stride(), strict=True)), numpy.zeros_like(places))
+        size = tensor.element_size()
+        each = (tensor.data_ptr() - _PAGE + offsets * size)[:, None] + numpy.arange(size)
+        self._reads.append((1, each.ravel()))
+        self._owners.append(numpy.full(each.size, number))
+
+    def read(self) -> list[Any]:
+        """What the words are now."""
+        return [_memory(size).take(places, mode="clip") for size, places in self._reads]
+
+    def differing(self, before: Sequence[Any]) -> set[int]:
+        """The numbers of the tensors whose words are others now than they were at the `read` that gave `before`."""
+        found: set[int] = set()
+        for then, now, owners in zip(before, self.read(), self._owners, strict=True):
+            found.update(owners[then != now].tolist())
+        return found
+
+
+@lru_cache(maxsize=None)
+def _memory(size: int) -> Any:
+    """All of this process's memory, less its first page, as words of that size."""
+    import numpy
+
+    word = ctypes.c_uint64 if size == _WORD else ctypes.c_uint8
+    return numpy.ctypeslib.as_array((word * (_TOP // size)).from_address(_PAGE))

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hyperpod_kit import ending
-from tests.support import capabilities, deadlines, processor_time
+from tests.support import capabilities, deadlines, processor_time, warm_models
 from tests.support.examples import ALL, GATE, SHARE
 
 settings.register_profile(
@@ -57,6 +57,7 @@ def who_hears_signals() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(capabilities)
     config.pluginmanager.register(deadlines)
+    config.pluginmanager.register(warm_models)
     path = os.environ.get(processor_time.VARIABLE)
     if path:
         config.pluginmanager.register(processor_time.ProcessorTime(path))

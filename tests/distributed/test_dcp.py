@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed import sharded_job  # noqa: E402
+from tests.support.rows import full  # noqa: E402
 
 pytestmark = pytest.mark.distributed
 
@@ -83,7 +84,7 @@ def load(root: str, dim: int) -> dict[str, Any]:
     return {"same": same(into["model"], tensors()), "note": into["note"], "read": sum(read)}
 
 
-@pytest.mark.parametrize(("writers", "readers", "dims"), [(2, 3, (0, 0)), (3, 2, (0, 1)), (2, 2, (1, 0))])
+@pytest.mark.parametrize(("writers", "readers", "dims"), [(2, 3, (0, 0)), *full((3, 2, (0, 1)), (2, 2, (1, 0)))])
 def test_what_dcp_saves_is_committed_and_loads_on_other_ranks(
     tmp_path: Path, writers: int, readers: int, dims: tuple[int, int]
 ) -> None:
@@ -228,7 +229,7 @@ def load_spread(root: str, order: list[int] | None) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("writers", "order", "readers", "other"),
-    [(2, [0, 1, 0], 2, [1, 1, 0, 0]), (2, [1, 1, 1, 0], 1, None), (1, [0, 0, 0], 2, [1, 0])],
+    [(2, [0, 1, 0], 2, [1, 1, 0, 0]), *full((2, [1, 1, 1, 0], 1, None), (1, [0, 0, 0], 2, [1, 0]))],
 )
 def test_several_shards_of_one_tensor_on_a_rank(
     tmp_path: Path, writers: int, order: list[int], readers: int, other: list[int] | None

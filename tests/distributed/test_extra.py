@@ -9,11 +9,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from tests.distributed import extra_job, sharded_job  # noqa: E402
+from tests.support.rows import full  # noqa: E402
 
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "before", "after"), [("fsdp2", 2, 2), ("fsdp2", 2, 3), ("ddp", 2, 2)])
+@pytest.mark.parametrize(("kind", "before", "after"), [("fsdp2", 2, 3), *full(("fsdp2", 2, 2), ("ddp", 2, 2))])
 def test_an_average_in_extra_goes_on_as_if_nothing_had_happened(
     tmp_path: Path, kind: str, before: int, after: int
 ) -> None:

@@ -10,11 +10,12 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.data.index.build import build  # noqa: E402
 from tests.distributed import position_job, sharded_job  # noqa: E402
+from tests.support.rows import full  # noqa: E402
 
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [*full(1), 2])
 def test_all_ranks_go_back_to_the_newest_with_a_position(tmp_path: Path, ranks: int) -> None:
     corpus = tmp_path / "corpus"
     corpus.mkdir()

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 from hyperpod_kit.checkpoint.agent import flush
 from hyperpod_kit.checkpoint.repository import catalog
 from tests.distributed import replicas_job, sharded_job
+from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed
 
@@ -52,7 +53,7 @@ def test_ranks_that_grow_apart_are_refused_at_the_next_comparison_and_at_each_on
         assert states == ["durable"] * 5 + ["failed"] * 3
 
 
-@pytest.mark.parametrize("end", ["start", "flush"])
+@pytest.mark.parametrize("end", ["start", *full("flush")])
 def test_what_was_captured_before_the_agents_could_refuse_it_is_not_taken_either(
     tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from tests.support.rows import full
 pytestmark = pytest.mark.distributed
 
 
-@pytest.mark.parametrize(("kind", "world"), [("fsdp2", 2), ("fsdp1", 2), *full(("ddp", 2), ("hsdp", 4), ("tp", 2))])
+@pytest.mark.parametrize(("kind", "world"), [("fsdp2", 2), *full(("fsdp1", 2), ("ddp", 2), ("hsdp", 4), ("tp", 2))])
 def test_the_same_ranks_restore_every_bit(tmp_path: Path, kind: str, world: int) -> None:
     root = str(tmp_path / "root")
     saved = sharded_job.run(tmp_path, world, sharded_job.job, kind, root, "save")

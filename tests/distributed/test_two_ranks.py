@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.errors import NoCheckpoint
+from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed
 STEPS = 24  # as the fixture `undisturbed`
@@ -136,7 +137,7 @@ def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(
     assert not [event for event in mine.events() if "loss" in event]
 
 
-@pytest.mark.parametrize("world", [1, 3])
+@pytest.mark.parametrize("world", [*full(1), 3])
 def test_another_number_of_ranks_restores_the_same_state(job, calm: tuple[Path, str], world: int) -> None:
     mine = job("resize")
     shutil.copytree(calm[0], mine.root)

@@ -16,6 +16,7 @@ from hyperpod_kit.storage.audit.ledger import AuditLedger
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord
 from hyperpod_kit.system import hash_chain
 from tests.hostile.fuzz.storage_parsers import TRAIL
+from tests.support.rows import full
 
 MEGABYTES = 300
 LINE = (
@@ -145,11 +146,9 @@ def _peak(kind: str, path: str, said: Any) -> None:
 
 BOMBS = [
     ("node", b"x"),
-    ("node", b"["),
-    ("changelog", b"9"),
+    *full(("node", b"["), ("changelog", b"9")),
     ("s3-access-log", b'"'),
-    ("cloudtrail", b"["),
-    ("cloudtrail", b" "),
+    *full(("cloudtrail", b"["), ("cloudtrail", b" ")),
 ]
 
 

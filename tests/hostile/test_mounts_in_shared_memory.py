@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.hostile.users import ROOT, place
+from tests.support.rows import share
 
 CHECKOUT = Path(__file__).parents[2]
 NAMESPACE = ["unshare", "--mount", "--propagation", "private"]
@@ -108,7 +109,7 @@ assert [one.removed for one in flushed(base)] == [True]
 """
 
 
-@pytest.mark.parametrize("where", PLACES)
+@pytest.mark.parametrize("where", share(PLACES, 3))
 def test_a_file_system_that_never_answers_holds_up_nobody(where: str) -> None:
     with place(0o755) as found:
         (found / "shm").mkdir()

@@ -27,6 +27,7 @@ from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.target import NodeTarget
 from tests.hostile.checkpoints import name_of, put
 from tests.support.examples import examples
+from tests.support.rows import full
 
 ROOT = Path(__file__).parents[2]
 VALUES = st.recursive(
@@ -115,7 +116,7 @@ def _replace(path: Path, kind: str) -> None:
         path.write_bytes(b"[" * 1_000_000)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "directory", "zero", "socket", "loop", "sparse", "deep"])
+@pytest.mark.parametrize("kind", ["fifo", *full("directory", "zero", "socket", "loop", "sparse"), "deep"])
 @pytest.mark.parametrize(
     "name",
     ["MANIFEST.json", "extra.json", "shard-00000.safetensors", "LATEST", "RUN.json", "tombstone", "epoch", "pin"],

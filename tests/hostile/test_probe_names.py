@@ -22,6 +22,7 @@ from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
 from hyperpod_kit.system.mountinfo import MountEntry
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
+from tests.support.rows import full
 
 NODE = "ip-10-1-41-18"
 NAME = f".hyperpod-kit-probe-{NODE}"
@@ -113,7 +114,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("kind", ["directories", "links"])
+@pytest.mark.parametrize("kind", [*full("directories"), "links"])
 def test_who_takes_each_name_as_it_appears_changes_no_verdict(fsx: Path, kind: str) -> None:
     with busy_as(ATTACKER, TAKE_EVERYTHING, str(fsx), kind) as process:
         for _ in range(12):

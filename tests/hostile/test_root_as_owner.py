@@ -22,6 +22,7 @@ from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as, place
 from tests.support.capabilities import require
+from tests.support.rows import full
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 pytestmark = ROOT
@@ -54,7 +55,7 @@ def moved(roots: List[Path], archive: Path) -> tiering.TierDone:
     return tiering.apply(planned, RULE, str(archive), lambda item: None)
 
 
-@pytest.mark.parametrize("mode", [0o700, 0o750, 0o755])
+@pytest.mark.parametrize("mode", [0o750, *full(0o700, 0o755)])
 def test_owner_group_mode_and_times_survive_a_move(mode: int, shared: Path) -> None:
     root = shared / "fsx" / "run"
     a_run(root, VICTIM, mode)
@@ -124,7 +125,7 @@ def silent() -> Iterator[object]:
         libc.umount2(str(where).encode(), 2)
 
 
-@pytest.mark.parametrize("what", ["the root", "an attempt", "leases"])
+@pytest.mark.parametrize("what", ["the root", *full("an attempt", "leases")])
 def test_a_mount_that_does_not_answer_costs_one_line(
     what: str, shared: Path, silent: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from hyperpod_kit.errors import RunIsOwned
 from hyperpod_kit.system import process
 from tests.hostile.captures import DEAD, committed, flushed, lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
+from tests.support.rows import full
 
 pytestmark = ROOT
 
@@ -54,7 +55,7 @@ def adopted(base: Path, run: str) -> List[int]:
     return sorted(map(int, answer.read_text().split()))
 
 
-@pytest.mark.parametrize("squat", [None, "lock", "log", "saves", "fifo"])
+@pytest.mark.parametrize("squat", [None, "lock", *full("log", "saves", "fifo")])
 def test_a_start_takes_them_over(base: Path, squat: Any) -> None:
     lay(base, base.parent / "root", loose=True)
     run = run_of(base)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.suite import finished, run
 from tests.suite.parts import ALL, GATE, Lane, Part
+from tests.support.rows import share
 
 CHECKOUT = Path(__file__).parents[2]
 ROW = finished.Row("data", "tree", 0, 3, 0, 0, 1.5, "2026-11-27 03:00:00")
@@ -147,3 +148,11 @@ def test_ctrl_c_waits_for_what_runs_and_starts_nothing_more() -> None:
     parts = _parts(Lane.PROCESSOR, Lane.PROCESSOR)
     assert run.run_lanes(run.lanes_of(parts, True), start, ended)  # type: ignore[arg-type]
     assert events == ["start 0 PROCESSOR", "end 0 PROCESSOR"]
+
+
+def test_the_gates_share_of_rows_is_spread_over_all_and_the_others_are_full() -> None:
+    every = share([*"abcdefg", pytest.param("h", id="last", marks=pytest.mark.quick)], 3)
+    assert [row for row in every if isinstance(row, str)] == ["a", "c", "f"]
+    others = [row for row in every if not isinstance(row, str)]
+    assert [row.values[0] for row in others] == [*"bdegh"] and others[-1].id == "last"
+    assert all(row.marks[-1].name == "full" for row in others) and len(others[-1].marks) == 2

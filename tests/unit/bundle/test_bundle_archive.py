@@ -25,6 +25,7 @@ from hyperpod_kit.config.load import load
 from hyperpod_kit.errors import BundleError
 from tests.support.interpreters import interpreters
 from tests.support.odd_archives import ODD, odd_tar, with_tar
+from tests.support.rows import share
 
 CHECKOUT = Path(__file__).parents[3]
 ON_CREATE = (CHECKOUT / "lifecycle_scripts/on_create.sh").read_bytes()
@@ -91,7 +92,9 @@ print(render(load(Path("provisioning_parameters.example.json"))).bundle_id)
 """
 
 
-@pytest.mark.parametrize("version", ADMIN_PYTHONS, ids=lambda version: ".".join(map(str, version)))
+@pytest.mark.parametrize(
+    "version", share(map(pytest.param, ADMIN_PYTHONS), 2), ids=lambda version: ".".join(map(str, version))
+)
 def test_each_python_of_an_admin_renders_the_same_bundle(version: tuple[int, int]) -> None:
     """With this interpreter's pure-Python libraries: none of them matters to what is rendered."""
     libraries = [entry for entry in sys.path if entry.endswith("site-packages")]

@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
+from tests.support.rows import share
 from tests.support.wait import until
 from tests.unit.checkpoint.agent_run import CHUNK, save, states
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
@@ -82,7 +83,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", share(PLACES, 5))
 def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place: str) -> None:
     """Two saves; rank 0's agent dies on the second one's way, the rest dies with it; the next start goes on."""
     run = start(world=2)
@@ -136,7 +137,9 @@ def test_one_in_a_dead_agents_place_frees_what_a_durable_capture_has_replaced(
 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "new"])
-@pytest.mark.parametrize("place", ["persist.slice", "local.before_report", "local.after_report", "persist.begin@2"])
+@pytest.mark.parametrize(
+    "place", share(("persist.slice", "local.before_report", "local.after_report", "persist.begin@2"), 2)
+)
 def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
     start, capture, shm: Path, tmp_path: Path, place: str, kept: bool
 ) -> None:

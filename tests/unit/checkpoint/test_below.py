@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.repository.store import below
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
+from tests.support.rows import share
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 Put = Callable[[Path], None]
@@ -80,12 +81,11 @@ def sparse(path: Path) -> None:
         file.truncate(1 << 40)
 
 
-EVERY = pytest.mark.parametrize(
-    "put", [fifo, link_to_fifo, socket_, directory, link_to_zeros, link_to_null, loop, dangling, link_out, sparse]
-)
+PUT = [fifo, link_to_fifo, socket_, directory, link_to_zeros, link_to_null, loop, dangling, link_out, sparse]
+EVERY = pytest.mark.parametrize("put", PUT)
 
 
-@EVERY
+@pytest.mark.parametrize("put", share(PUT, 4))
 @pytest.mark.parametrize("name", [layout.MANIFEST_FILE, layout.EXTRA_FILE, layout.shard_file(0)])
 def test_in_the_place_of_an_attempts_file_it_is_damage(store: PosixStore, tmp_path: Path, name: str, put: Put) -> None:
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)

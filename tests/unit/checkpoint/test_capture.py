@@ -12,10 +12,11 @@ torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import copier, save_schedule  # noqa: E402
 from hyperpod_kit.checkpoint.collectives import Ranks  # noqa: E402
+from tests.support.rows import full  # noqa: E402
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("count", [0, 1, 7, 65_535, 65_536, 65_543, 9 * 2**20 + 5, 70 * 2**20 + 3])
+@pytest.mark.parametrize("count", [0, 1, 7, 65_535, 65_536, 65_543, 9 * 2**20 + 5, *full(70 * 2**20 + 3)])
 def test_every_byte_is_copied_once_and_none_beside(threads: int, count: int) -> None:
     source = torch.randint(0, 255, (count,), dtype=torch.uint8)
     room = torch.full((count + 16,), 7, dtype=torch.uint8)

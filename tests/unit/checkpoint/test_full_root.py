@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.repository import catalog, layout, selection, verif
 from hyperpod_kit.checkpoint.repository.policy import Best, EverySteps, Latest
 from hyperpod_kit.checkpoint.room_on_root import keeps_one
 from hyperpod_kit.errors import CheckpointError
+from tests.support.rows import full
 
 SLACK = 512 * 1024
 """Bytes for small files: epochs, proofs, directories."""
@@ -57,7 +58,7 @@ def committed(root: str) -> List[int]:
 
 
 @needs_mounts
-@pytest.mark.parametrize("kept", [2, 3])
+@pytest.mark.parametrize("kept", [2, *full(3)])
 def test_a_root_with_room_for_those_that_are_kept_goes_on_saving(tmp_path: Path, shm: Path, kept: int) -> None:
     size = size_of_one(tmp_path, shm)
     with tmpfs(tmp_path / "root", kept * size + SLACK) as root:

@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.errors import CheckpointError, RunIsOwned
 from tests.support.damage import flip
+from tests.support.rows import share
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
 OTHER = RunIdentity("other", "f" * 32)
@@ -60,7 +61,8 @@ def directory(path: Path) -> None:
     path.mkdir()
 
 
-DAMAGE = pytest.mark.parametrize("damage", [delete, flipped, empty, fifo, link_to_zeros, directory])
+DAMAGES = [delete, flipped, empty, fifo, link_to_zeros, directory]
+DAMAGE = pytest.mark.parametrize("damage", DAMAGES)
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str, code: int = 0) -> Any:
@@ -79,7 +81,7 @@ def test_a_start_finds_whose_root_it_is_and_writes_it_again(store: PosixStore, r
         identity.open_root(store, "mine")
 
 
-@DAMAGE
+@pytest.mark.parametrize("damage", share(DAMAGES, 2))
 def test_verify_and_ls_say_it_and_repair_mends_it(
     store: PosixStore, run_file: Path, damage: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint import Fresh, Manager, State
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from tests.support.rows import share
 from tests.unit.checkpoint import saved
 from tests.unit.checkpoint.agent_run import abandon
 from tests.unit.checkpoint.test_manager import disown
@@ -127,7 +128,7 @@ MISFITS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", MISFITS)
+@pytest.mark.parametrize("case", share(MISFITS, 3))
 def test_a_tensor_that_cannot_be_filled_is_refused_before_anything_changes(root: str, case: str) -> None:
     before, here, message = MISFITS[case]
     torch.manual_seed(0)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import share
 from tests.support.wait import until
 
 torch = pytest.importorskip("torch")
@@ -84,7 +85,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", share(PLACES, 5))
 def test_wherever_it_dies_the_save_becomes_durable_once(
     place: str, root: str, state: State, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +243,7 @@ class Kept:
         return True
 
 
-@pytest.mark.parametrize("who", [[0], [1], [0, 1], [1, 0, 1]], ids=str)
+@pytest.mark.parametrize("who", share(([0], [1], [0, 1], [1, 0, 1]), 2), ids=str)
 def test_agents_of_several_ranks_find_each_other_again(who: list[int], start: Any, capture: Any, shm: Path) -> None:
     two = Kept(start, capture)
     two.save(1)

@@ -12,10 +12,11 @@ import pytest
 
 from hyperpod_kit.data import ElasticLoader
 from hyperpod_kit.data.ledger_check import check
+from tests.support.rows import full
 from tests.unit.data.killed_ranks import corpus
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [*full(0), 2])
 def test_many_resumes_over_the_ends_of_epochs(tmp_path, workers):
     """Twelve starts of five steps each: three epochs of 80 samples."""
     data, state, seen = corpus(tmp_path / "corpus", 80), None, []

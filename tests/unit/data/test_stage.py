@@ -36,6 +36,7 @@ from hyperpod_kit.rehearsal.s3.faults import S3Fault  # noqa: E402
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets  # noqa: E402
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory  # noqa: E402
 from tests.support import aws  # noqa: E402
+from tests.support.rows import full  # noqa: E402
 from tests.support.wait import until  # noqa: E402
 
 BUCKET = "corpus"
@@ -289,7 +290,7 @@ stage(sys.argv[1], sys.argv[2], rate=float(sys.argv[3]))
 """
 
 
-@pytest.mark.parametrize("kind", ["s3", "directory"])
+@pytest.mark.parametrize("kind", ["s3", *full("directory")])
 def test_killed_and_called_again_it_brings_the_rest(bucket, source, tmp_path, kind, monkeypatch):
     _, client, _ = bucket
     fill(source, files=60, size=100_000)

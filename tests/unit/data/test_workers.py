@@ -13,6 +13,7 @@ from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.workers import WorkerStart
 from hyperpod_kit.errors import BadRecord, DataUnavailable
+from tests.support.rows import full
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def stand_still():
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [*full(False), True])
 def test_a_worker_that_is_killed(data, tmp_path, persistent):
     calm = batches(data(str))
     found = batches(data(Once(tmp_path / "marker", die)), num_workers=2, persistent_workers=persistent)

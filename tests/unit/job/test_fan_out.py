@@ -16,6 +16,7 @@ import pytest
 from hyperpod_kit.errors import HyperpodKitError, JobError, UsageError
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.fan_out import command, destination, listing, part, peers
+from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 
@@ -86,7 +87,7 @@ def test_every_node_has_all_of_it_and_each_byte_was_read_once(
 
 @pytest.mark.parametrize(
     ("does", "done", "said"),
-    [("die", 2, "not asked any more"), ("flip", 3, ""), ("lie", 3, "did not arrive as it was sent")],
+    [("die", 2, "not asked any more"), ("lie", 3, "did not arrive as it was sent"), *full(("flip", 3, ""))],
 )
 def test_a_node_that_dies_or_sends_what_is_not_what_it_says(
     does: str, done: int, said: str, source: Path, job: Path, capsys: pytest.CaptureFixture[str],

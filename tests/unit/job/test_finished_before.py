@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 import pytest
 
 from hyperpod_kit.job import finished_before, timeline
+from tests.support.rows import full
 from tests.unit.job.conftest import Job
 
 Row = Dict[str, Any]
@@ -82,7 +83,7 @@ def test_what_slurm_queued_once_more_ends_well_and_starts_no_rank(finished: Job)
     assert len(job.said("attempt")) == attempts + 1 and job.said("attempt")[-1]["step"] == 5
 
 
-@pytest.mark.parametrize("answer", ["later", "", "Unknown\n", (1, "slurm_load_jobs error")])
+@pytest.mark.parametrize("answer", ["later", *full("", "Unknown\n"), (1, "slurm_load_jobs error")])
 def test_who_queues_a_finished_job_later_trains_on(finished: Job, answer: Any) -> None:
     finished.runner.answers[QUEUED] = stamp(finished_before.WITHIN + 30) if answer == "later" else answer
     attempts = len(finished.said("attempt"))

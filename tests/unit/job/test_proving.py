@@ -26,6 +26,7 @@ from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.proving_step import ProvingStep
 from hyperpod_kit.job.report import JobReport
 from tests.support.damage import flip
+from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.job.conftest import Job
 from tests.unit.job.private_slurm import PrivateSlurm
@@ -199,7 +200,7 @@ def test_a_file_that_a_node_finds_damaged_leads_to_the_checkpoint_before(
     assert aside["attempt"] == newer.name
 
 
-@pytest.mark.parametrize("trouble", ["dies", "babbles", "is not there", "lies about the length"])
+@pytest.mark.parametrize("trouble", ["dies", "lies about the length", *full("babbles", "is not there")])
 def test_what_the_nodes_do_not_answer_is_read_here(
     trouble: str, job: Job, monkeypatch: pytest.MonkeyPatch, reads: list[str]
 ) -> None:

@@ -8,10 +8,11 @@ import pytest
 
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.ledger import read as ledger_rows
+from tests.support.rows import full
 from tests.unit.job.conftest import Job
 
 
-@pytest.mark.parametrize("moment", ["attempt", "ended"])
+@pytest.mark.parametrize("moment", [*full("attempt"), "ended"])
 def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(
     job: Job, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:

@@ -12,6 +12,8 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
+from tests.support.rows import full
+
 
 def tree(root: Path) -> Dict[str, Tuple[float, Any]]:
     """Every file of a node but the recorder's own: when it was written, and what is in it."""
@@ -28,7 +30,7 @@ CHANGING = re.compile(
 )
 
 
-@pytest.mark.parametrize("role, command", [("compute", ("plan",)), ("controller", ("apply", "--dry-run"))])
+@pytest.mark.parametrize("role, command", [*full(("compute", ("plan",))), ("controller", ("apply", "--dry-run"))])
 def test_saying_it_changes_nothing(make_sandbox: Any, role: str, command: Tuple[str, ...]) -> None:
     sandbox = make_sandbox(role)
     sandbox.install()

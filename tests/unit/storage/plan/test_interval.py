@@ -9,6 +9,7 @@ import pytest
 from hyperpod_kit.storage.plan import interval
 from hyperpod_kit.storage.plan.facts import GPU_HOURS_PER_FAILURE
 from hyperpod_kit.storage.plan.interval import Failing
+from tests.support.rows import share
 from tests.unit.storage.plan import simulation
 
 HOUR = 3600.0
@@ -24,7 +25,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", share(CASES, 2))
 def test_d10_the_expected_waste_is_the_simulated_one_within_2_percent(name: str) -> None:
     failing, per_storage = CASES[name]
     rhythm = interval.best(failing, captures=per_storage)
@@ -33,7 +34,7 @@ def test_d10_the_expected_waste_is_the_simulated_one_within_2_percent(name: str)
         assert simulation.waste(failing, every, per_storage) == pytest.approx(expected, rel=0.02)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", share(CASES, 2))
 def test_d10_no_interval_is_simulated_to_waste_less_than_the_best_by_2_percent(name: str) -> None:
     failing, per_storage = CASES[name]
     rhythm = interval.best(failing, captures=per_storage, least=max(1.0, failing.persist))

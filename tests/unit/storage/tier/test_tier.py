@@ -26,6 +26,7 @@ from hyperpod_kit.storage.tier import move as moving
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import TierRule
+from tests.support.rows import share
 from tests.support.wait import until
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 
@@ -161,7 +162,7 @@ sys.exit(run(["storage", "tier", sys.argv[1] + "/run", "--older-than", "1d", "--
 PLACES = ("tier.file_copied", "tier.file_copied@2", "tier.committed", "tier.copied", "retention.manifest_deleted")
 
 
-@pytest.mark.parametrize("killed", PLACES)
+@pytest.mark.parametrize("killed", share(PLACES, 2))
 def test_killed_and_typed_again(place: Path, killed: str) -> None:
     store = PosixStore(str(place / "run"))
     names = [put_checkpoint(store, seq) for seq in range(1, 4)]

@@ -91,7 +91,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
 
 @pytest.mark.parametrize(
     "killed",
-    [pytest.param(one, marks=[] if one in ("tier.committed", "tier.copied") else pytest.mark.full) for one in PLACES],
+    [pytest.param(one, marks=[] if one == "tier.committed" else pytest.mark.full) for one in PLACES],
 )
 def test_killed_and_typed_again(buckets: StoredBuckets, place: Path, killed: str) -> None:
     names = [put_checkpoint(PosixStore(str(place / "run")), seq) for seq in range(1, 4)]

@@ -83,6 +83,17 @@ class Staging:
         optimizers: Iterable[torch.optim.Optimizer],
     ) -> bool:
         """Copy the tensors into a slot; False when none is free. What it raises is this save's end."""
+        # A slot's tensors outlive this call: made in inference mode, no later copy could write to them.
+        with torch.inference_mode(False):
+            return self._staged(tensors, handle, on_busy, optimizers)
+
+    def _staged(
+        self,
+        tensors: StateTensors,
+        handle: Handle,
+        on_busy: OnBusy,
+        optimizers: Iterable[torch.optim.Optimizer],
+    ) -> bool:
         try:
             begun = self._begin(tensors, handle, on_busy)
         except BaseException as err:

@@ -36,7 +36,7 @@ LOOPS: list[Any] = [
     test_training.OnHost,
 ]
 CASES = [pytest.param(loop, overlap) for loop in LOOPS for overlap in (False, True)]
-CASES.append(pytest.param(test_training.EightBit, False, marks=pytest.mark.needs("torchao")))
+CASES.append(pytest.param(test_training.EightBit, False, marks=test_training.OF_TORCHAO))
 
 
 @pytest.mark.parametrize(("loop", "overlap"), CASES)

@@ -9,6 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State, device  # noqa: E402
+from tests.support import wait  # noqa: E402
 
 
 def build(seed: int) -> tuple[Any, Any]:
@@ -57,7 +58,7 @@ def test_slots_are_registered_with_the_driver_and_given_back(root: str) -> None:
     manager.restore(state)
     step(model, optimizer)
     manager.save(0, state)
-    assert len(device._registered) == 2
+    wait.until(lambda: len(device._registered) == 2, what="the second slot, which is made while training goes on")
     manager.close()
     assert not device._registered
 

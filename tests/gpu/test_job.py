@@ -58,8 +58,9 @@ def test_low_precision_under_fsdp2(job: Job, tmp_path: Path, words: tuple[str, .
 
 
 def test_the_hugging_face_trainer(job: Job, tmp_path: Path) -> None:
+    """Started as it is: the import of its packages asks the driver for devices, and no fork can use them then."""
     pytest.importorskip("transformers")
-    alone(job, tmp_path, "huggingface.py", test_huggingface.ended, (), ("transformers.trainer",))
+    alone(job, tmp_path, "huggingface.py", test_huggingface.ended, (), ())
 
 
 def alone(

@@ -126,3 +126,15 @@ class TestUnderAnotherState:
 
     def test_types(self, root: str) -> None:
         test_history.test_state_keeps_its_type_through_code_that_calls_torchs_own(root)
+
+
+def test_a_slot_that_is_made_in_inference_mode_can_be_written_to_later(root: str) -> None:
+    """Of a device the host's threads copy with torch, which writes to no tensor that was made in that mode."""
+    state = State(extra={"history": [torch.zeros(4)]}, rng=False)
+    with Manager(root) as manager:
+        manager.restore(state)
+        state.extra["history"].append(torch.zeros(4))  # so that slots are made anew
+        with torch.inference_mode():
+            assert manager.save(0, state, on_busy="wait").wait("durable", 60)
+        made = [tensor for slot in manager._staging._pool._ours.values() for tensor in slot._tensors.values()]
+        assert made and not any(tensor.is_inference() for tensor in made)

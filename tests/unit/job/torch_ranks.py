@@ -46,7 +46,8 @@ def main() -> None:
     rank, start = env["SLURM_PROCID"], int(env["HPK_ATTEMPT"].rpartition(".")[2])
     env.update(RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=env["SLURM_NTASKS"], LOCAL_WORLD_SIZE=env["SLURM_NTASKS"])
     env.update(SLURM_LOCALID=rank, SLURM_NODEID="0")  # Lightning asks these itself
-    port = 20000 + (int(env["PORT"]) + start) % 20000  # a new attempt must not meet the sockets of the last one
+    # A new attempt must not meet the sockets of the last one, nor those of a test beside this one.
+    port = 20000 + (101 * int(env["PORT"]) + start) % 20000
     env.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     plan = [line.split() for line in Path(env["KILLS"]).read_text().splitlines()] if "KILLS" in env else []
     started = Path(env["STARTS"], f"{env['HPK_ATTEMPT']}.{rank}")

@@ -1,7 +1,9 @@
 """The parts of the test suite: which tests each has, and which may run beside each other.
 
-A part runs in one pytest process (with workers, in the lane PROCESSOR). Lanes run beside each other, the parts of one
-lane one after the other.
+A part runs in one pytest process. Lanes run beside each other, the parts of one lane one after the other; of the lane
+PROCESSOR as many at once as there are workers. So each test is collected by one process, and that process has imported
+what its part needs and nothing more: a test that forks pays for each page of the process that it is in. A part that
+runs alone has workers of its own.
 """
 
 from __future__ import annotations
@@ -68,11 +70,11 @@ class Part:
     options: Tuple[str, ...] = ()
 
     def arguments(self, checkout: Path, workers: int) -> List[str]:
-        """What pytest is given."""
+        """What pytest is given. `workers`: processes of this part alone."""
         arguments = [*self.options, "--timeout", str(self.timeout), *(f"--ignore={path}" for path in self.ignored)]
         if self.marks:
             arguments += ["-m", self.marks]
-        if self.lane is Lane.PROCESSOR:
+        if workers > 1:
             arguments += ["-n", str(workers), "--dist", "worksteal"]
         return arguments + [str(path) for path in self.files(checkout)]
 
@@ -92,19 +94,36 @@ def _files(patterns: Tuple[str, ...], checkout: Path) -> List[Path]:
     return [path.relative_to(checkout) for path in matches]
 
 
+_COMPUTING = {
+    "checkpoint": ("unit/checkpoint", "gpu"),
+    "node": ("unit/node", "unit/system", "unit/untrusted"),
+    "job": ("unit/job", "unit/slurm", "faults", "cgroup"),
+    "admin": ("unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
+    "hostile": ("hostile", "property"),
+    "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
+    "data": ("unit/data",),
+    "ranks": ("distributed",),
+    "storage": ("unit/storage",),
+    "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
+}
+"""Part -> its directories below tests/. The longest come first, so that the last ones to end are short."""
+
+
+def _computing(marks: str, timeout: int, options: Tuple[str, ...] = ()) -> Tuple[Part, ...]:
+    return tuple(
+        Part(name, Lane.PROCESSOR, tuple(f"tests/{path}" for path in paths), (), marks, timeout, options)
+        for name, paths in _COMPUTING.items()
+    )
+
+
 _FEWER_EXAMPLES = ("--hypothesis-profile=gate",)  # tests/support/examples.py
 GATE = (
     Part("machines", Lane.MACHINES, (MACHINES,), marks="not full", timeout=840),
     Part("slurm", Lane.SLURM, RUNNING_SLURM, (), "rehearsal and not full", 840, _FEWER_EXAMPLES),
     Part("mounts", Lane.MOUNTS, MOUNTING, marks="rehearsal and not full", timeout=840, options=_FEWER_EXAMPLES),
-    Part("others", Lane.PROCESSOR, ("tests",), (MACHINES,), "not rehearsal and not full", 400, _FEWER_EXAMPLES),
+    *_computing("not rehearsal and not full", 400, _FEWER_EXAMPLES),
 )
 """`make test`."""
-
-
-def _processor(name: str, *paths: str) -> Part:
-    return Part(name, Lane.PROCESSOR, tuple(f"tests/{path}" for path in paths), marks="not rehearsal")
-
 
 ALL = (
     Part("machines", Lane.MACHINES, (MACHINES,), (MOUNT_FAULTS, *OWN_CLUSTERS)),
@@ -112,13 +131,6 @@ ALL = (
     Part("clusters", Lane.MACHINES, OWN_CLUSTERS),
     Part("slurm", Lane.SLURM, RUNNING_SLURM, marks="rehearsal"),
     Part("mounts", Lane.MOUNTS, MOUNTING, marks="rehearsal"),
-    _processor("checkpoint", "unit/checkpoint", "distributed", "gpu"),
-    _processor("data", "unit/data", "unit/storage"),
-    _processor("job", "unit/job", "unit/slurm", "faults", "cgroup"),
-    _processor("node", "unit/node", "unit/system", "unit/untrusted"),
-    _processor("hostile", "hostile", "property"),
-    _processor("cluster", "unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
-    _processor("admin", "unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
-    _processor("docs", "docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
+    *_computing("not rehearsal", 1200),
 )
 """`make test-all`, which runs everything that `make test` runs, and what is marked `full`."""

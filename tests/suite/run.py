@@ -88,17 +88,17 @@ class Run:
 def run_lanes(lanes: Iterable[Deque[Part]], start: Callable[[Part], Run], ended: Callable[[Run], None]) -> bool:
     """Start the next part of a lane when the one before has ended. Whether Ctrl-C has ended it early.
 
+    A queue that is there several times has as many parts running at once.
     Ctrl-C reaches every pytest too, which cleans up: each is waited for, and no further part starts.
     """
-    queues = {number: lane for number, lane in enumerate(lanes) if lane}
+    queues = dict(enumerate(lanes))
     running: Dict[int, Run] = {}
     interrupted = False
-    while running or (queues and not interrupted):
+    while running or (any(queues.values()) and not interrupted):
         try:
-            for number in [] if interrupted else [number for number in queues if number not in running]:
-                running[number] = start(queues[number].popleft())
-                if not queues[number]:
-                    del queues[number]
+            for number, queue in queues.items():
+                if queue and number not in running and not interrupted:
+                    running[number] = start(queue.popleft())
             for number, run in list(running.items()):
                 if run.has_ended():
                     del running[number]
@@ -109,12 +109,24 @@ def run_lanes(lanes: Iterable[Deque[Part]], start: Callable[[Part], Run], ended:
     return interrupted
 
 
-def lanes_of(parts: Sequence[Part], apart: bool) -> List[Deque[Part]]:
-    """The parts that follow one another. What computes comes first where nothing can run beside anything else."""
-    by_lane = [deque(part for part in parts if part.lane is lane) for lane in Lane]
+def stages_of(parts: Sequence[Part], apart: bool, workers: int) -> List[List[Deque[Part]]]:
+    """The queues of each stage, which run beside each other; one stage begins when the one before has ended.
+
+    Where the machines' tests cannot run beside anything else there are two stages: what computes comes first.
+    """
+    computing = deque(part for part in parts if part.lane is Lane.PROCESSOR)
+    waiting = [deque(part for part in parts if part.lane is lane) for lane in Lane if lane is not Lane.PROCESSOR]
     if apart:
-        return by_lane
-    return [deque(part for lane in reversed(by_lane) for part in lane)]
+        return [[*waiting, *[computing] * workers]]
+    return [[computing] * workers, [deque(part for queue in reversed(waiting) for part in queue)]]
+
+
+def workers_of(part: Part, parts: Sequence[Part], workers: int) -> int:
+    """How many processes a part has for itself: the others are there for other parts, if there are any."""
+    if part.lane is not Lane.PROCESSOR:
+        return 1
+    computing = sum(1 for other in parts if other.lane is Lane.PROCESSOR)
+    return workers if computing == 1 else 1
 
 
 def can_run_apart() -> bool:

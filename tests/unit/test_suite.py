@@ -105,13 +105,17 @@ def _parts(*lanes: Lane) -> List[Part]:
 
 
 @pytest.mark.parametrize(
-    "apart, at_first, order",
+    "apart, workers, at_first, order",
     [
-        (True, ["0 MACHINES", "1 MOUNTS", "2 PROCESSOR"], ["0", "1", "2", "3"]),
-        (False, ["2 PROCESSOR"], ["2", "3", "1", "0"]),
+        (True, 2, ["0 MACHINES", "1 MOUNTS", "2 PROCESSOR", "3 PROCESSOR"], ["0", "1", "2", "3"]),
+        (True, 1, ["0 MACHINES", "1 MOUNTS", "2 PROCESSOR"], ["0", "1", "2", "3"]),
+        (False, 2, ["2 PROCESSOR", "3 PROCESSOR"], ["2", "3", "1", "0"]),
+        (False, 1, ["2 PROCESSOR"], ["2", "3", "1", "0"]),
     ],
 )
-def test_lanes_run_beside_each_other_where_they_can(apart: bool, at_first: List[str], order: Sequence[str]) -> None:
+def test_lanes_run_beside_each_other_where_they_can(
+    apart: bool, workers: int, at_first: List[str], order: Sequence[str]
+) -> None:
     events = []
 
     def start(part: Part) -> Ending:
@@ -122,10 +126,19 @@ def test_lanes_run_beside_each_other_where_they_can(apart: bool, at_first: List[
         events.append(f"end {ending.part.name}")
 
     parts = _parts(Lane.MACHINES, Lane.MOUNTS, Lane.PROCESSOR, Lane.PROCESSOR)
-    assert not run.run_lanes(run.lanes_of(parts, apart), start, ended)  # type: ignore[arg-type]
-    assert events[: len(at_first)] == [f"start {name}" for name in at_first]
+    for lanes in run.stages_of(parts, apart, workers):
+        assert not run.run_lanes(lanes, start, ended)  # type: ignore[arg-type]
+    assert events[: len(at_first) + 1] == [*(f"start {name}" for name in at_first), f"end {at_first[0]}"]
     assert [event.split()[1] for event in events if event.startswith("start")] == order
     assert sum(event.startswith("end") for event in events) == len(parts)
+
+
+def test_a_part_that_computes_alone_has_all_workers() -> None:
+    several = _parts(Lane.PROCESSOR, Lane.PROCESSOR, Lane.SLURM)
+    assert [run.workers_of(part, several, 3) for part in several] == [1, 1, 1]
+    alone = several[1:]
+    assert [run.workers_of(part, alone, 3) for part in alone] == [3, 1]
+    assert "-n" in alone[0].arguments(CHECKOUT, 3) and "-n" not in alone[0].arguments(CHECKOUT, 1)
 
 
 def test_ctrl_c_waits_for_what_runs_and_starts_nothing_more() -> None:
@@ -146,7 +159,7 @@ def test_ctrl_c_waits_for_what_runs_and_starts_nothing_more() -> None:
         events.append(f"end {ending.part.name}")
 
     parts = _parts(Lane.PROCESSOR, Lane.PROCESSOR)
-    assert run.run_lanes(run.lanes_of(parts, True), start, ended)  # type: ignore[arg-type]
+    assert run.run_lanes(run.stages_of(parts, True, 1)[0], start, ended)  # type: ignore[arg-type]
     assert events == ["start 0 PROCESSOR", "end 0 PROCESSOR"]
 
 

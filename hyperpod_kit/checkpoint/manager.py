@@ -34,7 +34,8 @@ from hyperpod_kit.checkpoint.staging import OnBusy, Staging
 from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.warned import AGAIN, Warned
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
-from hyperpod_kit.slurm.progress import Phase, Teller
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.progress import Teller
 
 _REST_SECONDS = 30.0
 _LOOK = 1.0

@@ -41,6 +41,7 @@ from hyperpod_kit.job.beginning import Beginning
 from hyperpod_kit.job.container_starts import ContainerStarts
 from hyperpod_kit.job.failed_launches import FailedLaunches
 from hyperpod_kit.job.foreign.quarantine import set_aside
+from hyperpod_kit.job.goodput import run_log
 from hyperpod_kit.job.hang import KnownSilences
 from hyperpod_kit.job.ledger import Ledger, Row
 from hyperpod_kit.job.lifeline import Lifelines
@@ -71,7 +72,7 @@ from hyperpod_kit.job.supervise import SupervisionRules, supervise
 from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.environment import JobEnvironment
-from hyperpod_kit.slurm.progress import Phase
+from hyperpod_kit.slurm.phase import Phase
 
 AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
 """Exit codes of `job run` besides 0 and a rank's own."""
@@ -133,6 +134,7 @@ class Decider:
                 return TERMINATED
         self._job, self._ledger = known, self._own_ledger(known)
         job_index.note(self._job, self._options.root, self._env)
+        run_log.note(self._options.state, self._ledger.life(), self._job, self._runner, self._env)
         enabled, self._policy = first.enabled(self._job, self._env)
         first.close_unfinished(self._ledger)
         first.go_back(self._job, self._ledger)

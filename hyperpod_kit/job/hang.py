@@ -15,7 +15,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job.step_report import WINDOW, StepReport
-from hyperpod_kit.slurm.progress import Phase
+from hyperpod_kit.slurm.phase import Phase
 
 FACTOR, FLOOR = 10.0, 300.0
 """By default: times the slowest of the last steps, and seconds at least."""

@@ -28,7 +28,7 @@ from hyperpod_kit.environment import HPK_ATTEMPT_KEY, HPK_LIFELINE, HPK_STEP_REP
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job import step_report
 from hyperpod_kit.job.step_report import StepReport
-from hyperpod_kit.slurm.progress import Phase
+from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.untrusted import listening, parse, proof
 from hyperpod_kit.untrusted.lines import Lines
 from hyperpod_kit.untrusted.proof import Seal

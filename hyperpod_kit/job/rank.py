@@ -20,6 +20,7 @@ from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGR
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
 from hyperpod_kit.job import adopted, container, launch_failure, launches, script_containers
 from hyperpod_kit.job.exits import AGAIN, Exit, write
+from hyperpod_kit.job.goodput.time_log import RankTime, TimeLog
 from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.step_reporter import StepReporter
@@ -154,7 +155,9 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         else:
             signals.meant_for(child)
             orphaned = Orphaned(child, parent, container_below)
-            reporter = StepReporter(progress, line, env, rank=_number(env, "SLURM_PROCID"), node=node)
+            rank = _number(env, "SLURM_PROCID")
+            reporter = StepReporter(progress, line, env, rank=rank, node=node)
+            time_log = TimeLog(state, attempt, progress, RankTime(_launch(env), node, began), rank=rank)
             root = (
                 RootWatch(
                     state,
@@ -169,6 +172,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             code = child.wait()
             orphaned.stop()
             reporter.stop()
+            time_log.stop()
             if container_below:
                 adopted.end_all()
             if root:

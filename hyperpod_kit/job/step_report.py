@@ -10,7 +10,8 @@ import math
 from collections import deque
 from typing import Any, Deque, Iterable, List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.slurm.progress import Phase, RankState
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.progress import RankState
 from hyperpod_kit.untrusted import parse
 
 WINDOW = 100

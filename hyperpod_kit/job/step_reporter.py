@@ -20,7 +20,8 @@ from hyperpod_kit.job import step_report
 from hyperpod_kit.job.lifeline import Lifeline
 from hyperpod_kit.job.step_report import RankMeter, StepReport
 from hyperpod_kit.slurm.environment import launch
-from hyperpod_kit.slurm.progress import Phase, RankProgress
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.untrusted import proof
 
 LOOK = 0.5

@@ -165,9 +165,9 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             number,
             record.get("State", "UNKNOWN"),
             record.get("Reason", ""),
-            _latest(_moment(record.get("BootTime", ""))),
+            _latest(moment(record.get("BootTime", ""))),
             record.get("SlurmdStartTime") != UNHEARD,
-            _moment(record.get("SlurmdStartTime", "")),
+            moment(record.get("SlurmdStartTime", "")),
         )
         if name
         else None
@@ -179,7 +179,8 @@ def _latest(booted: float) -> float:
     return booted + 1.0 if booted else 0.0
 
 
-def _moment(text: str) -> float:
+def moment(text: str) -> float:
+    """Unix seconds of a time as Slurm prints it, 0 for what is none."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
@@ -212,7 +213,7 @@ def queued_at(runner: Runner, job_id: JobId) -> float:
     RunError."""
     argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.name, "-o", "%V"]
     done = runner.run(argv, timeout=DEADLINE, check=False, env=records.UNSET)
-    return max((_moment(line.strip()) for line in done.stdout.splitlines()), default=0.0)
+    return max((moment(line.strip()) for line in done.stdout.splitlines()), default=0.0)
 
 
 def forgotten(err: RunError) -> bool:

@@ -12,13 +12,15 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import enum
 import fcntl
 import os
 import resource
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Callable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.environment import HPK_PROGRESS
+from hyperpod_kit.slurm import phase_clock
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.phase_clock import ClockReading, PhaseClock
 
 NAME = "hpk-progress"
 
@@ -28,18 +30,11 @@ _BEGINS, _FAILED, _PHASES = 64, 128, 192
 _WIDTH, _PROCESSES = 64, 64
 """Bytes of a phase, and of how many processes below one wrapper (torchrun's) each has a place of its own."""
 
+_CLOCK = _PHASES + _WIDTH * _PROCESSES
+"""Where the first of these processes, which is rank 0 below rank 0's wrapper, writes how it has spent its time."""
 
-class Phase(enum.Enum):
-    """What a rank is doing. START: it has reported nothing; FIRST_STEPS is not told, it follows from the steps."""
-
-    START = "start"
-    RESTORE = "restore"
-    FIRST_STEPS = "first-steps"
-    STEP = "step"
-    SAVE = "save"
-    EVALUATION = "evaluation"
-    CLOSE = "close"
-    OVER = "over"
+_LOOKS = 3
+"""Readings of it that may be torn."""
 
 
 _SHOWN_FIRST = (Phase.EVALUATION, Phase.RESTORE, Phase.SAVE, Phase.CLOSE, Phase.STEP, Phase.OVER)
@@ -97,6 +92,14 @@ class RankProgress:
         reports = step is not None or begins is not None
         return RankState(step, begins, Phase.STEP if reports else Phase.START, moved)
 
+    def clock(self) -> Optional[ClockReading]:
+        """How the first process below this wrapper has spent its time; None when none has said it."""
+        for _ in range(_LOOKS):
+            reading = phase_clock.decoded(os.pread(self._fd, phase_clock.WIDTH, _CLOCK))
+            if reading is not None:
+                return reading
+        return None
+
     def _number(self, place: int) -> Optional[int]:
         words = self._words(place)
         return int(words[0]) if words and words[0].isdigit() else None
@@ -118,30 +121,37 @@ class RankProgress:
 
 
 class Teller:
-    """The rank's side. Keeps no descriptor; says nothing where there is no wrapper, or it is not in sight."""
+    """The rank's side. Keeps no descriptor; says nothing where there is no wrapper, or it is not in sight. `waited`:
+    seconds that this process has waited for samples so far."""
 
-    def __init__(self, env: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, env: Mapping[str, str] = os.environ, waited: Callable[[], float] = lambda: 0.0) -> None:
         self._path = env.get(HPK_PROGRESS)
         self._failed = self._moved = 0
         self._phase = Phase.START
         process = env.get("LOCAL_RANK", "")
-        self._place = _PHASES + _WIDTH * (int(process) % _PROCESSES if process.isdigit() else 0)
+        number = int(process) % _PROCESSES if process.isdigit() else 0
+        self._place = _PHASES + _WIDTH * number
+        self._clock = PhaseClock(waited=waited) if self._path and not number else None
 
     def reached(self, step: int) -> None:
-        """The rank has completed this step. Four system calls on memory, no file system."""
-        self._say(step, 0)
+        """The rank has completed this step. Five system calls on memory, no file system."""
         if self._phase is not Phase.STEP:
             self.enter(Phase.STEP)
+        if self._clock is not None:
+            self._clock.reached(step)
+        self._write(_number(step, 0), *self._time())
 
     def begins(self, step: int) -> None:
         """The rank has restored its state, and this is the first step that it does."""
-        self._say(step, _BEGINS)
+        self._write(_number(step, _BEGINS))
+        if self._clock is not None:
+            self._clock.begins(step)
         self.enter(Phase.STEP)
 
     def failed(self) -> None:
         """A save came to nothing: the wrapper asks the checkpoint root now, and not at its next look."""
         self._failed += 1
-        self._say(self._failed, _FAILED)
+        self._write(_number(self._failed, _FAILED))
 
     @contextlib.contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -157,32 +167,39 @@ class Teller:
     def moved(self) -> None:
         """The phase gets on: bytes were read or written."""
         self._moved += 1
-        self._tell_phase()
+        self._write(self._told_phase())
 
     def enter(self, phase: Phase) -> None:
         """The rank is in this phase from now on."""
         self._phase = phase
-        self._tell_phase()
+        if self._clock is not None:
+            self._clock.enter(phase)
+        self._write(self._told_phase(), *self._time())
 
-    def _tell_phase(self) -> None:
-        self._write(b"%s %d\n" % (self._phase.value.encode(), self._moved), self._place)
+    def _told_phase(self) -> Tuple[bytes, int]:
+        return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._place
 
-    def _say(self, number: int, place: int) -> None:
-        self._write(b"%020d\n" % number, place)
+    def _time(self) -> List[Tuple[bytes, int]]:
+        return [(self._clock.encoded(), _CLOCK)] if self._clock is not None else []
 
-    def _write(self, data: bytes, place: int) -> None:
+    def _write(self, *pieces: Tuple[bytes, int]) -> None:
         if not self._path:
             return
         try:
             fd = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
         except OSError:  # a container with process ids of its own
-            self._path = None
+            self._path = self._clock = None
             return
         if not os.readlink(f"/proc/self/fd/{fd}").startswith(f"/memfd:{NAME}"):
-            self._path = None
+            self._path = self._clock = None
             os.close(fd)
             return
         try:
-            os.pwrite(fd, data, place)
+            for data, place in pieces:
+                os.pwrite(fd, data, place)
         finally:
             os.close(fd)
+
+
+def _number(number: int, place: int) -> Tuple[bytes, int]:
+    return b"%020d\n" % number, place

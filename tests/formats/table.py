@@ -56,8 +56,11 @@ from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.position import DataStep
 from hyperpod_kit.job import ledger as job_ledger
 from hyperpod_kit.job import step_note
+from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.slurm import findings
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.phase_clock import COUNTED
 from hyperpod_kit.storage.audit.ledger import AuditLedger
 from hyperpod_kit.storage.plan import calibration
 from hyperpod_kit.storage.quota import check as quota_check
@@ -139,6 +142,27 @@ PARTS = {0: (("model", '{"a":1}'), ("step", "50")), 1: (("model", '{"a":2}'), ("
 TYPED = (("dtype", '{"$":"torch","v":"bfloat16"}'), ("records", "3"))
 SAVES = saves_note.Note("x", "/fsx/x", "7", 50, 1.7e9, 2, "no space left")
 JOB = job_note.JobNote("7_2", 3, 1.7e9, 4, 0.5, {"crash": 2})
+TIME = time_rows.TimeRow(
+    "0.40000",
+    "n1",
+    1.7e9,
+    1.7e9 + 12.5,
+    Phase.STEP,
+    1.7e9 + 10.0,
+    51,
+    53,
+    (1, 0.5),
+    0.25,
+    {
+        "import": 8.0,
+        "open-step": 0.5,
+        "data": 0.25,
+        **{phase.value: 0.0 for phase in COUNTED},
+        "step": 1.75,
+        "save": 2.0,
+    },
+)
+RUN = time_rows.RunRow("7_2", 1, 1.7e9, 1.7e9 - 60.0, 1.7e9 - 5.0, 16, ("n1", "n2"), "ana", "gpu", "prod")
 LOST = lost_rows.Row(3, 8, 2, "no space left", 1.7e9)
 GUARD = findings.GuardRecord(1.7e9, (findings.SlurmFinding("slurmctld-down", "it is down", "start it"),), {"n": 1})
 REQUEST = quota_requests.QuotaRequest("/fsx/a", 1 << 40, 0, "more data", 1.7e9)
@@ -459,6 +483,20 @@ FORMATS = (
         lambda data: from_file(data, step_note.FILE, lambda path: step_note.read(str(path.parent))),
         step_note.StepNote("7.0.1", 50, 1.7e9, 1.7e9, "all ranks at step 50"),
         lambda: in_directory(a_step_note),
+    ),
+    Format(
+        "hpk-time/1",
+        "time.jsonl",
+        lambda data: from_file(data, "time/7.0.1.jsonl", lambda path: time_rows.read(str(path.parent.parent), "7.0.1")),
+        [TIME],
+        lambda: time_rows.encoded(TIME),
+    ),
+    Format(
+        "hpk-time-run/1",
+        "time-run.jsonl",
+        lambda data: from_file(data, "time/7.run.jsonl", lambda p: time_rows.read_run(str(p.parent.parent), "7.run")),
+        RUN,
+        lambda: time_rows.encoded_run(RUN),
     ),
     # Shared memory and a node's disk.
     Format("HPKSLOT1", "control-page.bin", lambda data: control_page.read(memoryview(data)), (1, PAGE), a_page),

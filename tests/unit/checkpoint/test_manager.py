@@ -18,7 +18,8 @@ from hyperpod_kit.checkpoint.agent import places, shm_slots  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.environment import HPK_PROGRESS  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint, RunIsOwned, StateNotSerializable  # noqa: E402
-from hyperpod_kit.slurm.progress import Phase, RankProgress, Teller  # noqa: E402
+from hyperpod_kit.slurm.phase import Phase  # noqa: E402
+from hyperpod_kit.slurm.progress import RankProgress, Teller  # noqa: E402
 from hyperpod_kit.system import process  # noqa: E402
 from tests.unit.checkpoint.agent_run import abandon  # noqa: E402
 

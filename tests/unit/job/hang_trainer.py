@@ -21,7 +21,8 @@ from typing import Any, Dict
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from hyperpod_kit.slurm.progress import Phase, Teller
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.progress import Teller
 
 PHASES = {"restore": Phase.RESTORE, "evaluation": Phase.EVALUATION, "save": Phase.SAVE, "close": Phase.CLOSE}
 MOVES = ("restore", "close")

@@ -16,7 +16,8 @@ from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job.hang import NEVER, PATIENCE, HangWatch, KnownSilences, StallRule, Watched, furthest, rows, where
 from hyperpod_kit.job.stall_watch import StallWatch
 from hyperpod_kit.job.step_report import WINDOW, RankMeter, StepReport
-from hyperpod_kit.slurm.progress import Phase, RankState
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.progress import RankState
 from tests.support.clock import FakeClock
 
 RULE = StallRule(10.0, 60.0)

@@ -11,7 +11,7 @@ import pytest
 from hyperpod_kit.job import status, step_note, timeline
 from hyperpod_kit.job.step_note import StepNote, StepNoteWriter
 from hyperpod_kit.job.step_report import StepReport
-from hyperpod_kit.slurm.progress import Phase
+from hyperpod_kit.slurm.phase import Phase
 from tests.support.clock import FakeClock
 from tests.support.wait import until
 

@@ -18,7 +18,8 @@ from hyperpod_kit.job import lifeline, step_report, step_reporter
 from hyperpod_kit.job.lifeline import BYE, SERVES, Lifeline, Lifelines
 from hyperpod_kit.job.step_report import StepReport
 from hyperpod_kit.job.step_reporter import StepReporter
-from hyperpod_kit.slurm.progress import Phase, RankProgress, Teller
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.progress import RankProgress, Teller
 from tests.support.wait import until
 
 

@@ -1,0 +1,324 @@
+"""The time ledger of a job: from its raw logs to pieces that cover every second from its submission to its end. Pure.
+
+What is known comes from three sides: the ledger of its root (`job run`), rank 0's rows and the runs' rows. Whether
+steps lasted is judged afterwards, by the step at which the next start on the root began.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.job.goodput import launch_time
+from hyperpod_kit.job.goodput.cause import TimeCause
+from hyperpod_kit.job.goodput.launch_time import LAUNCH, LONGEST_GAP, LaunchEnd
+from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
+from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
+
+Row = Mapping[str, Any]
+RunKey = Tuple[str, str, int]
+"""Job, its life, and how often it was requeued."""
+
+SILENT = 1.5 * LONGEST_GAP
+"""Seconds without a row after which a rank does not live as far as anybody can see."""
+
+NOT_YET = 3600.0
+"""Seconds in which a program that has not said anything yet may be starting."""
+
+BATCH_SCRIPT = "batch script"
+
+_ENDINGS: Dict[str, LaunchEnd] = {
+    "done": LaunchEnd.FINISHED,
+    "again": LaunchEnd.TOLD,
+    "preempted": LaunchEnd.TOLD,
+    "cancelled": LaunchEnd.TOLD,
+    "requeued": LaunchEnd.TOLD,
+    "unknown": LaunchEnd.LOST,
+    "node_lost": LaunchEnd.LOST,
+    "storage": LaunchEnd.LOST,
+    "stall": LaunchEnd.HUNG,
+    "launch_failed": LaunchEnd.CRASHED,
+    "crash": LaunchEnd.CRASHED,
+}
+
+_ENDS_OF_RUNS = ("gave_up", "requeue", "stopped")
+
+
+class JobState(enum.Enum):
+    """What Slurm has a job as."""
+
+    WAITS = "waits"
+    RUNS = "runs"
+    OVER = "over"
+
+
+class JobStanding(NamedTuple):
+    """`since`: when it came into the queue, or when it ended, Unix seconds, 0 where Slurm does not say."""
+
+    state: JobState
+    since: float = 0.0
+
+
+@dataclass
+class AttemptLog:
+    """An attempt, as the ledger and rank 0 know it. `ended`: None where nobody saw it, `kind`: a class of outcome.py,
+    "" while none is known; `reached`, `begins`: as in timeline.JobAttempt."""
+
+    name: str
+    run: RunKey
+    t: float
+    nodes: Tuple[str, ...] = ()
+    kind: str = ""
+    ended: Optional[float] = None
+    lost: Tuple[str, ...] = ()
+    reached: Optional[int] = None
+    begins: Optional[int] = None
+    rows: Sequence[TimeRow] = ()
+    retried: bool = False
+
+    @property
+    def first_step(self) -> Optional[int]:
+        """The step that it began with; None where it did none, or nobody knows."""
+        told = [row.begins for row in self.rows if row.begins is not None]
+        return min(told) if told else self.begins
+
+
+@dataclass
+class RunLog:
+    """A run of the batch script. `first`, `last`: of what the ledger says of it, Unix seconds; `word`: its last event,
+    where that says that it ends; `row`: None where nobody wrote one."""
+
+    key: RunKey
+    first: float
+    last: float
+    word: str = ""
+    row: Optional[RunRow] = None
+    attempts: List[AttemptLog] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class JobTime:
+    """pieces: the whole of its time. unknown: what no row can have, in words. runs: of its batch script. running:
+    whether it is at work, as far as that is known."""
+
+    job: str
+    pieces: Sequence[TimePiece] = ()
+    unknown: Tuple[str, ...] = ()
+    runs: Sequence[RunLog] = ()
+    state: JobState = JobState.OVER
+    unit: str = "gpu"
+
+
+def logs_of(
+    rows: Sequence[Row], times: Mapping[str, Sequence[TimeRow]], run_rows: Mapping[RunKey, RunRow]
+) -> List[RunLog]:
+    """Every run on a root, in order, from the rows of its ledger."""
+    runs: Dict[RunKey, RunLog] = {}
+    attempts: Dict[str, AttemptLog] = {}
+    for row in rows:
+        event, name, t = row.get("event"), row.get("attempt"), float(row.get("t") or 0.0)
+        key = (str(row.get("job")), str(row.get("life") or ""), int(row.get("restart") or 0))
+        if event == "attempt" and name:
+            run = runs.setdefault(key, RunLog(key, t, t, row=run_rows.get(key)))
+            attempts[name] = AttemptLog(name, key, t, tuple(row.get("nodes") or ()), rows=times.get(name, ()))
+            run.attempts.append(attempts[name])
+            run.last, run.word = max(run.last, t), ""
+        elif event == "ended" and name in attempts:
+            _end(attempts[name], row, t)
+            if attempts[name].ended is not None and key in runs:
+                runs[key].last = max(runs[key].last, t)
+        elif event == "hyperpod" and name in attempts:
+            attempts[name].retried = True
+        elif event in _ENDS_OF_RUNS:
+            run = runs.setdefault(key, RunLog(key, t, t, row=run_rows.get(key)))
+            run.last, run.word = max(run.last, t), event
+    for key, found in run_rows.items():
+        if key not in runs:
+            runs[key] = RunLog(key, found.t, found.t, row=found)
+    return sorted(runs.values(), key=lambda run: run.first)
+
+
+def _end(attempt: AttemptLog, row: Row, t: float) -> None:
+    attempt.kind, attempt.lost = str(row.get("class") or ""), tuple(row.get("lost") or ())
+    attempt.reached, attempt.begins = row.get("reached"), row.get("begins")
+    # The row of one whose batch host was lost is written by the next run.
+    attempt.ended = t if row.get("seconds") is not None else None
+
+
+def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[JobStanding] = None) -> JobTime:
+    """The time of one job among all runs of a root. `now`: Unix seconds, up to which one that runs is shown.
+    `standing`: None where nobody asked Slurm."""
+    own = [run for run in runs if run.key[0] == job]
+    if not own:
+        return JobTime(job)
+    own = [run for run in own if run.key[1] == own[-1].key[1]]
+    kept = _kept(runs)
+    reports = any(row.reports for run in runs for attempt in run.attempts for row in attempt.rows[-1:])
+    state = _state(own[-1], now, standing)
+    ends = [
+        *(_end_of(run, following) for run, following in zip(own, own[1:])),
+        _last_end(own[-1], now, state, standing),
+    ]
+    unit = "gpu" if all(run.row is not None and run.row.gpus for run in own) else "node"
+    pieces: List[TimePiece] = []
+    at = own[0].row.queued if own[0].row and own[0].row.queued else _begin(own[0])
+    before: Optional[RunLog] = None
+    for run, end in zip(own, ends):
+        laid = PieceRow(at, max(at, end))
+        laid.until(_begin(run), _waiting_after(before))
+        held_from = laid.end
+        _within(laid, run, end, kept, reports, state is JobState.RUNS and run is own[-1])
+        weight = _weight(run, unit)
+        pieces += [piece._replace(gpus=weight if piece.start >= held_from else 0) for piece in laid.pieces]
+        at, before = laid.end, run
+    if state is JobState.WAITS and now > at:
+        pieces.append(TimePiece(at, now, _waiting_after(before)))
+    return JobTime(job, pieces, _not_known(own), own, state, unit)
+
+
+def _begin(run: RunLog) -> float:
+    """When it got its nodes."""
+    return min(run.first, run.row.started) if run.row and run.row.started else run.first
+
+
+def _state(run: RunLog, now: float, standing: Optional[JobStanding]) -> JobState:
+    if standing is not None:
+        return standing.state
+    if run.word:
+        return JobState.WAITS if run.word == "requeue" else JobState.OVER
+    if run.attempts and run.attempts[-1].kind == "done":
+        return JobState.OVER
+    heard = max((attempt.rows[-1].t for attempt in run.attempts if attempt.rows), default=run.last)
+    return JobState.RUNS if now - max(heard, run.last) < SILENT else JobState.OVER
+
+
+def _end_of(run: RunLog, following: RunLog) -> float:
+    if following.row is not None and following.row.queued:
+        return max(run.last, following.row.queued)
+    return run.last if run.word or (run.attempts and run.attempts[-1].ended) else _begin(following)
+
+
+def _last_end(run: RunLog, now: float, state: JobState, standing: Optional[JobStanding]) -> float:
+    """Of the last run."""
+    if state is JobState.RUNS:
+        return now
+    if standing is not None and standing.since:
+        return min(now, max(run.last, standing.since))
+    unseen = [attempt for attempt in run.attempts if attempt.ended is None]
+    heard = [row.t + (0.0 if row.over else LONGEST_GAP) for attempt in unseen for row in attempt.rows[-1:]]
+    return min(now, max([run.last, *heard]))
+
+
+def _waiting_after(before: Optional[RunLog]) -> TimeCause:
+    """What a job waits for that is in the queue, after this run."""
+    last = before.attempts[-1] if before is not None and before.attempts else None
+    lost = last is not None and _ENDINGS.get(last.kind, LaunchEnd.LOST) is LaunchEnd.LOST
+    return TimeCause.NODES if lost else TimeCause.QUEUE
+
+
+def _within(laid: PieceRow, run: RunLog, end: float, kept: Mapping[str, int], reports: bool, running: bool) -> None:
+    """While it held its nodes."""
+    for number, attempt in enumerate(run.attempts):
+        laid.until(attempt.t, *((TimeCause.BACK_OFF, "") if number else (TimeCause.START_UP, BATCH_SCRIPT)))
+        is_last = number + 1 == len(run.attempts)
+        over = attempt.ended if attempt.ended is not None else end if is_last else run.attempts[number + 1].t
+        at_work = running and is_last and attempt.ended is None
+        start = len(laid.pieces)
+        _attempt(laid, attempt, over, kept.get(attempt.name), reports, at_work)
+        laid.pieces[start:] = [
+            piece._replace(attempt=attempt.name, nodes=attempt.nodes) for piece in laid.pieces[start:]
+        ]
+    if not run.attempts:
+        laid.until(end, TimeCause.START_UP, BATCH_SCRIPT)
+    elif run.word or not running:
+        laid.until(end, TimeCause.CLOSE)
+    else:
+        laid.until(end, TimeCause.BACK_OFF)
+
+
+def _attempt(
+    laid: PieceRow, attempt: AttemptLog, end: float, kept: Optional[int], reports: bool, at_work: bool
+) -> None:
+    ending = LaunchEnd.RUNS if at_work else _ENDINGS.get(attempt.kind, LaunchEnd.LOST)
+    launches = _launches(attempt.rows)
+    if not launches:
+        laid.until(end, TimeCause.UNKNOWN)
+        return
+    for number, rows in enumerate(launches):
+        waited = (TimeCause.NODES, "") if attempt.retried else (TimeCause.BACK_OFF, "")
+        laid.until(rows[0].began, *(waited if number else (TimeCause.START_UP, LAUNCH)))
+        if number + 1 == len(launches):
+            _launch(laid, rows, kept, _how(ending, rows[-1], attempt), end, reports)
+        else:
+            following = launches[number + 1][0]
+            how = LaunchEnd.CRASHED if rows[-1].over or following.node == rows[-1].node else LaunchEnd.LOST
+            gone = rows[-1].t if rows[-1].over else min(following.began, rows[-1].t + LONGEST_GAP)
+            _launch(laid, rows, kept, how, gone, reports)
+
+
+def _launch(
+    laid: PieceRow, rows: Sequence[TimeRow], kept: Optional[int], how: LaunchEnd, end: float, reports: bool
+) -> None:
+    last = rows[-1]
+    if not last.reports and not _is_starting(last, reports, how):
+        laid.until(end, TimeCause.UNKNOWN)
+        return
+    if how is LaunchEnd.RUNS and end - last.t > SILENT:
+        how = LaunchEnd.LOST
+    laid.add(launch_time.pieces_of(rows, kept, how, end, laid.end))
+
+
+def _how(ending: LaunchEnd, row: TimeRow, attempt: AttemptLog) -> LaunchEnd:
+    """Where `job run` saw the end and rank 0's node was well, a rank wrote all that it did."""
+    seen = attempt.ended is not None and row.node not in attempt.lost
+    return LaunchEnd.PEER_LOST if ending is LaunchEnd.LOST and seen else ending
+
+
+def _is_starting(row: TimeRow, reports: bool, how: LaunchEnd) -> bool:
+    """Whether a program that has said nothing was still starting, and is not one that never says anything."""
+    return reports or (how is LaunchEnd.RUNS and row.t - row.began < NOT_YET)
+
+
+def _launches(rows: Sequence[TimeRow]) -> List[List[TimeRow]]:
+    """Rows of one process after the other, each in order."""
+    found: Dict[Tuple[str, float], List[TimeRow]] = {}
+    for row in rows:
+        found.setdefault((row.launch, row.began), []).append(row)
+    launches = [sorted(group, key=lambda row: row.t) for group in found.values()]
+    return sorted(launches, key=lambda group: group[0].began)
+
+
+def _kept(runs: Sequence[RunLog]) -> Dict[str, int]:
+    """Attempt -> the step from which on a later one did its steps again. What a finished job did has lasted."""
+    attempts = [attempt for run in runs for attempt in run.attempts]
+    found: Dict[str, int] = {}
+    least: Optional[int] = None
+    for attempt in reversed(attempts):
+        if attempt.kind == "done":
+            least = None
+        if least is not None:
+            found[attempt.name] = least
+        first = attempt.first_step
+        if first is not None:
+            least = first if least is None else min(least, first)
+    return found
+
+
+def _weight(run: RunLog, unit: str) -> int:
+    """GPUs that it held; nodes where nobody knows how many those have, or where they have none."""
+    if unit == "gpu" and run.row is not None and run.row.gpus:
+        return run.row.gpus
+    nodes = len(run.row.nodes) if run.row is not None else 0
+    return nodes or max((len(attempt.nodes) for attempt in run.attempts), default=0) or 1
+
+
+def _not_known(runs: Sequence[RunLog]) -> Tuple[str, ...]:
+    found = []
+    if any(run.row is None or not run.row.queued for run in runs):
+        found.append("how long it waited in the queue is not known")
+    if any(run.row is None or run.row.gpus is None for run in runs):
+        found.append("how many GPUs it held is not known")
+    return tuple(found)

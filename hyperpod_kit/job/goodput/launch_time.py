@@ -1,0 +1,221 @@
+"""One launch of the ranks: from rank 0's rows to pieces of time. Pure.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from hyperpod_kit.job.goodput import time_rows
+from hyperpod_kit.job.goodput.cause import TimeCause
+from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
+from hyperpod_kit.job.goodput.time_rows import TimeRow
+from hyperpod_kit.slurm.phase import Phase
+
+LAUNCH, IMPORT, RENDEZVOUS, FIRST_STEP = "launch", "import and build", "rendezvous", "first step"
+"""Parts of a start-up."""
+
+LONGEST_GAP = 60.0
+"""Seconds at most between two rows of a rank that lives."""
+
+STANDS = 3.0
+"""How many times as long as the slowest one a step may be under way before it counts as a hang."""
+
+_LEAST_STAND = 1.0
+"""Seconds under which a step under way is none."""
+
+
+class LaunchEnd(enum.Enum):
+    """How a launch ended, as far as it says what its last seconds were. LOST: with rank 0's own host, or with the one
+    that watched it; PEER_LOST: with another's."""
+
+    RUNS = "runs"
+    FINISHED = "finished"
+    TOLD = "told"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    LOST = "lost"
+    PEER_LOST = "peer-lost"
+
+
+AFTER: Dict[LaunchEnd, TimeCause] = {
+    LaunchEnd.RUNS: TimeCause.CLOSE,
+    LaunchEnd.FINISHED: TimeCause.CLOSE,
+    LaunchEnd.TOLD: TimeCause.CLOSE,
+    LaunchEnd.CRASHED: TimeCause.BACK_OFF,
+    LaunchEnd.HUNG: TimeCause.HANG,
+    LaunchEnd.LOST: TimeCause.HANG,
+    LaunchEnd.PEER_LOST: TimeCause.HANG,
+}
+"""What the time is in which rank 0 has ended and the attempt has not."""
+
+_PHASES: Tuple[Tuple[str, TimeCause, str], ...] = (
+    (time_rows.IMPORT, TimeCause.START_UP, IMPORT),
+    (Phase.START.value, TimeCause.START_UP, RENDEZVOUS),
+    (Phase.RESTORE.value, TimeCause.RESTORE, ""),
+)
+_BETWEEN: Tuple[Tuple[str, TimeCause, str], ...] = (
+    (Phase.SAVE.value, TimeCause.SAVES, ""),
+    (time_rows.DATA, TimeCause.DATA, ""),
+)
+_LAST: Tuple[Tuple[str, TimeCause, str], ...] = (
+    (Phase.CLOSE.value, TimeCause.CLOSE, ""),
+    (Phase.OVER.value, TimeCause.CLOSE, ""),
+)
+_CAUSES = {name: (cause, part) for name, cause, part in (*_PHASES, *_BETWEEN, *_LAST)}
+
+
+class _Stretch(NamedTuple):
+    """Between two rows: seconds by phase, of which `work` is steps, those completed being `first` to `last`."""
+
+    end: float
+    seconds: Mapping[str, float]
+    work: float
+    before: int
+    step: int
+
+
+def pieces_of(
+    rows: Sequence[TimeRow], kept: Optional[int], ending: LaunchEnd, end: float, start: float
+) -> List[TimePiece]:
+    """`rows`: of one process, in order, one at least; `kept`: the step from which on a later start did them again, None
+    where none did; `end`: of the launch, `start`: before which nothing may be laid."""
+    laid = PieceRow(max(start, rows[0].began), end)
+    stretches = _stretches(rows)
+    compiling = _first_step(rows[-1])
+    opened = rows[-1].seconds[time_rows.OPEN_STEP]
+    open_work = _from_the_end([stretch.work for stretch in stretches], opened)
+    tail = _tail(rows[-1], opened, ending)
+    for stretch, under_way in zip(stretches, open_work):
+        completed = stretch.work - under_way
+        compiled = min(completed, compiling)
+        compiling -= compiled
+        lasted = _part_that_lasted(stretch, kept)
+        judged = completed - compiled + stretch.seconds[Phase.EVALUATION.value]
+        share = under_way / opened if opened else 0.0
+        laid.lay(
+            stretch.end,
+            (
+                *((cause, part, stretch.seconds[name]) for name, cause, part in _PHASES),
+                (TimeCause.START_UP, FIRST_STEP, compiled),
+                (TimeCause.LASTED, "", judged * lasted),
+                (TimeCause.TWICE, "", judged * (1.0 - lasted)),
+                *((cause, part, stretch.seconds[name]) for name, cause, part in _BETWEEN),
+                *((cause, part, seconds * share) for cause, part, seconds in tail),
+                *((cause, part, stretch.seconds[name]) for name, cause, part in _LAST),
+            ),
+        )
+    pieces = laid.pieces
+    if ending is LaunchEnd.HUNG and rows[-1].phase is not Phase.STEP and not rows[-1].over:
+        pieces = _hung_since(pieces, rows[-1].since)
+    rest = PieceRow(laid.end, end)
+    _after(rest, rows[-1], ending, end)
+    return [*pieces, *rest.pieces]
+
+
+def _stretches(rows: Sequence[TimeRow]) -> List[_Stretch]:
+    found: List[_Stretch] = []
+    seconds: Mapping[str, float] = {name: 0.0 for name in rows[0].seconds}
+    step = _step_before(rows)
+    for row in rows:
+        passed = {name: max(0.0, row.seconds[name] - seconds[name]) for name in row.seconds}
+        work = row.seconds[Phase.STEP.value] - seconds[Phase.STEP.value]
+        work += row.seconds[time_rows.OPEN_STEP] - seconds[time_rows.OPEN_STEP]
+        reached = step if row.step is None else max(step, row.step)
+        found.append(_Stretch(row.t, passed, max(0.0, work), step, reached))
+        seconds, step = row.seconds, reached
+    return found
+
+
+def _step_before(rows: Sequence[TimeRow]) -> int:
+    """The step before the first one of this launch."""
+    begins = next((row.begins for row in rows if row.begins is not None), None)
+    if begins is not None:
+        return begins - 1
+    first = next((row for row in rows if row.step is not None), None)
+    return first.step - max(1, first.first[0]) if first is not None and first.step is not None else -1
+
+
+def _from_the_end(amounts: Sequence[float], whole: float) -> List[float]:
+    """`whole` taken from the last amounts, as far as each goes."""
+    taken: List[float] = []
+    for amount in reversed(amounts):
+        part = min(amount, whole)
+        whole -= part
+        taken.append(part)
+    return taken[::-1]
+
+
+def _steps_after_the_first(row: TimeRow) -> int:
+    if row.step is None or row.begins is None:
+        return 0
+    return max(0, row.step - row.begins + 1 - row.first[0])
+
+
+def usual_step(row: TimeRow) -> Optional[float]:
+    """Seconds that a step took on average, without the first; None where there was no other."""
+    steps = _steps_after_the_first(row)
+    if not steps:
+        return None
+    return max(0.0, row.seconds[Phase.STEP.value] - row.first[1]) / steps
+
+
+def _first_step(row: TimeRow) -> float:
+    """Seconds that the first step took beyond the usual: kernels are compiled and caches filled in it."""
+    usual = usual_step(row)
+    return max(0.0, row.first[1] - usual * row.first[0]) if usual is not None else 0.0
+
+
+def _part_that_lasted(stretch: _Stretch, kept: Optional[int]) -> float:
+    if kept is None:
+        return 1.0
+    if stretch.step == stretch.before:
+        return 1.0 if stretch.step + 1 < kept else 0.0
+    return min(1.0, max(0.0, (kept - 1 - stretch.before) / (stretch.step - stretch.before)))
+
+
+def _tail(row: TimeRow, opened: float, ending: LaunchEnd) -> List[Tuple[TimeCause, str, float]]:
+    """What the time since the last completed step was, within a step."""
+    usual = usual_step(row)
+    if ending is LaunchEnd.HUNG:
+        return [(TimeCause.HANG, "", opened)]
+    if ending is LaunchEnd.FINISHED:
+        return [(TimeCause.CLOSE, "", opened)]
+    if row.step is None:
+        return [(TimeCause.START_UP, FIRST_STEP, opened)]
+    stands = opened > max(_LEAST_STAND, STANDS * max(row.slowest, 0.0 if usual else row.first[1]))
+    if ending is LaunchEnd.RUNS:
+        return [(TimeCause.HANG if stands else TimeCause.LASTED, "", opened)]
+    if ending is LaunchEnd.TOLD or (ending is LaunchEnd.CRASHED and not stands):
+        return [(TimeCause.TWICE, "", opened)]
+    # The step was cut short somewhere, and then nobody noticed: half a step is the best guess.
+    cut = min(opened, (usual or row.first[1]) / 2)
+    return [(TimeCause.TWICE, "", cut), (TimeCause.HANG, "", opened - cut)]
+
+
+def _hung_since(pieces: Sequence[TimePiece], since: float) -> List[TimePiece]:
+    found: List[TimePiece] = []
+    for piece in pieces:
+        if piece.start < since < piece.end:
+            found += [piece._replace(end=since), piece._replace(start=since, cause=TimeCause.HANG, part="")]
+        else:
+            found.append(piece if piece.end <= since else piece._replace(cause=TimeCause.HANG, part=""))
+    return found
+
+
+def _after(rest: PieceRow, row: TimeRow, ending: LaunchEnd, end: float) -> None:
+    """From the last row to the end of the launch."""
+    if row.over:
+        rest.until(end, AFTER[ending])
+    elif ending is LaunchEnd.LOST:
+        rest.until(row.t + LONGEST_GAP, TimeCause.UNKNOWN)
+        rest.until(end, TimeCause.HANG)
+    elif ending in (LaunchEnd.HUNG, LaunchEnd.PEER_LOST):
+        rest.until(end, TimeCause.HANG)
+    elif row.phase in (Phase.STEP, Phase.EVALUATION):
+        (cause, part, _), *_ = _tail(row, row.seconds[time_rows.OPEN_STEP], ending)
+        rest.until(end, cause, part)
+    else:
+        rest.until(end, *_CAUSES[row.phase.value])

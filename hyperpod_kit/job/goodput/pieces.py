@@ -1,0 +1,69 @@
+"""Pieces of a job's time, each with its cause, laid one behind the other. Pure.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, List, NamedTuple, Sequence, Tuple
+
+from hyperpod_kit.job.goodput.cause import TimeCause
+
+
+class TimePiece(NamedTuple):
+    """From `start` to `end`, Unix seconds. `part`: of a cause that has parts; `gpus`: how many the job held then;
+    `attempt`, `nodes`: which attempt it belongs to, "" between two, and where that ran."""
+
+    start: float
+    end: float
+    cause: TimeCause
+    part: str = ""
+    gpus: int = 0
+    attempt: str = ""
+    nodes: Tuple[str, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+    @property
+    def gpu_seconds(self) -> float:
+        return self.seconds * self.gpus
+
+
+class PieceRow:
+    """Takes pieces in their order. None begins before the one before it has ended, whatever the clocks of two machines
+    say, and none ends after `limit`: so they always add up to the time that they cover."""
+
+    def __init__(self, start: float, limit: float) -> None:
+        self.end, self._limit = start, limit
+        self.pieces: List[TimePiece] = []
+
+    def until(self, end: float, cause: TimeCause, part: str = "") -> None:
+        """From the end of the last piece on."""
+        end = min(end, self._limit)
+        if end > self.end:
+            self.pieces.append(TimePiece(self.end, end, cause, part))
+            self.end = end
+
+    def lay(self, end: float, durations: Iterable[Tuple[TimeCause, str, float]]) -> None:
+        """Several up to `end`, in this proportion."""
+        present = [(cause, part, seconds) for cause, part, seconds in durations if seconds > 0]
+        whole, start = sum(seconds for _, _, seconds in present), self.end
+        passed = 0.0
+        for cause, part, seconds in present:
+            passed += seconds
+            self.until(start + (end - start) * passed / whole, cause, part)
+
+    def add(self, pieces: Iterable[TimePiece]) -> None:
+        """Others, as they are."""
+        for piece in pieces:
+            if piece.end > self.end:
+                self.pieces.append(piece._replace(start=self.end))
+                self.end = piece.end
+
+
+def within(pieces: Sequence[TimePiece], since: float, until: float) -> List[TimePiece]:
+    """What of them lies in a window."""
+    cut = [piece._replace(start=max(piece.start, since), end=min(piece.end, until)) for piece in pieces]
+    return [piece for piece in cut if piece.end > piece.start]

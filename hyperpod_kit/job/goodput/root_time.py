@@ -1,0 +1,41 @@
+"""The raw logs of the jobs on a checkpoint root, read for job_time.py.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, List, Optional, Sequence
+
+from hyperpod_kit.job import ledger, ledger_row, state_place
+from hyperpod_kit.job.goodput import job_time, time_rows
+from hyperpod_kit.job.goodput.job_time import JobTime, RunKey, RunLog
+from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
+
+
+def runs(root: str) -> List[RunLog]:
+    """Every run on the root. Raises OSError; of a root in S3 JobError, CheckpointError."""
+    return runs_in(state_place.of(root))
+
+
+def runs_in(state: str) -> List[RunLog]:
+    """The same, of a directory of records. Raises OSError."""
+    rows = [row for row in ledger.read(os.path.join(state, "attempts.jsonl")) if not ledger_row.problem(row)]
+    times: Dict[str, Sequence[TimeRow]] = {}
+    run_rows: Dict[RunKey, RunRow] = {}
+    for row in rows:
+        key = (str(row.get("job")), str(row.get("life") or ""), int(row.get("restart") or 0))
+        if key not in run_rows:
+            found = time_rows.read_run(state, time_rows.run_name(*key))
+            if found is not None:
+                run_rows[key] = found
+        name = row.get("attempt")
+        if row.get("event") == "attempt" and name and name not in times:
+            times[name] = time_rows.read(state, name)
+    return job_time.logs_of(rows, times, run_rows)
+
+
+def of_job(root: str, job: str, now: float, alive: Optional[bool] = None) -> JobTime:
+    """Raises as `runs` does."""
+    return job_time.account(runs(root), job, now, alive=alive)

@@ -1,0 +1,76 @@
+"""The row that `job run` writes of each run of its batch script: when Slurm queued and started it, and what it holds.
+
+Best effort: no job fails for it.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import pwd
+import re
+import time
+from typing import Callable, Mapping, Optional
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.job.goodput import time_rows
+from hyperpod_kit.job.goodput.time_log import append
+from hyperpod_kit.job.goodput.time_rows import RunRow
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control
+from hyperpod_kit.slurm.environment import JobEnvironment
+
+_GPUS = re.compile(r"(?:^|,)gres/gpu=(\d+)")
+_DEVICE = "/dev/nvidia[0-9]*"
+
+
+def note(
+    state: str,
+    life: str,
+    job: JobEnvironment,
+    runner: Runner,
+    env: Mapping[str, str],
+    now: Callable[[], float] = time.time,
+) -> None:
+    """Write it once."""
+    record: Mapping[str, str] = {}
+    queued = 0.0
+    with contextlib.suppress(HyperpodKitError):
+        record = control.job(runner, job.id)
+        queued = control.queued_at(runner, job.id)
+    row = RunRow(
+        job.id.name,
+        job.restart,
+        round(now(), 3),
+        queued,
+        control.moment(record.get("StartTime", "")),
+        gpus_of(record, len(job.nodes)),
+        job.nodes,
+        _owner(record, env),
+        record.get("Partition") or env.get("SLURM_JOB_PARTITION", ""),
+        env.get("SLURM_CLUSTER_NAME", ""),
+    )
+    with contextlib.suppress(OSError, ValueError):
+        append(time_rows.path(state, time_rows.run_name(job.id.name, life, job.restart)), time_rows.encoded_run(row))
+
+
+def gpus_of(record: Mapping[str, str], nodes: int) -> Optional[int]:
+    """Of the job's record; where Slurm counts none, those of this node stand for those of each."""
+    for field in ("AllocTRES", "TRES", "ReqTRES"):
+        match = _GPUS.search(record.get(field, ""))
+        if match:
+            return int(match.group(1))
+    here = len(glob.glob(_DEVICE))
+    return here * nodes if here or record else None
+
+
+def _owner(record: Mapping[str, str], env: Mapping[str, str]) -> str:
+    """`alice` of `alice(1001)`."""
+    name = record.get("UserId", "").partition("(")[0] or env.get("SLURM_JOB_USER", "")
+    if name:
+        return name
+    with contextlib.suppress(KeyError, ValueError):
+        return pwd.getpwuid(int(env.get("SLURM_JOB_UID", ""))).pw_name
+    return ""

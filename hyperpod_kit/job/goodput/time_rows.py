@@ -1,0 +1,194 @@
+"""What rank 0's wrapper and `job run` write of a job's time: rows of `<state>/time/<attempt>.jsonl` and `<run>.jsonl`.
+
+    attempt   a row at each phase of rank 0 and at least once a minute: seconds of every phase since its process began
+    run       one row a run of the batch script: when it was queued and started, and what it holds
+
+Rows are only ever appended, each by one write; a torn line (the host was lost) is passed over.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.slurm.phase import Phase
+from hyperpod_kit.slurm.phase_clock import COUNTED
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.text import clean
+
+FORMAT, RUN_FORMAT = "hpk-time/1", "hpk-time-run/1"
+FOLDER = "time"
+
+IMPORT, OPEN_STEP, DATA = "import", "open-step", "data"
+"""Seconds that are of no phase: before the rank's first word; of the step under way; waited for samples."""
+
+_KINDS = (IMPORT, OPEN_STEP, DATA, *(phase.value for phase in COUNTED))
+_NAME = re.compile(r"[A-Za-z0-9_+.-]{1,200}")
+_LARGEST = 256 << 20
+_MOST = 1 << 62
+_LATEST = 1e11
+
+
+class TimeRow(NamedTuple):
+    """Of the launch `launch` of rank 0 on `node`, whose process began at `began`, as it was at `t`, Unix seconds.
+
+    `phase`, `since`: what it does, and from when; `begins`: its first step; `step`: the last one completed. `first`:
+    how many steps its first report was of, and their seconds; `slowest`: of a step after them. `seconds`: by phase,
+    with IMPORT, OPEN_STEP and DATA; they add up to `t` less `began`. `reports`: whether the program says what it does.
+    `over`: it has ended.
+    """
+
+    launch: str
+    node: str
+    began: float
+    t: float
+    phase: Phase
+    since: float
+    begins: Optional[int]
+    step: Optional[int]
+    first: Tuple[int, float]
+    slowest: float
+    seconds: Mapping[str, float]
+    reports: bool = True
+    over: bool = False
+
+
+class RunRow(NamedTuple):
+    """A run of the batch script. `queued`: when it came into the queue, by a requeue too, `started`: when it got its
+    nodes, 0 where Slurm did not say; `gpus`: of all its nodes, None where nobody knows."""
+
+    job: str
+    restart: int
+    t: float
+    queued: float
+    started: float
+    gpus: Optional[int]
+    nodes: Tuple[str, ...]
+    user: str = ""
+    partition: str = ""
+    cluster: str = ""
+
+
+def path(state: str, name: str) -> str:
+    """The file of an attempt, or of a run. Raises ValueError for what is no such name."""
+    if not _NAME.fullmatch(name) or name in (".", ".."):
+        raise ValueError(f"{name!r} is no attempt")
+    return os.path.join(state, FOLDER, f"{name}.jsonl")
+
+
+def run_name(job: str, life: str, restart: int) -> str:
+    """The file's name of a run of the batch script; no attempt has such a name."""
+    return f"{job}{'-' if life else ''}{life}.{restart}.run"
+
+
+def encoded(row: TimeRow) -> bytes:
+    """One line."""
+    value: Dict[str, Any] = {"format": FORMAT, **row._asdict(), "phase": row.phase.value, "first": list(row.first)}
+    value["seconds"] = {name: round(seconds, 3) for name, seconds in row.seconds.items() if seconds}
+    for name in ("began", "t", "since", "slowest"):
+        value[name] = round(value[name], 3)
+    return (json.dumps(value, separators=(",", ":")) + "\n").encode()
+
+
+def encoded_run(row: RunRow) -> bytes:
+    """One line."""
+    value = {"format": RUN_FORMAT, **row._asdict(), "nodes": list(row.nodes)}
+    return (json.dumps(value, separators=(",", ":")) + "\n").encode()
+
+
+def read(state: str, name: str) -> List[TimeRow]:
+    """The rows of an attempt, as they were written; none where there is no file. Raises OSError."""
+    return [row for row in map(_guarded(_time_row), _values(state, name, FORMAT)) if row is not None]
+
+
+def read_run(state: str, name: str) -> Optional[RunRow]:
+    """The row of a run, None where there is none. Raises OSError."""
+    rows = [row for row in map(_guarded(_run_row), _values(state, name, RUN_FORMAT)) if row is not None]
+    return rows[0] if rows else None
+
+
+def _values(state: str, name: str, form: str) -> List[Dict[str, Any]]:
+    values: List[Dict[str, Any]] = []
+    try:
+        data = files.read(path(state, name), _LARGEST)
+    except (FileNotFoundError, Untrusted, ValueError):
+        return values
+    for line in data.decode("utf-8", "replace").splitlines():
+        try:
+            value = parse.json_object(line)
+        except ValueError:
+            continue
+        if value.get("format") == form:
+            values.append(value)
+    return values
+
+
+def _guarded(read_value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
+    """None in place of an error: whoever may write to the root may have written such a row."""
+
+    def guarded(value: Mapping[str, Any]) -> Any:
+        try:
+            return read_value(value)
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    return guarded
+
+
+def _time_row(value: Mapping[str, Any]) -> TimeRow:
+    seconds = {name: _amount(value["seconds"].get(name, 0.0)) for name in _KINDS}
+    steps, first = value["first"]
+    return TimeRow(
+        _text(value["launch"]),
+        _text(value["node"]),
+        _amount(value["began"]),
+        _amount(value["t"]),
+        Phase(value["phase"]),
+        _amount(value["since"]),
+        _step(value["begins"]),
+        _step(value["step"]),
+        (_step(steps) or 0, _amount(first)),
+        _amount(value["slowest"]),
+        seconds,
+        bool(value["reports"]),
+        bool(value["over"]),
+    )
+
+
+def _run_row(value: Mapping[str, Any]) -> RunRow:
+    return RunRow(
+        _text(value["job"]),
+        _step(value["restart"]) or 0,
+        _amount(value["t"]),
+        _amount(value["queued"]),
+        _amount(value["started"]),
+        _step(value["gpus"]),
+        tuple(_text(name) for name in value["nodes"]),
+        *(_text(value.get(name, "")) for name in ("user", "partition", "cluster")),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("no text")
+    return clean(value, 200)
+
+
+def _amount(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value < _LATEST:
+        raise ValueError("no amount")
+    return float(value)
+
+
+def _step(value: Any) -> Optional[int]:
+    if value is None:
+        return None
+    if type(value) is not int or not 0 <= value < _MOST:
+        raise ValueError("no step")
+    return value

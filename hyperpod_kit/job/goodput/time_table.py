@@ -1,0 +1,92 @@
+"""What a job's time went into, as a table whose rows add up. Pure.
+
+Goodput is the part of the GPU time that jobs hold in which steps were done that lasted: GPU-seconds of steps that no
+later start did again, to GPU-seconds from getting the nodes to giving them back. There is no other definition here.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Optional, Sequence
+
+from hyperpod_kit.job.goodput.cause import TimeCause
+from hyperpod_kit.job.goodput.pieces import TimePiece
+
+
+@dataclass(frozen=True)
+class TimeTable:
+    """seconds, gpu_seconds: by cause, all of them; parts: seconds of a start-up by part; spells: how many stretches of
+    time each cause had."""
+
+    seconds: Dict[TimeCause, float] = field(default_factory=dict)
+    gpu_seconds: Dict[TimeCause, float] = field(default_factory=dict)
+    parts: Dict[str, float] = field(default_factory=dict)
+    spells: Dict[TimeCause, int] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> float:
+        """Seconds in all."""
+        return sum(self.seconds.values())
+
+    @property
+    def held(self) -> float:
+        """GPU-seconds in all."""
+        return sum(self.gpu_seconds.values())
+
+    @property
+    def goodput(self) -> Optional[float]:
+        """See above; at least, where some of the time is unknown; None where nothing is known of any of it."""
+        unknown = self.gpu_seconds.get(TimeCause.UNKNOWN, 0.0)
+        if self.held <= 0 or unknown >= self.held:
+            return None
+        return min(1.0, self.gpu_seconds.get(TimeCause.LASTED, 0.0) / self.held)
+
+    @property
+    def unknown(self) -> float:
+        """The part of the GPU time of which nobody knows what it went into."""
+        return self.gpu_seconds.get(TimeCause.UNKNOWN, 0.0) / self.held if self.held > 0 else 0.0
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "goodput": round(self.goodput, 4) if self.goodput is not None else None,
+            "unknown": round(self.unknown, 4),
+            "seconds": {cause.value: round(self.seconds.get(cause, 0.0), 1) for cause in TimeCause},
+            "gpu_seconds": {cause.value: round(self.gpu_seconds.get(cause, 0.0), 1) for cause in TimeCause},
+            "start_up": {part: round(seconds, 1) for part, seconds in self.parts.items()},
+        }
+
+
+def table_of(pieces: Iterable[TimePiece]) -> TimeTable:
+    """Of pieces in their order, of one job or of many."""
+    seconds: Dict[TimeCause, float] = {}
+    gpu_seconds: Dict[TimeCause, float] = {}
+    parts: Dict[str, float] = {}
+    spells: Dict[TimeCause, int] = {}
+    before: Optional[TimePiece] = None
+    for piece in pieces:
+        cause = piece.cause
+        seconds[cause] = seconds.get(cause, 0.0) + piece.seconds
+        gpu_seconds[cause] = gpu_seconds.get(cause, 0.0) + piece.gpu_seconds
+        if piece.part:
+            parts[piece.part] = parts.get(piece.part, 0.0) + piece.seconds
+        if before is None or before.cause is not cause or before.attempt != piece.attempt:
+            spells[cause] = spells.get(cause, 0) + 1
+        before = piece
+    return TimeTable(seconds, gpu_seconds, parts, spells)
+
+
+def percents(amounts: Sequence[float], places: int = 1) -> List[float]:
+    """Of their sum, rounded so that they still add up to 100: the largest remainders are rounded up."""
+    whole = sum(amounts)
+    if whole <= 0:
+        return [0.0 for _ in amounts]
+    units = 10**places
+    exact = [amount / whole * 100 * units for amount in amounts]
+    floors = [int(value) for value in exact]
+    short = 100 * units - sum(floors)
+    order = sorted(range(len(exact)), key=lambda index: exact[index] - floors[index], reverse=True)
+    for index in order[:short]:
+        floors[index] += 1
+    return [value / units for value in floors]

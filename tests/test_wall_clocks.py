@@ -65,6 +65,8 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
         1,
         SHOWN + ": but an end is held against Slurm's requeue, see job/finished_before.py, which says so",
     ),
+    "job/goodput/run_log.py": (1, SHOWN),
+    "job/goodput/time_log.py": (1, SHOWN),
     "job/ownership.py": (1, SHOWN),
     "job/rank.py": (2, SHOWN),
     "job/series.py": (1, SHOWN),

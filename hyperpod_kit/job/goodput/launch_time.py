@@ -31,13 +31,13 @@ class LaunchEnd(enum.Enum):
     """How a launch ended, as far as it says what its last seconds were. LOST: with rank 0's own host, or with the one
     that watched it; PEER_LOST: with another's."""
 
-    RUNS = "runs"
-    FINISHED = "finished"
-    TOLD = "told"
-    CRASHED = "crashed"
-    HUNG = "hung"
-    LOST = "lost"
-    PEER_LOST = "peer-lost"
+    RUNS = enum.auto()
+    FINISHED = enum.auto()
+    TOLD = enum.auto()
+    CRASHED = enum.auto()
+    HUNG = enum.auto()
+    LOST = enum.auto()
+    PEER_LOST = enum.auto()
 
 
 AFTER: Dict[LaunchEnd, TimeCause] = {

@@ -10,7 +10,7 @@ from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.job import ledger, ledger_row, state_place
 from hyperpod_kit.job.goodput import job_time, time_rows
-from hyperpod_kit.job.goodput.job_time import JobTime, RunKey, RunLog
+from hyperpod_kit.job.goodput.job_time import JobStanding, JobTime, RunKey, RunLog
 from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
 
 
@@ -36,6 +36,6 @@ def runs_in(state: str) -> List[RunLog]:
     return job_time.logs_of(rows, times, run_rows)
 
 
-def of_job(root: str, job: str, now: float, alive: Optional[bool] = None) -> JobTime:
+def of_job(root: str, job: str, now: float, standing: Optional[JobStanding] = None) -> JobTime:
     """Raises as `runs` does."""
-    return job_time.account(runs(root), job, now, alive=alive)
+    return job_time.account(runs(root), job, now, standing)

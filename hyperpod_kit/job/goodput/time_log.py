@@ -72,7 +72,7 @@ class RankTime:
         now: Callable[[], float] = time.time,
     ) -> None:
         """`began`: when the rank's process was started, Unix seconds."""
-        self._launch, self._node, self._clock, self._now = launch, node, clock, now
+        self._launch, self._node, self._clock = launch, node, clock
         self._began, self._start = began, clock() - max(0.0, now() - began)
         self._process: Optional[int] = None
         self._sampled = PhaseClock(clock)
@@ -86,7 +86,8 @@ class RankTime:
             return self._row_of_looks(progress, over)
         if self._process not in (None, reading.process):
             # torchrun has started its workers anew.
-            self._began, self._start = self._last, self._clock() - max(0.0, self._now() - self._last)
+            self._start += self._last - self._began
+            self._began = self._last
         self._process = reading.process
         return self._row(reading, max(0.0, reading.born - self._start), True, over)
 
@@ -101,7 +102,9 @@ class RankTime:
         return self._row(clock.reading, 0.0, state.phase is not Phase.START, over)
 
     def _row(self, reading: ClockReading, imported: float, reports: bool, over: bool) -> TimeRow:
-        at, now = self._clock(), self._now()
+        # A clock of the wall that is set meanwhile moves nothing.
+        at = self._clock()
+        now = self._began + at - self._start
         seconds: Dict[str, float] = {phase.value: reading.seconds[phase] for phase in COUNTED}
         seconds[time_rows.IMPORT] = imported
         seconds[time_rows.DATA] = reading.data

@@ -6,7 +6,7 @@ ROOT ?= fsx
 
 FIRST := demo test test-all check docs bench dist
 
-.PHONY: help $(FIRST) docs-search faults torture torch-own fuzz gpu-check ends scale data-proof hang-proof clean
+.PHONY: help $(FIRST) docs-search faults torture torch-own zoo fuzz gpu-check ends scale data-proof hang-proof clean
 
 # A target's line carries its help behind `##`: the targets that people type first come first, then the others.
 help:  ## what you can type (this list)
@@ -70,6 +70,13 @@ torch-own:  ## torch's own tests of its checkpoints over our reader and writer; 
 	./setup.sh venv admin torch test
 	$(PY) -m pip install -q --no-deps --target .venv/torch-own expecttest parameterized
 	PYTHONPATH=$(CURDIR)/.venv/torch-own $(PY) -m tests.distributed.torch_own $(SOURCES) $(TORCH_OWN_ARGS)
+
+# Into a folder beside the libraries: torchvision's compiled parts are of a torch with CUDA, and only its Python is needed.
+zoo:  ## other people's optimizers and modules, saved and restored beside torch's own loading; ZOO_ARGS; 10 minutes
+	./setup.sh venv admin torch test frameworks
+	test .venv/zoo/installed -nt pyproject.toml || { $(PY) -m pip install -q --no-deps --upgrade \
+	  --constraint constraints.txt --target .venv/zoo --group zoo && touch .venv/zoo/installed; }
+	PYTHONPATH=$(CURDIR)/.venv/zoo:$(CURDIR) $(PY) -m tests.zoo --table docs/checkpoints.md $(ZOO_ARGS)
 
 scale:  ## simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes
 	./setup.sh venv admin torch

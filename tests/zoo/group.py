@@ -1,0 +1,191 @@
+"""A rank of a warm process group: it tries one case after the other and tells what came of each.
+
+python -m tests.zoo.group FOLDER LAYOUT CASE...
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import gc
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.errors import HyperpodKitError
+from tests.zoo.control import Control, Distributed, StateDicts
+from tests.zoo.training import AFTER, BEFORE, Case, Layout, Training, everything
+
+APART = 3
+"""Exit code: the ranks fared otherwise, so that messages may be under way between them."""
+SAME = "same"
+
+
+def outcome_of(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    kind = "refused" if isinstance(error, HyperpodKitError) else "error"
+    if os.environ.get("HPK_ZOO_TRACEBACK"):
+        traceback.print_exception(error)
+    hint = getattr(error, "hint", None)
+    return f"{kind}: {type(error).__name__}: {text[:300]}" + (f" | hint: {hint}" if hint else "")
+
+
+def train(training: Training, begin: int, count: int) -> list[float]:
+    return [training.step(number) for number in range(begin, begin + count)]
+
+
+def compared(training: Training, losses: list[float], want: tuple[list[float], dict[str, str]]) -> str:
+    if losses != want[0]:
+        at = next(number for number, pair in enumerate(zip(losses, want[0], strict=True)) if pair[0] != pair[1])
+        return f"differs: losses from step {at + 1} on"
+    seen = everything(training)
+    names = sorted(name for name in seen.keys() | want[1].keys() if seen.get(name) != want[1].get(name))
+    return f"differs: {', '.join(names[:3])}" if names else SAME
+
+
+class Trial:
+    """One case in one layout, on this rank."""
+
+    def __init__(self, case: Case, layout: Layout, folder: Path) -> None:
+        self.case, self.layout, self.folder = case, layout, folder
+
+    def controls(self) -> list[Control]:
+        if not self.layout.is_sharded:
+            return [StateDicts()]
+        return [Distributed(self.folder / "dcp"), StateDicts()]
+
+    def run(self) -> dict[str, str]:
+        try:
+            training = self.case.make(0, self.layout)
+            train(training, 0, BEFORE)
+        except Exception as error:
+            return {"program": outcome_of(error)}
+        saved, refusals = [], {}
+        for control in self.controls():
+            try:
+                control.save(training)
+                saved.append(control)
+            except Exception as error:
+                refusals[control.name] = outcome_of(error)
+        want = (train(training, BEFORE, AFTER), everything(training))
+        del training
+        found = {"program": SAME, **refusals}
+        for control in saved:
+            found[control.name] = self._again(control, want)
+        found["ours"] = self._ours(want)
+        return found
+
+    def _again(self, control: Control, want: Any) -> str:
+        try:
+            training = self.case.make(1, self.layout)
+            control.load(training)
+            return compared(training, train(training, BEFORE, AFTER), want)
+        except Exception as error:
+            return outcome_of(error)
+
+    def _ours(self, want: Any) -> str:
+        root = self.folder / "root"
+        try:
+            training = self.case.make(0, self.layout)
+            with Manager(root) as manager:
+                state = State(training.model, training.optimizer, **training.objects)
+                manager.restore(state)
+                train(training, 0, BEFORE)
+                handle = manager.save(BEFORE - 1, state, on_busy="wait")
+                if not handle.wait("durable", 30):
+                    return f"refused: {handle.reason}"
+                undisturbed = compared(training, train(training, BEFORE, AFTER), want)
+            if undisturbed != SAME:
+                return f"disturbed: {undisturbed}"
+            training = self.case.make(1, self.layout)
+            with Manager(root) as manager:
+                manager.restore(State(training.model, training.optimizer, **training.objects))
+                return compared(training, train(training, BEFORE, AFTER), want)
+        except Exception as error:
+            return outcome_of(error)
+
+
+def agreed(number: int, outcome: dict[str, str], world: int) -> tuple[dict[str, str], bool]:
+    """The worst of what the ranks have to say, and whether they fared alike: then no message is under way."""
+    if world == 1:
+        return outcome, True
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"zoo/{number}/{dist.get_rank()}", json.dumps(outcome))
+    every = [json.loads(store.get(f"zoo/{number}/{rank}")) for rank in range(world)]
+    names = dict.fromkeys(name for each in every for name in each)
+    worst = {name: next((each[name] for each in every if each.get(name, SAME) != SAME), SAME) for name in names}
+    return worst, len({_course(each) for each in every}) == 1
+
+
+def _course(outcome: dict[str, str]) -> str:
+    """Where a rank came to, and what was raised there."""
+    kinds = {
+        name: ":".join(text.split(":")[:2]) if text.startswith(("error", "refused")) else SAME
+        for name, text in outcome.items()
+    }
+    return "lost" if "imed out" in str(outcome) or "onnection" in str(outcome) else json.dumps(kinds)
+
+
+def uncompiled(function: Any = None, **options: Any) -> Any:
+    """In place of `torch.compile`."""
+    return function if function is not None else uncompiled
+
+
+@contextlib.contextmanager
+def process_group(layout: Layout, world: int) -> Iterator[None]:
+    if world == 1:
+        yield
+        return
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=40))
+    shape, names = ((world,), ("dp",)) if layout.name == "fsdp2" else ((2, world // 2), ("dp", "tp"))
+    layout.mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def main(folder: str, name: str, *numbers: str) -> int:
+    from tests.zoo.cases import every_case
+
+    warnings.simplefilter("ignore")
+    torch.compile = uncompiled  # type: ignore[assignment]  # the same operations, without minutes of compiling
+    torch.set_num_threads(1)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    cases, layout = every_case(), Layout(name)
+    rows = Path(folder, f"rows-{name.replace(' ', '')}")
+    with process_group(layout, world):
+        for number in map(int, numbers):
+            begun = time.monotonic()
+            place = Path(folder, f"case-{name.replace(' ', '')}-{number}")
+            if rank == 0:
+                place.mkdir()
+                with rows.open("a") as file:
+                    print(json.dumps({"begin": number}), file=file)
+            outcome, alike = agreed(number, Trial(cases[number], layout, place).run(), world)
+            gc.collect()
+            if rank == 0:
+                row = {"number": number, "seconds": round(time.monotonic() - begun, 2), "outcome": outcome}
+                with rows.open("a") as file:
+                    print(json.dumps(row), file=file)
+                shutil.rmtree(place, ignore_errors=True)
+            if not alike or "lost" in _course(outcome):
+                os._exit(APART)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -96,6 +96,11 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "node/slurm/guard/cycle.py": (2, SHOWN),
     "node/slurm/guard/mend.py": (3, PACED + "; a node is let go 30 s after Slurm's reason by its clock"),
     "node/slurm/guard/report.py": (2, "how old the guard's record is; a clock that was set back is told"),
+    "node/slurm/lease.py": (
+        1,
+        "whether slurmctld has begun under this machine's lease; a clock that was set back stops for a person, and the "
+        "copy of the state that loses is kept",
+    ),
     "node/slurm/munge.py": (2, PACED),
     "node/slurm/platform_place.py": (1, "part of a name"),
     "node/slurm/state.py": (2, "part of a name; a state saved in the future is for a person to choose"),

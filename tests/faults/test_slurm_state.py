@@ -103,6 +103,8 @@ def test_two_states_that_cannot_be_compared(copies: Copies, row: Row) -> None:
     copies.begin_in_own(f"install -d -o $(stat -c %U {copies.shared}) -m 700 {copies.own}")
     other = copies.submit_held()
     assert int(other) < int(submitted[-1])
+    # slurmctld saves a new job some seconds after it has taken it; `node apply` stops it first, which saves too.
+    until(lambda: f"{copies.own}: saved" in copies.shell(f"{KIT} node plan 2>&1", check=False), what="the job saved")
     for command in ("plan", "apply"):
         refused = copies.shell(f"{KIT} node {command} 2>&1", check=False)
         assert f"{copies.shared}: saved" in refused and f"{copies.own}: saved" in refused, refused

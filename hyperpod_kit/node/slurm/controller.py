@@ -18,9 +18,9 @@ from hyperpod_kit.node import pending_work, systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.paths import SPANK_PLUGIN
-from hyperpod_kit.node.slurm import accounting_lines, fence, platform_place, pyxis_line, state
+from hyperpod_kit.node.slurm import accounting_lines, fence, platform_place, pyxis_line, running_slurmctld, state
 from hyperpod_kit.node.slurm.hooks import merge_hooks, settings, with_block, without_setting
-from hyperpod_kit.node.slurm.saved_state import StateCopy
+from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 from hyperpod_kit.node.timing import wait_for
 
@@ -123,10 +123,12 @@ def kept_location(conf: str) -> str:
 
 @dataclass(frozen=True)
 class Move:
-    """slurmctld's state is to go to `where`; `own`: the directory in which it has it now, "" where nobody says."""
+    """slurmctld's state is to go to `where`; `own`: the directory in which it has it now, "" where nobody says;
+    `running`: what is known of the slurmctld that runs, and is stopped for the move."""
 
     where: state.StateLocation
     own: str
+    running: Optional[RunningSlurmctld]
 
 
 def moving(node: Node) -> Optional[Move]:
@@ -138,22 +140,12 @@ def moving(node: Node) -> Optional[Move]:
     if where is None:
         return None
     written = settings(slurm_conf(node)).get("statesavelocation", "")
-    running = _running_location(node) or written
-    if written == running == where.state:
+    slurmctld = running_slurmctld.shown(node)
+    location = slurmctld.location if slurmctld else written
+    if written == location == where.state:
         return None
-    return Move(where, running if running != where.state else written)
-
-
-def _running_location(node: Node) -> str:
-    """Where the slurmctld of this machine has its state; "" when it does not say, or another machine's may answer."""
-    if node.config.controllers > 1 or not systemd.is_active(node, UNITS[1]):
-        return ""
-    try:
-        shown = node.runner.run([node.paths.scontrol, "show", "config"], timeout=20, check=False).stdout
-    except RunError:
-        return ""
-    match = re.search(r"(?m)^StateSaveLocation\s*=\s*(\S+)\s*$", shown)
-    return match.group(1) if match else ""
+    own = location if location != where.state else written
+    return Move(where, own, running_slurmctld.works_on(node, where, slurmctld))
 
 
 def hooks_pending(node: Node) -> str:
@@ -176,10 +168,10 @@ def hooks_pending(node: Node) -> str:
 
 def _move_in_words(node: Node, move: Move) -> str:
     kept = f"keep Slurm's state in {move.where.state}"
-    choice = state.decide(node, move.where, move.own, node.asked_state)
-    if choice == StateCopy.OWN and state.is_there(node, move.where):
-        return f"{kept}, as it is in {move.own}, which is newer; put aside what is there now"
-    return kept
+    decision = state.decide(node, move.where, move.own, asked=node.asked_state, running=move.running)
+    if decision.choice == StateCopy.OWN and state.is_there(node, move.where):
+        kept = f"{kept}, as it is in {move.own}; put aside what is there now"
+    return f"{kept}: {decision.comparison}" if decision.comparison else kept
 
 
 def install_hooks(node: Node) -> Tuple[bool, List[str]]:
@@ -222,22 +214,21 @@ def _move_state(node: Node, move: Move) -> List[str]:
     """Stop slurmctld and let the newer copy of its state be the shared one; notes. Raises NodeError: slurmctld is
     started again then, on what it had."""
     # What cannot be decided is known before anything is stopped; what slurmctld saves when it ends is newer still.
-    state.decide(node, move.where, move.own, node.asked_state)
+    state.decide(node, move.where, move.own, asked=node.asked_state, running=move.running)
     stop_slurmctld(node)
     try:
-        choice = state.decide(node, move.where, move.own, node.asked_state)
-        if choice == StateCopy.OWN and state.is_there(node, move.where):
+        decision = state.decide(node, move.where, move.own, asked=node.asked_state, running=move.running)
+        if decision.choice == StateCopy.OWN and state.is_there(node, move.where):
             fence.require_alone(node, move.where)
-        done = state.prepare(node, move.where, slurm_user(slurm_conf(node)), move.own, choice)
+        done = state.prepare(node, move.where, slurm_user(slurm_conf(node)), move.own, decision.choice)
     except NodeError:
         if pending_work.is_noted(node, RESTART):
             start_slurmctld(node)
             pending_work.settle(node, RESTART)
         raise
-    if not done:
-        return []
-    audit.record("moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply")
-    return [done]
+    if done:
+        audit.record("moved", f"Slurm's state to {move.where.state}", done, asked_by="node apply")
+    return [words for words in (done, decision.comparison) if words]
 
 
 def stop_slurmctld(node: Node) -> None:

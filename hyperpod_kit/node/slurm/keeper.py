@@ -93,13 +93,20 @@ class LeaseKeeper:
 
     def owns(self) -> bool:
         """Whether this machine has the lease already. Raises NodeError."""
+        return self.owned_since() is not None
 
-        def work() -> bool:
+    def owned_since(self) -> Optional[float]:
+        """When this machine took the lease that it has, Unix seconds; None when it has none. Raises NodeError."""
+
+        def work() -> Optional[float]:
             number = (lease.generations(self._place) or [0])[-1]
             known = lease.owner(self._place, number) if number else None
-            return known is not None and known.is_same(self._me) and lease.free(self._place, number, self._me)
+            if known is None or not known.is_same(self._me) or not lease.free(self._place, number, self._me):
+                return None
+            return lease.taken_at(self._place, number)
 
-        return bool(self._ask("look", work))
+        taken = self._ask("look", work)
+        return None if taken is None else float(taken)
 
     def attend(self) -> None:
         """Wait for the mount alone. Where several controllers share the state, Slurm has them all running and decides

@@ -66,6 +66,11 @@ def owner(place: str, number: int) -> Optional[LeaseOwner]:
         return None
 
 
+def taken_at(place: str, number: int) -> float:
+    """When that owner took it, Unix seconds: its file is written once. Raises OSError."""
+    return os.stat(f"{place}/owner-{number}").st_mtime
+
+
 def beat(place: str, number: int) -> str:
     """What a lease's owner wrote last; "" when it never did. Raises OSError."""
     try:

@@ -40,6 +40,16 @@ class StateCopy(Enum):
 
 
 @dataclass(frozen=True)
+class RunningSlurmctld:
+    """The slurmctld of this machine, while it runs. `copy`: the one that it works on; `since`: Unix seconds of its
+    start; `alone`: from then on no other machine can have saved the shared copy."""
+
+    copy: StateCopy
+    since: float
+    alone: bool
+
+
+@dataclass(frozen=True)
 class SavedState:
     """What one directory holds. `saved_at`: Unix seconds, None where the file does not begin as slurmctld's do;
     `next_job`: the number that the next job gets at the earliest; `has_jobs`: whether it knows a job; `digest`: of the
@@ -86,22 +96,32 @@ def parse(place: str, content: bytes) -> SavedState:
 
 
 def choose(
-    shared: Optional[SavedState], own: Optional[SavedState], now: float, *, created: bool = False
+    shared: Optional[SavedState],
+    own: Optional[SavedState],
+    now: float,
+    *,
+    created: bool = False,
+    running: Optional[RunningSlurmctld] = None,
 ) -> Optional[StateCopy]:
     """Which copy goes on, None where their ages cannot be compared. `now`: Unix seconds; `created`: this controller is
-    being set up for the first time: its own copy has begun on it, and is no successor of the shared one.
+    being set up for the first time: its own copy has begun on it, and is no successor of the shared one; `running`:
+    None where no slurmctld runs here, or nothing is known of it.
     """
     if own is None:
         return StateCopy.SHARED
     if shared is None:
         return StateCopy.OWN
-    newer = _newer_of(shared, own, now)
+    newer = _newer_of(shared, own, now, running)
     return StateCopy.SHARED if newer is None and created else newer
 
 
-def _newer_of(shared: SavedState, own: SavedState, now: float) -> Optional[StateCopy]:
+def _newer_of(
+    shared: SavedState, own: SavedState, now: float, running: Optional[RunningSlurmctld]
+) -> Optional[StateCopy]:
     """The newer one was saved later and gives the higher job number. Where the two contradict each other, a copy
-    without any job can be left out and nothing is lost: it is that of a slurmctld that has begun anew."""
+    without any job can be left out and nothing is lost: it is that of a slurmctld that has begun anew. Where both give
+    the same number, being saved later proves nothing: a slurmctld that was started on an old copy saves it anew.
+    """
     if shared.digest == own.digest:
         return StateCopy.SHARED
     if shared.saved_at is None or own.saved_at is None or max(shared.saved_at, own.saved_at) > now + AHEAD:
@@ -110,10 +130,13 @@ def _newer_of(shared: SavedState, own: SavedState, now: float) -> Optional[State
         return StateCopy.SHARED
     if _can_go(shared, own):
         return StateCopy.OWN
-    own_newer, shared_newer = _newer(own, shared), _newer(shared, own)
-    if own_newer == shared_newer:
+    order = (own.saved_at > shared.saved_at) - (own.saved_at < shared.saved_at)
+    numbers = (own.next_job > shared.next_job) - (own.next_job < shared.next_job)
+    if numbers == 0:
+        return _successor(shared, own, running)
+    if order == -numbers:
         return None
-    return StateCopy.OWN if own_newer else StateCopy.SHARED
+    return StateCopy.OWN if numbers > 0 else StateCopy.SHARED
 
 
 def _can_go(one: SavedState, other: SavedState) -> bool:
@@ -124,7 +147,17 @@ def _can_go(one: SavedState, other: SavedState) -> bool:
     return not (other.has_jobs and one.next_job == other.next_job and one.saved_at > other.saved_at)
 
 
-def _newer(one: SavedState, other: SavedState) -> bool:
-    """Whether nothing speaks against `one` being the later of the two."""
-    assert one.saved_at is not None and other.saved_at is not None
-    return one.saved_at >= other.saved_at and one.next_job >= other.next_job
+def _successor(shared: SavedState, own: SavedState, running: Optional[RunningSlurmctld]) -> Optional[StateCopy]:
+    """Of two copies that give the same job number, the one that goes on from the other; None where nothing proves it.
+
+    What is proved: the shared copy is the one that is worked on, and the own one was saved earlier; or one slurmctld of
+    this machine has saved both, first the shared copy, then its own.
+    """
+    assert shared.saved_at is not None and own.saved_at is not None
+    if running is None:
+        return None
+    if running.copy == StateCopy.SHARED:
+        return StateCopy.SHARED if shared.saved_at > own.saved_at else None
+    # In the second of its start another one, which has just ended, may have saved it.
+    same_process = running.alone and running.since < shared.saved_at
+    return StateCopy.OWN if same_process and own.saved_at > shared.saved_at else None

@@ -30,7 +30,7 @@ from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.slurm.saved_state import SavedState, StateCopy, choose, read
+from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose, read
 
 DIRECTORY = ".hyperpod-kit"
 SECONDS = 60.0
@@ -85,10 +85,27 @@ def make_base(mount: str, base: str) -> None:
         make_directory(path, 0o755)
 
 
-def decide(node: Node, where: StateLocation, own: str, asked: Optional[StateCopy] = None) -> StateCopy:
+@dataclass(frozen=True)
+class StateDecision:
+    """Which copy of slurmctld's state goes on. `comparison`: what each of two copies holds, in words; "" where there is
+    one only, or both are the same."""
+
+    choice: StateCopy
+    comparison: str
+
+
+def decide(
+    node: Node,
+    where: StateLocation,
+    own: str,
+    *,
+    asked: Optional[StateCopy] = None,
+    running: Optional[RunningSlurmctld] = None,
+) -> StateDecision:
     """Which copy goes on: the shared one, or that in `own` (a directory of this controller, "" for none).
 
-    Raises UndecidedState where their ages cannot be compared, NodeError.
+    `asked`: what a person has chosen; `running`: the slurmctld that runs, or ran until it was stopped for this. Raises
+    UndecidedState where their ages cannot be compared, NodeError.
     """
     base, before = node.paths.real(where.base), node.paths.real(own) if own else ""
 
@@ -100,18 +117,20 @@ def decide(node: Node, where: StateLocation, own: str, asked: Optional[StateCopy
     if asked is not None:
         if asked == StateCopy.OWN and here is None:
             raise NodeError(f"slurmctld has saved nothing in {own or 'a directory of this machine'}")
-        return asked
+        return StateDecision(asked, "")
     created = not os.path.exists(node.paths.status)
-    choice = choose(shared, here, node.clock.wall(), created=created)
+    choice = choose(shared, here, node.clock.wall(), created=created, running=running)
+    if shared is None or here is None or shared.digest == here.digest:
+        assert choice is not None, "a copy that is alone is chosen"
+        return StateDecision(choice, "")
+    both = f"shared is {shared.to_words()}; own is {here.to_words()}"
     if choice is None:
-        assert shared is not None and here is not None, "a copy that is alone is chosen"
         raise UndecidedState(
-            "of two copies of Slurm's state neither is clearly the newer one: shared is "
-            f"{shared.to_words()}; own is {here.to_words()}",
+            f"of two copies of Slurm's state neither is clearly the newer one: {both}",
             hint="`hyperpod-kit node apply --slurm-state shared`, or `own`: what the other one knows of jobs that it "
             "lacks is lost to Slurm, and the other directory is kept aside",
         )
-    return choice
+    return StateDecision(choice, f"of two copies of Slurm's state the {choice.value} one goes on: {both}")
 
 
 def prepare(node: Node, where: StateLocation, user: str, own: str, choice: StateCopy) -> str:
@@ -226,7 +245,7 @@ def _exchange(base: str, own: str, seed: str, now: float) -> str:
     os.rename(following, state)
     _sync(base, os.O_DIRECTORY)
     forget_oldest(state, kept)
-    return f"Slurm's state in {state} is that of {own} now, which is newer; the older one is kept in {kept}"
+    return f"Slurm's state in {state} is that of {own} now; what was there is kept in {kept}"
 
 
 def aside(path: str, now: float) -> str:

@@ -47,7 +47,7 @@ def saved(at: float, next_job: int, *jobs: str) -> bytes:
 def prepared(fake: Any, before: str = "") -> state.StateLocation:
     where = state.place(fake.node)
     assert where is not None and where.base == BASE
-    state.prepare(fake.node, where, "root", before, state.decide(fake.node, where, before))
+    state.prepare(fake.node, where, "root", before, state.decide(fake.node, where, before).choice)
     return where
 
 

@@ -11,14 +11,14 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Callable, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import pytest
 
 from hyperpod_kit.errors import NodeError
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.node.slurm import controller, fence, hooks, lease, state
-from hyperpod_kit.node.slurm.saved_state import SavedState, StateCopy, choose, parse, read
+from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose, parse, read
 from hyperpod_kit.run import Completed
 from tests.support.slurm_commands import PrivateSlurmPaths, SlurmCommands
 from tests.support.wait import until
@@ -46,7 +46,8 @@ CHOICES = [
     ("both the same", copy(NOW - 9, 5, "4"), copy(NOW - 9, 5, "4"), StateCopy.SHARED),
     ("slurmctld went on in its own", copy(NOW - 99, 25, "24"), copy(NOW - 1, 26, "25"), StateCopy.OWN),
     ("the same second, one job later", copy(NOW - 1, 25, "24"), copy(NOW - 1, 26, "24", "25"), StateCopy.OWN),
-    ("its last job ended there", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26), StateCopy.OWN),
+    ("its last job may have ended there", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26), None),
+    ("the same number, saved later", copy(NOW - 99, 26, "25"), copy(NOW - 1, 26, "24"), None),
     ("all jobs ended there", copy(NOW - 99, 25, "24"), copy(NOW - 1, 30), StateCopy.OWN),
     ("slurmctld went on in the shared one", copy(NOW - 1, 26, "25"), copy(NOW - 99, 25, "24"), StateCopy.SHARED),
     ("a controller began anew", copy(NOW - 99, 25, "24"), copy(NOW - 1, 1), StateCopy.SHARED),
@@ -72,6 +73,44 @@ def test_which_copy_goes_on(
         assert choose(own, shared, NOW) == mirrored[choice], "neither place counts more than the other"
     while_created = choose(shared, own, NOW, created=True)
     assert while_created == (choice or StateCopy.SHARED), "a controller that is being created stops for nobody"
+
+
+PROOF = object()
+"""The copy that was saved later, if it is proved to go on from the other one."""
+
+SHA, OWN, PRO, NON = StateCopy.SHARED, StateCopy.OWN, PROOF, None
+COMBINATIONS = [
+    # own is saved later, in the same second, earlier; its next number is each time higher, the same, lower
+    ("both have jobs", (True, True), (OWN, PRO, NON, OWN, NON, SHA, NON, PRO, SHA)),
+    ("only shared has jobs", (True, False), (OWN, PRO, SHA, OWN, SHA, SHA, NON, SHA, SHA)),
+    ("only own has jobs", (False, True), (OWN, OWN, NON, OWN, OWN, SHA, OWN, PRO, SHA)),
+    ("neither has jobs", (False, False), (OWN, SHA, SHA, OWN, SHA, SHA, OWN, SHA, SHA)),
+]
+RUNNING = {
+    "no slurmctld runs": (None, None, None),
+    "on shared": (RunningSlurmctld(SHA, NOW - 500, True), None, SHA),
+    "on own, since before shared was saved, with the lease": (RunningSlurmctld(OWN, NOW - 500, True), OWN, None),
+    "on own, since the second in which shared was saved": (RunningSlurmctld(OWN, NOW - 50, True), None, None),
+    "on own, since then": (RunningSlurmctld(OWN, NOW - 49, True), None, None),
+    "on own, the lease was another's": (RunningSlurmctld(OWN, NOW - 500, False), None, None),
+}
+"""What runs -> (it, what a later own copy is then, what a later shared copy is then)."""
+
+
+@pytest.mark.parametrize("running", RUNNING)
+@pytest.mark.parametrize("jobs, choices", [row[1:] for row in COMBINATIONS], ids=[row[0] for row in COMBINATIONS])
+def test_all_combinations(jobs: Tuple[bool, bool], choices: Sequence[Any], running: str) -> None:
+    """Of equal numbers the later copy goes on only where it is proved to be the other one's successor."""
+    slurmctld, own_later, shared_later = RUNNING[running]
+    shared = copy(NOW - 50, 26, *(["25"] if jobs[0] else []))
+    seen = []
+    for at in (NOW - 10, NOW - 50, NOW - 90):
+        for number in (27, 26, 25):
+            own = copy(at, number, *(["24"] if jobs[1] else []))
+            seen.append(choose(shared, own, NOW, running=slurmctld))
+    proved = {1: own_later, 7: shared_later}
+    expected = [proved[place] if choice is PROOF else choice for place, choice in enumerate(choices)]
+    assert seen == expected
 
 
 @pytest.mark.parametrize("backfill", [0, 8], ids=["before 22.05", "since 22.05"])
@@ -186,7 +225,7 @@ def test_so_many_copies_are_kept_and_each_has_a_name_of_its_own(tmp_path: Path) 
     copies = Copies(tmp_path / "c")
     for number in range(state.KEEPS + 3):
         (copies.own / "job_state").write_bytes(content(NOW + number, 30 + number))
-        assert "the older one is kept in" in copies.take_own(NOW + number)
+        assert "what was there is kept in" in copies.take_own(NOW + number)
     assert copies.kept() == [content(NOW + number, 30 + number) for number in range(2, state.KEEPS + 2)]
     (copies.own / "job_state").write_bytes(content(NOW, 99))
     copies.take_own(5.0)
@@ -253,6 +292,12 @@ def submit(slurm: private_slurm.PrivateSlurm) -> str:
     return job
 
 
+def change(slurm: private_slurm.PrivateSlurm, job: str, name: str, saved_in: str) -> None:
+    """Rename a job, and wait until slurmctld has saved that."""
+    slurm.call("scontrol", "update", f"jobid={job}", f"name={name}")
+    until(lambda: name.encode() in Path(saved_in, "job_state").read_bytes(), timeout=180, what=f"{name} in {saved_in}")
+
+
 def drop_our_lines(fake: Any, slurm: private_slurm.PrivateSlurm) -> None:
     conf = Path(fake.node.paths.slurm_conf)
     conf.write_text(hooks.without_block(conf.read_text()))
@@ -284,7 +329,7 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
     third = submit(slurm)
     for job in (first, second):
         slurm.call("scancel", job)
-        until(partial(_is_cancelled, slurm, job), what=f"job {job} cancelled")
+        until(partial(_is_cancelled, slurm, job), timeout=180, what=f"job {job} cancelled")
     planned = controller.hooks_pending(node)
     assert planned.startswith(f"keep Slurm's state in {where.state}")
     changed, notes = controller.install_hooks(node)
@@ -300,6 +345,48 @@ def test_a_slurm_conf_that_lost_our_lines_costs_no_job_and_no_number(
         assert read(str(kept[0])) is not None
     assert os.readlink(slurm.base / "state") == where.state
     assert controller.hooks_pending(node) == "" and controller.install_hooks(node) == (False, [])
+
+
+@pytest.mark.full
+@needs_slurm
+@pytest.mark.parametrize(
+    "went_on", [True, False], ids=["the same slurmctld went on", "another was started on an old copy"]
+)
+def test_equal_job_numbers_need_one_slurmctld_that_saved_both(
+    controller_node: Any, slurm: private_slurm.PrivateSlurm, went_on: bool
+) -> None:
+    """Nothing is submitted after our lines are lost, and what was saved later is not always what is newer."""
+    node = controller_node.node
+    where = state.place(node)
+    assert where is not None
+    os.chmod(where.mount.path, 0o755)
+    state.make_places(node, where)
+    assert lease.take(where.lease, 0, lease.LeaseOwner("i-0me", node.facts.node)) == 1
+    job, own = submit(slurm), slurm.base / "state"
+    assert controller.install_hooks(node)[0]
+    os.unlink(own)
+    shutil.copytree(where.state, own, ignore=shutil.ignore_patterns("*.new"))
+    change(slurm, job, "changed", where.state)
+    if not went_on:
+        node.runner.systemctl(["stop", "slurmctld.service"])
+        conf = Path(node.paths.slurm_conf)
+        conf.write_text(hooks.without_block(conf.read_text()))
+        slurm.start_controller()
+    else:
+        drop_our_lines(controller_node, slurm)
+    change(slurm, job, "once-more", str(own))
+    shared = read(where.state)
+    assert shared is not None
+    if not went_on:
+        with pytest.raises(state.UndecidedState, match=f"shared is .*{shared.next_job}; own is .*{shared.next_job}"):
+            controller.install_hooks(node)
+        assert slurm.state(job) == "RUNNING" and not list(Path(where.base).glob("slurmctld.kept-*"))
+        return
+    planned = controller.hooks_pending(node)
+    assert "of two copies of Slurm's state the own one goes on: shared is " in planned, planned
+    changed, notes = controller.install_hooks(node)
+    assert changed and any("the own one goes on: shared is " in note for note in notes), notes
+    assert "JobName=once-more" in slurm.call("scontrol", "show", "job", job) and slurm.state(job) == "RUNNING"
 
 
 @needs_slurm
@@ -323,7 +410,7 @@ def test_two_copies_that_contradict_each_other_stop_the_command_and_not_slurmctl
     with pytest.raises(state.UndecidedState):
         controller.hooks_pending(node)
     _, notes = controller.install_hooks(replace(node, asked_state=StateCopy.OWN))
-    assert slurm.state(running) == "RUNNING" and "which is newer; the older one is kept in" in notes[0]
+    assert slurm.state(running) == "RUNNING" and "what was there is kept in" in notes[0]
     kept = list(Path(where.base).glob("slurmctld.kept-*/job_state"))
     assert [path.read_bytes() for path in kept] == [content(NOW - 4e8, 99, "98")]
 

@@ -1,0 +1,74 @@
+"""The slurmctld of this machine, while it runs: where it has its state, and which copies of it are its own work.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+import time
+from dataclasses import dataclass
+from typing import Optional
+
+from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.node import systemd
+from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.slurm.keeper import UNIT, LeaseKeeper
+from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, StateCopy
+from hyperpod_kit.node.slurm.state import StateLocation
+
+_LOCATION = re.compile(r"(?m)^StateSaveLocation\s*=\s*(\S+)\s*$")
+_BEGUN = re.compile(r"(?m)^BOOT_TIME\s*=\s*(\S+)\s*$")
+
+
+SHOWN_TO = 1.0
+"""Seconds: slurmctld shows the second in which it has started."""
+
+
+@dataclass(frozen=True)
+class ShownSlurmctld:
+    """What it says of itself. `location`: the directory in which it saves; `since`: Unix seconds of its start, None
+    where it does not say."""
+
+    location: str
+    since: Optional[float]
+
+
+def shown(node: Node) -> Optional[ShownSlurmctld]:
+    """None when it does not run or does not say, or another machine's may answer."""
+    if node.config.controllers > 1 or not systemd.is_active(node, UNIT):
+        return None
+    try:
+        # Times in UTC: scontrol formats them.
+        argv = [node.paths.scontrol, "show", "config"]
+        printed = node.runner.run(argv, timeout=20, check=False, env={"TZ": "UTC"}).stdout
+    except RunError:
+        return None
+    location = _LOCATION.search(printed)
+    return ShownSlurmctld(location.group(1), _begun(printed)) if location else None
+
+
+def works_on(node: Node, where: StateLocation, slurmctld: Optional[ShownSlurmctld]) -> Optional[RunningSlurmctld]:
+    """On which copy it works, and whether it alone can have saved the shared one since its start. None: not known."""
+    if slurmctld is None or slurmctld.since is None:
+        return None
+    copy = StateCopy.SHARED if slurmctld.location == where.state else StateCopy.OWN
+    return RunningSlurmctld(copy, slurmctld.since, _had_the_lease(node, where, slurmctld.since))
+
+
+def _had_the_lease(node: Node, where: StateLocation, since: float) -> bool:
+    """Whether this machine has had the lease on the shared state from that moment until now."""
+    try:
+        taken = LeaseKeeper(node, where, lambda text: None).owned_since()
+    except NodeError:
+        return False
+    return taken is not None and taken < since + SHOWN_TO
+
+
+def _begun(printed: str) -> Optional[float]:
+    match = _BEGUN.search(printed)
+    try:
+        return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S"))) if match else None
+    except ValueError:
+        return None

@@ -4,7 +4,8 @@ Property tests: the same examples on every machine, however busy it is. HPK_TEST
 `make fuzz` does so at length. `make test` draws a fifth of them (tests/support/examples.py).
 
 The millions of objects that collecting the tests makes stay to the end: the garbage collector never looks at them. In a
-forked child each look would also copy them, a second of processor time for every child.
+forked child each look would also copy them, a second of processor time for every child: so a child's collector looks at
+none that it has inherited.
 
 Where SIGINT is ignored by inheritance (`make test &` in a script, a runner of CI) the tests hear it all the same, and
 so do the programs that they start. tests/unit/test_interrupts.py starts programs that inherit it.
@@ -35,6 +36,7 @@ settings.register_profile(GATE, settings.get_profile("tests"), max_examples=SHAR
 settings.load_profile("tests")
 
 gc.disable()
+os.register_at_fork(after_in_child=gc.freeze)
 
 ending.hear_interrupts()
 

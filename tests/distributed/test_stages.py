@@ -67,6 +67,7 @@ def test_a_tensor_of_each_rank_alone_goes_to_other_ranks_as_everything_of_theirs
         assert answer["holds"] == saved[rank if rank < 2 else 0]["holds"]
 
 
+@pytest.mark.full
 def test_what_was_taken_to_be_alike_can_be_made_each_ranks_own_later(tmp_path: Path) -> None:
     root, believed = str(tmp_path / "root"), {"compare": None}
     saved = sharded_job.run(tmp_path, 2, stages_job.job, "stages_dp", root, "save", [], "storage", believed)

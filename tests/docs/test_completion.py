@@ -68,6 +68,7 @@ def test_bash(home: Path) -> None:
         assert answer == ("FILE" if wanted == "clusters.json" else wanted), typed
 
 
+@pytest.mark.full
 @pytest.mark.needs("fish")
 def test_fish(home: Path) -> None:
     lines = ["hyperpod-kit completion fish | source"]

@@ -15,6 +15,7 @@ from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, identity, walk
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, busy_as, place
+from tests.support.rows import full
 
 pytestmark = ROOT
 
@@ -74,7 +75,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 """What is changed below a directory that the attacker has exchanged for a link into the victim's home."""
 
 
-@pytest.mark.parametrize("user", [0, VICTIM])
+@pytest.mark.parametrize("user", [0, *full(VICTIM)])
 @pytest.mark.parametrize("change", CHANGES)
 def test_no_change_goes_through_a_link_of_another(change: str, user: int, shared: Path) -> None:
     before = everything(shared)
@@ -95,7 +96,7 @@ def test_no_change_goes_through_a_link_of_another(change: str, user: int, shared
 WRITES = ("open", "write bytes", "append", "copy a file")
 
 
-@pytest.mark.parametrize("user", [0, VICTIM])
+@pytest.mark.parametrize("user", [0, *full(VICTIM)])
 @pytest.mark.parametrize("shape", ["link", "fifo", "file of another", "second name", "directory of another"])
 @pytest.mark.parametrize("change", WRITES)
 def test_nothing_is_written_into_what_another_has_laid(change: str, shape: str, user: int, shared: Path) -> None:
@@ -163,7 +164,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("user", [0, VICTIM])
+@pytest.mark.parametrize("user", [0, *full(VICTIM)])
 def test_a_loop_of_exchanges_leads_nowhere(user: int, shared: Path) -> None:
     """The directory is open to all, and another exchanges what lies in it for links to the victim's home."""
     before, target = everything(shared), shared / "scratch"

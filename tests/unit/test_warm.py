@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import threading
 
+import pytest
+
 from tests.support import warm
 
 
+@pytest.mark.full
 def test_several_threads_wait_for_one_program(monkeypatch):
     failed = []
     monkeypatch.setattr(threading, "excepthook", lambda args: failed.append(args.exc_value))

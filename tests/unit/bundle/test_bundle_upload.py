@@ -18,6 +18,7 @@ from hyperpod_kit.bundle.upload import require_uploaded, to_send, upload
 from hyperpod_kit.errors import AwsError, BundleError, BundleIntegrityError
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from tests.support.aws import endpoint
+from tests.support.rows import share
 
 NAME = "sagemaker-hyperpod-kit-demo"
 
@@ -178,7 +179,7 @@ SPOILT = {
 }
 
 
-@pytest.mark.parametrize("what", SPOILT)
+@pytest.mark.parametrize("what", share(SPOILT, 3))
 def test_another_archive_is_named_and_replaced(what: str, bucket: Bucket) -> None:
     made = bundle()
     upload(made, bucket)

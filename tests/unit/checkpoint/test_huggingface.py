@@ -191,6 +191,7 @@ def test_transformers_reads_what_is_exported(folder):
     assert same(weights(again), weights(found.model)) and again.config.hidden_size == 16
 
 
+@pytest.mark.full
 def test_the_best_model_is_loaded_and_outlives_the_limit(folder):
     scores = {4: 3.0, 8: 1.0, 12: 2.0, 16: 4.0, 20: 5.0, 24: 6.0}
     seen = {}
@@ -220,6 +221,7 @@ def test_the_best_model_is_loaded_and_outlives_the_limit(folder):
     assert sorted(steps(folder / "checkpoints")) == [8, 20, 24]
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")  # between PEFT and transformers
 @pytest.mark.filterwarnings("ignore:Could not find a config file")  # of a base that lies nowhere
 def test_an_adapter_is_saved_without_its_base_and_read_by_peft(folder):

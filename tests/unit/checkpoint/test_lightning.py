@@ -135,6 +135,7 @@ class Told(Fails):
             os.kill(os.getpid(), signal.SIGUSR1)
 
 
+@pytest.mark.full
 def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folder: Path, calm: Any) -> None:
     heard: list[int] = []
     before = {one: signal.signal(one, lambda number, _: heard.append(number)) for one in SIGNALS}
@@ -171,6 +172,7 @@ def test_an_order_that_cannot_be_drawn_again_is_warned_of(folder: Path) -> None:
     assert _unrepeated(wrapped) == _unrepeated(loader()) == _unrepeated(DataLoader(rows)) == ""
 
 
+@pytest.mark.full
 def test_a_flipped_bit_goes_back_and_others_read_what_is_left(
     folder: Path, calm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

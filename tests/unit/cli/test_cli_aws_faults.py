@@ -118,6 +118,7 @@ def test_one_sentence_and_could_not_check(
         assert words in one_sentence(hk(*line, *cluster)), line
 
 
+@pytest.mark.full
 def test_a_bundle_that_was_cut_off_is_sent_to_its_end(sky: Sky, hk: Hk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     sky.weather.sky, sky.weather.every = "expired", 20  # the twentieth call, in the midst of the files

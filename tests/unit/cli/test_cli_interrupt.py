@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Callable, Mapping
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import S3Fault
+from tests.support.rows import full
 from tests.unit.cli.conftest import put_bundle, put_cluster
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def at_a_terminal(*words: str, answer: bytes) -> tuple[int, str]:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), shown.decode()
 
 
-@pytest.mark.parametrize(("answer", "code"), [(b"\x03", 130), (b"n\n", 130), (b"y\n", 0)])
+@pytest.mark.parametrize(("answer", "code"), [*full((b"\x03", 130), (b"n\n", 130)), (b"y\n", 0)])
 def test_a_deletion_asks_a_person(cloud: Cloud, project: Path, hk: Hk, answer: bytes, code: int) -> None:
     put_cluster(cloud.control, hk)
     done, shown = at_a_terminal("delete-cluster", answer=answer)

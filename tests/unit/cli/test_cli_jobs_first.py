@@ -16,6 +16,7 @@ from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.remote import vacate
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import node_jobs, records
+from tests.support.rows import full
 from tests.unit.cli.conftest import put_bundle, put_cluster
 from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
 
@@ -218,7 +219,7 @@ def test_fewer_nodes_than_idle_ones_are_waited_for(cluster: Cloud, project: Path
     assert len(cluster.control.deleted) == 2 and cluster.control.updates == []
 
 
-@pytest.mark.parametrize("option", ["--drain", "--when-idle"])
+@pytest.mark.parametrize("option", ["--drain", *full("--when-idle")])
 def test_nodes_whose_memory_holds_captures_are_waited_for(
     cluster: Cloud, project: Path, hk: Hk, queue: SlurmQueue, option: str
 ) -> None:

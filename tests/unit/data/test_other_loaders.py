@@ -66,6 +66,7 @@ def in_pieces(root, make, pieces):
     return seen
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [2, *full(0)])
 def test_torchdatas_loader_over_an_hf_stream(files, tmp_path, workers):
     """Three starts in an epoch; its workers' places are in the checkpoint."""
@@ -76,6 +77,7 @@ def test_torchdatas_loader_over_an_hf_stream(files, tmp_path, workers):
     assert in_pieces(tmp_path / "root", make, [3, 5, 7]) == numbers(make())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("workers", [0, *full(2)])
 def test_torchdatas_loader_over_a_shuffled_map_style_data_set(files, tmp_path, workers):
     data = table(files).with_format("torch")
@@ -88,6 +90,7 @@ def test_torchdatas_loader_over_a_shuffled_map_style_data_set(files, tmp_path, w
     assert sorted(found) == list(range(COUNT)) and found == numbers(make())
 
 
+@pytest.mark.full
 def test_an_hf_stream_by_itself(files, tmp_path):
     """Without workers its own state is exact; State(loader=…) takes it as it is."""
 
@@ -97,6 +100,7 @@ def test_an_hf_stream_by_itself(files, tmp_path):
     assert in_pieces(tmp_path / "root", make, [3, 5, 7]) == list(range(COUNT))
 
 
+@pytest.mark.full
 def test_a_shuffled_hf_stream_loses_its_buffer(files, tmp_path):
     """What docs/data.md says of it: if this fails, the page is to be changed."""
 

@@ -29,6 +29,7 @@ def array_task(job: Job, number: str, array: str, task: str) -> None:
     )
 
 
+@pytest.mark.full
 def test_the_last_task_of_an_array_acts_for_itself_alone(job: Job) -> None:
     array_task(job, "7", "7", "3")
     assert job.run("--steps", "12", "--crash", "8:3", "--once", str(job.base / "once")) == 0

@@ -71,12 +71,14 @@ def test_also_when_the_newest_is_damaged_and_at_the_second_retry(hyperpod: Job, 
     assert steps[:4] == [0, 10, 10, 10] and hyperpod.said("restored")[1]["rejected"]
 
 
+@pytest.mark.full
 def test_a_crash_without_a_fault_of_the_hardware_is_ours_to_retry(hyperpod: Job) -> None:
     assert run(hyperpod, "--steps", "12", "--crash", "8:3", "--once", str(hyperpod.base / "once")) == 0
     assert [event["class"] for event in hyperpod.said("ended")] == ["crash", "done"]
     assert hyperpod.started_at() == [0, 5]
 
 
+@pytest.mark.full
 def test_only_the_last_launch_says_who_failed(hyperpod: Job) -> None:
     faults(hyperpod, 1)
     once = hyperpod.base / "once"

@@ -27,6 +27,7 @@ def node_of(make_sandbox: Any, render_example: Any, **changes: Any) -> Any:
     return make_sandbox("compute", render_example(**{"mounts": (NEEDED,), "users": (), **changes}))
 
 
+@pytest.mark.full
 def test_the_last_lines_reach_the_disk_and_cloudwatch_before_the_bad_news(
     make_sandbox: Any, render_example: Any
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_crash_of_the_program_itself_is_in_the_log(make_sandbox: Any, render_e
     assert sandbox.log[-1]["hint"] == "read the failed steps above"
 
 
+@pytest.mark.full
 def test_two_at_once_wait_for_each_other(make_sandbox: Any, render_example: Any) -> None:
     sandbox = node_of(make_sandbox, render_example)
     lock = sandbox.root / "opt/hyperpod-kit/.lock"

@@ -102,7 +102,7 @@ _COMPUTING = {
     "hostile": ("hostile", "property"),
     "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
     "data": ("unit/data",),
-    "ranks": ("distributed",),
+    "ranks": ("distributed", "zoo"),
     "storage": ("unit/storage",),
     "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
 }

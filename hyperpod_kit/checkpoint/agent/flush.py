@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.agent import (
     flush_copies,
     lock,
     logs,
+    losses_announced,
     movement,
     places,
     saves_note,
@@ -249,6 +250,8 @@ class _RunFlush:
     ) -> FlushOutcome:
         damaged = _damaged(self._folder, names)
         lost = "; ".join(filter(None, (lost, damaged)))
+        if lost:
+            losses_announced.announce(self._run, lost)
         try:
             saves_note.remove(self._folder, places.node_uid(), self._run)
             for name in names:

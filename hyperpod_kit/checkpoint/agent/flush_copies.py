@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import List, NamedTuple, Optional, Tuple
 
-from hyperpod_kit.checkpoint.agent import capture_age, flush_captures, partner_memory, shm_slots
+from hyperpod_kit.checkpoint.agent import capture_age, flush_captures, losses_announced, partner_memory, shm_slots
 from hyperpod_kit.checkpoint.agent.capture_age import Clock
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import verify
@@ -74,10 +74,12 @@ def _settle(
     remaining = [one for one in asked if committed is None or one.page.key[:2] > committed]
     given_up = [one for one in remaining if capture_age.outlived(one.page, _TWICE * max_age, moment)]
     waiting = [one for one in remaining if one not in given_up]
+    lost = f"{_words(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
+    if lost:
+        losses_announced.announce(run, lost)
     for one in asked:
         if one not in waiting:
             shm_slots.remove(place, one.slot.name)
-    lost = f"{_words(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
     stay = f"{_words(waiting)}, not on storage yet{problem}" if waiting else ""
     return CopiesOutcome(run, stay, lost) if stay or lost else None
 

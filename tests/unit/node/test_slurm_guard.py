@@ -72,6 +72,10 @@ CASES: Dict[str, Any] = {
         replace(HEALTHY, plugin=NOT_LOADED, unbuildable="there is no compiler, cc"),
         {"plugin-not-buildable": False},
     ),
+    "a plugin of another Slurm, and none can be built": (
+        replace(HEALTHY, plugin=NOT_LOADED, unbuildable="there is no compiler, cc", has_plugin=True),
+        {"plugin-not-loaded": True},
+    ),
     "no Slurm where there was one": (replace(HEALTHY, barrier=NO_PROGRAM), {"no-slurm": True}),
     "no Slurm, and no trace of any": (replace(HEALTHY, barrier=NO_PROGRAM, traces=False), {"no-slurm": False}),
     "a plugin that nobody names": (replace(HEALTHY, plugin=PluginLoad(False)), {"plugin-not-listed": True}),
@@ -378,6 +382,14 @@ def test_a_plugin_that_cannot_be_built_here_is_told_and_not_tried(fake: Any, mon
     assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-buildable", False)]
     assert "slurm/spank.h is in none of" in done.record.findings[0].detail
     assert not [call for call in fake.runner.calls if call.startswith("cc -shared")]
+    # One that is there is of another Slurm: what worked here before does not any more.
+    there = Path(node.paths.spank_plugin)
+    there.parent.mkdir(parents=True, exist_ok=True)
+    there.write_bytes(b"ELF")
+    done = cycle.guard_cycle(node)
+    assert done is not None
+    assert [(one.code, one.fault) for one in done.record.findings] == [("plugin-not-loaded", True)]
+    assert "slurm/spank.h is in none of" in done.record.findings[0].detail
 
 
 def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:

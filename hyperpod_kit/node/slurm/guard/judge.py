@@ -109,7 +109,7 @@ def _fetched(facts: PlaneFacts) -> Iterator[SlurmFinding]:
 
 
 def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
-    if facts.plugin.error and facts.unbuildable:
+    if facts.plugin.error and facts.unbuildable and not facts.has_plugin:
         yield SlurmFinding(
             UNBUILT,
             f"this Slurm has no plugin of ours, and none can be built on this node: {facts.unbuildable}: sbatch does "
@@ -122,7 +122,7 @@ def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
         yield SlurmFinding(
             "plugin-not-loaded",
             f"Slurm does not load our plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun starts "
-            "from scratch",
+            f"from scratch{f'; none can be built on this node: {facts.unbuildable}' if facts.unbuildable else ''}",
             "Slurm's headers and a compiler on this node, then: hyperpod-kit node slurm --mend",
         )
     elif facts.plugin.offers is False:

@@ -64,8 +64,8 @@ class PlaneFacts:
     heard; daemon_runs: slurmctld's or slurmd's unit, None where there is none; fetched: whether the configuration that
     slurmd has fetched has our lines, None where it has fetched none; known: whether slurmctld knows this node, None
     where it need not; running, installed: versions of the daemon that runs and of the programs that are there;
-    unbuildable: why our plugin cannot be built on this node, "" where it can or is not needed; traces: whether anything
-    here shows that there is to be a Slurm.
+    unbuildable: why our plugin cannot be built on this node, "" where it can or is not needed; has_plugin: whether a
+    file of it is there; traces: whether anything here shows that there is to be a Slurm.
     """
 
     node: str
@@ -83,6 +83,7 @@ class PlaneFacts:
     running: str = ""
     installed: str = ""
     unbuildable: str = ""
+    has_plugin: bool = False
     traces: bool = True
 
 
@@ -126,6 +127,7 @@ def look(node: Node) -> PlaneFacts:
         running=(config or {}).get("slurm_version", "") if ruling else (shown.version if shown else ""),
         installed=_installed(node),
         unbuildable=plugin.obstacle(node) if loaded.error else "",
+        has_plugin=os.path.exists(node.paths.spank_plugin),
         traces=_traces(node),
     )
 

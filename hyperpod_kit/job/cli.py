@@ -206,6 +206,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
+    status.add_argument(
+        "--price", type=float, metavar="DOLLARS", help="of a GPU for an hour: each cause is shown in dollars, too"
+    )
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
     lint = verb(
         "lint",

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import stat
 import time
-from typing import List, Optional
+from typing import List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
@@ -25,6 +25,9 @@ from hyperpod_kit.job import (
     sweep,
     timeline,
 )
+from hyperpod_kit.job.goodput import job_time, root_time, show, standing
+from hyperpod_kit.job.goodput.job_time import JobState, JobTime
+from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, heads
 from hyperpod_kit.slurm.job_id import JobId
@@ -67,14 +70,21 @@ def status_command(args: argparse.Namespace) -> int:
         raise UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
     sums = timeline.totals(found, now)
     saved = saves.look(root)
-    more = [*saves.sentences(saved, now), *_few(odd)]
+    times = _times(root, job, found, now)
+    spent = [line for one in times for line in _of_time(one, len(times) > 1, args.price)]
+    more = [*spent, *saves.sentences(saved, now), *_few(odd)]
     if args.html:
-        with open(args.html, "w", encoding="utf-8") as file:
-            file.write(status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, more))
+        page = status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, more)
+        try:
+            with open(args.html, "w", encoding="utf-8") as file:
+                file.write(page)
+        except OSError as err:
+            raise Unreachable(f"cannot write {args.html}: {err.strerror}") from err
     if args.json:
         data = {
             "root": root,
             "totals": dataclasses.asdict(sums),
+            "time": [{"job": one.job, **one.to_dict()} for one in times],
             "saves": saved.to_dict(),
             "odd": odd,
             "attempts": [one.to_dict() for one in found],
@@ -83,6 +93,24 @@ def status_command(args: argparse.Namespace) -> int:
     else:
         terminal.out(status.table(found, sums, more, now) + (f"{args.html} written\n" if args.html else ""), end="")
     return 0
+
+
+def _times(root: str, job: str, found: Sequence[timeline.JobAttempt], now: float) -> List[JobTime]:
+    """Of each job that is shown. Raises Unreachable."""
+    try:
+        runs = root_time.runs(root)
+    except OSError as err:
+        raise Unreachable(f"cannot read how the jobs on {root} spent their time: {err}") from err
+    jobs = [job] if job else list(dict.fromkeys(one.job for one in found))
+    return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in jobs]
+
+
+def _of_time(time: JobTime, several: bool, price: Optional[float]) -> List[str]:
+    shown = show.lines(time, table_of(time.pieces), price)
+    last = time.runs[-1].attempts[-1] if time.runs and time.runs[-1].attempts else None
+    if time.state is JobState.RUNS and last is not None and last.rows and last.ended is None:
+        shown.insert(0, show.now_at(last.rows[-1]))
+    return [f"job {time.job}", *shown] if several and shown else shown
 
 
 def _few(odd: List[str]) -> List[str]:

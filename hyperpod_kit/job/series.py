@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import Any, Callable, List, Mapping, Optional, Sequence
 
 from hyperpod_kit.checkpoint.agent import job_note, places
-from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote
+from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote, TimeNote
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import ledger, life, timeline
+from hyperpod_kit.job.goodput import job_time, root_time
+from hyperpod_kit.job.goodput.counted_seconds import CountedSeconds
+from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
+from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
 from hyperpod_kit.job.outcome import CLASSES
+
+EVERY = 60.0
+"""Seconds between two counts of a job's time."""
+
+_STOP = 2.0
+"""Seconds that the end of a job waits for the count that is under way."""
 
 _ROWS = ("attempt", "restored", "ended")
 """Events that are reported with the fields of their rows in the ledger."""
@@ -27,11 +38,15 @@ class JobSeries:
         self._rows: List[ledger.Row] = []
         self._base: ledger.Row = {}
         self._held: Optional[HeldNote] = None
+        self._counter: Optional[TimeCounter] = None
 
     def __enter__(self) -> JobSeries:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self._counter is not None:
+            self._counter.stop()
+            self._counter = None
         if self._held is not None:
             self._held.close()
             self._held = None
@@ -45,7 +60,13 @@ class JobSeries:
             else:
                 return
             if self._held is not None:
-                self._held.put(note_of(self._base["job"], self._rows, self._clock()))
+                now = self._clock()
+                self._held.put(note_of(self._base["job"], self._rows, now, self._goodput(now)))
+
+    def _goodput(self, now: float) -> Optional[float]:
+        """Of the job so far; None where nobody knows any of it."""
+        table = time_of(self._state, self._base["job"], now)
+        return round(table.goodput, 4) if table.goodput is not None else None
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
         job, restart = fields["job"], fields["restart"]
@@ -55,9 +76,42 @@ class JobSeries:
         folder, uid = places.mine(), places.node_uid()
         job_note.sweep(folder, uid)
         self._held = HeldNote(folder, uid, fields["number"])
+        self._counter = TimeCounter(self._state, job, HeldNote(folder, uid, fields["number"], "time"), self._clock)
 
 
-def note_of(job: str, rows: Sequence[ledger.Row], now: float) -> JobNote:
+class TimeCounter:
+    """Keeps the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
+
+    def __init__(self, state: str, job: str, held: HeldNote, clock: Callable[[], float]) -> None:
+        self._state, self._job, self._held, self._clock = state, job, held, clock
+        self._counted: Optional[CountedSeconds] = None
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-time-note")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The note goes with it."""
+        self._over.set()
+        self._thread.join(_STOP)
+        self._held.close()
+
+    def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(OSError):
+                table = time_of(self._state, self._job, self._clock())
+                self._counted = self._counted or CountedSeconds(table)
+                self._held.put(TimeNote(self._job, self._counted.count(table)))
+            if self._over.wait(EVERY):
+                return
+
+
+def time_of(state: str, job: str, now: float) -> TimeTable:
+    """What the time of a job that runs went into so far. Raises OSError."""
+    standing = JobStanding(JobState.RUNS)
+    return table_of(job_time.account(root_time.runs_in(state), job, now, standing).pieces)
+
+
+def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[float]) -> JobNote:
     """What is said of a job with these rows in its ledger. `now`: Unix seconds."""
     found = timeline.chain(timeline.of_rows(rows))
     sums = timeline.totals(found, now)
@@ -65,6 +119,4 @@ def note_of(job: str, rows: Sequence[ledger.Row], now: float) -> JobNote:
     runs = ran[-1] if ran and ran[-1].kind == timeline.UNFINISHED else None
     # Whoever may write to the root may have written classes there that are none.
     ends = {kind: sums.kinds[kind] for kind in CLASSES if kind in sums.kinds}
-    # Steps that a later attempt did from further back count against this one: no part of its time is less than none.
-    goodput = max(0.0, sums.goodput) if sums.goodput is not None else None
     return JobNote(job, sums.attempts, runs.started if runs else None, sums.lost, goodput, ends)

@@ -1,4 +1,4 @@
-"""`job status` for people: a line an attempt, and what the job got out of its time."""
+"""`job status` for people: a line an attempt."""
 
 from __future__ import annotations
 
@@ -27,8 +27,6 @@ def sentence(sums: Totals) -> str:
     if sums.wall:
         words.append(f"{duration(sums.wall)} from the first start to the last end")
     words.append(_twice(sums))
-    if sums.goodput is not None:
-        words.append(f"goodput {sums.goodput:.1%}")
     return ", ".join(words)
 
 

@@ -51,7 +51,8 @@ def page(title: str, found: Sequence[JobAttempt], sums: Totals, now: float, more
 <tbody>
 {rows}
 </tbody></table>
-<p>Lost: steps that the next attempt did again. Goodput: the part of the time in which steps were done that lasted.</p>
+<p>Lost: steps that the next attempt did again. Goodput: the part of the GPU time that the job held in which steps were
+done that lasted.</p>
 </body></html>
 """
 

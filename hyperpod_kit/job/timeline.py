@@ -1,4 +1,7 @@
-"""What the ledger says about a checkpoint root: attempts, with what each lost. Pure, but for reading it."""
+"""What the ledger says about a checkpoint root: attempts, with what each lost. Pure, but for reading it.
+
+What a job's time went into is another question: goodput/.
+"""
 
 from __future__ import annotations
 
@@ -61,15 +64,13 @@ class JobAttempt:
 class Totals:
     """Of one job, or of all that share a root. `wall`: seconds from the first start to the last end.
 
-    goodput: the part of `wall` in which steps were done that no later attempt did again; None when no attempt says
-    how far it came. lost: steps done twice, as far as that is known; None when it is known of no attempt that another
+    lost: steps done twice, as far as that is known; None when it is known of no attempt that another
     followed. untold: attempts that another followed, and of which nobody knows how far they came.
     """
 
     attempts: int = 0
     wall: float = 0.0
     lost: Optional[int] = 0
-    goodput: Optional[float] = None
     kinds: Dict[str, int] = field(default_factory=dict)
     untold: int = 0
 
@@ -191,23 +192,12 @@ def totals(found: Sequence[JobAttempt], now: float) -> Totals:
     ends = [one.ended for one in ran if one.ended is not None]
     end = now if ran[-1].kind == UNFINISHED else max(ends, default=ran[-1].started)
     wall = max(0.0, end - ran[0].started)
-    good = [useful for useful in map(_useful, ran) if useful is not None]
-    goodput = min(1.0, sum(good) / wall) if good and wall else None
     lost = [one.lost for one in ran[:-1]]
     untold = lost.count(None)
     return Totals(
         len(found),
         round(wall, 1),
         None if untold and untold == len(lost) else sum(one or 0 for one in lost),
-        round(goodput, 4) if goodput is not None else None,
         kinds,
         untold,
     )
-
-
-def _useful(one: JobAttempt) -> Optional[float]:
-    """Seconds of an attempt in which it did steps that lasted: its share of all the steps it did."""
-    if one.reached is None or one.step is None or one.seconds is None:
-        return None
-    done = one.reached - one.step if one.begins is None else one.reached + 1 - one.begins
-    return one.seconds * (done - (one.lost or 0)) / done if done > 0 else 0.0

@@ -163,6 +163,7 @@ TIME = time_rows.TimeRow(
     },
 )
 RUN = time_rows.RunRow("7_2", 1, 1.7e9, 1.7e9 - 60.0, 1.7e9 - 5.0, 16, ("n1", "n2"), "ana", "gpu", "prod")
+JOB_TIME = job_note.TimeNote("7_2", {"steps": 3600.5, "twice": 12.0, "start-up": 100.0})
 LOST = lost_rows.Row(3, 8, 2, "no space left", 1.7e9)
 GUARD = findings.GuardRecord(1.7e9, (findings.SlurmFinding("slurmctld-down", "it is down", "start it"),), {"n": 1})
 REQUEST = quota_requests.QuotaRequest("/fsx/a", 1 << 40, 0, "more data", 1.7e9)
@@ -509,6 +510,13 @@ FORMATS = (
     ),
     Format("note of saves (1)", "saves.page", lambda data: saves_note._of(json.loads(data)), SAVES, a_note(SAVES)),
     Format("note of a job (1)", "job.page", lambda data: job_note._of(json.loads(data)), JOB, a_note(JOB)),
+    Format(
+        "note of a job's time (1)",
+        "job-time.page",
+        lambda data: job_note.time_of(json.loads(data)),
+        JOB_TIME,
+        a_note(JOB_TIME),
+    ),
     # Nodes and bundles.
     Format(
         "hpk-node/1",

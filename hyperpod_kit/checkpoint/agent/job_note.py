@@ -1,6 +1,7 @@
 """A word in shared memory about how a running job fares, for the metrics of the node that its batch script is on.
 
     hpk-<uid>-<number of the job>.job    one page, from `job run` alone, which holds a lock (fcntl) on it while it lives
+    hpk-<uid>-<number of the job>.time   another, with what its time went into
 
 So a note of a `job run` that was killed says nothing any more, and the next one of the same user removes it. The lock
 is the process's and not the file's (flock): a child of it that hangs at a dead mount holds none.
@@ -15,25 +16,27 @@ import fcntl
 import os
 import re
 import time
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from hyperpod_kit.checkpoint.agent import note_page
 from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
 
-_NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.job")
+_NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time)")
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
 _CLASS = re.compile(r"[a-z_]{1,20}")
 _CLASSES = 16
 """Ways to end that are taken from one note; there are 11."""
+_CAUSE = re.compile(r"[a-z-]{1,20}")
+_CAUSES = 16
+"""Names of causes that are taken from one note; there are 12."""
 _LOOK = 1.0
 """Seconds in which a check of the node has long looked at a note and let go of it."""
 
 
 class JobNote(NamedTuple):
     """job: its id, `7_2` for a task of an array; attempts: those so far, of all runs of its batch script; started: of
-    the attempt that runs, Unix seconds, None between two; lost_steps: done twice so far; goodput: the part, 0 to 1, of
-    the time before this attempt in which steps were done that no later attempt did again; both None when nobody knows;
-    ends: class -> attempts that ended so."""
+    the attempt that runs, Unix seconds, None between two; lost_steps: done twice so far; goodput: 0 to 1, of the GPU
+    time that the job has held; both None when nobody knows; ends: class -> attempts that ended so."""
 
     job: str
     attempts: int
@@ -43,19 +46,35 @@ class JobNote(NamedTuple):
     ends: Dict[str, int]
 
 
+class TimeNote(NamedTuple):
+    """job: as in JobNote; gpu_seconds: name of a cause -> GPU-seconds of this run of its batch script, which only
+    grow."""
+
+    job: str
+    gpu_seconds: Dict[str, float]
+
+
 class FoundJob(NamedTuple):
-    """A note and whose it is, by its name and its owner."""
+    """A note and whose it is, by its name and its owner. `time`: the other one of the same job, where there is one."""
 
     uid: int
     note: JobNote
+    time: Optional[TimeNote] = None
+
+
+class FoundTime(NamedTuple):
+    """The same of the other note."""
+
+    uid: int
+    note: TimeNote
 
 
 class HeldNote:
     """The note of the job `number` in `folder`, for as long as this process holds it. Raises OSError, BlockingIOError
     when another does: a batch script may run several at once."""
 
-    def __init__(self, folder: str, uid: int, number: str) -> None:
-        self._path = os.path.join(folder, f"hpk-{uid}-{number}.job")
+    def __init__(self, folder: str, uid: int, number: str, ending: str = "job") -> None:
+        self._path = os.path.join(folder, f"hpk-{uid}-{number}.{ending}")
         until = time.monotonic() + _LOOK
         while True:
             self._fd = note_page.opened_own(self._path)
@@ -73,7 +92,7 @@ class HeldNote:
                 time.sleep(0.02)
             os.close(self._fd)
 
-    def put(self, note: JobNote) -> None:
+    def put(self, note: Union[JobNote, TimeNote]) -> None:
         """Write it. Raises OSError."""
         note_page.put(self._fd, note._asdict())
 
@@ -102,16 +121,42 @@ def sweep(folder: str, uid: int) -> None:
 
 def read_all(folder: str) -> List[FoundJob]:
     """The notes of jobs that run; whatever is none is passed over. Raises OSError."""
-    return note_page.read_all(folder, ".job", _NAME, _read)
+    found = note_page.read_all(folder, ".job", _NAME, _read)
+    times = {(one.uid, one.note.job): one.note for one in note_page.read_all(folder, ".time", _NAME, _read_time)}
+    return [one._replace(time=times.get((one.uid, one.note.job))) for one in found]
 
 
 def _read(page: note_page.FoundPage) -> Optional[FoundJob]:
+    note = _of(page.body()) if _is_held(page) else None
+    return FoundJob(page.uid, note) if note is not None else None
+
+
+def _read_time(page: note_page.FoundPage) -> Optional[FoundTime]:
+    note = time_of(page.body()) if _is_held(page) else None
+    return FoundTime(page.uid, note) if note is not None else None
+
+
+def _is_held(page: note_page.FoundPage) -> bool:
+    """Whether a `job run` that lives has written it."""
     try:
         fcntl.lockf(page.fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return None  # nobody holds it; the lock goes with the descriptor
+        return False  # nobody holds it; the lock goes with the descriptor
     except BlockingIOError:
-        note = _of(page.body())
-        return FoundJob(page.uid, note) if note is not None else None
+        return True
+
+
+def time_of(said: Any) -> Optional[TimeNote]:
+    """None for what is no such note."""
+    if not isinstance(said, dict) or set(said) != set(TimeNote._fields):
+        return None
+    note = TimeNote(**said)
+    good = (
+        type(note.job) is str and _JOB.fullmatch(note.job),
+        isinstance(note.gpu_seconds, dict)
+        and len(note.gpu_seconds) <= _CAUSES
+        and all(_CAUSE.fullmatch(name) and is_time(seconds) for name, seconds in note.gpu_seconds.items()),
+    )
+    return note if all(good) else None
 
 
 def _of(said: Any) -> Optional[JobNote]:

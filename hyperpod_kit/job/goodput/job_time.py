@@ -17,6 +17,7 @@ from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.launch_time import LAUNCH, LONGEST_GAP, LaunchEnd
 from hyperpod_kit.job.goodput.pieces import PieceRow, TimePiece
 from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
+from hyperpod_kit.job.goodput.time_table import table_of
 
 Row = Mapping[str, Any]
 RunKey = Tuple[str, str, int]
@@ -110,6 +111,19 @@ class JobTime:
     runs: Sequence[RunLog] = ()
     state: JobState = JobState.OVER
     unit: str = "gpu"
+
+    def to_dict(self) -> Dict[str, Any]:
+        """For --json: the table, and what it covers."""
+        table = table_of(self.pieces)
+        ends = (self.pieces[0].start, self.pieces[-1].end) if self.pieces else (None, None)
+        return {
+            "state": self.state.value,
+            "since": ends[0],
+            "until": ends[1],
+            "unit": self.unit,
+            **table.to_dict(),
+            "not_known": list(self.unknown),
+        }
 
 
 def logs_of(

@@ -99,7 +99,9 @@ class RankTime:
             self._steps = state.step
             clock.reached(state.step)
         clock.enter(state.phase)
-        return self._row(clock.reading, 0.0, state.phase is not Phase.START, over)
+        silent = clock.reading.seconds[Phase.START]
+        reading = clock.reading._replace(seconds={**clock.reading.seconds, Phase.START: 0.0})
+        return self._row(reading, silent, state.phase is not Phase.START, over)
 
     def _row(self, reading: ClockReading, imported: float, reports: bool, over: bool) -> TimeRow:
         # A clock of the wall that is set meanwhile moves nothing.
@@ -110,6 +112,8 @@ class RankTime:
         seconds[time_rows.DATA] = reading.data
         seconds[time_rows.OPEN_STEP] = reading.open_step
         current = time_rows.OPEN_STEP if reading.phase is Phase.STEP else reading.phase.value
+        if not reports:
+            current = time_rows.IMPORT
         seconds[current] += max(0.0, at - reading.counted)
         self._last = now
         return TimeRow(

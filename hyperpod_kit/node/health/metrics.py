@@ -182,7 +182,7 @@ def _jobs(jobs: Sequence[FoundJob]) -> Iterable[str]:
     yield from _metric(
         "hyperpod_kit_job_goodput_ratio",
         "gauge",
-        "Part of the time before this attempt in which steps were done that lasted.",
+        "Part of the GPU time that the job has held in which steps were done that lasted.",
         [(labels, note.goodput) for labels, note in named if note.goodput is not None],
     )
     yield from _metric(
@@ -190,6 +190,17 @@ def _jobs(jobs: Sequence[FoundJob]) -> Iterable[str]:
         "gauge",
         "Attempts by how they ended.",
         [({**labels, "class": name}, count) for labels, note in named for name, count in note.ends.items()],
+    )
+    yield from _metric(
+        "hyperpod_kit_job_gpu_seconds_total",
+        "counter",
+        "GPU-seconds of this run of the script by what they went into; steps less twice are those that lasted.",
+        [
+            ({"job_id": one.note.job, "uid": str(one.uid), "cause": cause}, seconds)
+            for one in jobs
+            if one.time is not None
+            for cause, seconds in one.time.gpu_seconds.items()
+        ],
     )
 
 

@@ -1,0 +1,28 @@
+"""What Slurm has a job as, for who looks at its time.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+from typing import Optional
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
+from hyperpod_kit.run import Runner
+from hyperpod_kit.slurm import control, job_states
+from hyperpod_kit.slurm.job_id import JobId
+
+
+def of(runner: Runner, job: str) -> Optional[JobStanding]:
+    """None where Slurm does not answer, or does not know the job any more: then only its own logs say."""
+    try:
+        record = control.job(runner, JobId.parse(job))
+    except HyperpodKitError:
+        return None
+    state = record.get("JobState", "")
+    if state in job_states.WAITS:
+        return JobStanding(JobState.WAITS, control.moment(record.get("SubmitTime", "")))
+    if state in job_states.RUNS:
+        return JobStanding(JobState.RUNS)
+    return JobStanding(JobState.OVER, control.moment(record.get("EndTime", "")))

@@ -55,6 +55,10 @@ def _perform(argv: Optional[Sequence[str]]) -> int:
         from hyperpod_kit.job import proving_command
 
         return proving_command.main(args, os.environ)
+    if args.verb == "goodput":
+        from hyperpod_kit.job.goodput import command as goodput
+
+        return goodput.main(args)
     if args.verb in ("status", "lint", "doctor", "sweep"):
         from hyperpod_kit.job import cli_look
 
@@ -210,6 +214,27 @@ def build_parser() -> argparse.ArgumentParser:
         "--price", type=float, metavar="DOLLARS", help="of a GPU for an hour: each cause is shown in dollars, too"
     )
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
+    goodput = verb(
+        "goodput",
+        "what the time of many jobs went into, by user, partition, cluster or week",
+        "goodput --since 7d --by user",
+        "goodput --root /fsx/alice/run1 --root /fsx/bob/run2 --by week --since 2026-11-02",
+    )
+    goodput.add_argument(
+        "--since", default="7d", metavar="TIME", help="24h, 7d, 4w, or a day as 2026-11-02 (default %(default)s)"
+    )
+    goodput.add_argument(
+        "--by", choices=("user", "partition", "cluster", "week", "job"), default="user", help="default %(default)s"
+    )
+    goodput.add_argument(
+        "--root",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="a checkpoint root, any number of times (default: those of your jobs; for root, of every user's)",
+    )
+    goodput.add_argument("--price", type=float, metavar="DOLLARS", help="of a GPU for an hour")
+    goodput.add_argument("--json", action="store_true", help="data on standard output")
     lint = verb(
         "lint",
         "what in a batch script will keep a job from coming back",

@@ -72,9 +72,10 @@ def status_command(args: argparse.Namespace) -> int:
     saved = saves.look(root)
     times = _times(root, job, found, now)
     spent = [line for one in times for line in _of_time(one, len(times) > 1, args.price)]
-    more = [*spent, *saves.sentences(saved, now), *_few(odd)]
+    words = [*saves.sentences(saved, now), *_few(odd)]
+    more = [*spent, *words]
     if args.html:
-        page = status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, more)
+        page = status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, words, times)
         try:
             with open(args.html, "w", encoding="utf-8") as file:
                 file.write(page)

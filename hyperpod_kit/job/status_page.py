@@ -6,6 +6,9 @@ import html
 import time
 from typing import List, Sequence
 
+from hyperpod_kit.job.goodput import pictures, show
+from hyperpod_kit.job.goodput.job_time import JobTime
+from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.job.status import duration, ending, sentence
 from hyperpod_kit.job.timeline import NONE, JobAttempt, Totals
 
@@ -36,14 +39,22 @@ svg { width: 100%; height: auto; } svg text { fill: currentColor; font: 12px sys
 """
 
 
-def page(title: str, found: Sequence[JobAttempt], sums: Totals, now: float, more: Sequence[str] = ()) -> str:
-    """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds."""
+def page(
+    title: str,
+    found: Sequence[JobAttempt],
+    sums: Totals,
+    now: float,
+    more: Sequence[str] = (),
+    times: Sequence[JobTime] = (),
+) -> str:
+    """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds; `times`: of the jobs."""
     rows = "\n".join(_row(one) for one in found)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1>
 <p>{"<br>".join(map(html.escape, (sentence(sums), *more)))}</p>
+{_pictures(times)}
 {picture(found, now)}
 <p class="key">{_key(found)}</p>
 <table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>
@@ -55,6 +66,15 @@ def page(title: str, found: Sequence[JobAttempt], sums: Totals, now: float, more
 done that lasted.</p>
 </body></html>
 """
+
+
+def _pictures(times: Sequence[JobTime]) -> str:
+    """What each job's time went into."""
+    parts = []
+    for time_of_job in times:
+        words = show.headline(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
+        parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(words)}</h2>{pictures.both(time_of_job)}")
+    return "\n".join(parts)
 
 
 def picture(found: Sequence[JobAttempt], now: float) -> str:

@@ -37,11 +37,12 @@ class TimeTable:
 
     @property
     def goodput(self) -> Optional[float]:
-        """See above; at least, where some of the time is unknown; None where nothing is known of any of it."""
-        unknown = self.gpu_seconds.get(TimeCause.UNKNOWN, 0.0)
-        if self.held <= 0 or unknown >= self.held:
+        """See above; at least, where some of the time is unknown; None where no step is known to have lasted, and some
+        of the time is unknown."""
+        unknown, lasted = (self.gpu_seconds.get(cause, 0.0) for cause in (TimeCause.UNKNOWN, TimeCause.LASTED))
+        if self.held <= 0 or (unknown > 0 and not lasted):
             return None
-        return min(1.0, self.gpu_seconds.get(TimeCause.LASTED, 0.0) / self.held)
+        return goodput_of(lasted, self.held)
 
     @property
     def unknown(self) -> float:
@@ -56,6 +57,11 @@ class TimeTable:
             "gpu_seconds": {cause.value: round(self.gpu_seconds.get(cause, 0.0), 1) for cause in TimeCause},
             "start_up": {part: round(seconds, 1) for part, seconds in self.parts.items()},
         }
+
+
+def goodput_of(lasted: float, held: float) -> float:
+    """See above."""
+    return min(1.0, max(0.0, lasted / held))
 
 
 def table_of(pieces: Iterable[TimePiece]) -> TimeTable:

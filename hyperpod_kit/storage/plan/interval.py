@@ -16,6 +16,8 @@ import math
 from dataclasses import dataclass, replace
 from typing import Callable, NamedTuple
 
+from hyperpod_kit.job.goodput.time_table import goodput_of
+
 MOST_CAPTURES = 200
 """Captures between two that go to storage, at most."""
 
@@ -45,8 +47,8 @@ class Rhythm(NamedTuple):
 
     @property
     def goodput(self) -> float:
-        """Share of all time that is training which is not lost again."""
-        return 1 - self.waste
+        """As `job status` has it: the part of the time that a job holds its GPUs in which steps are done that last."""
+        return goodput_of(1.0 - self.waste, 1.0)
 
     @property
     def storage_every(self) -> float:

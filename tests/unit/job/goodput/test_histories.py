@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Dict
 
 import pytest
 
-from hyperpod_kit.job.goodput import job_time, root_time
+from hyperpod_kit.job.goodput import groups, job_time, root_time, time_rows
 from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.launch_time import LONGEST_GAP
-from hyperpod_kit.job.goodput.time_table import table_of
-from tests.unit.job.goodput.histories import History
+from hyperpod_kit.job.goodput.pieces import within
+from hyperpod_kit.job.goodput.time_table import percents, table_of
+from tests.unit.job.goodput.histories import GPUS, History
 
 WITHIN = 0.01
 """The part of a job's time by which any cause may be wrong."""
@@ -44,3 +46,37 @@ def test_every_cause_is_right(seed: int, tmp_path: Path) -> None:
     told = ledger_of(part)
     assert sum(piece.seconds for piece in told.pieces) == pytest.approx(part.t - part.submitted, abs=1.0)
     compare(table_of(told.pieces).seconds, part.seconds(), part.lost_hosts)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_week_that_cuts_a_job_in_two_is_right(seed: int, tmp_path: Path) -> None:
+    history = History(tmp_path, seed).play()
+    told = ledger_of(history)
+    cut = history.submitted + (history.t - history.submitted) * history.random.uniform(0.2, 0.8)
+    for since, until in ((0.0, cut), (cut, history.t + 1.0)):
+        pieces = within(told.pieces, since, until)
+        compare(table_of(pieces).seconds, history.seconds(since, until), history.lost_hosts)
+    weeks = groups.tables([told], groups.WEEK, history.submitted, history.t)
+    assert sum(table.whole for table in weeks.values()) == pytest.approx(table_of(told.pieces).whole, abs=2.0)
+
+
+def test_the_rows_add_up_to_a_hundred(tmp_path: Path) -> None:
+    history = History(tmp_path, 9).play()
+    table = table_of(ledger_of(history).pieces)
+    assert round(sum(percents(list(table.seconds.values()))), 6) == 100.0
+    assert table.held == pytest.approx(sum(table.seconds[cause] for cause in table.seconds if holds(cause)) * GPUS)
+
+
+def holds(cause: TimeCause) -> bool:
+    return cause not in (TimeCause.QUEUE, TimeCause.NODES)
+
+
+def test_what_a_build_before_wrote_is_unknown_and_never_zero(tmp_path: Path) -> None:
+    """Its ledger has attempts, and nobody kept rows of their time."""
+    history = History(tmp_path, 9).play()
+    shutil.rmtree(tmp_path / time_rows.FOLDER)
+    told = ledger_of(history)
+    table = table_of(told.pieces)
+    assert table.goodput is None
+    assert table.unknown > 0.9 and TimeCause.LASTED not in table.seconds
+    assert told.unit == "node" and len(told.unknown) == 2

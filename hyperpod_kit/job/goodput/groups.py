@@ -1,0 +1,67 @@
+"""The time of many jobs, added up by user, partition, cluster or week. Pure.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from typing import Dict, List, Sequence, Tuple
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job.goodput.job_time import JobTime
+from hyperpod_kit.job.goodput.pieces import TimePiece, within
+from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
+
+WEEK = "week"
+BY = ("user", "partition", "cluster", WEEK, "job")
+"""What jobs can be added up by."""
+
+NOT_KNOWN = "(not known)"
+
+_UNITS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SPAN = re.compile(r"([0-9]{1,6})([hdw])")
+
+
+def since(text: str, now: float) -> float:
+    """`24h`, `7d`, `4w`, or a day as 2026-11-02, as Unix seconds. Raises UsageError."""
+    match = _SPAN.fullmatch(text)
+    if match:
+        return now - int(match.group(1)) * _UNITS[match.group(2)]
+    try:
+        return datetime.datetime.strptime(text, "%Y-%m-%d").timestamp()
+    except ValueError:
+        raise UsageError(f"--since is {text!r}, expected 24h, 7d, 4w or 2026-11-02") from None
+
+
+def tables(jobs: Sequence[JobTime], by: str, begin: float, end: float) -> Dict[str, TimeTable]:
+    """Of all their time between two moments; a group without any is left out."""
+    pieces: Dict[str, List[TimePiece]] = {}
+    for job in jobs:
+        for piece in within(job.pieces, begin, end):
+            for name, part in by_week(piece) if by == WEEK else [(group_of(job, by), piece)]:
+                pieces.setdefault(name, []).append(part)
+    return {name: table_of(found) for name, found in sorted(pieces.items())}
+
+
+def group_of(job: JobTime, by: str) -> str:
+    """The name of the group that a job is in."""
+    if by == "job":
+        return job.job
+    rows = [run.row for run in job.runs if run.row is not None]
+    return str(getattr(rows[-1], by) or NOT_KNOWN) if rows else NOT_KNOWN
+
+
+def by_week(piece: TimePiece) -> List[Tuple[str, TimePiece]]:
+    """A piece cut where weeks begin, on Monday at 0:00 local time."""
+    parts: List[Tuple[str, TimePiece]] = []
+    start = piece.start
+    while start < piece.end:
+        day = datetime.datetime.fromtimestamp(start)
+        monday = datetime.datetime(day.year, day.month, day.day) - datetime.timedelta(days=day.weekday())
+        end = min(piece.end, (monday + datetime.timedelta(days=7)).timestamp())
+        year, week, _ = monday.isocalendar()
+        parts.append((f"{year}-W{week:02}", piece._replace(start=start, end=end)))
+        start = end
+    return parts

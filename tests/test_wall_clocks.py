@@ -65,6 +65,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
         1,
         SHOWN + ": but an end is held against Slurm's requeue, see job/finished_before.py, which says so",
     ),
+    "job/goodput/command.py": (1, SHOWN),
     "job/goodput/run_log.py": (1, SHOWN),
     "job/goodput/time_log.py": (1, SHOWN),
     "job/ownership.py": (1, SHOWN),

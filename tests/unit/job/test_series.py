@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 
 from hyperpod_kit.checkpoint.agent import job_note, note_page
-from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote
+from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote, TimeNote
 from hyperpod_kit.job import series
 from hyperpod_kit.job.report import JobReport
 from tests.unit.job.conftest import Job
@@ -135,11 +135,12 @@ def test_a_job_tells_of_all_its_runs_and_takes_its_word_back(
     shm.mkdir(0o700)
     monkeypatch.setenv("HPK_SHM_DIR", str(shm))
     told: List[JobNote] = []
-    monkeypatch.setattr(HeldNote, "put", lambda self, note: told.append(note))
+    times: List[TimeNote] = []
+    monkeypatch.setattr(HeldNote, "put", lambda self, note: (told if isinstance(note, JobNote) else times).append(note))
     state = str(job.root / ".hpk")
     with series.JobSeries(state, job.environment) as first:
         assert job.run("--steps", "12", "--crash", "8:3", "--once", str(job.base / "once"), told=first) == 0
-        assert [one.name for one in shm.iterdir()] == [f"hpk-{UID}-7.job"]
+        assert sorted(one.name for one in shm.iterdir()) == [f"hpk-{UID}-7.job", f"hpk-{UID}-7.time"]
     assert not list(shm.iterdir())
     # What the ranks took of a checkpoint is an event of its own, after which these three are the same.
     assert list(dict.fromkeys((one.attempts, one.started is not None, tuple(one.ends)) for one in told)) == [
@@ -151,6 +152,7 @@ def test_a_job_tells_of_all_its_runs_and_takes_its_word_back(
     ]
     last = told[-1]
     told.clear()
+    assert times and {one.job for one in times} == {"7"}
     assert last.job == "7" and last.lost_steps in (2, 3) and last.goodput is not None and 0 < last.goodput < 1
     with series.JobSeries(state, job.environment) as second:
         assert job.run("--steps", "14", restart=1, told=second) == 0

@@ -96,7 +96,7 @@ hang-proof:  ## 200 healthy jobs that are silent are left alone, 50 that hang an
 	$(PY) -m tests.unit.job.hang_proof --rows build/hang-proof.jsonl $(HANG_ARGS)
 
 fuzz:  ## 100,000 inputs for each parser that reads what another wrote: at most half an hour on 2 cores
-	./setup.sh venv admin torch test
+	./setup.sh venv admin torch data test
 	$(PY) -m tests.hostile.fuzz --workers $(WORKERS) $(FUZZ_ARGS)
 
 # No set-up here: it would need the network. GPU_PY is an interpreter with a CUDA torch, pytest and this package's needs.

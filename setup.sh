@@ -2,7 +2,7 @@
 # Sets up what the make targets need, and skips what is there.
 #   ./setup.sh system [faults]  Debian packages for the rehearsal (root only; elsewhere says what is missing)
 #   ./setup.sh venv NAME...     .venv with hyperpod-kit, and the extras (admin torch data) and groups (test frameworks
-#                               check docs dist) of pyproject.toml that are named
+#                               check docs dist) of pyproject.toml that are named: what constraints.txt says, by digest
 set -euo pipefail
 cd "$(dirname "$0")"
 
@@ -50,24 +50,27 @@ hosts() {
 
 interpreter() {
   local candidate
-  for candidate in "${PYTHON:-}" python3.11 python3.12 python3.10 python3.13 python3; do
+  for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
     [ -n "$candidate" ] || continue
-    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
       printf '%s\n' "$candidate"
       return 0
     fi
   done
-  say "no Python 3.10 or newer with venv found: install python3-venv, or name one with PYTHON=" >&2
+  say "no Python 3.11 or newer with venv found: install python3-venv, or name one with PYTHON=" >&2
   return 1
 }
 
+# Lines of constraints.txt for these extras and groups, and those that each needs.
+locked() { # NAME...
+  awk -v wanted=" base $* " '/^# for:/ { keep = 0; for (at = 3; at <= NF; at++) if (index(wanted, " " $at " ")) keep = 1; next }
+    keep && !/^#/ && NF' constraints.txt
+}
+
 venv() { # NAME...
-  local extras="" groups=() name stamp python
+  local name stamp python names torch
   for name in "$@"; do
-    case $name in
-      test | frameworks | check | docs | dist) groups+=(--group "$name") ;;
-      *) extras+=${extras:+,}$name ;;
-    esac
+    grep -q "^# for:.* $name\( \|\$\)" constraints.txt || { say "constraints.txt knows nothing of $name" >&2; return 2; }
   done
   # One stamp for each set of names: `make demo` must not wait for torch just because the tests want it.
   stamp=.venv/.ready-$(cat pyproject.toml constraints.txt setup.sh | sha256sum | cut -c1-16)-$(IFS=-; printf '%s' "$*")
@@ -77,12 +80,16 @@ venv() { # NAME...
     say "creating .venv with $("$python" --version)"
     "$python" -m venv .venv
   fi
-  local install=(.venv/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt)
-  # Older ones do not know dependency groups.
-  .venv/bin/python -c 'import pip, sys; sys.exit(tuple(map(int, pip.__version__.split(".")[:2])) < (25, 1))' ||
-    "${install[@]}" "pip>=25.1"
+  local install=(.venv/bin/python -m pip install -qq --disable-pip-version-check)
   say "installing hyperpod-kit into .venv, with $*"
-  "${install[@]}" -e ".${extras:+[$extras]}" "${groups[@]}"
+  names=$(mktemp)
+  locked "$@" | grep -v '^torch==' >"$names"
+  "${install[@]}" --require-hashes --no-deps -r "$names"
+  rm -f "$names"
+  # It has no digest: see constraints.txt. What it needs is there by now, but for the CUDA build's own libraries.
+  torch=$(locked "$@" | grep '^torch==' || true)
+  [ -z "$torch" ] || "${install[@]}" "$torch"
+  "${install[@]}" --no-deps --no-build-isolation -e .
   : > "$stamp"
 }
 

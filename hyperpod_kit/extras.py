@@ -13,7 +13,7 @@ PYTHON = ">=3.10"
 DEPENDENCIES = ("click>=8.1", "rich>=13")
 EXTRAS: Mapping[str, Tuple[str, ...]] = {
     "admin": ("boto3>=1.40", "jinja2>=3.1", "pyyaml>=6", "paramiko>=3.4"),
-    "torch": ("torch>=2.5", "numpy>=1.26", "xxhash>=3.4"),
+    "torch": ("torch>=2.6", "numpy>=1.26", "xxhash>=3.4"),
     "data": (
         "numpy>=1.26",
         "xxhash>=3.4",

@@ -97,6 +97,9 @@ def _add_code(packages: Path, root: Path, version: str) -> None:
 def _assemble(root: Path, version: str, constraints: Path) -> None:
     site = root / "lib" / f"python{version}" / "site-packages"
     site.mkdir(parents=True)
+    versions = root / "versions.txt"  # pip takes digests only where every requirement has one
+    lines = [line for line in constraints.read_text().splitlines() if not line.startswith(("#", " "))]
+    versions.write_text("".join(line.removesuffix("\\") + "\n" for line in lines))
     subprocess.run(
         [
             sys.executable,
@@ -112,7 +115,7 @@ def _assemble(root: Path, version: str, constraints: Path) -> None:
             version,
             "--only-binary=:all:",
             "-c",
-            str(constraints),
+            str(versions),
             *PACKAGES,
         ],
         check=True,

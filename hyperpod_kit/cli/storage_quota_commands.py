@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Optional
 
 import click
 
 from hyperpod_kit.cli.options import json_option
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.quota.limits import QuotaUsed
@@ -22,7 +23,7 @@ def quota() -> None:
 
 
 @quota.command("set")
-@click.argument("directory", type=click.Path(resolve_path=True))
+@click.argument("directory")
 @click.option("--bytes", "hard", metavar="SIZE", default="0B", help="What it may hold; no option, no limit.")
 @click.option("--soft-bytes", metavar="SIZE", default="0B", help="May be passed for the time of --grace. Lustre.")
 @click.option("--files", metavar="COUNT", default="0", help="Files that it may hold. Lustre.")
@@ -62,14 +63,15 @@ def set_quota(
     sizes = (facts.size(soft_bytes), facts.size(hard), facts.count(soft_files), facts.count(files))
     limits = QuotaLimits(*map(int, sizes))
     runner = LocalRunner()
-    backend = backends.backend_of(directory, runner, project)
     seconds = int(facts.seconds(grace))
-    if dry_run:
-        commands = backend.commands(directory, limits, seconds)
-    else:
-        commands = backends.apply(backend, directory, limits, seconds, runner)
+    with backends.looked_at(directory) as target:
+        backend = backends.backend_of(target, runner, project)
+        if dry_run:
+            commands = target.words(backend.commands(target.anchor, limits, seconds))
+        else:
+            commands = backends.apply(backend, target, limits, seconds, runner)
     if as_json:
-        data({"directory": directory, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
+        data({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
     else:
         for argv in commands:
             out(("would run: " if dry_run else "ran: ") + " ".join(argv))
@@ -77,28 +79,37 @@ def set_quota(
 
 
 @quota.command("show")
-@click.argument("directories", nargs=-1, required=True, type=click.Path(resolve_path=True))
+@click.argument("directories", nargs=-1, required=True)
 @json_option
 def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     """What directories hold, and what they may.
 
-    Exit code 1 when one of them is 80 % full.
+    Exit code 1 when one of them is 80 % full, or one of several could not be asked.
 
     \b
     Examples:
       hyperpod-kit storage quota show /fsx/alice /fsx/bob
     """
-    from hyperpod_kit.cli.output import data
+    from hyperpod_kit.cli.output import data, say
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.quota import backends
 
     runner = LocalRunner()
-    found = [backends.backend_of(one, runner).show(one) for one in directories]
+    found, failed = [], []
+    for directory in map(os.path.abspath, directories):
+        try:
+            found.append(backends.used(directory, runner))
+        except (HyperpodKitError, OSError) as err:
+            if len(directories) == 1:
+                raise
+            failed.append(f"{directory}: {err}")
     if as_json:
         data([one.to_json() for one in found])
     else:
         _table(found)
-    return 1 if any(one.nearly_full for one in found) else 0
+    for line in failed:
+        say(f"failed: {line}")
+    return 1 if failed or any(one.nearly_full for one in found) else 0
 
 
 @quota.command("check")
@@ -133,7 +144,7 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
 
     runner = LocalRunner()
     asked = load(file)
-    done = check(asked, lambda one: backends.backend_of(one, runner).show(one), state, dry_run=dry_run)
+    done = check(asked, lambda one: backends.used(one, runner), state, dry_run=dry_run)
     if as_json:
         data({**done.to_json(), "dry_run": dry_run})
     else:

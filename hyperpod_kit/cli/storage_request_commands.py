@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Optional
 
 import click
@@ -197,8 +198,13 @@ def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
     error: Optional[str] = None
     now = None
     try:
-        requests.require_own(place, one.request.directory, one.uid)
-        now = backends.backend_of(one.request.directory, LocalRunner()).show(one.request.directory).to_json()
+        handle = requests.opened_own(place, one.request.directory, one.uid)
+        try:
+            target = backends.QuotaDirectory(one.request.directory, handle)
+            used = backends.backend_of(target, LocalRunner()).show(target.anchor)
+        finally:
+            os.close(handle)
+        now = replace(used, directory=one.request.directory).to_json()
     except (HyperpodKitError, OSError) as err:
         error = str(err)
     who = requests.name_of(one.uid)

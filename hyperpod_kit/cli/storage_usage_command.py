@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Optional
 import click
 
 from hyperpod_kit.cli.options import json_option
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.report import UsageReport
@@ -53,7 +53,7 @@ def usage(
 
     For each run (a directory with RUN.json) the checkpoints that `checkpoint prune --latest` could delete are named.
 
-    Exit code 1 when directories could not be read.
+    Exit code 1 when directories could not be read, or one of several PATHs could not be counted.
 
     \b
     Examples:
@@ -64,18 +64,28 @@ def usage(
       hyperpod-kit storage usage /fsx --html usage.html  # a picture of it, in one file
     """
     from hyperpod_kit.cli import storage_usage_show as show
+    from hyperpod_kit.cli.output import say
 
     if state is not None and len(places) > 1:
         raise UsageError("--state is of one PATH", hint="one command for each PATH")
     if access_points and (len(places) > 1 or places[0].startswith("s3://")):
         raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
-    found = [_one(place, depth, access_points, keep, workers or 0, state, fresh) for place in places]
+    found, failed = [], []
+    for place in places:
+        try:
+            found.append(_one(place, depth, access_points, keep, workers or 0, state, fresh))
+        except (HyperpodKitError, OSError) as err:
+            if len(places) == 1:
+                raise
+            failed.append(f"{place}: not counted: {err}")
     show.reports(found, by or BY, top, as_json)
     if page is not None:
         from hyperpod_kit.cli import html_page, usage_page
 
         html_page.write(page, usage_page.page(found, top))
-    return 1 if any(one.unread_count for one in found) else 0
+    for line in failed:
+        say(line)
+    return 1 if failed or any(one.unread_count for one in found) else 0
 
 
 def _one(
@@ -98,8 +108,9 @@ def _one(
             buckets.count(where, depth, ledger, told)
             return report.make(where.url, ledger)
     from hyperpod_kit.storage.usage.walk import WalkAsked, walk
+    from hyperpod_kit.untrusted import owner
 
-    root = os.path.realpath(place)
+    root = owner.as_owner(place, lambda: os.path.realpath(place))
     marks = {}
     if access_points:
         from hyperpod_kit.storage.usage.access_points import marks_of

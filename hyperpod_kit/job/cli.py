@@ -327,12 +327,19 @@ def _run(args: argparse.Namespace, command: List[str]) -> int:
         return Decider(options, os.environ, runner=LocalRunner(), report=JobReport(told=series)).run()
 
 
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())  # one that this machine has no name for
+
+
 def _rewind(args: argparse.Namespace) -> int:
     from hyperpod_kit.job import state_place
     from hyperpod_kit.job.rewinding import rewind
 
     root = state_place.absolute(args.root)
-    made = rewind(root, args.attempt, LocalRunner(), getpass.getuser())
+    made = rewind(root, args.attempt, LocalRunner(), _user())
     if args.json:
         terminal.data({**made._asdict(), "order": list(made.order)})
     else:

@@ -6,12 +6,11 @@ import argparse
 import contextlib
 import dataclasses
 import os
-import stat
 import time
 from typing import List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
-from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, UsageError
+from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
 from hyperpod_kit.job import (
     doctor,
     doctor_look,
@@ -31,10 +30,11 @@ from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, heads
 from hyperpod_kit.slurm.job_id import JobId
-from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted import files, terminal
 
 _MOST_SOURCE = 1 << 20
-"""Characters of a trainer's file that `job lint` reads."""
+"""Bytes of a batch script, and of a trainer's file, that `job lint` reads."""
+_DESCRIPTORS = ("/dev/fd/", "/dev/stdin", "/proc/self/fd/")
 
 
 def main(args: argparse.Namespace) -> int:
@@ -141,9 +141,8 @@ def lint_command(args: argparse.Namespace) -> int:
     found = []
     for file in args.files:
         try:
-            with open(file, encoding="utf-8") as stream:
-                text = stream.read()
-        except (OSError, UnicodeDecodeError) as err:
+            text = _text(file)
+        except (OSError, Untrusted, UnicodeDecodeError) as err:
             raise UsageError(f"cannot read {file}: {err}") from err
         found += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
     if args.json:
@@ -154,14 +153,22 @@ def lint_command(args: argparse.Namespace) -> int:
     return 1 if found else 0
 
 
+def _text(file: str) -> str:
+    """Of a script. A pipe is read where it is a descriptor of this process's own; one that lies in a directory may
+    wait for ever. Raises OSError, Untrusted, UnicodeDecodeError."""
+    if file.startswith(_DESCRIPTORS):
+        with open(file, encoding="utf-8") as stream:
+            return stream.read()
+    return files.read(file, _MOST_SOURCE).decode("utf-8")
+
+
 def _beside(batch_script: str) -> lint_captures.Reader:
     """Reads what a script names: from where it is called, else from where it lies itself."""
 
     def read(name: str) -> Optional[str]:
         for place in (name, os.path.join(os.path.dirname(batch_script), name)):
-            with contextlib.suppress(OSError, ValueError), open(place, encoding="utf-8") as stream:
-                if stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                    return stream.read(_MOST_SOURCE)
+            with contextlib.suppress(OSError, ValueError, Untrusted):
+                return files.read(place, _MOST_SOURCE).decode("utf-8")
         return None
 
     return read

@@ -18,12 +18,13 @@ from hyperpod_kit.untrusted.parse import json_object
 
 NAME = ".hyperpod-kit-quota.json"
 _MOST = 4096
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def write(directory: str, limits: Dict[str, int], held: Optional[int] = None) -> None:
     """`limits`: name -> bytes or files. No link of another user on the way is followed. `held`: a descriptor of the
     directory, which stays open. Raises Untrusted, OSError."""
-    folder = walk.directory(directory) if held is None else os.dup(held)
+    folder = walk.directory(directory) if held is None else os.open(".", _DIRECTORY, dir_fd=held)
     try:
         body = json.dumps({"format": "hpk-quota/1", "directory": directory, **limits}) + "\n"
         replace(NAME, body.encode(), 0o644, folder=folder, durable=True)

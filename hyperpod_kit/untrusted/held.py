@@ -30,6 +30,20 @@ def mount_of(fd: int) -> str:
         return by_handle(fd)
 
 
+def served_by(mount: str) -> int:
+    """The uid of the user who serves that mount (FUSE), as the kernel has it; 0 for one that the kernel or root serves.
+    Raises OSError."""
+    with open("/proc/self/mountinfo", "rb") as lines:
+        for line in lines:
+            before, _, after = line.partition(b" - ")
+            if before.split(b" ", 1)[0].decode() != mount:
+                continue
+            for option in after.rstrip(b"\n").rpartition(b" ")[2].split(b","):
+                if option.startswith(b"user_id="):
+                    return int(option[len(b"user_id=") :])
+    return 0
+
+
 def by_handle(fd: int) -> str:
     """The same from name_to_handle_at(2), which a file system that serves no handles, as FUSE's mostly do not, refuses:
     then it is "none", which no directory of ours is of. Raises OSError."""

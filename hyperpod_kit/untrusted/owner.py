@@ -1,5 +1,6 @@
 """Root acts on what belongs to a user as that user, in a child that has become the user for good, and waits no longer
-than what is asked gives something.
+than what is asked gives something. What belongs to root is worked on in a child too, which stays root: its deadline
+is the same.
 
 As the user nothing can be read or changed that the user could not read or change, whatever lies there and whatever it
 is exchanged for meanwhile. And a file system that the user serves himself (FUSE, with `allow_other`) may leave every
@@ -12,9 +13,12 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401  # a child that has become a user may not be able to import any more
 import contextlib
+import ctypes
 import encodings.ascii
 import encodings.idna  # noqa: F401
 import errno
+import functools
+import io
 import json
 import os
 import pwd
@@ -22,7 +26,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, NamedTuple, NoReturn, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, Type
 
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, Untrusted, UsageError
 from hyperpod_kit.untrusted import parse
@@ -30,7 +34,7 @@ from hyperpod_kit.untrusted import parse
 time.strptime("1970", "%Y")  # imports what dates need, for the same reason
 
 ANSWER = 60.0
-"""Seconds that a child may take without reading or writing anything and without working."""
+"""Seconds that a child may take without telling, reading or writing anything and without working."""
 
 LONGEST = 86400.0
 """Seconds that a child may take at all."""
@@ -39,11 +43,16 @@ _RATE = 1 << 20
 """Bytes that a child has to read or write in a second, on average, beyond ANSWER."""
 _LOOK = 0.05
 _LARGEST = 64 << 20
+_PR_SET_PDEATHSIG = 1
 _WHOLE_MACHINE = ["0", "0", "4294967295"]
 
 
+Tell = Callable[[Any], None]
+
+
 class OwnerPatience(NamedTuple):
-    """How long a child may take: `answer` seconds, more for what it gets done, and never more than `longest`."""
+    """How long a child may take: `answer` seconds since it last told something, more for what it gets done, and never
+    more than `longest`."""
 
     answer: float = ANSWER
     longest: float = LONGEST
@@ -58,7 +67,7 @@ PATIENCE = OwnerPatience()
 
 def is_root() -> bool:
     """Whether this process is root of the machine, and not of a user namespace: then it could be any user."""
-    if os.geteuid():
+    if os.getuid():
         return False
     try:
         with open("/proc/self/uid_map", encoding="ascii") as file:
@@ -68,14 +77,14 @@ def is_root() -> bool:
 
 
 def of(path: str, patience: OwnerPatience = PATIENCE) -> Optional[int]:
-    """Whose `path` is, where that is another user and this process is root; else None.
+    """Whose `path` is where this process is root, 0 for root and for what is not there; None where it is not root.
 
     Raises Unreachable when it does not answer, OSError.
     """
     if not is_root():
         return None
-    uid = _result(lambda: _uid_of(path), 0, path, patience)
-    return uid if isinstance(uid, int) and uid else None
+    uid = in_child(lambda: _uid_of(path), 0, path, patience)
+    return uid if isinstance(uid, int) else 0
 
 
 def _uid_of(path: str) -> int:
@@ -86,80 +95,142 @@ def _uid_of(path: str) -> int:
 
 
 def as_owner(path: str, work: Callable[[], Any], patience: OwnerPatience = PATIENCE) -> Any:
-    """What `work` gives (something that JSON has), done as the owner of `path` where this process is root and the
-    owner is another user. Only `path` is worked on, and nothing that `work` does to this process's memory stays.
+    """What `work` gives (something that JSON has), done as the owner of `path` in a child where this process is root,
+    and in this process otherwise. Only `path` is worked on, and nothing that `work` does to this process's memory
+    stays.
 
     Raises what `work` raises of HyperpodKitError (as UsageError, Unreachable or HyperpodKitError) and OSError,
     Unreachable when it does not get on.
     """
     uid = of(path, patience)
-    return work() if uid is None else as_user(uid, work, path, patience)
+    return work() if uid is None else in_child(work, uid, path, patience)
 
 
-def as_user(uid: int, work: Callable[[], Any], path: str, patience: OwnerPatience = PATIENCE) -> Any:
-    """The same as that user. `path`: for messages."""
-    return _result(work, uid, path, patience)
+def streamed(
+    path: str,
+    uid: Optional[int],
+    work: Callable[[Tell], Any],
+    heard: Tell,
+    patience: OwnerPatience = PATIENCE,
+) -> Any:
+    """`work(tell)` as that user; `heard` gets here what is told there (something that JSON has), as soon as it is.
+    `uid`: None where this process is not root, then it is done in this process.
+
+    Who tells something gets on. Raises as `as_owner`.
+    """
+    return work(heard) if uid is None else _result(work, uid, path, patience, heard)
 
 
-def _result(work: Callable[[], Any], uid: int, path: str, patience: OwnerPatience) -> Any:
+def in_child(work: Callable[[], Any], uid: int, path: str, patience: OwnerPatience = PATIENCE) -> Any:
+    """What `work` gives as that user. `path`: for messages. Raises as `as_owner`."""
+    return _result(lambda tell: work(), uid, path, patience, lambda words: None)
+
+
+def _result(work: Callable[[Tell], Any], uid: int, path: str, patience: OwnerPatience, heard: Tell) -> Any:
     sys.stdout.flush()
     sys.stderr.flush()
     ours, theirs = os.pipe()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _child(work, uid, theirs)
+        _child(work, uid, theirs, parent)
     os.close(theirs)
+    answer = None
     try:
-        answer = _hear(pid, ours, path, patience)
+        for line in _lines(pid, ours, path, patience):
+            message = _message(line, uid, path)
+            if "told" in message:
+                heard(message["told"])
+            else:
+                answer = message
     finally:
         os.close(ours)
         _end(pid)
+    if answer is None:
+        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer")
+    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
+        stream.write(str(answer.get(name, "")))
+    if "value" in answer:
+        return answer["value"]
+    _raise(answer)
+
+
+def _message(line: bytes, uid: int, path: str) -> Any:
     try:
-        said = parse.json_object(answer, _LARGEST)
+        return parse.json_object(line, _LARGEST)
     except ValueError as err:
-        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer: {err}") from None
-    if "value" in said:
-        return said["value"]
-    _raise(said)
+        raise Untrusted(f"{path}: a process of uid {uid} answers what is no JSON: {err}") from None
 
 
-def _raise(said: Any) -> NoReturn:
-    message, hint = str(said.get("message", "")), said.get("hint")
+def _raise(answer: Any) -> NoReturn:
+    message, hint = str(answer.get("message", "")), answer.get("hint")
     hint = hint if isinstance(hint, str) else None
-    if said.get("kind") == "OSError":
-        number = said.get("errno")
-        raise OSError(number if isinstance(number, int) else errno.EIO, message, said.get("file"))
-    code = said.get("exit_code")
-    error = {2: UsageError, 3: Unreachable}.get(code, HyperpodKitError)(message, hint=hint)
+    if answer.get("kind") == "OSError":
+        number = answer.get("errno")
+        raise OSError(number if isinstance(number, int) else errno.EIO, message, answer.get("file"))
+    known = _class_of(answer)
+    error = known.__new__(known)
+    HyperpodKitError.__init__(error, message, hint=hint)
+    for name, value in dict(answer.get("facts") or {}).items():
+        setattr(error, name, value)
+    code = answer.get("exit_code")
     if isinstance(code, int):
         error.exit_code = code
     raise error
 
 
-def _hear(pid: int, ours: int, path: str, patience: OwnerPatience) -> bytes:
-    """All that it says. Raises Unreachable when it does not get on."""
-    begun, data = time.monotonic(), bytearray()
+def _class_of(answer: Any) -> Type[HyperpodKitError]:
+    """The error's own class where this process has it, else one of its exit code."""
+    classes: List[Type[HyperpodKitError]] = [HyperpodKitError]
+    for known in classes:
+        classes += known.__subclasses__()
+        if known.__name__ == answer.get("class"):
+            return known
+    return {2: UsageError, 3: Unreachable}.get(answer.get("exit_code"), HyperpodKitError)
+
+
+def _facts_of(err: HyperpodKitError) -> Dict[str, Any]:
+    """What it has beside its words, as far as JSON can say it."""
+    plain = (str, int, float, bool, type(None), list, tuple)
+    return {name: value for name, value in vars(err).items() if isinstance(value, plain)}
+
+
+def _lines(pid: int, ours: int, path: str, patience: OwnerPatience) -> Iterator[bytes]:
+    """Each line that it writes. Raises Unreachable when it does not get on."""
+    begun = told = time.monotonic()
+    moved, worked = 0, 0.0
+    data = bytearray()
     poll = select.poll()
     poll.register(ours, select.POLLIN)
     pause = _LOOK
-    while len(data) <= _LARGEST:
+    while True:
         if poll.poll(pause * 1000.0):
             part = os.read(ours, 1 << 20)
             if not part:
-                return bytes(data)
+                return
             data += part
+            if len(data) > _LARGEST:
+                raise Untrusted(f"{path}: an answer of more than {_LARGEST} bytes")
+            *lines, rest = bytes(data).split(b"\n") if b"\n" in part else (bytes(data),)
+            if lines:
+                data = bytearray(rest)
+                yield from lines
+                told, pause = time.monotonic(), _LOOK
+                moved, worked = progress(pid)
             continue
         pause = min(1.0, pause * 2)
-        elapsed = time.monotonic() - begun
-        if elapsed > min(patience.answer, patience.longest) and elapsed > patience.allowed(*_progress(pid)):
+        now = time.monotonic()
+        if now - told <= min(patience.answer, patience.longest) and now - begun <= patience.longest:
+            continue
+        moved_now, worked_now = progress(pid)
+        if now - told > patience.allowed(moved_now - moved, worked_now - worked) or now - begun > patience.longest:
             raise Unreachable(
-                f"{path} does not answer, for {elapsed:.0f} s; its owner may have mounted something there",
+                f"{path} does not answer, for {now - told:.0f} s; its owner may have mounted something there",
                 hint=f"findmnt --submounts --target {path}",
             )
-    raise Untrusted(f"{path}: an answer of more than {_LARGEST} bytes")
 
 
-def _progress(pid: int) -> tuple[int, float]:
+def progress(pid: int) -> tuple[int, float]:
     """(bytes read and written, seconds of processor time) of a process."""
     moved, ticks = 0, 0
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -184,18 +255,20 @@ def _end(pid: int) -> None:
         return
 
 
-def _child(work: Callable[[], Any], uid: int, theirs: int) -> NoReturn:
+def _child(work: Callable[[Tell], Any], uid: int, theirs: int, parent: int) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        captured = _captured()
         if uid:
             become(uid)
-        answer = _answer(work)
+        _end_with(parent)
+        answer = _answer(lambda: work(lambda words: _write(theirs, {"told": words})))
+        for name, stream in captured.items():
+            answer[name] = stream.getvalue()
         sys.stdout.flush()
-        data = memoryview(json.dumps(answer).encode())
-        while data:
-            data = data[os.write(theirs, data) :]
+        _write(theirs, answer)
         code = 0
     except BaseException:
         code = 1
@@ -203,16 +276,71 @@ def _child(work: Callable[[], Any], uid: int, theirs: int) -> NoReturn:
         os._exit(code)
 
 
-def _answer(work: Callable[[], Any]) -> Any:
+def _captured() -> Dict[str, io.StringIO]:
+    """Streams that are no files but memory of the parent's: what is printed there travels with the answer."""
+    captured = {}
+    for attribute, name in (("stdout", "out"), ("stderr", "err")):
+        try:
+            getattr(sys, attribute).fileno()
+        except (AttributeError, OSError):
+            captured[name] = io.StringIO()
+            setattr(sys, attribute, captured[name])
+    return captured
+
+
+def _end_with(parent: int) -> None:
+    """Nobody waits for this process once its parent was killed: it ends then, too."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _write(theirs: int, message: Any) -> None:
+    data = memoryview(json.dumps(message, default=str).encode() + b"\n")
+    while data:
+        data = data[os.write(theirs, data) :]
+
+
+def _answer(work: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": work()}
     except HyperpodKitError as err:
-        return {"kind": "error", "message": err.message, "hint": err.hint, "exit_code": err.exit_code}
+        words = {"message": err.message, "hint": err.hint, "exit_code": err.exit_code, "facts": _facts_of(err)}
+        return {"kind": "error", "class": type(err).__name__, **words}
     except OSError as err:
         file = os.fsdecode(err.filename) if isinstance(err.filename, (str, bytes)) else None
         return {"kind": "OSError", "message": err.strerror or str(err), "errno": err.errno, "file": file}
     except Exception as err:
         return {"kind": "error", "message": f"{type(err).__name__}: {err}"}
+
+
+@contextlib.contextmanager
+def acting(uid: int) -> Iterator[None]:
+    """The rest of the block is done with that user's rights, and this process can be root again: for a process of one
+    thread that looks at what belongs to many. Nothing to do where it is not root, or the user is."""
+    if not uid or os.geteuid():
+        yield
+        return
+    gid, groups = _groups_of(uid)
+    before = os.getegid(), os.getgroups()
+    os.setgroups(groups)
+    os.setegid(gid)
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(before[0])
+        os.setgroups(before[1])
+
+
+@functools.lru_cache(maxsize=1024)
+def _groups_of(uid: int) -> Tuple[int, List[int]]:
+    try:
+        entry = pwd.getpwuid(uid)
+        return entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid)
+    except KeyError:
+        return uid, []
 
 
 def become(uid: int) -> None:

@@ -1,4 +1,5 @@
-"""The way to a directory of which a part may be another user's: no link that he has laid is followed.
+"""The way to a directory of which a part may be another user's: no link that they have laid is followed, and no file
+system that they serve is asked anything.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -12,6 +13,7 @@ import stat
 from typing import List, Optional, Tuple
 
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import held
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_INTO = _STEP | os.O_DIRECTORY
@@ -23,7 +25,7 @@ def directory(path: str, *, make: bool = False) -> int:
     """A descriptor of the directory `path`, for `dir_fd=` and to list it. `make`: make what is not there of it.
 
     Links of root and of this process's user are followed, /var/run for one. Raises Untrusted for a link of anybody
-    else, OSError.
+    else and for a mount that another user serves, OSError.
     """
     here = passed(path, make=make)
     try:
@@ -60,6 +62,7 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
     messages name. Raises Untrusted, OSError."""
     todo: List[str] = way.split("/")[::-1]
     links = 0
+    mount = ""
     try:
         if way.startswith("/"):
             here = _instead(here, os.open("/", _STEP))
@@ -68,6 +71,7 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
             if name in ("", "."):
                 continue
             there = _step(name, here, make)
+            mount = _answering(there, mount, name, path)
             kind = os.fstat(there).st_mode
             if stat.S_ISDIR(kind):
                 here = _instead(here, there)
@@ -90,6 +94,29 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
         raise
 
 
+def answering(there: int, folder: int, name: str, path: str) -> None:
+    """Raises Untrusted where a file system that another user serves is mounted on an entry of `folder`, before anything
+    is asked of it; OSError."""
+    _answering(there, held.mount_of(folder), name, path)
+
+
+def _answering(there: int, mount: str, name: str, path: str) -> str:
+    """The mount that a descriptor is of; `mount`: that of the one before. It takes the descriptor when it raises
+    Untrusted, OSError."""
+    try:
+        number = held.mount_of(there)
+        # As root acts with a user's rights, what that user serves is still another's.
+        server = 0 if number == mount else held.served_by(number)
+        if server in (0, os.getuid()):
+            return number
+        raise Untrusted(
+            f"on {name}, on the way to {path}, uid {server} has mounted a file system of theirs", hint="findmnt"
+        )
+    except BaseException:
+        os.close(there)
+        raise
+
+
 def _instead(here: int, there: int) -> int:
     os.close(here)
     return there
@@ -99,6 +126,7 @@ def _link_of_ours(name: str, folder: int, path: str) -> Optional[str]:
     """Where the link at `name` leads; None when there is none. It takes `folder` when it raises Untrusted, OSError."""
     try:
         handle = os.open(name or ".", _STEP, dir_fd=folder)
+        answering(handle, folder, name, path)
     except FileNotFoundError:
         return None
     except BaseException:

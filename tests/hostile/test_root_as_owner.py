@@ -4,11 +4,14 @@ what the user lets wait."""
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import stat
+import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import Iterator, List
+from typing import Callable, Iterator, List
 
 import pytest
 
@@ -16,8 +19,13 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
+from hyperpod_kit.storage.preload import run as preloading
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier.rules import TierRule
+from hyperpod_kit.storage.usage import report, scan
+from hyperpod_kit.storage.usage import walk as walking
+from hyperpod_kit.storage.usage.ledger import UsageLedger
+from hyperpod_kit.storage.usage.walk import WalkAsked
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as, place
@@ -104,14 +112,16 @@ def test_what_is_exchanged_meanwhile_is_read_by_nobody(shared: Path) -> None:
 
 
 @pytest.fixture
-def silent() -> Iterator[object]:
+def silent() -> Iterator[Callable[..., None]]:
     """Mounts that answer nothing, as fusermount makes them for a user."""
     require("fuse", "mounts")
     libc, channels, places = ctypes.CDLL(None, use_errno=True), [], []
 
-    def mount(where: Path) -> None:
+    def mount(where: Path, regular: bool = False) -> None:
         channel = os.open("/dev/fuse", os.O_RDWR)
-        words = f"fd={channel},rootmode=40000,user_id={ATTACKER},group_id={ATTACKER},allow_other"
+        words = (
+            f"fd={channel},rootmode={100000 if regular else 40000},user_id={ATTACKER},group_id={ATTACKER},allow_other"
+        )
         if libc.mount(b"evil", str(where).encode(), b"fuse.evil", 6, words.encode()):
             os.close(channel)
             raise OSError(ctypes.get_errno(), "mount")
@@ -127,7 +137,7 @@ def silent() -> Iterator[object]:
 
 @pytest.mark.parametrize("what", ["the root", *full("an attempt", "leases")])
 def test_a_mount_that_does_not_answer_costs_one_line(
-    what: str, shared: Path, silent: object, monkeypatch: pytest.MonkeyPatch
+    what: str, shared: Path, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, good = shared / "fsx" / "mallory", shared / "fsx" / "good"
     a_run(mine, ATTACKER, 0o755)
@@ -137,10 +147,8 @@ def test_a_mount_that_does_not_answer_costs_one_line(
     ]
     place.mkdir(exist_ok=True)
     os.chown(place, ATTACKER, ATTACKER)
-    silent(place)  # type: ignore[operator]
-    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0)
-    monkeypatch.setattr(owner.as_owner, "__defaults__", (QUICK,))
-    monkeypatch.setattr(owner.of, "__defaults__", (QUICK,))
+    silent(place)
+    quick(monkeypatch)
     planned = tiering.plan([str(mine), str(good)], RULE, time.time() + 1e6)
     assert [root for root, why in planned.failed if "does not answer" in why] == [str(mine)]
     done = tiering.apply(planned, RULE, str(shared / "archive"), lambda item: None)
@@ -150,6 +158,164 @@ def test_a_mount_that_does_not_answer_costs_one_line(
         # Nothing of `verify` asks who holds a lease.
         assert run(["checkpoint", *words]) != 0 or (what, words[0]) == ("leases", "verify")
         assert time.monotonic() - begun < 60
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0)
+    for function in (owner.as_owner, owner.of, owner.in_child):
+        monkeypatch.setattr(function, "__defaults__", (QUICK,))
+    monkeypatch.setattr(owner.streamed, "__defaults__", (QUICK,))
+    monkeypatch.setattr(preloading, "LFS", QUICK)
+    monkeypatch.setattr(walking, "HUNG", 2.0)
+
+
+def data_of_two(shared: Path) -> Path:
+    """A directory of root's with one of each user, private to each."""
+    data = shared / "fsx" / "data"
+    for name, uid in (("mallory", ATTACKER), ("good", VICTIM)):
+        (data / name).mkdir(parents=True)
+        (data / name / "file").write_bytes(b"x" * 1000)
+        for path in (data / name, data / name / "file"):
+            os.chown(path, uid, uid)
+            path.chmod(0o700 if path.is_dir() else 0o600)
+    return data
+
+
+@pytest.mark.parametrize("what", ["the place", "a directory", "a file"])
+def test_a_mount_that_does_not_answer_costs_usage_preload_and_quota_one_line(
+    what: str,
+    shared: Path,
+    silent: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    data = data_of_two(shared)
+    quick(monkeypatch)
+    mine = data / "mallory"
+    mounted = {"the place": mine, "a directory": mine / "d", "a file": mine / "file"}[what]
+    if what == "a directory":
+        mounted.mkdir()
+    silent(mounted, regular=what == "a file")
+    places = [str(mine), str(data / "good")] if what == "the place" else [str(data)]
+    code = run(["storage", "preload", *places, "--json"])
+    said = capsys.readouterr()
+    assert code == 1, said.err
+    body = json.loads(said.out)
+    assert body["files"] == (1 if what != "a directory" else 2) and len(body["unread"]) == 1, body
+    assert f"uid {ATTACKER} has mounted" in body["unread"][0]
+    code = run(
+        [
+            "storage",
+            "usage",
+            *places,
+            "--json",
+            "--state" if len(places) == 1 else "--fresh",
+            *one_state(places, shared),
+        ]
+    )
+    said = capsys.readouterr()
+    assert code == (1 if what == "the place" else 0), said.err
+    reports = json.loads(said.out)
+    if what == "the place":
+        assert "does not answer" in said.err and [one["root"] for one in reports] == [str(data / "good")]
+    else:
+        assert reports[0]["elsewhere"] == [str(mounted)]
+        # Root's place, two directories of users and a file or two: a name that is covered is not counted.
+        assert reports[0]["total"]["entries"] == (5 if what == "a directory" else 4)
+    # Nothing here has limits: what counts is that it ends, and whose fault it was.
+    assert run(["storage", "quota", "show", str(mine), str(data / "good")]) == 1
+    assert len(capsys.readouterr().err.splitlines()) >= 2
+
+
+def one_state(places: List[str], shared: Path) -> List[str]:
+    return [str(shared / "state")] if len(places) == 1 else []
+
+
+@pytest.mark.parametrize("what", ["a directory", "a file"])
+def test_a_mount_that_comes_during_a_count_costs_one_directory(
+    what: str, shared: Path, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The processes that look do not know of it: what they know of mounts is of before."""
+    data = data_of_two(shared)
+    quick(monkeypatch)
+    (data / "mallory" / "d").mkdir()
+    mounted = data / "mallory" / ("d" if what == "a directory" else "file")
+    silent(mounted, regular=what == "a file")
+    asked = WalkAsked(str(data), workers=1)
+    known = walking._Pool._config
+    first: List[str] = []
+
+    def ignorant(pool: walking._Pool) -> str:
+        config = json.loads(known(pool))
+        if not first:
+            first.append("")
+            config["elsewhere"] = []
+        return json.dumps(config)
+
+    monkeypatch.setattr(walking._Pool, "_config", ignorant)
+    ledger = UsageLedger(shared / "state", asked.about())
+    walking.walk(asked, ledger, lambda count: None)
+    found = report.make(str(data), ledger)
+    ledger.close()
+    assert found.users[str(VICTIM)].entries == 2
+    if what == "a directory":  # the kernel says whose mount it is of, before it is asked
+        assert found.elsewhere == [str(mounted)] and not found.unread
+    else:
+        assert found.unread == [(str(data / "mallory"), scan.UNANSWERED)]
+
+
+_SQUASHED = "--bounding-set=-dac_override,-dac_read_search"
+
+
+@pytest.mark.parametrize("command", ["usage", "preload"])
+def test_where_root_is_nobody_each_directory_is_read_as_its_owner(command: str, shared: Path) -> None:
+    """As behind a server that squashes root: private directories of two owners, one in the other too."""
+    data = data_of_two(shared)
+    inner = data / "good" / "inner"
+    inner.mkdir()
+    (inner / "file").write_bytes(b"y" * 1000)
+    for path in (inner, inner / "file"):
+        os.chown(path, VICTIM, VICTIM)
+        path.chmod(0o700 if path.is_dir() else 0o400)
+    program = "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    words = ["storage", command, str(data), "--json", *(["--state", str(shared / "s")] if command == "usage" else [])]
+    argv = ["setpriv", _SQUASHED, sys.executable, "-c", program, *words]
+    ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert ended.returncode == 0, ended.stderr
+    body = json.loads(ended.stdout)
+    if command == "usage":
+        assert body[0]["unread_count"] == 0 and body[0]["users"][str(VICTIM)]["entries"] == 4
+        assert body[0]["users"][str(ATTACKER)]["entries"] == 2
+    else:
+        assert body["files"] == 3 and body["whole"], body
+
+
+def test_preload_reads_no_link_and_no_file_as_anybody_but_its_owner(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = data_of_two(shared)
+    mine = data / "mallory"
+    (mine / "link").symlink_to(data / "good" / "file")
+    (mine / "links").symlink_to(data / "good")
+    for path in (mine / "link", mine / "links"):
+        os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
+    assert run(["storage", "preload", str(mine), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["files"] == 1
+    for link in ("link", "links"):
+        assert run(["storage", "preload", str(mine / link), "--json"]) == 1
+        body = json.loads(capsys.readouterr().out)
+        assert body["files"] == 0 and f"symbolic link of uid {ATTACKER}" in body["unread"][0]
+
+
+def test_a_limit_is_not_set_by_way_of_a_users_link(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = data_of_two(shared)
+    link = data / "mallory" / "link"
+    link.symlink_to(data / "good")
+    os.chown(link, ATTACKER, ATTACKER, follow_symlinks=False)
+    assert run(["storage", "quota", "set", str(link), "--bytes", "1MiB"]) == 1
+    assert f"symbolic link of uid {ATTACKER}" in capsys.readouterr().err
+    assert run(["storage", "quota", "set", str(data / "good"), "--bytes", "1MiB"]) == 1
+    assert "limits of directories are set on" in capsys.readouterr().err
 
 
 def test_checkpoints_of_another_owner_in_a_run_stay(shared: Path) -> None:

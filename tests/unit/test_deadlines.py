@@ -93,6 +93,8 @@ LEFT = {
     "faults/test_storage_away.py": 2,
     "faults/torch_trainer.py": 2,
     "faults/trainer.py": 4,
+    "hostile/acts/deeds.py": 3,
+    "hostile/acts/program.py": 2,
     "hostile/fuzz/engine.py": 1,
     "hostile/test_flush_as_root.py": 4,
     "hostile/test_hooks_and_run.py": 1,

@@ -7,9 +7,10 @@ process; the one in Python does not. The words of a pickle that it follows are t
 from __future__ import annotations
 
 import enum
+import io
 import pickle
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 _FOLLOWED = frozenset(
     bytes(word)[0]
@@ -84,10 +85,34 @@ def _build(unpickler: Any) -> None:
     _InPython.load_build(unpickler)
 
 
+_FEW = 1 << 20
+_WORD_BYTES = 3
+"""Bytes of a pickle for each of its words, beyond the first words: a container of one byte takes seventy in memory."""
+
+
+class CountedWords(dict[int, Callable[[Any], None]]):
+    """Words that are followed, each time one more, until there are more than records need."""
+
+    def __init__(self, words: dict[int, Callable[[Any], None]], most: int) -> None:
+        super().__init__(words)
+        self._left = most
+
+    def __getitem__(self, word: int) -> Callable[[Any], None]:
+        self._left -= 1
+        if self._left < 0:
+            raise pickle.UnpicklingError("it is made of more objects than records are")
+        return super().__getitem__(word)
+
+
+_WORDS: dict[int, Callable[[Any], None]] = {
+    **{word: follow for word, follow in _InPython.dispatch.items() if word in _FOLLOWED},
+    pickle.BUILD[0]: _build,
+}
+
+
 class CarefulUnpickler(_InPython):  # type: ignore[misc]
     """Derive it with a `find_class` that knows what may be named."""
 
-    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
-        **{word: follow for word, follow in _InPython.dispatch.items() if word in _FOLLOWED},
-        pickle.BUILD[0]: _build,
-    }
+    def __init__(self, data: io.BytesIO) -> None:
+        super().__init__(data)
+        self.dispatch = CountedWords(_WORDS, _FEW + len(data.getbuffer()) // _WORD_BYTES)

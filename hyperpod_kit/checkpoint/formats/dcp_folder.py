@@ -26,7 +26,8 @@ from hyperpod_kit.checkpoint.repository.shard import spec_of
 from hyperpod_kit.errors import CheckpointError, UsageError
 
 METADATA = ".metadata"
-_MOST = 1 << 30
+_MOST = 192 << 20
+"""Bytes of `.metadata`: a million boxes."""
 _DEEPEST = 200
 """Containers inside each other: what a checkpoint can hold."""
 _AGAIN = "copy it here again, or take another checkpoint"

@@ -29,7 +29,10 @@ class TextTokenizer:
 
         if not os.path.exists(path):
             raise UsageError(f"there is no {path}", hint="the tokenizer.json of a model")
-        self._tokenizer: Any = Tokenizer.from_file(path)
+        try:
+            self._tokenizer: Any = Tokenizer.from_file(path)
+        except Exception as err:  # of the library, whose errors have no class of their own
+            raise UsageError(f"{path} is no tokenizer: {err}", hint="the tokenizer.json of a model") from None
         self._field = field
         self.vocabulary = int(self._tokenizer.get_vocab_size())
         self._end: list[int] = []

@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests, lines
+from hyperpod_kit.data.formats import digests, lines, table
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import BadRecord, DataError
@@ -28,8 +28,14 @@ _IN_MEMORY = 16 << 20
 _MOST_OUT = 4 << 20
 """Plain bytes that come out of a decompressor at a time, however well they were compressed."""
 
-_SLICE = 16 << 10
-"""Compressed bytes that go into one that cannot be told how many may come out."""
+_SLICE = 2 << 10
+"""Compressed bytes that go into one that cannot be told how many may come out: of zstd at most 128 KiB for four."""
+
+_WINDOW = 128 << 20
+"""Plain bytes that a zstd frame may look back, which are kept in memory: what `zstd -d` takes without --long."""
+
+_RATIO, _SMALL = 1024, 64 << 20
+"""Plain bytes for a compressed one, beyond the first plain ones."""
 
 _ON_DISK = 64
 """Members in files without a name, for each process."""
@@ -73,7 +79,7 @@ class ZstdFrame:
     def __init__(self) -> None:
         import zstandard
 
-        self._decoder: Any = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj()
+        self._decoder: Any = zstandard.ZstdDecompressor(max_window_size=_WINDOW).decompressobj()
         self.eof = False
         self.rest = b""
 
@@ -84,8 +90,8 @@ class ZstdFrame:
             self.eof = self._decoder.eof
             if self.eof:
                 self.rest = self._decoder.unused_data + data[at + _SLICE :]
-            if out:
-                yield out
+            for begin in range(0, len(out), _MOST_OUT):
+                yield out[begin : begin + _MOST_OUT]
             if self.eof:
                 return
 
@@ -100,10 +106,11 @@ def plain(
 ) -> Iterator[bytes]:
     """The plain text of a file of `size` bytes from the member at `at` on; `end_of_member(place)` after each of them.
 
-    Raises ValueError for bytes that cannot be decompressed, or that end in the middle, with the place.
+    Raises ValueError for bytes that cannot be decompressed, that end in the middle, or that give more than text does.
     """
     decoder: MemberDecoder | None = None
     data, begun = b"", at
+    first, given = at, 0
     while True:
         if not data:
             data = read(at, min(_PIECE, size - at)) if at < size else b""
@@ -126,6 +133,8 @@ def plain(
                 raise ValueError(f"the {kind} member at {begun} is corrupt: {err}") from None
             if not out:
                 break
+            given += len(out)
+            _require_text(f"the {kind} member at {begun}", given, at - first)
             yield out
         data = decoder.rest if decoder.eof else b""
         if decoder.eof:
@@ -133,12 +142,17 @@ def plain(
             end_of_member(at - len(data))
 
 
+def _require_text(member: str, given: int, taken: int) -> None:
+    if given > _SMALL + _RATIO * taken:
+        raise ValueError(f"{member} gives more than {_RATIO} bytes for each of its own, as no data does")
+
+
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every line of the plain text. Raises ValueError for a corrupt member, OSError."""
     kind = kind_of(file.path)
     ends: list[Any] = []
     points = [(0, 0)]
-    done, last = 0, b"\n"
+    done, last, count = 0, b"\n", 0
     carriage: set[int] = set()
     """Ends of lines that are a carriage return and nothing else."""
     previous = -1
@@ -149,6 +163,8 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
                 break
             points[number] = (points[number][0], done)
         found = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
+        count += len(found)
+        table.require_plausible(count, file.size)
         ends.append(found + done)
         short = found[np.diff(ends[-1], prepend=previous) == 2]
         before = np.frombuffer(last + text, np.uint8)[short]
@@ -165,12 +181,11 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     full = lengths > 0
     for at in np.flatnonzero(lengths == 1):
         full[at] = int(every[at]) not in carriage
-    if lengths.size and int(lengths.max()) > lines.LONGEST:
-        raise ValueError(f"a line of {int(lengths.max())} bytes, expected less than 4 GiB")
+    lines.require_bounded(lengths)
     # The end of the last member is where none begins.
     begins = [(raw, at) for raw, at in points if at >= 0 and raw < file.size]
-    table = np.array([*begins, (file.size, done)], np.uint64).reshape(-1, 2)
-    return Scan(starts[full].astype(np.uint64), lengths[full].astype(np.uint32), pieces.digest(), 0, table)
+    places = np.array([*begins, (file.size, done)], np.uint64).reshape(-1, 2)
+    return Scan(starts[full].astype(np.uint64), lengths[full].astype(np.uint32), pieces.digest(), 0, places)
 
 
 class _Digested:

@@ -16,10 +16,13 @@ from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile
 
 LONGEST = (1 << 32) - 1
+"""Bytes of a sample."""
+LONGEST_LINE = 128 << 20
+"""Bytes of a line: a sparse file of no line's end takes no room on the disk."""
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
-    """Every line of a file. Raises ChangedFile, OSError, and ValueError for a line of 4 GiB."""
+    """Every line of a file. Raises ChangedFile, OSError, and ValueError for a line that is too long."""
 
     pieces = newlines.search(file, advance)
     size = sum(one.size for one in pieces)
@@ -34,13 +37,19 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     full = lengths > 0
     for at in np.flatnonzero(lengths == 1):
         full[at] = file.read(int(starts[at]), 1) != b"\r"
-    if lengths.size and int(lengths.max()) > LONGEST:
-        raise ValueError(f"{file.path}: a line of {int(lengths.max())} bytes, expected less than 4 GiB")
+    require_bounded(lengths)
     return Scan(
         starts[full].astype(np.uint64),
         lengths[full].astype(np.uint32),
         digests.of_file([one.digest for one in pieces], size),
     )
+
+
+def require_bounded(lengths: Any) -> None:
+    """Raises ValueError for a line that no reader could hold."""
+    longest = int(lengths.max()) if lengths.size else 0
+    if longest > LONGEST_LINE:
+        raise ValueError(f"a line of {longest:,} bytes, expected at most {LONGEST_LINE:,}")
 
 
 def between(ends: Any) -> tuple[Any, Any]:

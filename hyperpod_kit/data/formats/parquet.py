@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.formats import digests, parquet_pages
 from hyperpod_kit.data.formats.ranged_file import RangedFile
-from hyperpod_kit.data.formats.table import RecordReader, Scan
+from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+from hyperpod_kit.errors import BadRecord
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -21,6 +22,19 @@ _MOST_FILES = 64
 _GONE_KNOWN = 1024
 _AGAIN = 16
 """Row groups that are decoded a second time, until it is said."""
+
+
+_RATIO, _SMALL = 1024, 128 << 20
+"""Decoded bytes for one of a row group's, beyond the first decoded ones."""
+
+_EXPANDS = 32
+"""Decoded bytes for one that a row group says it has: words of a dictionary are repeated."""
+
+_ROWS = 256
+"""Rows that are decoded at a time where a row group might be larger than it says."""
+
+_WALKED = 64 << 20
+"""Bytes of a column chunk of which the pages are looked at before they are decoded."""
 
 
 def _opened(read: Callable[[int, int], bytes], size: int) -> Any:
@@ -41,7 +55,11 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
         raise
     except (pyarrow.ArrowException, OSError) as err:
         raise ValueError(str(err)) from None
-    rows = np.array([group.num_rows for group in groups], np.int64)
+    counts = [group.num_rows for group in groups]
+    if any(count < 0 for count in counts):
+        raise ValueError("a row group of less than no rows")
+    require_plausible(sum(counts), file.size)
+    rows = np.array(counts, np.int64)
     each = np.array([group.total_byte_size // max(1, group.num_rows) for group in groups], np.int64)
     return Scan(
         np.arange(int(rows.sum()), dtype=np.uint64),
@@ -86,7 +104,7 @@ class ParquetReader:
         key = (file.path, number)
         found = self._groups.get(key)
         if found is None:
-            found = self._groups[key] = self._file(file)[0].read_row_group(number, use_threads=False).combine_chunks()
+            found = self._groups[key] = self._decoded(file, number)
             self._kept += found.nbytes
             if key in self._gone:
                 self._decoded_again(found)
@@ -99,6 +117,76 @@ class ParquetReader:
         else:
             self._groups.move_to_end(key)
         return found
+
+    def _decoded(self, file: Any, number: int) -> Any:
+        """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
+        import pyarrow
+
+        opened = self._file(file)[0]
+        try:
+            facts = opened.metadata.row_group(number)
+            if self._is_small(file, facts):
+                return opened.read_row_group(number, use_threads=False).combine_chunks()
+            return self._in_steps(file, number, facts)
+        except ReadUnanswered:
+            raise
+        except (pyarrow.ArrowException, ValueError, MemoryError) as err:
+            raise BadRecord(f"{file.path}: row group {number}: {err}") from None
+
+    def _is_small(self, file: Any, facts: Any) -> bool:
+        """Whether it decodes to about what it says. Raises ValueError for what no data is."""
+        columns = [facts.column(at) for at in range(facts.num_columns)]
+        packed = sum(column.total_compressed_size for column in columns)
+        if packed > file.size or min((column.total_compressed_size for column in columns), default=0) < 0:
+            raise ValueError(f"{packed:,} bytes in a file of {file.size:,}")
+        if facts.total_byte_size > _SMALL + _RATIO * packed:
+            raise ValueError(f"{facts.total_byte_size:,} bytes in {packed:,}, as no data has")
+        expanded = 0
+        for column in columns:
+            self._require_honest(file, column)
+            if column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
+                # Each value may be as long as the whole dictionary.
+                expanded += column.num_values * column.total_uncompressed_size if column.has_dictionary_page else 0
+            else:
+                expanded += 8 * column.num_values
+        return bool(expanded <= _SMALL)
+
+    def _require_honest(self, file: Any, column: Any) -> None:
+        """That the pages are not larger than the file's own index says. Raises ValueError."""
+        size = column.total_compressed_size
+        if size > _WALKED:
+            return
+        at = column.data_page_offset
+        if column.has_dictionary_page:
+            at = min(at, column.dictionary_page_offset)
+        if at < 0 or at + size > file.size:
+            raise ValueError("a column that lies beyond the end of the file")
+        pages = parquet_pages.uncompressed(self._files.read(file, at, size))
+        if pages > _SMALL // 4 + 2 * column.total_uncompressed_size:
+            raise ValueError(f"pages of {pages:,} bytes, where its index says {column.total_uncompressed_size:,}")
+
+    def _in_steps(self, file: Any, number: int, facts: Any) -> Any:
+        """A few rows at a time, words of dictionaries as their numbers. Raises ValueError when it becomes too large."""
+        import pyarrow
+        import pyarrow.parquet
+
+        flat = [
+            facts.column(at).path_in_schema
+            for at in range(facts.num_columns)
+            if facts.column(at).physical_type == "BYTE_ARRAY" and "." not in facts.column(at).path_in_schema
+        ]
+        source = RangedFile(lambda at, size: self._files.read(file, at, size), file.size)
+        opened = pyarrow.parquet.ParquetFile(source, read_dictionary=flat, pre_buffer=False)
+        batches, size = [], 0
+        most = _SMALL + _EXPANDS * facts.total_byte_size
+        for batch in opened.iter_batches(_ROWS, row_groups=[number], use_threads=False):
+            batches.append(batch)
+            size += batch.nbytes
+            if size > most:
+                raise ValueError(
+                    f"it decodes to more than {most:,} bytes, and says that it has {facts.total_byte_size:,}"
+                )
+        return pyarrow.Table.from_batches(batches, opened.schema_arrow).combine_chunks()
 
     def _decoded_again(self, group: Any) -> None:
         """Say it once: nothing fails, and training waits for what was thrown away."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,38 @@ from hyperpod_kit.data.formats import digests, lines
 from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.data.formats.table import RecordReader, Scan
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
+from hyperpod_kit.errors import BadRecord
 
 _BLOCK = 512
+_LONGEST_HEADER = 1 << 20
+"""Bytes of a header that has a name or attributes, which tarfile reads whole."""
+
+
+class BoundedTarInfo(tarfile.TarInfo):
+    """A member of which nothing is read that is larger than it can be. Raises ReadError."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> Any:
+        if self.size < 0:
+            raise tarfile.ReadError(f"a member of {self.size} bytes")
+        headers = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+        if self.type in (*headers, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK) and self.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes, expected at most {_LONGEST_HEADER:,}")
+        if self.type == tarfile.GNUTYPE_SPARSE:
+            raise tarfile.ReadError("a member with holes, which may be of any size")
+        return super()._proc_member(archive)  # type: ignore[misc]
+
+
+def _members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """Each member, none of which is kept. Raises ValueError for what is no tar."""
+    try:
+        with tarfile.open(fileobj=fileobj, mode="r:", tarinfo=BoundedTarInfo) as archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # type: ignore[attr-defined]
+                if member.size < 0 or member.issparse():
+                    raise ValueError(f"{member.name} has holes, which may be of any size")
+                yield archive, member
+    except (tarfile.TarError, EOFError, OverflowError, RecursionError) as err:
+        raise ValueError(str(err)) from None
 
 
 def split(name: str) -> tuple[str, str]:
@@ -30,27 +60,23 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     starts: list[int] = []
     ends: list[int] = []
     last: str | None = None
-    try:
-        with tarfile.open(fileobj=RangedFile(file.read, file.size), mode="r:") as archive:
-            before = 0
-            for member in archive:
-                # What comes before a header (of a long name, say) belongs to it.
-                begin = before
-                before = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
-                if not member.isfile():
-                    last = None
-                    continue
-                if before > file.size:
-                    raise ValueError(f"{member.name} is cut off")
-                key, _ = split(member.name)
-                if key == last:
-                    ends[-1] = before
-                else:
-                    starts.append(begin)
-                    ends.append(before)
-                last = key
-    except tarfile.TarError as err:
-        raise ValueError(str(err)) from None
+    before = 0
+    for _, member in _members(RangedFile(file.read, file.size)):
+        # What comes before a header (of a long name, say) belongs to it.
+        begin = before
+        before = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
+        if not member.isfile():
+            last = None
+            continue
+        if before > file.size:
+            raise ValueError(f"{member.name} is cut off")
+        key, _ = split(member.name)
+        if key == last:
+            ends[-1] = before
+        else:
+            starts.append(begin)
+            ends.append(before)
+        last = key
     lengths = np.array(ends, np.int64) - np.array(starts, np.int64)
     if lengths.size and int(lengths.max()) > lines.LONGEST:
         raise ValueError(f"a sample of {int(lengths.max())} bytes, expected less than 4 GiB")
@@ -64,16 +90,18 @@ class TarReader:
         self._files = files
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
-        """Ending -> bytes, and `__key__`."""
+        """Ending -> bytes, and `__key__`. Raises BadRecord."""
         data = self._files.read(file, start, length)
         found: dict[str, Any] = {}
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
-            for member in archive:
+        try:
+            for archive, member in _members(io.BytesIO(data)):
                 if member.isfile():
                     key, ending = split(member.name)
                     part = archive.extractfile(member)
                     assert part is not None
                     found["__key__"], found[ending] = key, part.read()
+        except ValueError as err:
+            raise BadRecord(f"{file.path}: the sample at {start}: {err}") from None
         return found
 
 

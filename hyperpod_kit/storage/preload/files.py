@@ -1,22 +1,36 @@
-"""Which files: everything below directories, or the lines of a list."""
+"""Which files: everything below directories, or the lines of a list.
+
+Root looks at each directory with the rights of its owner, in a child with a deadline, follows no link of another user's
+and asks nothing of a file system that another user serves.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Iterator, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Unreachable, Untrusted, UsageError
+from hyperpod_kit.untrusted import owner, walk
+
+CHUNK = 1000
+DEEPEST = 200
+"""Directories one in another."""
 
 
 @dataclass(frozen=True)
 class WantedFile:
-    """A regular file and its size in bytes."""
+    """A regular file and its size in bytes. `uid`: whose it is, where root asks; `folder`: its directory without
+    links, where it is known."""
 
     path: str
     size: int
+    uid: Optional[int] = None
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -37,21 +51,150 @@ def listed(places: Sequence[str], files_from: Optional[Path] = None) -> PreloadL
 
     Links are not followed below a place. Raises UsageError for a place that is not there.
     """
-    found: dict[str, int] = {}
+    found: dict[str, WantedFile] = {}
     unread: list[str] = []
-    for place in [*places, *_lines(files_from)]:
+    waiting = [*places, *_lines(files_from)]
+    while waiting:
+        begun = 0
+
+        def heard(rows: list[Any]) -> None:
+            nonlocal begun
+            kind, *words = rows
+            if kind == _BEGUN:
+                begun = words[0]
+            elif kind == _UNREAD:
+                unread.append(words[0])
+            else:
+                found.update((row[0], WantedFile(*row)) for row in words[0])
+
+        uid = 0 if owner.is_root() else None
+        try:
+            owner.streamed(waiting[0], uid, partial(_look, list(waiting)), heard)
+            break
+        except Unreachable as err:
+            unread.append(f"{waiting[begun]}: {err}")
+            waiting = waiting[begun + 1 :]
+    return PreloadList(tuple(found.values()), tuple(unread))
+
+
+_BEGUN, _UNREAD, _FILES = "begun", "unread", "files"
+
+
+def _look(places: Sequence[str], tell: Callable[[Any], None]) -> None:
+    for number, place in enumerate(places):
+        tell([_BEGUN, number])
         whole = os.path.abspath(place)
         try:
-            status = os.stat(whole)
+            named = _held(whole) if owner.is_root() else os.open(whole, os.O_PATH | os.O_CLOEXEC)
+        except Untrusted as err:
+            tell([_UNREAD, str(err)])
+            continue
         except OSError as err:
             raise UsageError(
                 f"{place}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts"
             ) from err
-        if stat.S_ISDIR(status.st_mode):
-            found.update(_below(whole, unread))
-        elif stat.S_ISREG(status.st_mode):
-            found[whole] = status.st_size
-    return PreloadList(tuple(WantedFile(path, size) for path, size in found.items()), tuple(unread))
+        try:
+            _place(named, whole, tell)
+        finally:
+            os.close(named)
+
+
+def _held(path: str) -> int:
+    """A descriptor that names what lies there. Raises Untrusted, OSError."""
+    folder, name = walk.parent_of(path, follow=True)
+    try:
+        named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+        walk.answering(named, folder, name, path)
+        return named
+    finally:
+        os.close(folder)
+
+
+def _place(named: int, path: str, tell: Callable[[Any], None]) -> None:
+    status = os.fstat(named)
+    if stat.S_ISDIR(status.st_mode):
+        FilesBelow(tell).directory(named, path, os.readlink(f"/proc/self/fd/{named}"), 0)
+    elif stat.S_ISREG(status.st_mode):
+        folder = os.path.dirname(os.readlink(f"/proc/self/fd/{named}"))
+        tell([_FILES, [(path, status.st_size, _uid(status), folder)]])
+
+
+def _uid(status: os.stat_result) -> Optional[int]:
+    return status.st_uid if owner.is_root() else None
+
+
+class FilesBelow:
+    """Tells of every regular file below a directory. Links are not followed."""
+
+    def __init__(self, tell: Callable[[Any], None]) -> None:
+        self._tell = tell
+        self._as_root = owner.is_root()
+
+    def directory(self, named: int, path: str, real: str, depth: int) -> None:
+        """`path`: as it was asked for; `real`: the same without links; `named`: a descriptor of it."""
+        uid = os.fstat(named).st_uid if self._as_root else 0
+        try:
+            if depth > DEEPEST:
+                raise OSError(errno.ELOOP, f"more than {DEEPEST} directories one in another")
+            with owner.acting(uid):
+                handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=named)
+        except OSError as err:
+            self._tell([_UNREAD, f"{path}: {err.strerror}"])
+            return
+        try:
+            with owner.acting(uid):
+                below = self._entries(handle, path, real)
+            for name in below:
+                self._enter(handle, uid, name, path, real, depth)
+        finally:
+            os.close(handle)
+
+    def _enter(self, handle: int, uid: int, name: str, path: str, real: str, depth: int) -> None:
+        try:
+            with owner.acting(uid):
+                named = self._named(handle, name, path)
+        except (OSError, Untrusted) as err:
+            self._tell([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
+            return
+        try:
+            self.directory(named, f"{path.rstrip('/')}/{name}", f"{real.rstrip('/')}/{name}", depth + 1)
+        finally:
+            os.close(named)
+
+    def _entries(self, handle: int, path: str, real: str) -> list[str]:
+        """Names of its directories, after its files were told of."""
+        below: list[str] = []
+        files: list[tuple[str, int, Optional[int], str]] = []
+        for name in sorted(os.listdir(handle)):
+            try:
+                named = self._named(handle, name, path)
+            except FileNotFoundError:
+                continue
+            except (OSError, Untrusted) as err:
+                self._tell([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
+                continue
+            try:
+                status = os.fstat(named)
+            finally:
+                os.close(named)
+            if stat.S_ISDIR(status.st_mode):
+                below.append(name)
+            elif stat.S_ISREG(status.st_mode):
+                uid = status.st_uid if self._as_root else None
+                files.append((f"{path.rstrip('/')}/{name}", status.st_size, uid, real))
+            if len(files) >= CHUNK:
+                self._tell([_FILES, files])
+                files = []
+        if files:
+            self._tell([_FILES, files])
+        return below
+
+    def _named(self, handle: int, name: str, path: str) -> int:
+        """A descriptor that names an entry. Raises Untrusted, OSError."""
+        named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        if self._as_root:
+            walk.answering(named, handle, name, path)
+        return named
 
 
 def _lines(path: Optional[Path]) -> list[str]:
@@ -63,20 +206,3 @@ def _lines(path: Optional[Path]) -> list[str]:
         raise UsageError(f"cannot read {path}: {err.strerror}") from err
     # With `find -print0` names may have ends of lines in them.
     return [line for line in text.split("\0" if "\0" in text else "\n") if line]
-
-
-def _below(directory: str, unread: list[str]) -> Iterator[tuple[str, int]]:
-    try:
-        with os.scandir(directory) as entries:
-            inside = sorted(entries, key=lambda entry: entry.name)
-    except OSError as err:
-        unread.append(f"{directory}: {err.strerror}")
-        return
-    for entry in inside:
-        try:
-            if entry.is_dir(follow_symlinks=False):
-                yield from _below(entry.path, unread)
-            elif entry.is_file(follow_symlinks=False):
-                yield entry.path, entry.stat(follow_symlinks=False).st_size
-        except OSError as err:
-            unread.append(f"{entry.path}: {err.strerror}")

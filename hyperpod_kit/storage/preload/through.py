@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -69,8 +70,11 @@ def read_all(
 
 def _blocks(wanted: WantedFile) -> Iterator[int]:
     """Sizes of the blocks of one file. Raises OSError, also when it ends before its size."""
-    descriptor = os.open(wanted.path, os.O_RDONLY | os.O_CLOEXEC)
+    # A FIFO may have come into its place, of which an open waits for a writer.
+    descriptor = os.open(wanted.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file any more")
         buffer, at = bytearray(min(BLOCK, max(wanted.size, 1))), 0
         while at < wanted.size:
             count = os.preadv(descriptor, [buffer], at)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota import backends
-from hyperpod_kit.storage.quota.backends import NotedDirectory
+from hyperpod_kit.storage.quota.backends import QuotaDirectory
 from hyperpod_kit.storage.quota.limits import QuotaLimits
 from hyperpod_kit.storage.quota.request_box import RequestBox, WaitingRequest
 from hyperpod_kit.storage.quota.requests import QuotaDecision, granted, name_of, opened_own
@@ -31,19 +31,15 @@ def approve(
         asked = waiting.request
         directory = opened_own(box.place, asked.directory, waiting.uid)
         try:
-            # What was looked at, whatever its owner puts into its place meanwhile.
-            anchor = f"/proc/{os.getpid()}/fd/{directory}"
-            backend = backends.backend_of(anchor, runner)
-            limits = granted(backend.show(anchor).limits, hard_bytes or asked.bytes, hard_files or asked.files)
+            target = QuotaDirectory(asked.directory, directory)
+            backend = backends.backend_of(target, runner)
+            limits = granted(backend.show(target.anchor).limits, hard_bytes or asked.bytes, hard_files or asked.files)
             if dry_run:
-                commands = backend.commands(anchor, limits, 0)
+                commands = target.words(backend.commands(target.anchor, limits, 0))
             else:
-                commands = backends.apply(
-                    backend, anchor, limits, 0, runner, note=NotedDirectory(asked.directory, directory)
-                )
+                commands = backends.apply(backend, target, limits, 0, runner)
         finally:
             os.close(directory)
-        commands = [[word.replace(anchor, asked.directory) for word in argv] for argv in commands]
         decision = _decision(waiting, True, limits, "")
         if not dry_run:
             box.record(decision, waiting)

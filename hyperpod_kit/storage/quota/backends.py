@@ -2,59 +2,91 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import NamedTuple
+import stat
+from dataclasses import replace
+from typing import Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota.btrfs import Btrfs
-from hyperpod_kit.storage.quota.limits import QuotaBackend, QuotaError, QuotaLimits
+from hyperpod_kit.storage.quota.limits import QuotaBackend, QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.storage.quota.lustre import Lustre
 from hyperpod_kit.system import mountinfo, quota_note
+from hyperpod_kit.untrusted import held, walk
 
 SECONDS = 3600.0
 """For a command: `lfs project -r` looks at every file."""
+_MOUNTED = "hyperpod-kit validate-mounts, where it is mounted"
 
 
-def backend_of(directory: str, runner: Runner, project: int | None = None) -> QuotaBackend:
+class QuotaDirectory(NamedTuple):
+    """What people call a directory, and a descriptor of what was looked at under that name."""
+
+    path: str
+    handle: int
+
+    @property
+    def anchor(self) -> str:
+        """A path by which other programs come to what was looked at, whatever its owner has put into its place."""
+        return f"/proc/{os.getpid()}/fd/{self.handle}"
+
+    def words(self, commands: Sequence[Sequence[str]]) -> list[list[str]]:
+        """Commands as a person would type them."""
+        return [[word.replace(self.anchor, self.path) for word in argv] for argv in commands]
+
+
+@contextlib.contextmanager
+def looked_at(directory: str) -> Iterator[QuotaDirectory]:
+    """The directory without its links, for as long as the block lasts: no link of another user's is followed, and no
+    file system that another user serves is asked anything. Raises QuotaError, Untrusted, OSError."""
+    try:
+        handle = walk.passed(os.path.abspath(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        raise QuotaError(f"{directory} is no directory here", hint=_MOUNTED) from None
+    try:
+        if not stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise QuotaError(f"{directory} is no directory here", hint=_MOUNTED)
+        target = QuotaDirectory(os.readlink(f"/proc/self/fd/{handle}"), handle)
+        try:
+            yield target
+        except QuotaError as err:
+            hint = None if err.hint is None else err.hint.replace(target.anchor, target.path)
+            raise QuotaError(err.message.replace(target.anchor, target.path), hint=hint) from None
+    finally:
+        os.close(handle)
+
+
+def used(directory: str, runner: Runner) -> QuotaUsed:
+    """What it holds and what it may. Raises QuotaError, RunError, Untrusted, OSError."""
+    with looked_at(directory) as target:
+        return replace(backend_of(target, runner).show(target.anchor), directory=directory)
+
+
+def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
     """By the type of the file system that holds it. Raises QuotaError where nothing can."""
-    if not os.path.isdir(directory):
-        raise QuotaError(f"{directory} is no directory here", hint="hyperpod-kit validate-mounts, where it is mounted")
-    mount = mountinfo.holding(mountinfo.read(), os.path.realpath(directory))
+    number = held.mount_of(target.handle)
+    mount = next((one for one in mountinfo.parse(mountinfo.read()) if str(one.mount_id) == number), None)
     if mount is not None and mount.fs_type == "lustre":
         return Lustre(runner, mount.path, project)
     if mount is not None and mount.fs_type == "btrfs":
         return Btrfs(runner, mount.path)
     kind = "an unknown file system" if mount is None else mount.fs_type
     raise QuotaError(
-        f"{directory} is on {kind}: limits of directories are set on Lustre and btrfs",
+        f"{target.path} is on {kind}: limits of directories are set on Lustre and btrfs",
         hint="for an access point of EFS: hyperpod-kit storage quota stop FS-ID ACCESS-POINT",
     )
 
 
-class NotedDirectory(NamedTuple):
-    """What people call a directory, and its descriptor."""
-
-    path: str
-    handle: int
-
-
 def apply(
-    backend: QuotaBackend,
-    directory: str,
-    limits: QuotaLimits,
-    grace: int,
-    runner: Runner,
-    *,
-    note: NotedDirectory | None = None,
+    backend: QuotaBackend, target: QuotaDirectory, limits: QuotaLimits, grace: int, runner: Runner
 ) -> list[list[str]]:
-    """Set the limits, and leave a note of them in the directory; what was run. Twice is once. `note`: of a directory
-    that is given by a descriptor.
+    """Set the limits, and leave a note of them in the directory; what was run. Twice is once.
 
     Raises QuotaError, RunError, Untrusted, OSError.
     """
-    done = backend.commands(directory, limits, grace)
-    for argv in done:
+    commands = backend.commands(target.anchor, limits, grace)
+    for argv in commands:
         runner.run(argv, timeout=SECONDS)
-    noted = {"bytes": limits.hard_bytes, "files": limits.hard_files}
-    quota_note.write(directory if note is None else note.path, noted, None if note is None else note.handle)
-    return done
+    quota_note.write(target.path, {"bytes": limits.hard_bytes, "files": limits.hard_files}, target.handle)
+    return target.words(commands)

@@ -10,9 +10,11 @@ import os
 import stat
 import time
 from dataclasses import dataclass
-from typing import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Callable, Iterator, Sequence
 
 from hyperpod_kit.checkpoint.repository import layout, verify
+from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.preload import hsm
@@ -20,6 +22,8 @@ from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.fsx_link import FsxTasks, LinkedRoot
 from hyperpod_kit.storage.tier.rules import TierError, TierItem, TierRule
 from hyperpod_kit.storage.tier.run import TierDone, TierPlan
+from hyperpod_kit.untrusted import owner
+from hyperpod_kit.untrusted.owner import OwnerPatience
 
 EXPORT, RELEASE = "EXPORT_TO_REPOSITORY", "RELEASE_DATA_FROM_FILESYSTEM"
 MOST = 100
@@ -29,6 +33,8 @@ TRIES = 3
 PATIENCE = 3600.0
 """Seconds in which a task shows no change."""
 SAY_EVERY = 60.0
+LFS = OwnerPatience(answer=2 * hsm.SECONDS)
+"""`lfs` has a deadline of its own, and what it reads is not counted."""
 EXISTS, DIRTY, ARCHIVED = 0x1, 0x2, 0x8
 
 
@@ -76,7 +82,7 @@ class FsxRelease:
             free = []
             for item in some:
                 one = roots[item.root]
-                why = survey.may_go(one.store, one.whose, item.attempt, rule.keep)
+                why = self._as_owner(item, partial(survey.may_go, one.store, one.whose, item.attempt, rule.keep))
                 if why:
                     left.append((_place(item), why))
                 else:
@@ -88,7 +94,7 @@ class FsxRelease:
         for item in self._until(RELEASE, allowed(exported), self._is_released, left):
             try:
                 # Lists of checkpoints read it each time, and what comes back of it was in S3.
-                verify.read_manifest(roots[item.root].store, item.attempt)
+                self._as_owner(item, partial(_read_manifest, roots[item.root].store, item.attempt))
                 has_gone(item)
             except (HyperpodKitError, OSError) as err:
                 left.append((_place(item), f"released, and its manifest does not come back: {verify.reason_of(err)}"))
@@ -151,8 +157,16 @@ class FsxRelease:
         manifest = os.path.join(_place(item), layout.MANIFEST_FILE)
         return all(flags & hsm.RELEASED for path, flags in self._states(item).items() if path != manifest)
 
+    @staticmethod
+    def _as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
+        return owner.as_owner(item.root, work, LFS)
+
     def _states(self, item: TierItem) -> dict[str, int]:
-        """Of each file in it that has bytes."""
+        """HSM flags of each file in it that has bytes."""
+        states: dict[str, int] = self._as_owner(item, lambda: self._flags(item))
+        return states
+
+    def _flags(self, item: TierItem) -> dict[str, int]:
         paths = []
         with os.scandir(_place(item)) as entries:
             for entry in entries:
@@ -172,6 +186,10 @@ class FsxRelease:
             batch.append(item)
         if batch:
             yield batch
+
+
+def _read_manifest(store: Store, attempt: str) -> None:
+    verify.read_manifest(store, attempt)
 
 
 def _place(item: TierItem) -> str:

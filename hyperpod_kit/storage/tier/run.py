@@ -120,7 +120,7 @@ def _made_for_owner(place: Path, source: str) -> None:
         place.mkdir(parents=True, exist_ok=True)
         return
     place.parent.mkdir(parents=True, exist_ok=True)
-    gid, mode = owner.as_user(uid, lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], source)
+    gid, mode = owner.in_child(lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], uid, source)
     above = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterable
 
 from hyperpod_kit.storage.usage.ledger import UsageLedger, UsageRow
 from hyperpod_kit.system import mountinfo
+from hyperpod_kit.untrusted import owner
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.retained import Deletable
@@ -83,8 +84,8 @@ def make(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageRepo
             directories[place] = directories.get(place, Total()) + row
     room = None
     if not root.startswith("s3://"):
-        found = shutil.disk_usage(root)
-        room = (found.total, found.free)
+        total_room, free = owner.as_owner(root, lambda: shutil.disk_usage(root)[::2])
+        room = (total_room, free)
     return UsageReport(
         root,
         total,

@@ -2,12 +2,19 @@
 
 It is run by its path (`python -I -S scan.py`) and imports nothing of ours, so that it starts in 20 ms and stays small:
 a walk has several of it, because one interpreter spends as long on its own loop as the kernel does on a stat.
+
+As root it lists each directory with the rights of the directory's owner, and enters no file system that is mounted
+below the root: a user may serve one (FUSE) that answers nothing.
 """
 
 from __future__ import annotations
 
+import functools
+import grp
 import json
+import mmap
 import os
+import pwd
 import signal
 import stat
 import sys
@@ -43,14 +50,57 @@ class Sums:
         row[2] += blocks * 512
 
 
-class TreeScan:
-    """`depth`: levels that are counted for themselves; `marks`: path -> name of directories that are so at any level;
-    `elsewhere`: mount points, which are not entered."""
+PAGE = 1 << 14
+"""Bytes in which it says where it is."""
+UNANSWERED = "it does not answer; its owner may have mounted something there"
+_NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
-    def __init__(self, depth: int, marks: dict[str, str], elsewhere: list[str]) -> None:
+
+class WhereAbouts:
+    """Memory that the parent sees: if this process hangs in the kernel, it can be read there at which directory."""
+
+    def __init__(self, handle: int) -> None:
+        self._page = mmap.mmap(handle, PAGE)
+
+    def note(self, path: str) -> None:
+        raw = os.fsencode(path)[: PAGE - 8]
+        self._page[: 8 + len(raw)] = len(raw).to_bytes(8, "little") + raw
+
+    def noted(self) -> str:
+        length = int.from_bytes(self._page[:8], "little")
+        return os.fsdecode(self._page[8 : 8 + length])
+
+    def close(self) -> None:
+        self._page.close()
+
+
+class TreeScan:
+    """`root`: of the walk; `depth`: levels that are counted for themselves; `marks`: path -> name of directories that
+    are so at any level; `elsewhere`: mount points, which are not entered; `unanswered`: directories at which another
+    process hung; `careful`: ask nothing of an entry before it is clear that nothing is mounted there."""
+
+    def __init__(
+        self,
+        root: str,
+        depth: int,
+        marks: dict[str, str],
+        elsewhere: list[str],
+        unanswered: list[str],
+        careful: bool,
+        where: WhereAbouts | None = None,
+    ) -> None:
         self._depth = depth
         self._marks = marks
         self._elsewhere = frozenset(elsewhere)
+        self._folders = frozenset(os.path.dirname(path) for path in elsewhere)
+        self._unanswered = frozenset(unanswered)
+        self._careful = careful
+        self._where = where
+        self._root = root
+        handle = os.open(root, os.O_PATH | os.O_CLOEXEC)
+        self._mount = _mount_of(handle)
+        os.close(handle)
 
     def task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
         """Look at `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
@@ -61,13 +111,21 @@ class TreeScan:
         stack, unread, seen = list(first), [], 0
         while stack and seen < limit:
             here = stack.pop()
+            if here.path in self._unanswered:
+                unread.append((here.path, UNANSWERED))
+                continue
+            if self._where is not None:
+                self._where.note(here.path)
             try:
-                handle = os.open(here.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                handle = self._opened(here.path)
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as err:
                 unread.append((here.path, err.strerror or str(err)))
                 self._unopened(here, sums)
+                continue
+            if handle is None:
+                yield {"elsewhere": here.path}
                 continue
             try:
                 for part in self._one(handle, here, sums, stack):
@@ -87,6 +145,36 @@ class TreeScan:
             "sums": [(*key, *row) for key, row in sums.rows.items()],
         }
 
+    def _opened(self, path: str) -> int | None:
+        """A descriptor to list it by, and this process has its owner's rights; None where another file system is."""
+        _act_as(0)
+        named = self._by_steps(path) if self._careful else _named(path)
+        if named is None:
+            return None
+        try:
+            if _mount_of(named) != self._mount:
+                return None
+            found = os.fstat(named)
+            if found.st_mode & 0o500 == 0o500:
+                _act_as(found.st_uid)
+            return os.open(".", _LIST, dir_fd=named)
+        finally:
+            os.close(named)
+
+    def _by_steps(self, path: str) -> int | None:
+        """The same place, with nothing asked of a file system that is mounted on the way; None where one is."""
+        here = os.open(self._root, os.O_PATH | os.O_CLOEXEC)
+        for name in os.path.relpath(path, self._root).split("/"):
+            try:
+                below = os.open(name, _NAME, dir_fd=here)
+            finally:
+                os.close(here)
+            here = below
+            if _mount_of(here) != self._mount:
+                os.close(here)
+                return None
+        return here
+
     def _one(
         self, handle: int, here: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
     ) -> Iterator[int | dict[str, Any]]:
@@ -99,19 +187,19 @@ class TreeScan:
         # Most files of a directory have one owner: his sums are kept at hand.
         uid, gid, files, size, blocks = -1, -1, 0, 0, 0
         with os.scandir(handle) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
+            for entry, file in self._looked_at(entries, handle, here):
+                if isinstance(file, str):
+                    yield {"elsewhere": file}
+                    continue
+                if entry.is_dir(follow_symlinks=False) if file is None else stat.S_ISDIR(file.st_mode):
                     found = self._below(here, entry.name)
-                    if found is None:
-                        yield {"elsewhere": f"{here.path.rstrip('/')}/{entry.name}"}
-                        continue
                     stack.append(found)
                     if len(stack) - base >= CHUNK:
                         yield {"left": stack[base:]}
                         del stack[base:]
                     continue
                 try:
-                    file = entry.stat(follow_symlinks=False)
+                    file = file or entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue
                 if file[3] > 1:
@@ -138,11 +226,36 @@ class TreeScan:
             sums.add(here, uid, gid, files, size, blocks)
         return files
 
-    def _below(self, here: WalkDirectory, name: str) -> WalkDirectory | None:
-        """A directory in `here`; None when another file system is mounted on it."""
+    def _looked_at(
+        self, entries: Iterator[os.DirEntry[str]], handle: int, here: WalkDirectory
+    ) -> Iterator[tuple[os.DirEntry[str], os.stat_result | str | None]]:
+        """Each entry, and of a careful look what it is; its path where another file system is mounted on it."""
+        if not self._careful and here.path not in self._folders:
+            yield from ((entry, None) for entry in entries)
+            return
+        for entry in entries:
+            path = f"{here.path.rstrip('/')}/{entry.name}"
+            if path in self._elsewhere:
+                yield entry, path
+            elif self._careful:
+                try:
+                    yield entry, self._held(entry.name, handle) or path
+                except FileNotFoundError:
+                    continue
+            else:
+                yield entry, None
+
+    def _held(self, name: str, folder: int) -> os.stat_result | None:
+        """Of a file, where nothing is mounted on it."""
+        named = os.open(name, _NAME, dir_fd=folder)
+        try:
+            return os.fstat(named) if _mount_of(named) == self._mount else None
+        finally:
+            os.close(named)
+
+    def _below(self, here: WalkDirectory, name: str) -> WalkDirectory:
+        """A directory in `here`."""
         path = f"{here.path.rstrip('/')}/{name}"
-        if path in self._elsewhere:
-            return None
         if path in self._marks:
             return WalkDirectory(path, self._depth + 1, self._marks[path], here.run)
         level = here.level + 1
@@ -151,11 +264,64 @@ class TreeScan:
     def _unopened(self, here: WalkDirectory, sums: Sums) -> None:
         """What cannot be read still takes an inode."""
         try:
-            own = os.lstat(here.path)
+            named = self._by_steps(here.path)
+            if named is None:
+                return
+            own = os.fstat(named)
+            os.close(named)
         except OSError:
             return
         if stat.S_ISDIR(own.st_mode):
             sums.add(here, own.st_uid, own.st_gid, 1, own.st_size, own.st_blocks)
+
+
+def _mount_of(handle: int) -> str:
+    """The number of the mount that a descriptor is of, from the kernel alone."""
+    with open(f"/proc/self/fdinfo/{handle}", "rb") as lines:
+        return next((line.split()[1].decode() for line in lines if line.startswith(b"mnt_id:")), "")
+
+
+def _named(path: str) -> int:
+    """A descriptor that only names it; where root may not come to it, with the rights of whose directory is above."""
+    try:
+        return os.open(path, _NAME)
+    except PermissionError:
+        if os.geteuid():
+            raise
+    _act_as(_owner_above(path))
+    return os.open(path, _NAME)
+
+
+def _owner_above(path: str) -> int:
+    while path not in ("/", ""):
+        path = os.path.dirname(path)
+        try:
+            return os.lstat(path).st_uid
+        except PermissionError:
+            continue
+    return 0
+
+
+def _act_as(uid: int) -> None:
+    """With that user's rights, groups too, and back again; nothing where this process never was root."""
+    if os.geteuid() == uid or os.getuid():
+        return
+    os.seteuid(0)
+    gid, groups = _groups_of(uid)
+    os.setgroups(groups)
+    os.setegid(gid)
+    os.seteuid(uid)
+
+
+@functools.lru_cache(maxsize=1024)
+def _groups_of(uid: int) -> tuple[int, list[int]]:
+    if not uid:
+        return os.getgid(), [one.gr_gid for one in grp.getgrall() if "root" in one.gr_mem]
+    try:
+        entry = pwd.getpwuid(uid)
+        return entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid)
+    except KeyError:
+        return uid, []
 
 
 def _has(handle: int, name: str) -> bool:
@@ -166,11 +332,14 @@ def _has(handle: int, name: str) -> bool:
 
 
 def main() -> None:
-    """First line: what TreeScan takes. Then {"id", "directories", "limit"} each, answered by parts with the same id."""
+    """First line: what TreeScan takes. Then {"id", "directories", "limit"} each, answered by parts with the same id.
+    The argument is the descriptor of the memory in which it says where it is."""
     # Who asked may have been killed: then nobody is told, least of all the terminal.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     lines, answers = iter(sys.stdin), os.fdopen(1, "w")
-    scan = TreeScan(**json.loads(next(lines)))
+    config = json.loads(next(lines))
+    config["where"] = WhereAbouts(int(sys.argv[1]))
+    scan = TreeScan(**config)
     for line in lines:
         task = json.loads(line)
         for part in scan.task([WalkDirectory(*one) for one in task["directories"]], task["limit"]):

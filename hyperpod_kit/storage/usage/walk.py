@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Mapping
 
-from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.errors import HyperpodKitError, Unreachable
 from hyperpod_kit.storage.usage import scan
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.storage.usage.scan import WalkDirectory
 from hyperpod_kit.system import mountinfo
+from hyperpod_kit.untrusted import owner
 
 LIMIT = 20_000
 """Entries after which a task gives back what it has not seen; a killed walk looks at so many again, per process."""
@@ -28,6 +29,10 @@ BATCH = 500
 COMMIT_SECONDS = 1.0
 DEATHS = 3
 """Of processes over one directory, before the walk gives up."""
+HUNG = 60.0
+"""Seconds without work after which a process hangs: a file system asks for no more, one that a user serves may."""
+HANGS = 20
+"""After which it is the file system itself that does not answer."""
 MOST = 8
 """Processes, unless asked for more: what they share they share with the machine's other work."""
 
@@ -55,9 +60,9 @@ def walk(asked: WalkAsked, ledger: UsageLedger, progress: Callable[[int], None])
     """Count everything below `asked.root`; `progress(inodes so far)` every second or so.
 
     File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
-    keep dying, OSError when the root is no directory.
+    keep dying, Unreachable when they keep hanging, OSError when the root is no directory.
     """
-    os.close(os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    owner.as_owner(asked.root, lambda: os.close(os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
     if not ledger.resumed:
         ledger.push(WalkDirectory(asked.root, 0, asked.root, ""))
     ledger.commit()
@@ -71,13 +76,28 @@ def walk(asked: WalkAsked, ledger: UsageLedger, progress: Callable[[int], None])
 
 class _Worker:
     def __init__(self, config: str) -> None:
-        argv = [sys.executable, "-I", "-S", str(Path(scan.__file__))]
-        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        handle = os.memfd_create("usage")
+        try:
+            os.ftruncate(handle, scan.PAGE)
+            self.where = scan.WhereAbouts(handle)
+            argv = [sys.executable, "-I", "-S", str(Path(scan.__file__)), str(handle)]
+            self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=(handle,))
+        finally:
+            os.close(handle)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.into, self.out = self.process.stdin, self.process.stdout
         self.task: int | None = None
         self._half = b""
+        self._seen: tuple[int, float] = (0, 0.0)
+        self._since = time.monotonic()
         self.send(config)
+
+    def hangs(self) -> bool:
+        """Whether it has a task and has not worked for HUNG seconds."""
+        now, seen = time.monotonic(), owner.progress(self.process.pid)
+        if self.task is None or seen != self._seen:
+            self._seen, self._since = seen, now
+        return now - self._since > HUNG
 
     def send(self, line: str) -> None:
         with contextlib.suppress(BrokenPipeError):  # its end is seen where it is read
@@ -97,6 +117,7 @@ class _Worker:
         # It may hang in the kernel on a dead mount: that is not waited for.
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(1.0)
+        self.where.close()
         self.out.close()
         with contextlib.suppress(BrokenPipeError):
             self.into.close()
@@ -104,9 +125,8 @@ class _Worker:
 
 class _Pool:
     def __init__(self, asked: WalkAsked, ledger: UsageLedger) -> None:
-        table = mountinfo.parse(mountinfo.read())
-        elsewhere = [one.path for one in table if one.path != asked.root and mountinfo.is_below(one.path, asked.root)]
-        self._config = json.dumps({"depth": asked.depth, "marks": dict(asked.marks), "elsewhere": elsewhere})
+        self._asked = asked
+        self._unanswered: list[str] = []
         self._ledger = ledger
         self._selector = selectors.DefaultSelector()
         self._deaths = 0
@@ -116,9 +136,23 @@ class _Pool:
             self._start()
 
     def _start(self) -> None:
-        worker = _Worker(self._config)
+        worker = _Worker(self._config())
         self._selector.register(worker.out, selectors.EVENT_READ, worker)
         self._idle.append(worker)
+
+    def _config(self) -> str:
+        """With the mounts of now; after a hang each entry is looked at with care, which takes three times as long."""
+        root = self._asked.root
+        table = mountinfo.parse(mountinfo.read())
+        config = {
+            "root": root,
+            "depth": self._asked.depth,
+            "marks": dict(self._asked.marks),
+            "elsewhere": [one.path for one in table if one.path != root and mountinfo.is_below(one.path, root)],
+            "unanswered": self._unanswered,
+            "careful": bool(self._unanswered),
+        }
+        return json.dumps(config)
 
     def stop(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -130,6 +164,9 @@ class _Pool:
         while self._hand_out():
             for key, _ in self._selector.select(COMMIT_SECONDS):
                 self._hear(key.data)
+            for worker in [key.data for key in self._selector.get_map().values()]:
+                if worker.hangs():
+                    self._hung(worker)
             if time.monotonic() - committed >= COMMIT_SECONDS:
                 self._ledger.commit()
                 progress(self._ledger.counted())
@@ -160,6 +197,19 @@ class _Pool:
                 worker.task = None
                 self._idle.append(worker)
 
+    def _hung(self, worker: _Worker) -> None:
+        """One directory stays uncounted, and the walk goes on."""
+        path = worker.where.noted()
+        self._unanswered.append(path)
+        if len(self._unanswered) > HANGS:
+            raise Unreachable(
+                f"{self._asked.root} does not answer: nothing came of {path} for {HUNG:.0f} s, as of {HANGS} others",
+                hint=f"findmnt --submounts --target {self._asked.root}",
+            )
+        self._selector.unregister(worker.out)
+        worker.stop()
+        self._replace(worker)
+
     def _died(self, worker: _Worker) -> None:
         self._selector.unregister(worker.out)
         worker.stop()
@@ -169,6 +219,9 @@ class _Pool:
                 f"the processes that look at files die: the last one ended with {worker.process.returncode}",
                 hint="free memory, then the same words again: the walk goes on where it was",
             )
+        self._replace(worker)
+
+    def _replace(self, worker: _Worker) -> None:
         if worker in self._idle:
             self._idle.remove(worker)
         if worker.task is not None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from typing import List
 
-from tests.hostile.fuzz import checkpoint_parsers, foreign_parsers, job_parsers, node_parsers, storage_parsers
+from tests.hostile.fuzz import (
+    checkpoint_parsers,
+    foreign_parsers,
+    format_parsers,
+    job_parsers,
+    node_parsers,
+    storage_parsers,
+)
 from tests.hostile.fuzz.engine import Parser
 
 PARSERS: List[Parser] = [
     *checkpoint_parsers.PARSERS,
     *foreign_parsers.PARSERS,
+    *format_parsers.PARSERS,
     *job_parsers.PARSERS,
     *node_parsers.PARSERS,
     *storage_parsers.PARSERS,

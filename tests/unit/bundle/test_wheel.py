@@ -113,7 +113,7 @@ def test_the_requirements_are_those_of_pyproject() -> None:
     assert metadata["Name"] == project["name"]
     assert metadata["License-Expression"] == project["license"]
     assert requirements(metadata)["Provides-Extra"] == sorted(extras.EXTRAS)
-    assert "torch>=2.5; extra == 'torch'" in metadata.get_all("Requires-Dist", [])
+    assert "torch>=2.6; extra == 'torch'" in metadata.get_all("Requires-Dist", [])
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:

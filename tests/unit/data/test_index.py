@@ -67,8 +67,9 @@ def test_offsets_beyond_four_gigabytes(tmp_path):
         stream.seek(beyond)
         stream.write(b"\nlast\n")
     with open(path, "r+b") as stream:
-        stream.seek(2 << 30)
-        stream.write(b"\n")  # the holes are lines of less than 4 GiB
+        for place in range(100 << 20, beyond, 100 << 20):  # the holes are lines that can be
+            stream.seek(place)
+            stream.write(b"\n")
     found = build([str(path)], str(tmp_path / "index")).index
     data = IndexedDataset(found)
     assert data[0] == "first" and data[len(data) - 1] == "last"

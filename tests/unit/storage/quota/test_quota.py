@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.storage.quota import backends, crossings, efs_stop, lustre, sinks
 from hyperpod_kit.storage.quota import check as checking
-from hyperpod_kit.storage.quota import crossings, efs_stop, lustre, sinks
-from hyperpod_kit.storage.quota.backends import backend_of
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.system import quota_note
 from tests.support.runner import RecordingRunner
@@ -92,9 +91,9 @@ def test_a_directory_becomes_a_project_of_its_owners_number(tmp_path: Path) -> N
 
 def test_where_nothing_has_limits(tmp_path: Path) -> None:
     with pytest.raises(QuotaError, match="no directory here"):
-        backend_of(str(tmp_path / "gone"), RecordingRunner())
+        backends.used(str(tmp_path / "gone"), RecordingRunner())
     with pytest.raises(QuotaError, match="Lustre and btrfs"):
-        backend_of("/proc", RecordingRunner())
+        backends.used("/proc", RecordingRunner())
     with pytest.raises(QuotaError, match="expected 0 <= soft <= hard"):
         QuotaLimits(2, 1)
 

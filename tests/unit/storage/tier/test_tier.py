@@ -154,9 +154,12 @@ def test_a_damaged_source_is_not_moved_and_another_run_in_the_target_is_left_alo
     assert not done.gone and len(done.left) == 2 and names[2] in valid(place / "run")
 
 
+# As a user's, who has no child: it is the whole program that is killed.
 PROGRAM = """
 import sys
 from hyperpod_kit.cli.main import run
+from hyperpod_kit.untrusted import owner
+owner.is_root = lambda: False
 sys.exit(run(["storage", "tier", sys.argv[1] + "/run", "--older-than", "1d", "--keep", "1", *sys.argv[2:]]))
 """
 PLACES = ("tier.file_copied", "tier.file_copied@2", "tier.committed", "tier.copied", "retention.manifest_deleted")

@@ -22,6 +22,7 @@ from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.storage.tier import move as moving
 from hyperpod_kit.storage.tier import survey
+from hyperpod_kit.untrusted import owner
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
 from tests.unit.checkpoint.test_store_s3 import environment
 from tests.unit.storage.tier.test_tier import PLACES, PROGRAM, valid
@@ -82,6 +83,7 @@ def test_an_object_that_is_not_what_was_saved_stays_where_it_was(
             buckets.put(BUCKET, one, bytes(data))
 
     monkeypatch.setattr(moving, "_file", bad)
+    monkeypatch.setattr(owner, "is_root", lambda: False)  # the bucket is memory of this process
     words = ["storage", "tier", str(place / "run"), "--older-than", "1d", "--keep", "1", "--to", TO]
     assert run(words) == 1
     assert "the copy is not what was saved" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""The ground on which the acts take place: a shared directory, hostile users' trees, and victims' with a canary."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import stat
+import struct
+from pathlib import Path
+from typing import Dict, Iterator
+
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.storage.quota import request_box, requests
+from hyperpod_kit.untrusted import owner
+from tests.hostile.users import ATTACKER, VICTIM, place
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+
+SECOND = 4003
+HOSTILE = (ATTACKER, SECOND)
+CANARY = b"the canary of victims' files"
+_LARGEST = 8 << 20
+
+
+class Ground:
+    """`fsx`: sticky, everybody's; `archive`: root's, which everybody may read; `victims`: what must not change."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.fsx, self.archive, self.home = top / "fsx", top / "archive", top / "home"
+        self.victim, self.admin, self.pattern = self.fsx / "victim", top / "admin", top / "pattern"
+        self.names: list[str] = []
+        self.fsx.mkdir()
+        self.fsx.chmod(0o1777)
+        self.archive.mkdir()
+        self.home.mkdir(mode=0o711)
+        for folder, uid in ((self.victim, VICTIM), (self.admin, 0)):
+            self._victims_tree(folder, uid)
+        self._pattern()
+        request_box.make(str(self.fsx))
+
+    def request(self, uid: int, mine: Path) -> str:
+        """The id of a request of a hostile user's for that directory."""
+
+        def put() -> None:
+            with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
+                box.put(requests.QuotaRequest(str(mine), 1 << 30, 0, "please", 1.7e9))
+
+        owner.in_child(put, uid, str(mine))
+        with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
+            return next(one.id for one in box.waiting()[0] if one.request.directory == str(mine))
+
+    def _victims_tree(self, folder: Path, uid: int) -> None:
+        (folder / "run").mkdir(parents=True)
+        (folder / "parts").mkdir()
+        names = [put_checkpoint(PosixStore(str(folder / "run")), seq) for seq in (1, 2)]
+        for path in (folder / "thesis.tex", folder / "parts" / "data.bin", folder / "run" / names[0] / "notes"):
+            path.write_bytes(CANARY * 100)
+        own(folder, uid, 0o700)
+
+    def _pattern(self) -> None:
+        """What hostile users' directories begin as."""
+        made = self.pattern
+        (made / "data").mkdir(parents=True)
+        (made / "run").mkdir()
+        self.names = [put_checkpoint(PosixStore(str(made / "run")), seq) for seq in (1, 2, 3)]
+        lines = b"".join(json.dumps({"text": f"line {number}"}).encode() + b"\n" for number in range(50))
+        (made / "data" / "a.jsonl").write_bytes(lines)
+        (made / "data" / "b.jsonl.gz").write_bytes(gzip.compress(lines))
+        header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+        (made / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+        (made / "foreign" / "10").mkdir(parents=True)
+        (made / "foreign" / "10" / ".metadata").write_bytes(b"\x80\x02}q\x00.")
+        repository = Path(__file__).parents[3]
+        shutil.copy(repository / "provisioning_parameters.example.json", made / "config.json")
+        (made / "quotas.json").write_text(json.dumps({"directories": {str(self.fsx / "victim"): ["a@b"]}}))
+        (made / "train.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\nsrun python train.py\n")
+        (made / "audit.log").write_text('{"time": 1.7e9, "host": "n1", "number": 3, "op": "read", "path": "/fsx/a"}\n')
+        (made / "package.deb").write_bytes(b"!<arch>\n" + bytes(200))
+        (made / "tokenizer.json").write_text("{}")
+        for name in ("index", "ledger", "merged"):
+            (made / name).mkdir()
+            (made / name / "header.json").write_text("{}")
+        (made / "audit.sqlite").write_bytes(b"SQLite format 3\0" + bytes(200))
+
+    def fresh(self, uid: int, number: int) -> Path:
+        """A hostile user's directory."""
+        mine = self.fsx / f"u{uid}-{number}"
+        shutil.copytree(self.pattern, mine)
+        own(mine, uid, 0o755)
+        return mine
+
+    def runner_place(self, uid: int, number: int) -> Path:
+        """Of who runs the command, and nobody else's."""
+        made = self.home / f"{uid}-{number}"
+        (made / "out").mkdir(parents=True)
+        shutil.copytree(self.pattern / "data", made / "data")
+        own(made, uid, 0o700)
+        return made
+
+    def fingerprint(self) -> Dict[str, str]:
+        """Of everything of the victims'."""
+        found: Dict[str, str] = {}
+        for top in (self.victim, self.admin):
+            for path in (top, *sorted(top.rglob("*"))):
+                status = path.lstat()
+                digest = hashlib.sha256(path.read_bytes()).hexdigest() if stat.S_ISREG(status.st_mode) else ""
+                facts = (stat.filemode(status.st_mode), status.st_uid, status.st_gid, status.st_nlink, digest)
+                found[str(path)] = " ".join(map(str, facts))
+        return found
+
+    def leaks(self) -> Iterator[str]:
+        """Files that a hostile user can read, and that have the canary."""
+        for top in (self.fsx, self.archive):
+            for folder, names, files in os.walk(top):
+                names[:] = [name for name in names if Path(folder, name) != self.victim]
+                for name in files:
+                    path = os.path.join(folder, name)
+                    with contextlib.suppress(OSError):
+                        if _has_canary(path):
+                            yield path
+
+
+def _has_canary(path: str) -> bool:
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or not (found.st_uid in HOSTILE or found.st_mode & 0o004):
+            return False
+        return CANARY in os.read(handle, _LARGEST)
+    finally:
+        os.close(handle)
+
+
+def own(folder: Path, uid: int, mode: int) -> None:
+    """Everything in it becomes that user's."""
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, uid, uid, follow_symlinks=False)
+        path.chmod(mode if path.is_dir() else mode & 0o666)
+
+
+@contextlib.contextmanager
+def ground() -> Iterator[Ground]:
+    with place(0o755) as top:
+        yield Ground(top)

@@ -79,6 +79,7 @@ COMMANDS: Dict[str, Trust] = {
     "users policy": CONFIG,
     "job run": JOB,
     "job status": JOB,
+    "job goodput": Trust(CALLER, "records in the roots that it is given, and what sacct answers", JOB.waits),
     "job lint": Trust(CALLER, "the batch script that it is given", FILE_SYSTEM),
     "job doctor": JOB,
     "job sweep": Trust("SlurmUser", "words of every job, field by field behind random marks", JOB.waits),

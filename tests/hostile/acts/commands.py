@@ -76,6 +76,7 @@ ENTRIES: Dict[str, Entry] = {
     "job doctor": SLURM,
     "job sweep": SLURM,
     "job submit": SLURM,
+    "job goodput": Attacked("job goodput --root {mine}/run", "user"),
     "job rewind": Attacked("job rewind {mine}/run {attempt}", "user"),
     "job prove": Attacked("job prove {mine}/foreign", "user"),
     "job task-prolog": SLURM,

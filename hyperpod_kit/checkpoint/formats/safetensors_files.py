@@ -20,6 +20,7 @@ PRETRAINED = "pretrained"
 """Key of `extra` under which those files are kept: {name: text}."""
 _MOST = 16 << 20
 """Bytes of a header or an index, which take ten times the room when they are read: 150,000 tensors."""
+_LONGEST_NAME = 255
 _NAMES = {"F8_E8M0": "F8_E8M0FNU"}
 _AGAIN = "copy it here again"
 
@@ -72,7 +73,7 @@ def _indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict[str,
     pieces: dict[str, ImportedPiece] = {}
     names = set(wanted.values())
     for file in sorted(names):
-        if os.path.basename(file) != file or not (folder / file).is_file():
+        if os.path.basename(file) != file or len(os.fsencode(file)) > _LONGEST_NAME or not (folder / file).is_file():
             raise CheckpointError(f"{folder} is not whole, it lacks {file!r}, which {INDEX} names", hint=_AGAIN)
         found = _pieces(files, folder / file)
         other = sorted(set(found) ^ {name for name in wanted if wanted[name] == file})

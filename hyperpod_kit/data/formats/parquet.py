@@ -132,6 +132,10 @@ class ParquetReader:
             raise
         except (pyarrow.ArrowException, ValueError, MemoryError) as err:
             raise BadRecord(f"{file.path}: row group {number}: {err}") from None
+        except OSError as err:
+            if err.errno is not None:
+                raise
+            raise BadRecord(f"{file.path}: row group {number}: {err}") from None  # pyarrow's own word for damage
 
     def _is_small(self, file: Any, facts: Any) -> bool:
         """Whether it decodes to about what it says. Raises ValueError for what no data is."""

@@ -22,8 +22,11 @@ class RangedFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        return self._at
+        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        if at < 0:
+            raise ValueError(f"a place before the beginning: {at}")
+        self._at = at
+        return at
 
     def tell(self) -> int:
         return self._at

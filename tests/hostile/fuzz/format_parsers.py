@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import io
 import json
@@ -25,8 +26,8 @@ import zstandard
 from hyperpod_kit.checkpoint.formats import dcp_folder, safetensors_files, torch_files
 from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles
 from hyperpod_kit.data.formats import table
-from hyperpod_kit.data.reading.mounts import SourceMounts
-from hyperpod_kit.data.reading.source_files import SourceFiles, open_source
+from hyperpod_kit.data.reading.local_file import LocalFile
+from hyperpod_kit.data.reading.source_files import SourceFiles
 from hyperpod_kit.errors import CheckpointError, DataError, UsageError
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import some_bytes
@@ -41,8 +42,7 @@ DCP_METADATA_SIZE = 0
 
 def read_samples(kind: str, path: str) -> int:
     """As an index and a loader do, the first samples and the last. Raises ValueError, DataError, OSError."""
-    mounts = SourceMounts(60.0)
-    file = open_source(path, mounts)
+    file = LocalFile(path)
     try:
         scan = table.module_of(kind).scan(file, lambda count: None)
         facts = SimpleNamespace(path=path, size=file.size, mtime_ns=file.mtime_ns, points={})
@@ -50,15 +50,22 @@ def read_samples(kind: str, path: str) -> int:
         file.close()
     if len(scan.points):
         facts.points = {"raw": scan.points[:, 0], "plain": scan.points[:, 1]}
-    files = SourceFiles(MEMORY)
+    files = files_of(os.getpid())
+    files.forget(path)
     try:
         reader = table.module_of(kind).reader(files, MEMORY)
         chosen = [*range(min(FIRST, len(scan.starts))), *([len(scan.starts) - 1] if len(scan.starts) else [])]
         for number in chosen:
             reader.record(facts, int(scan.starts[number]), int(scan.lengths[number]))
     finally:
-        files.close()
+        files.forget(path)
     return len(scan.starts)
+
+
+@functools.lru_cache(maxsize=1)
+def files_of(pid: int) -> SourceFiles:
+    """One for a process: it has a thread of its own."""
+    return SourceFiles(MEMORY)
 
 
 ENDINGS = {"lines": "jsonl", "gzip": "jsonl.gz", "zstd": "jsonl.zst", "parquet": "parquet", "tar": "tar"}

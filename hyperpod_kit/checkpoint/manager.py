@@ -36,6 +36,7 @@ from hyperpod_kit.checkpoint.warned import AGAIN, Warned
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.system import data_wait
 
 _REST_SECONDS = 30.0
 _LOOK = 1.0
@@ -92,7 +93,7 @@ class Manager:
         self._ranks = Ranks(process_group)
         warned = Warned(self._ranks, wanted=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
-        self._progress = Teller()
+        self._progress = Teller(waited=data_wait.LOOP.read)
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
         self._pid = os.getpid()
         self._closed: bool | None = None

@@ -22,6 +22,7 @@ from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
 from hyperpod_kit.data.workers import LOOK, WorkerStart, watched_batches
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.system.data_wait import LOOP
 
 STATE = "hpk-position/1"
 STUCK = 600.0
@@ -212,7 +213,8 @@ class ElasticLoader(DataLoader[Any]):
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
             coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
-        for received in watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck):
+        batches = watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck)
+        for received in LOOP.measured(batches):
             batch = next(expected)
             bad: tuple[tuple[int, str], ...] = ()
             if self._bad is not None:

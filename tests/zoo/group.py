@@ -21,12 +21,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.errors import HyperpodKitError
 from tests.zoo.control import Control, Distributed, StateDicts
 from tests.zoo.training import AFTER, BEFORE, Case, Layout, Training, everything
 
+RAISED = (Exception, CheckpointException)
+"""torch.distributed.checkpoint's own is none of Exception's."""
 APART = 3
 """Exit code: the ranks fared otherwise, so that messages may be under way between them."""
 SAME = "same"
@@ -69,14 +72,14 @@ class Trial:
         try:
             training = self.case.make(0, self.layout)
             train(training, 0, BEFORE)
-        except Exception as error:
+        except RAISED as error:
             return {"program": outcome_of(error)}
         saved, refusals = [], {}
         for control in self.controls():
             try:
                 control.save(training)
                 saved.append(control)
-            except Exception as error:
+            except RAISED as error:
                 refusals[control.name] = outcome_of(error)
         want = (train(training, BEFORE, AFTER), everything(training))
         del training
@@ -91,7 +94,7 @@ class Trial:
             training = self.case.make(1, self.layout)
             control.load(training)
             return compared(training, train(training, BEFORE, AFTER), want)
-        except Exception as error:
+        except RAISED as error:
             return outcome_of(error)
 
     def _ours(self, want: Any) -> str:
@@ -112,7 +115,7 @@ class Trial:
             with Manager(root) as manager:
                 manager.restore(State(training.model, training.optimizer, **training.objects))
                 return compared(training, train(training, BEFORE, AFTER), want)
-        except Exception as error:
+        except RAISED as error:
             return outcome_of(error)
 
 

@@ -269,11 +269,18 @@ class RunIsOwned(CheckpointError):
 
 
 class StateNotSerializable(CheckpointError):
-    """A leaf of the state is neither a tensor that can be saved nor typed JSON. `path` names it."""
+    """A leaf of the state is neither a tensor that can be saved nor typed JSON. `path` names it.
+
+    The hint stands in the text: a training program ends with a traceback, which shows nothing else.
+    """
 
     def __init__(self, path: str, kind: str, *, hint: Optional[str] = None) -> None:
+        hint = hint or f"take {path} out of the State, or save the tensors, numbers and strings that it is made from"
         super().__init__(f"state at {path} is a {kind}, which a checkpoint cannot hold", hint=hint)
         self.path = path
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}"
 
 
 class NotEnoughSharedMemory(CheckpointError):

@@ -97,6 +97,9 @@ class BoxedState(State):
         """`objects` are those that this rank has, as U8 tensors."""
         self._boxes, self._bytes, self.values, self._known_boxes = boxes, objects, values, known
 
+    def check(self, ranks: Ranks) -> None:
+        """See State: what it is to hold, the framework says at each save."""
+
     def tensors(self, ranks: Ranks) -> StateTensors:
         """See State. Raises CheckpointError for a box that no restore has seen."""
         for box in self._boxes:

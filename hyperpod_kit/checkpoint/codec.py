@@ -39,6 +39,8 @@ _TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", *sorted(t
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
 
 _DEPTH = 200
+_LARGEST = 10**4300
+"""Python writes and reads no number of more digits."""
 _NUMPY = "?bhilqBHILQefdFD"
 """Codes of numpy's number types with the same bits on every machine: not long double."""
 _CURES: tuple[tuple[tuple[type, ...], str], ...] = (
@@ -60,7 +62,13 @@ def encode(value: Any, path: str, take: Take) -> Json:
 def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
     """`outer` are the containers around `value`, by id, with their paths."""
     kind = type(value)
-    if value is None or kind in (bool, int, str):
+    if value is None or kind in (bool, str):
+        return value
+    if kind is int:
+        if not -_LARGEST < value < _LARGEST:
+            raise StateNotSerializable(
+                path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)"
+            )
         return value
     if kind is float:
         return value if math.isfinite(value) else {"$": "float", "v": repr(value)}

@@ -77,12 +77,13 @@ class SaidBefore:
 
 
 class AgentKeeper:
-    """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more.
+    """`on_event` hears what the agent says, and `AgentEnded` when no agent will be there any more; what it gives is the
+    answer.
 
     `tries`: so many agents are started in the place of dead ones, counted from the newest durable save.
     """
 
-    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], None]) -> None:
+    def __init__(self, setup: Message, on_event: Callable[[AgentEvent], TrainerMessage | None]) -> None:
         """Raises CheckpointError, OSError."""
         self.tries = len(_PAUSES)
         self._setup = setup
@@ -168,7 +169,12 @@ class AgentKeeper:
                 # Not what was said before: an agent that dies of the same again and again says that each time.
                 self._durable, self._used = event.key, 0
             self._final = self._final or isinstance(event, Fatal)
-            self._on_event(event)
+            self._tell(event)
+
+    def _tell(self, event: AgentEvent) -> None:
+        answer = self._on_event(event)
+        if answer is not None:
+            self.send(answer)
 
     def _watch(self, limit: float) -> None:
         """Counts its own ticks, not time: a trainer that was stopped itself has heard nobody, and that is nothing."""
@@ -179,19 +185,19 @@ class AgentKeeper:
             if self._heard.is_set() or link is not self._link:
                 self._heard.clear()
                 if said:
-                    self._on_event(Stalled(""))
+                    self._tell(Stalled(""))
                 silent, link, killed, said = 0.0, self._link, False, False
                 continue
             silent += tick
             why = f"the checkpoint agent (pid {link.pid}) has said nothing for {silent:.0f} s"
             if silent >= limit and not killed:
                 killed = True
-                self._on_event(AgentTrouble(f"{why}: it is killed"))
+                self._tell(AgentTrouble(f"{why}: it is killed"))
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(link.pid, signal.SIGKILL)
             elif silent >= 1.5 * limit and not said:
                 said = True  # it waits in the kernel, and nobody can take its place while it does
-                self._on_event(Stalled(why))
+                self._tell(Stalled(why))
 
     def _ended(self) -> None:
         """The agent is gone, in a thread of its own."""
@@ -204,12 +210,12 @@ class AgentKeeper:
                 self._over.wait(_PAUSES[min(self._used, len(_PAUSES) - 1)])
                 self._used += 1
                 if self._start():
-                    self._on_event(AgentTrouble(f"{why}, another one (pid {self.pid}) has taken its place"))
+                    self._tell(AgentTrouble(f"{why}, another one (pid {self.pid}) has taken its place"))
                     return
             if self._used:
                 why += f", and {self._used} in its place"
         self._over.set()
-        self._on_event(AgentEnded(why))
+        self._tell(AgentEnded(why))
 
     def _start(self) -> bool:
         try:

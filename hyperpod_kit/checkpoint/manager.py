@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import datetime
 import os
+import sys
+import threading
 import time
 import warnings
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import arguments, candidates, copier, load, opened, room_on_root, save_schedule, startup
+from hyperpod_kit.checkpoint import (
+    arguments,
+    begun_loaders,
+    candidates,
+    copier,
+    load,
+    opened,
+    room_on_root,
+    save_schedule,
+    startup,
+)
 from hyperpod_kit.checkpoint.agent.channel import Message
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Close
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import Close
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.comparing import Comparing
 from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
@@ -97,6 +110,9 @@ class Manager:
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
         self._pid = os.getpid()
         self._closed: bool | None = None
+        self._is_entered = self._has_restored = False
+        self._busy = threading.Lock()
+        self._busy_with = ""
         self._start = startup.identify(self._ranks, root, run, algorithm)
         room_on_root.check(self._ranks, self._start.root, keep)
         comparing = Comparing(compare, self._start.algorithm)
@@ -107,7 +123,7 @@ class Manager:
         options: Message = {"local": directory, "rate_limit": rate_limit, "keep": by_agent, "partners": partners}
         own = OwnPolicy(self._start, None if by_agent or self._ranks.rank else keep)
         self._hearing = Hearing(self._start.incarnation, self._saves, comparing, self._progress, own)
-        self._agent = startup.start_agent(self._ranks, self._start, options, self._on_event)
+        self._agent = startup.start_agent(self._ranks, self._start, options, self._hearing.hear)
         pool = SlotPool(self._start.run.run_id, self._ranks.rank, slots, folder=self._agent.folder)
         if partners:
             PartnerLink(self._ranks, self._start, self._agent).fetch()
@@ -131,6 +147,7 @@ class Manager:
             raise
         warned.listen()
         opened.enter(self)
+        self._is_entered = True
         if self._numbering.unclaimed:
             warnings.warn(
                 f"nothing can be saved: {self._numbering.unclaimed}; what is there can be restored",
@@ -177,11 +194,18 @@ class Manager:
         in `rejected`. `progress` is called with a `RestoreProgress` of this rank, about every half second from a thread
         that reads, and at the end.
         Raises NoValidCheckpoint with a reason for each candidate that is damaged or lost, DigestUnavailable,
-        StorageUnreadable (an I/O error that lasts is no reason to go back), CheckpointError when the state does not
-        fit, or when Slurm started this step without a decision that `HPK_CHECKPOINT_ROOT` asks for. All ranks call it,
-        and all get the same.
+        StorageUnreadable (an I/O error that lasts is no reason to go back), StateNotSerializable for a value that no
+        checkpoint can hold (one that an optimizer makes: in its first step), CheckpointError when the state does not
+        fit, when a loader of it was iterated before the first restore, when another thread saves, or when Slurm started
+        this step without a decision that `HPK_CHECKPOINT_ROOT` asks for. All ranks call it, and all get the same.
         """
         self._mine()
+        with self._alone("restore"):
+            return self._restore(state, progress)
+
+    def _restore(self, state: State, progress: Hear | None) -> Restored | Fresh:
+        if not self._has_restored:
+            self._agree(begun_loaders.problem(state.objects))
         self._staging.fence.drain()
         # What is made for a state must be usable by a training step, wherever the restore is called.
         with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
@@ -191,7 +215,17 @@ class Manager:
             self._numbering.descend(found.line)
             if found.tier == candidates.STORAGE:
                 self._saves.found(found.seq, found.step)
-        state.when_complete(self._prepare)
+        self._has_restored = True
+        self._check(state)
+        # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
+        prepare = weakref.WeakMethod(self._prepare)
+
+        def complete(state: State) -> None:
+            method = prepare()
+            if method is not None:
+                method(state)
+
+        state.when_complete(complete)
         self._progress.begins(found.next_step)
         return found
 
@@ -205,13 +239,25 @@ class Manager:
         self._mine()
         return self._earlier.peek(attempt)
 
-    def _prepare(self, state: State) -> None:
-        """Make and fault in the slots while training goes on; the first save finds them."""
+    def _check(self, state: State) -> None:
+        """Raises StateNotSerializable, on all ranks, for what no save could take: no step is trained for nothing."""
+        problem: StateNotSerializable | None = None
         try:
-            tensors = state.tensors(self._ranks)
-        except StateNotSerializable:
-            return  # the first save says so
-        self._staging.prepare(tensors)
+            state.check(self._ranks)
+        except StateNotSerializable as err:
+            problem = err
+        self._agree(problem)
+
+    def _agree(self, problem: CheckpointError | None) -> None:
+        """Raises the problem of this rank, else that of another one. A collective."""
+        others = [found for found in self._ranks.gather(problem) if found is not None]
+        if problem is not None or others:
+            raise problem or others[0]
+
+    def _prepare(self, state: State) -> None:
+        """Make and fault in the slots while training goes on; the first save finds them. Raises StateNotSerializable
+        for what an optimizer has made in its first step."""
+        self._staging.prepare(state.tensors(self._ranks))
 
     # --- save ---------------------------------------------------------------------------------------------------
 
@@ -309,6 +355,17 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
+        with self._alone("save"):
+            return self._save_alone(step, state, on_busy, metrics, tier)
+
+    def _save_alone(
+        self,
+        step: int,
+        state: State,
+        on_busy: OnBusy,
+        metrics: dict[str, float | str],
+        tier: save_schedule.Tier,
+    ) -> Handle:
         begin = time.perf_counter()
         if self._saves.taken is not None and self._saves.trouble is not None:
             raise self._saves.trouble
@@ -339,10 +396,20 @@ class Manager:
         calls it before its step; call it before changing the weights in another way."""
         self._staging.fence.wait()
 
-    def _on_event(self, event: AgentEvent) -> None:
-        answer = self._hearing.hear(event)
-        if answer is not None:
-            self._agent.send(answer)
+    @contextmanager
+    def _alone(self, call: str) -> Iterator[None]:
+        """Raises CheckpointError while another thread is in such a call: of two saves at once neither is an image of
+        one moment."""
+        if not self._busy.acquire(blocking=False):
+            raise CheckpointError(
+                f"{call} was called in thread {threading.current_thread().name} while {self._busy_with}",
+                hint="save and restore in one thread, the one that trains, or hold a lock of your own around both",
+            )
+        try:
+            self._busy_with = f"thread {threading.current_thread().name} is in {call} of the same Manager"
+            yield
+        finally:
+            self._busy.release()
 
     def _mine(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
@@ -415,6 +482,14 @@ class Manager:
         self._staging.let_go()
         self._agent.let_go()
         opened.leave(self)
+
+    def __del__(self, is_ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        """A notebook that runs a cell again, or deletes the name, has lost it: the next Manager of the root closes it.
+        Its saves go on meanwhile."""
+        if is_ending():
+            return  # the modules are gone
+        if getattr(self, "_is_entered", False) and self._closed is None and os.getpid() == self._pid:
+            opened.forget(self)
 
     def rest(self) -> None:
         """Let no thread of this Manager be inside torch any more; called before the interpreter ends."""

@@ -7,7 +7,10 @@ unwound through C++). A child that was forked has copies of the agent's socket a
 from __future__ import annotations
 
 import atexit
+import gc
+import logging
 import os
+import weakref
 from typing import Protocol
 
 from hyperpod_kit.checkpoint.repository import mapping
@@ -24,6 +27,9 @@ class OpenedManager(Protocol):
     def protects(self) -> bool:
         """Whether its agent serves it."""
 
+    def close(self) -> bool:
+        """End it normally."""
+
     def rest(self) -> None:
         """Let no thread be in torch any more, within some seconds."""
 
@@ -31,22 +37,46 @@ class OpenedManager(Protocol):
         """This process is a forked child: the agent is not its own."""
 
 
-_open: list[OpenedManager] = []
+log = logging.getLogger("hyperpod_kit.checkpoint")
+
+_open: list[weakref.ref[OpenedManager]] = []
+_forgotten: list[OpenedManager] = []
+"""Open ones that the program has no name for any more: their saves go on, and nobody can close them."""
 
 
 def holder(root: str) -> OpenedManager | None:
     """The Manager of this root in this process that still has its agent."""
-    return next((one for one in _open if one.protects and _place(one.root) == _place(root)), None)
+    return next((one for one in _all() if one.protects and _place(one.root) == _place(root)), None)
 
 
 def enter(manager: OpenedManager) -> None:
     """This Manager is open from now on."""
-    _open.append(manager)
+    _open.append(weakref.ref(manager))
 
 
 def leave(manager: OpenedManager) -> None:
     """It is not any more."""
-    _open[:] = [one for one in _open if one is not manager]
+    _open[:] = [ref for ref in _open if ref() not in (None, manager)]
+    _forgotten[:] = [one for one in _forgotten if one is not manager]
+
+
+def forget(manager: OpenedManager) -> None:
+    """The program has lost this open Manager, as a notebook does whose cell is run again."""
+    _forgotten.append(manager)
+
+
+def close_forgotten(root: str) -> None:
+    """Close what the program has forgotten, before another Manager of the root is made."""
+    if holder(root) is None:
+        return
+    gc.collect()  # it may lie in a ring of objects
+    for manager in [one for one in _forgotten if _place(one.root) == _place(root)]:
+        log.warning("a Manager of %s was never closed, and the program has lost it: it is closed now", root)
+        manager.close()
+
+
+def _all() -> list[OpenedManager]:
+    return [one for one in (ref() for ref in _open) if one is not None] + _forgotten
 
 
 def _place(root: str) -> str:
@@ -54,13 +84,14 @@ def _place(root: str) -> str:
 
 
 def _at_end() -> None:
-    for manager in list(_open):
+    for manager in _all():
         manager.rest()
 
 
 def _in_child() -> None:
-    managers = list(_open)
+    managers = _all()
     _open.clear()
+    _forgotten.clear()
     for manager in managers:
         manager.leave_to_parent()
     mapping.leave_to_parent()

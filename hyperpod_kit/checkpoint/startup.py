@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint import opened, values
-from hyperpod_kit.checkpoint.agent import greeting, places
+from hyperpod_kit.checkpoint.agent import greeting, places, shm_slots
 from hyperpod_kit.checkpoint.agent.channel import Message
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Key
-from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect
+from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import AgentEvent, Connect, TrainerMessage
 from hyperpod_kit.checkpoint.collectives import Ranks, first_problem
 from hyperpod_kit.checkpoint.keeper import AgentKeeper
 from hyperpod_kit.checkpoint.repository import catalog, commit, digest, verify
@@ -74,6 +74,7 @@ def identify(ranks: Ranks, root: str | os.PathLike[str], run: str | None, algori
     """Rank 0 opens the root for all. Raises what it raised, everywhere: RunIsOwned, CheckpointError."""
     where = os.fspath(root)
     where = os.path.abspath(where) if is_path(where) else where
+    opened.close_forgotten(where)
     problem = None if opened.holder(where) is None else f"this process has a Manager of {where} already"
     key = _attempt_key()
     seen = ranks.meet(
@@ -120,7 +121,10 @@ def _attempt_key() -> bytes:
 
 
 def start_agent(
-    ranks: Ranks, identity: StartIdentity, options: Message, on_event: Callable[[AgentEvent], None]
+    ranks: Ranks,
+    identity: StartIdentity,
+    options: Message,
+    on_event: Callable[[AgentEvent], TrainerMessage | None],
 ) -> AgentKeeper:
     """This rank's agent, connected to rank 0's. Raises RunIsOwned, CheckpointError, OSError; alike on all ranks."""
     own = addresses(identity.hosts) if ranks.rank == 0 or options.get("partners") else []
@@ -142,7 +146,7 @@ def start_agent(
     agent: AgentKeeper | None = None
     port = 0
     try:
-        setup["folder"] = places.mine()
+        setup["folder"] = _own_place()
         agent = AgentKeeper(setup, on_event)
         port = agent.wait_ready()
     except (CheckpointError, OSError) as err:
@@ -222,6 +226,14 @@ def _room(root: str) -> str:
         except OSError:
             break
     return ""
+
+
+def _own_place() -> str:
+    """The directory of shared memory that this user's slots are in. Raises OSError."""
+    try:
+        return places.mine()
+    except OSError as err:
+        raise shm_slots.explained(err, places.base()) from None
 
 
 def _spread(hosts: Sequence[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,17 +103,33 @@ class State:
             then(self)
             return
 
-        def first(*_: Any) -> None:
-            hook.remove()
-            then(self)
+        calls = [then]
 
-        hook = waiting[0].register_step_post_hook(first)
+        def first(*_: Any) -> None:
+            # It stays, empty: torch goes through the hooks while it calls them, and the program may have others.
+            if calls:
+                calls.pop()(self)
+
+        waiting[0].register_step_post_hook(first)
 
     def _waiting(self) -> list[torch.optim.Optimizer]:
         """Optimizers that make their state in their first step."""
         return [thing for thing in self.optimizers if not thing.state]
 
     # --- saving -------------------------------------------------------------------------------------------------
+
+    def check(self, ranks: Ranks) -> None:
+        """Raises StateNotSerializable for what no checkpoint can hold, before there is a save. No collective.
+
+        Objects that can be iterated are not asked yet: the state_dict of a loader starts its workers. Of FSDP1 the
+        model and the optimizer are torch's own dicts.
+        """
+        known = Known() if self.full else self._known
+        collector = Collector(ranks, known, full=self.full, gather=False, owned=self._owned)
+        if self.model is None or not fsdp1.is_used(self.model):
+            self._shared(collector)
+        others = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
+        self._own_values(collector, others, ranks.rank)
 
     def tensors(self, ranks: Ranks) -> StateTensors:
         """This rank's state as live tensors and JSON. Raises StateNotSerializable.
@@ -121,24 +138,25 @@ class State:
         """
         collector = Collector(ranks, self._known, full=self.full, owned=self._owned)
         tree = self._shared(collector)
-        prefix = f"rank.{ranks.rank:05d}"
-
-        def mine(path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
-            # All ranks have their part of what is divided, so its name is that of no rank.
-            sharded = sharding.is_sharded(tensor)
-            use = TensorUse.VALUE if sharded else TensorUse.OWN
-            return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
-
-        own = ["extra", "rng"]
-        for name, thing in self.objects.items():
-            if not _is_shared(thing):
-                own.append(f"objects.{name}")
-                tree[f"objects.{name}"] = codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
-        tree["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine)
+        values = self._own_values(collector, self.objects, ranks.rank)
+        tree.update(values)
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
-            tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", mine)
-        return collector.finish(tree, own)
+            prefix = f"rank.{ranks.rank:05d}"
+            tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", partial(_take_own, collector, prefix))
+        return collector.finish(tree, [*values, "rng"])
+
+    def _own_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
+        """What each rank has for itself: of objects that are neither modules nor optimizers, and `extra`."""
+        prefix = f"rank.{rank:05d}"
+        mine = partial(_take_own, collector, prefix)
+        values = {
+            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
+            for name, thing in objects.items()
+            if not _is_shared(thing)
+        }
+        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine)
+        return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
     def _shared(self, collector: Collector) -> dict[str, Any]:
@@ -373,6 +391,13 @@ def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects
                 f"State: {name} is a {kind(thing)}, expected an object with state_dict and "
                 f"load_state_dict; a value goes into extra={{{name!r}: ...}}"
             )
+
+
+def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
+    """Note a tensor that a rank has for itself. All ranks have their part of what is divided: its name is no rank's."""
+    sharded = sharding.is_sharded(tensor)
+    use = TensorUse.VALUE if sharded else TensorUse.OWN
+    return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
 
 
 def _is_shared(thing: object) -> bool:

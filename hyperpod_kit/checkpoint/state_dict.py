@@ -38,6 +38,11 @@ class StateDict(State):
         self._below = _Below(own)
         self._asked: dict[str, Any] = {}
 
+    def check(self, ranks: Ranks) -> None:
+        """See State."""
+        others = {name: value for name, value in self.extra.items() if not _is_stateful(value)}
+        _encoded(others, Collector(ranks, Known(), owned=self._below))
+
     def tensors(self, ranks: Ranks) -> StateTensors:
         """See State."""
         collector = Collector(ranks, self._known, owned=self._below)

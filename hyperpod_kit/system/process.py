@@ -40,7 +40,7 @@ def myself() -> Process:
     """This process."""
     found = identify(os.getpid())
     if found is None:
-        raise RuntimeError("/proc does not show this process")
+        raise RuntimeError(f"/proc does not show this process ({os.getpid()}): mount -t proc proc /proc")
     return found
 
 

@@ -114,6 +114,8 @@ class CheckpointedTraining:
             # transformers before 5 goes on with the size that was saved, which may be that of other ranks.
             state["train_batch_size"] = training.train_batch_size
         Path(run.folder, _STATE).write_text(json.dumps(state))
+        # Else an early stop has forgotten how long it has waited, and the run goes on past its end.
+        training.restore_callback_states_from_checkpoint = True
         return run.folder
 
     @property

@@ -21,6 +21,15 @@ from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted.held import hold, mount_of
 
 EXTRA_ROOM = 256 * 1024
+_CURES = {
+    errno.EFBIG: "ulimit -f unlimited",
+    errno.EMFILE: "ulimit -n 65536",
+    errno.EROFS: "mount -o remount,rw /dev/shm, or name another tmpfs in HPK_SHM_DIR",
+    errno.EACCES: "chmod 1777 /dev/shm, or name another tmpfs in HPK_SHM_DIR",
+    errno.EPERM: "chmod 1777 /dev/shm, or name another tmpfs in HPK_SHM_DIR",
+    errno.ENOENT: "mount -t tmpfs tmpfs /dev/shm, or name another tmpfs in HPK_SHM_DIR",
+}
+"""What to do about an error of shared memory."""
 NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
 
 
@@ -246,10 +255,17 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
                 f"a slot needs {size} bytes in {folder}, {free.f_bavail * free.f_frsize} are free",
                 hint=f"hyperpod-kit checkpoint flush --all, fewer slots, or a larger /dev/shm: {larger(4 * size)}",
             ) from None
-        raise
+        raise explained(err, os.path.join(folder, name.file("img"))) from None
     slot = Slot(folder, name, mapped["ctl"], mapped["img"])
     slot.put(Page(origin=CaptureOrigin(rank=name.rank)))
     return slot
+
+
+def explained(err: OSError, path: str) -> OSError:
+    """The same error with the path that it is about, and with what to do where that is known."""
+    cure = _CURES.get(err.errno or 0)
+    text = err.strerror or str(err)
+    return OSError(err.errno, text if cure is None else f"{text}: {cure}", path)
 
 
 def larger(size: int) -> str:

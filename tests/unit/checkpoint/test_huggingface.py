@@ -16,6 +16,7 @@ pytest.importorskip("transformers")
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.checkpoint.adapters.huggingface import (
     CheckpointedTrainer,
@@ -123,6 +124,27 @@ def calm(tmp_path_factory):
     found = trainer(tmp_path_factory.mktemp("calm"), kind=Trainer, save_strategy="no")
     found.train()
     return found
+
+
+class Counts(TrainerCallback, ExportableState):
+    """As an early stop that waits: what it has counted is in `trainer_state.json`."""
+
+    def __init__(self, limit=9):
+        self.limit, self.steps = limit, 0
+
+    def state(self):
+        return {"args": {"limit": self.limit}, "attributes": {"steps": self.steps}}
+
+    def on_step_end(self, args, state, control, **_):
+        self.steps += 1
+        control.should_training_stop = self.steps >= self.limit
+
+
+def test_what_callbacks_have_counted_goes_on(folder):
+    with pytest.raises(RuntimeError, match="the program's own"):
+        trainer(folder, callbacks=[Counts(), Fails(6)]).train()
+    last = trainer(folder, callbacks=[Counts()])
+    assert last.train().global_step == 9
 
 
 @pytest.mark.full

@@ -65,11 +65,7 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
     if value is None or kind in (bool, str):
         return value
     if kind is int:
-        if not -_LARGEST < value < _LARGEST:
-            raise StateNotSerializable(
-                path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)"
-            )
-        return value
+        return _written_int(value, path)
     if kind is float:
         return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
     if isinstance(value, torch.Tensor) or is_sharded(value):
@@ -92,6 +88,12 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
         return _container(value, path, take, outer)
     finally:
         del outer[id(value)]
+
+
+def _written_int(value: int, path: str) -> int:
+    if not -_LARGEST < value < _LARGEST:
+        raise StateNotSerializable(path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)")
+    return value
 
 
 def _container(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:

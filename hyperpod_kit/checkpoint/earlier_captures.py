@@ -38,6 +38,11 @@ class EarlierCaptures:
         self._settled = False
 
     @property
+    def is_settled(self) -> bool:
+        """Whether a restore or a save has come by already."""
+        return self._settled
+
+    @property
     def keys(self) -> list[Key]:
         return [held.key for own in self._held for held in own]
 

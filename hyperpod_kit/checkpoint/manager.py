@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime
 import os
 import sys
-import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +35,7 @@ from hyperpod_kit.checkpoint.earlier_captures import EarlierCaptures
 from hyperpod_kit.checkpoint.handle import Handle, SaveState
 from hyperpod_kit.checkpoint.hearing import Hearing
 from hyperpod_kit.checkpoint.numbering import Numbering
+from hyperpod_kit.checkpoint.one_caller import OneCaller
 from hyperpod_kit.checkpoint.own_policy import OwnPolicy
 from hyperpod_kit.checkpoint.partner_link import PartnerLink
 from hyperpod_kit.checkpoint.repository import policy
@@ -108,11 +108,8 @@ class Manager:
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
         self._progress = Teller(waited=data_wait.LOOP.read)
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
-        self._pid = os.getpid()
+        self._caller = OneCaller()
         self._closed: bool | None = None
-        self._is_entered = self._has_restored = False
-        self._busy = threading.Lock()
-        self._busy_with = ""
         self._start = startup.identify(self._ranks, root, run, algorithm)
         room_on_root.check(self._ranks, self._start.root, keep)
         comparing = Comparing(compare, self._start.algorithm)
@@ -147,7 +144,6 @@ class Manager:
             raise
         warned.listen()
         opened.enter(self)
-        self._is_entered = True
         if self._numbering.unclaimed:
             warnings.warn(
                 f"nothing can be saved: {self._numbering.unclaimed}; what is there can be restored",
@@ -200,11 +196,11 @@ class Manager:
         this step without a decision that `HPK_CHECKPOINT_ROOT` asks for. All ranks call it, and all get the same.
         """
         self._mine()
-        with self._alone("restore"):
+        with self._caller.alone("restore"):
             return self._restore(state, progress)
 
     def _restore(self, state: State, progress: Hear | None) -> Restored | Fresh:
-        if not self._has_restored:
+        if not self._earlier.is_settled:
             self._agree(begun_loaders.problem(state.objects))
         self._staging.fence.drain()
         # What is made for a state must be usable by a training step, wherever the restore is called.
@@ -215,7 +211,6 @@ class Manager:
             self._numbering.descend(found.line)
             if found.tier == candidates.STORAGE:
                 self._saves.found(found.seq, found.step)
-        self._has_restored = True
         self._check(state)
         # An optimizer that waits for its first step is no reason to keep a Manager that the program has lost.
         prepare = weakref.WeakMethod(self._prepare)
@@ -355,7 +350,7 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
-        with self._alone("save"):
+        with self._caller.alone("save"):
             return self._save_alone(step, state, on_busy, metrics, tier)
 
     def _save_alone(
@@ -396,26 +391,11 @@ class Manager:
         calls it before its step; call it before changing the weights in another way."""
         self._staging.fence.wait()
 
-    @contextmanager
-    def _alone(self, call: str) -> Iterator[None]:
-        """Raises CheckpointError while another thread is in such a call: of two saves at once neither is an image of
-        one moment."""
-        if not self._busy.acquire(blocking=False):
-            raise CheckpointError(
-                f"{call} was called in thread {threading.current_thread().name} while {self._busy_with}",
-                hint="save and restore in one thread, the one that trains, or hold a lock of your own around both",
-            )
-        try:
-            self._busy_with = f"thread {threading.current_thread().name} is in {call} of the same Manager"
-            yield
-        finally:
-            self._busy.release()
-
     def _mine(self) -> None:
         """Raises CheckpointError unless this process made the Manager and it is open."""
-        if os.getpid() != self._pid:
+        if not self._caller.is_here:
             raise CheckpointError(
-                f"process {os.getpid()} was forked from process {self._pid}, whose Manager this is",
+                f"process {os.getpid()} was forked from process {self._caller.pid}, whose Manager this is",
                 hint="save, restore and close in the process that made the Manager",
             )
         if self._closed is not None:
@@ -431,7 +411,7 @@ class Manager:
         dropped or failed, when the time was not enough or storage hangs (the agent then goes on alone), or when the
         agent died.
         """
-        if self._closed is not None and os.getpid() == self._pid:
+        if self._closed is not None and self._caller.is_here:
             return self._closed
         self._mine()
         self._progress.enter(Phase.CLOSE)
@@ -466,7 +446,7 @@ class Manager:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Raises CheckpointError at the normal end of the block when `close` is False."""
-        if self._closed is not None or os.getpid() != self._pid:
+        if self._closed is not None or not self._caller.is_here:
             return
         if kind is None or issubclass(kind, SystemExit):
             if not self.close() and kind is None:
@@ -488,7 +468,7 @@ class Manager:
         Its saves go on meanwhile."""
         if is_ending():
             return  # the modules are gone
-        if getattr(self, "_is_entered", False) and self._closed is None and os.getpid() == self._pid:
+        if getattr(self, "_closed", False) is None and self._caller.is_here:
             opened.forget(self)
 
     def rest(self) -> None:

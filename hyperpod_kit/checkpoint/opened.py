@@ -40,6 +40,8 @@ class OpenedManager(Protocol):
 log = logging.getLogger("hyperpod_kit.checkpoint")
 
 _open: list[weakref.ref[OpenedManager]] = []
+_entered: set[int] = set()
+"""The ids of those that are open: a reference may be gone before its object is."""
 _forgotten: list[OpenedManager] = []
 """Open ones that the program has no name for any more: their saves go on, and nobody can close them."""
 
@@ -52,17 +54,20 @@ def holder(root: str) -> OpenedManager | None:
 def enter(manager: OpenedManager) -> None:
     """This Manager is open from now on."""
     _open.append(weakref.ref(manager))
+    _entered.add(id(manager))
 
 
 def leave(manager: OpenedManager) -> None:
     """It is not any more."""
+    _entered.discard(id(manager))
     _open[:] = [ref for ref in _open if ref() not in (None, manager)]
     _forgotten[:] = [one for one in _forgotten if one is not manager]
 
 
 def forget(manager: OpenedManager) -> None:
     """The program has lost this open Manager, as a notebook does whose cell is run again."""
-    _forgotten.append(manager)
+    if id(manager) in _entered:
+        _forgotten.append(manager)
 
 
 def close_forgotten(root: str) -> None:
@@ -91,6 +96,7 @@ def _at_end() -> None:
 def _in_child() -> None:
     managers = _all()
     _open.clear()
+    _entered.clear()
     _forgotten.clear()
     for manager in managers:
         manager.leave_to_parent()

@@ -10,6 +10,8 @@ from tests.zoo.group import SAME
 
 BEGIN, END = "<!-- made by `make zoo` -->", "<!-- end of what `make zoo` made -->"
 CONTROLS = ("DCP", "state_dict")
+REFUSED = "refused: StateNotSerializable"
+"""At the save: a checkpoint that is there and cannot be restored is worse."""
 Row = dict[str, Any]
 
 
@@ -52,7 +54,7 @@ def rendered(rows: list[Row]) -> str:
             programs = [row for row in some if row["program"] == SAME]
             if not programs:
                 continue
-            refused = [row for row in worse(programs) if ours(row).startswith("refused")]
+            refused = [row for row in worse(programs) if ours(row).startswith(REFUSED)]
             lines.append(
                 f"| {package} | {layout} | {len(programs)} | {sum(map(is_restored_by_torch, programs))} "
                 f"| {sum(ours(row) == SAME for row in programs)} | {_names(refused)} "

@@ -29,7 +29,7 @@ NOT_YET: Dict[str, int] = {
     "cli": 6,
     "config": 2,
     "data": 16,
-    "job": 15,
+    "job": 17,
     "node": 99,
     "rehearsal": 151,
     "slurm": 4,

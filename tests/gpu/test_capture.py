@@ -92,6 +92,8 @@ def test_what_changes_during_an_overlapped_copy_fails_the_save(root: str, way: s
     assert manager.save(0, state, on_busy="wait").wait("durable", 60)
     model[0](torch.ones(1, 512, device="cuda")).sum().backward()
     torch.cuda.synchronize()
+    # The copy and the write both wait for this in the device: however long the call takes, they run at one time.
+    torch.cuda._sleep(1_000_000_000)  # clock cycles
     handle = manager.save(1, state, on_busy="wait")
     if way == "in place":
         with torch.no_grad():

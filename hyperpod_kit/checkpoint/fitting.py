@@ -14,8 +14,16 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, modules, optimizer_state, sharding, subclasses
 from hyperpod_kit.checkpoint.dtypes import TYPES
-from hyperpod_kit.checkpoint.tensors import Collector, is_own
+from hyperpod_kit.checkpoint.tensors import Collector, TensorUse, is_own
 from hyperpod_kit.errors import CheckpointError
+
+
+class NewTensor(NamedTuple):
+    """Memory for a tensor of the checkpoint that this state has otherwise, or not."""
+
+    name: str
+    tensor: torch.Tensor
+    use: TensorUse
 
 
 class AddedPart(NamedTuple):
@@ -57,19 +65,20 @@ class Filling:
         """Put new tensors in the place of those that `collector` took and the checkpoint has otherwise. Raises
         CheckpointError for a subclass that is not the one that was saved."""
         for path, loader in loaders.items():
-            self._fresh(_of_module(path, tree[path], loader, collector), collector)
+            self._fresh(_of_module(tree[path], loader, collector), collector)
             self._subclasses(tree[path], path, collector, strict=True)
         for path, optimizer in optimizers.items():
             if codec.RECORDS in tree:
-                self._fresh(optimizer_state.misfits(optimizer, tree[path], fqns, collector.find), collector)
+                misfits = optimizer_state.misfits(optimizer, tree[path], fqns, collector.find)
+                self._fresh((NewTensor(*misfit, TensorUse.WEIGHT) for misfit in misfits), collector)
             self._subclasses(tree[path], path, collector, strict=False)
 
-    def _fresh(self, found: Iterator[tuple[str, torch.Tensor]], collector: Collector) -> None:
-        for name, tensor in list(found):
-            collector.drop([name])
-            if not is_own(name):  # a rank's own part is read as a new tensor anyway
-                collector.take(name, tensor)
-                self.fresh[name] = tensor
+    def _fresh(self, found: Iterator[NewTensor], collector: Collector) -> None:
+        for new in list(found):
+            collector.drop([new.name])
+            if not is_own(new.name):  # a rank's own part is read as a new tensor anyway
+                collector.take(new.name, new.tensor, new.use)
+                self.fresh[new.name] = new.tensor
 
     def fit_subclasses(self, tree: Mapping[str, Any], live: Mapping[str, Any], collector: Collector) -> None:
         """The same for a nested state dict: whatever is a subclass here has to be one in the checkpoint."""
@@ -125,10 +134,8 @@ class Filling:
             setattr(holder, name, tensor)
 
 
-def _of_module(
-    path: str, tree: Mapping[str, Any], loader: modules.Loader, collector: Collector
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, memory) of the tensors that the module's own code is to be given."""
+def _of_module(tree: Mapping[str, Any], loader: modules.Loader, collector: Collector) -> Iterator[NewTensor]:
+    """The tensors that the module's own code is to be given."""
     for plain, saved in tree.items():
         for record in codec.records(saved):
             if record["$"] != "tensor" or "t" not in record:
@@ -136,10 +143,11 @@ def _of_module(
             here = collector.find(record["name"])
             as_saved = TYPES[record["t"]], torch.Size(record["s"])
             if modules.is_extra_state(plain) or loader.is_late(plain):
-                yield record["name"], _new(as_saved, loader.device)
+                yield NewTensor(record["name"], _new(as_saved, loader.device), loader.use(plain))
             elif loader.owns(plain) and (here is None or (here.dtype, here.shape) != as_saved):
                 like = here if here is not None and not sharding.is_sharded(here) else None
-                yield record["name"], _new(as_saved, like.device if like is not None else loader.device)
+                device = like.device if like is not None else loader.device
+                yield NewTensor(record["name"], _new(as_saved, device), loader.use(plain))
 
 
 def _new(kind: tuple[torch.dtype, torch.Size], device: torch.device) -> torch.Tensor:

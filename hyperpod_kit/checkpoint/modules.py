@@ -53,15 +53,20 @@ def encode(
         # A module may give a buffer another shape or type as it goes.
         return codec.described(collector.take(path, tensor, use), tensor)
 
-    buffer, sent_buffer = partial(take_as, TensorUse.BUFFER), partial(take_as, TensorUse.SENT_BUFFER)
     for name, value in model.state_dict(keep_vars=True).items():
         if name in left_out:
             continue
         plain = plain_name(name)
         # Forward may change buffers, and before it DDP sends rank 0's to all: only those are the model's.
-        take = sent_buffer if name in sent else weight if name in parameters else buffer
+        is_weight = name in parameters and name not in sent
+        take = weight if is_weight else partial(take_as, buffer_use(name, sent))
         out[plain] = codec.encode(value, f"{path}.{plain}", take)
     return out
+
+
+def buffer_use(name: str, sent: Set[str]) -> TensorUse:
+    """What a tensor that is no parameter is for."""
+    return TensorUse.SENT_BUFFER if name in sent else TensorUse.BUFFER
 
 
 def frozen(model: torch.nn.Module) -> frozenset[str]:
@@ -72,8 +77,13 @@ def frozen(model: torch.nn.Module) -> frozenset[str]:
 class Loader:
     """Who loads what in a module: what it is filled with in place, and what code of its own is given."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(
+        self, model: torch.nn.Module, *, use: TensorUse = TensorUse.WEIGHT, sent: Set[str] = frozenset()
+    ) -> None:
+        """`use`, `sent`: as for `encode`."""
         self._model = model
+        self._uses = {plain_name(name): use for name in fqns(model)[1]}
+        self._uses.update((plain_name(name), buffer_use(name, sent)) for name in sent)
         self._owners = [plain_name(name) for name, module in model.named_modules() if _loads_itself(module)]
         self._late = {
             plain_name(f"{name}.{key}" if name else key): (module, key)
@@ -92,6 +102,11 @@ class Loader:
     def owns(self, name: str) -> bool:
         """Whether code of a module's own loads what has that plain name, whatever its shape and type."""
         return is_extra_state(name) or any(not owner or name.startswith(f"{owner}.") for owner in self._owners)
+
+    def use(self, name: str) -> TensorUse:
+        """What the tensors of that plain name are for, those too that the module does not have yet: as they are saved
+        again."""
+        return self._uses.get(name, TensorUse.BUFFER)
 
     def is_late(self, name: str) -> bool:
         """Whether it is a buffer that the module makes later: in its first forward pass."""

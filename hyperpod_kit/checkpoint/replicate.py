@@ -1,7 +1,9 @@
 """Replicated pieces: read by one rank, sent to those that hold the same, checked there.
 
-Every rank of a set of holders goes through the same buckets in the same order, and the sets come in one order on all
-ranks, so the broadcasts meet. Nothing here depends on what was read: who could not read has said so before.
+Which rank sends a piece is what the shards say, and is never worked out again: a fresh start's tensors may be of
+another use than those that were saved, and who writes a tensor depends on all of them. Every rank of a set of holders
+goes through the same buckets in the same order, and the sets come in one order on all ranks, so the broadcasts meet.
+Nothing here depends on what was read: who could not read has said so before.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import replica_assignment
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.load import bytes_of, copy_into, is_plain, view_of
@@ -23,8 +24,15 @@ from hyperpod_kit.checkpoint.tensors import TensorPiece
 
 BUCKET = 64 * 1024 * 1024
 
-# The ranks that hold it (empty: all), the replica that sends it, its number.
-_Bucket = tuple[tuple[int, ...], int, int]
+_Holders = tuple[int, ...]
+"""The ranks that hold a piece; empty: all."""
+
+# The ranks that hold it, the replica that sends it, its number.
+_Bucket = tuple[_Holders, int, int]
+
+ShardTable = dict[_Holders, tuple[int, int, str, bytes]]
+"""What one rank's shard has of the pieces of each set of holders: (the rank's index in the set, how many pieces the set
+has, the digest of their names, a bit for each of them in the order of their names: whether the shard has it)."""
 
 
 class Replicated(NamedTuple):
@@ -44,26 +52,39 @@ class _ShareRange(NamedTuple):
     end: int
 
 
-def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str], algorithm: str) -> Replicated:
-    """Fill the pieces that are not `here` from the ranks that have read them.
+def table_of(pieces: Sequence[TensorPiece], here: Collection[str]) -> ShardTable:
+    """For all ranks to hear: which of the replicated pieces lie in this rank's shard, which fills those in `here`."""
+    table: ShardTable = {}
+    for holders, members in _sets(pieces).items():
+        names = [piece.spec.name for piece in members]
+        bits = bytearray(-(-len(names) // 8))
+        for at, name in enumerate(names):
+            if name in here:
+                bits[at // 8] |= 1 << at % 8
+        table[holders] = members[0].replica[0], len(names), digest.small("\n".join(names).encode()), bytes(bits)
+    return table
+
+
+def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], tables: Sequence[ShardTable], algorithm: str) -> Replicated:
+    """Fill the pieces that are not in this rank's shard from the ranks that have read them. `tables`: every rank's.
 
     A collective over all ranks. Raises what torch.distributed raises when a peer has gone.
     """
     alg = digest.algorithm(algorithm)
-    owners = replica_assignment.owner(pieces)
+    sets = _sets(pieces)
+    if not _covered(tables):
+        reasons = ranks.gather(_not_covered(sets, tables))
+        if not any(reasons):
+            reasons = [Reason("the ranks take other tensors for those that they hold alike") for _ in tables]
+        return Replicated(reasons, frozenset(), False)
     problem: Reason | None = None
-    sets: dict[tuple[int, ...], list[TensorPiece]] = {}
-    for piece in pieces:
-        if piece.replica[1] > 1:
-            sets.setdefault(piece.holders, []).append(piece)
-            if (owners[piece.spec.name] == piece.replica[0]) != (piece.spec.name in here):
-                problem = problem or Reason(f"{piece.spec.name} is not in the shard of the rank that saves it")
     digests: dict[_Bucket, bytes] = {}
     names: dict[_Bucket, list[str]] = {}
     for holders, members in sorted(sets.items(), key=lambda item: (-len(item[0]) if item[0] else 1 - 2**31, item[0])):
         mine = members[0].replica[0]
+        shards = _shards(tables, holders)
         for owner in range(members[0].replica[1]):
-            owned = sorted((p for p in members if owners[p.spec.name] == owner), key=lambda p: p.spec.name)
+            owned = [piece for at, piece in enumerate(members) if shards[owner] >> at & 1]
             for number, bucket in enumerate(_buckets(owned)):
                 data = _bucket_memory(bucket, filled=owner == mine)
                 names[holders, owner, number] = [part.piece.spec.name for part in bucket]
@@ -77,6 +98,49 @@ def replicate(ranks: Ranks, pieces: Sequence[TensorPiece], here: Collection[str]
     problems, wrong = _compare(ranks, problem, digests, {key: members[0].replica[0] for key, members in sets.items()})
     lost = frozenset(name for key in wrong[ranks.rank] for name in names[key])
     return Replicated(problems, lost, any(wrong))
+
+
+def _sets(pieces: Sequence[TensorPiece]) -> dict[_Holders, list[TensorPiece]]:
+    """The replicated pieces by the ranks that hold them, in the order of their names."""
+    sets: dict[_Holders, list[TensorPiece]] = {}
+    for piece in sorted(pieces, key=lambda piece: piece.spec.name):
+        if piece.replica[1] > 1:
+            sets.setdefault(piece.holders, []).append(piece)
+    return sets
+
+
+def _shards(tables: Sequence[ShardTable], holders: _Holders) -> dict[int, int]:
+    """Index in a set of holders -> the pieces of the set in that rank's shard, a bit for each."""
+    entries = [table[holders] for table in tables if holders in table]
+    return {index: int.from_bytes(bits, "little") for index, _, _, bits in entries}
+
+
+def _covered(tables: Sequence[ShardTable]) -> bool:
+    """Whether each replicated piece of each set lies in the shard of exactly one of its holders. Every rank comes to
+    the same."""
+    for holders in {holders for table in tables for holders in table}:
+        kinds = {(count, names) for table in tables if holders in table for _, count, names, _ in [table[holders]]}
+        shards = _shards(tables, holders)
+        if len(kinds) != 1 or len(shards) != (len(holders) or len(tables)):
+            return False
+        ((count, _),) = kinds
+        # A sum of so many ones as its summands have together has no carry: no piece is in two of them.
+        ones = sum(bin(bits).count("1") for bits in shards.values())
+        if sum(shards.values()) != (1 << count) - 1 or ones != count:
+            return False
+    return True
+
+
+def _not_covered(sets: Mapping[_Holders, Sequence[TensorPiece]], tables: Sequence[ShardTable]) -> Reason | None:
+    """The first of this rank's pieces that is not in exactly one shard of the ranks that hold it."""
+    for holders, members in sets.items():
+        shards = _shards(tables, holders)
+        for at, piece in enumerate(members):
+            count = sum(bits >> at & 1 for bits in shards.values())
+            if count != 1:
+                word = "no shard" if count == 0 else f"{count} shards"
+                return Reason(f"{piece.spec.name} is in {word} of the ranks that hold it, and belongs into one")
+    return None
 
 
 def _buckets(owned: Sequence[TensorPiece]) -> Iterator[list[_ShareRange]]:
@@ -147,7 +211,7 @@ def _send(ranks: Ranks, data: torch.Tensor, like: TensorPiece, owner: int) -> No
 
 
 def _compare(
-    ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], mine: Mapping[tuple[int, ...], int]
+    ranks: Ranks, problem: Reason | None, digests: Mapping[_Bucket, bytes], mine: Mapping[_Holders, int]
 ) -> tuple[list[Reason | None], list[list[_Bucket]]]:
     """(what is wrong, which buckets did not arrive as they were sent), for each rank. A collective over all ranks."""
     sent = {key for key in digests if key[1] == mine[key[0]]}

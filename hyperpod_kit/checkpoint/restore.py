@@ -339,16 +339,16 @@ class _Run(CandidateRun):
         """Saved by the same ranks: each streams its own shard and shares what others hold too."""
         pieces = {piece.spec.name: piece for piece in targets.pieces}
 
-        def read() -> load.OwnShard:
+        def read() -> tuple[load.OwnShard, replicate.ShardTable]:
             self._heard.begin(self._candidate.attempt, reading.size)
             own = reading.into(pieces, self._heard)
             for piece in targets.pieces:
                 if piece.replica[1] == 1 and piece.spec.name not in own.here:
                     raise CheckpointError(f"{piece.spec.name} is not in this rank's shard")
-            return own
+            return own, replicate.table_of(targets.pieces, own.here)
 
-        own = self._all.prove(read)
-        shared = replicate.replicate(self._ranks, targets.pieces, own.here, header.algorithm)
+        own, tables = self._all.prove_and_tell(read)
+        shared = replicate.replicate(self._ranks, targets.pieces, tables, header.algorithm)
         self._all.settle(shared.problems)
         if shared.any_lost and header.body is None:
             raise Rejected(Reason("what other ranks sent did not arrive as it was sent"))

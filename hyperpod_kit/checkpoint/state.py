@@ -346,8 +346,14 @@ class State:
             randomness.restore(self._generators)
 
     def _loaders(self) -> dict[str, modules.Loader]:
-        things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
-        return {path: modules.Loader(thing) for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
+        loaders = {
+            f"objects.{name}": modules.Loader(thing, use=TensorUse.VALUE)
+            for name, thing in self.objects.items()
+            if isinstance(thing, torch.nn.Module)
+        }
+        if self.model is not None:
+            loaders["model"] = modules.Loader(self.model, sent=self._apart.sent)
+        return loaders
 
     def _left_out(self, model: torch.nn.Module) -> frozenset[str]:
         return frozenset() if self._apart.frozen else modules.frozen(model)

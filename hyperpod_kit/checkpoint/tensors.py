@@ -107,6 +107,7 @@ class SeenTensor(NamedTuple):
     dtype: torch.dtype
     shape: torch.Size
     stride: tuple[int, ...]
+    use: TensorUse
     piece: TensorPiece
     identity: tuple[object, ...]
 
@@ -217,7 +218,7 @@ class Collector:
             path = self._other_name(path)
         seen = self._known.pieces.get(path)
         piece: TensorPiece | None
-        if seen is not None and _is_as_seen(tensor, seen):
+        if seen is not None and seen.use is use and _is_as_seen(tensor, seen):
             self._sources[path] = tensor
             piece, identity = seen.piece, seen.identity
         else:
@@ -231,7 +232,7 @@ class Collector:
             if piece is not None and not piece.temporary:
                 now = sharding.live(tensor)
                 self._known.pieces[path] = SeenTensor(
-                    tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), piece, identity
+                    tensor, now.data_ptr(), now.dtype, now.shape, now.stride(), use, piece, identity
                 )
         first = self._ties.setdefault(identity, path)
         if first is not path and first != path:

@@ -176,3 +176,49 @@ def restore_plain(root: str) -> Dict[str, Any]:
         "rejected": list(got.rejected),
         "equal": all(equal(a, b) for a, b in zip(good, model.state_dict().values())),
     }
+
+
+def history(kind: str, root: str, do: str) -> Dict[str, Any]:
+    """`save`: train beside a metric whose list of tensors has grown to five or shrunk to one, and commit. `restore`:
+    from a fresh start, whose list has two. What this rank then holds."""
+    import torch
+
+    from hyperpod_kit.checkpoint import Manager, State
+    from tests.distributed import sharded_job
+
+    class Metric(torch.nn.Module):
+        """As torchmetrics keeps its lists: a name for each tensor, and loading code of its own."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.values = [torch.zeros(3), torch.zeros(3)]
+
+        def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+            destination.update({f"{prefix}values.{n}": value for n, value in enumerate(self.values)})
+
+        def _load_from_state_dict(self, state_dict: Any, prefix: str, *_: Any) -> None:
+            names = sorted(name for name in state_dict if name.startswith(f"{prefix}values."))
+            self.values = [state_dict[name] for name in names]
+
+    torch.manual_seed(0 if do == "save" else 99)
+    model, optimizer = sharded_job.build("fsdp2")
+    metric = Metric()
+    state, manager = State(model, optimizer, metric=metric), Manager(root)
+    got = manager.restore(state)
+    if do == "save":
+        for number in range(2):
+            sharded_job.step(model, optimizer, number)
+        sizes = range(3, 8) if kind == "grown" else [40]
+        metric.values = [torch.full((size,), float(size)) for size in sizes]
+        assert manager.save(1, state, on_busy="wait").wait("durable", 60)
+    answer = {
+        "got": type(got).__name__,
+        "rejected": list(getattr(got, "rejected", ())),
+        "metric": [value.tolist() for value in metric.values],
+        "holds": sharded_job.holds(model, optimizer),
+    }
+    if do != "save":
+        metric.values[0] += 1.0
+        assert manager.save(2, state, on_busy="wait").wait("durable", 60)
+    assert manager.close()
+    return answer

@@ -72,3 +72,15 @@ def test_what_was_captured_before_the_agents_could_refuse_it_is_not_taken_either
         if end == "start":
             ((attempt, why),) = answer["rejected"]
             assert attempt.startswith("seq-000002") and "rank 0 and rank 1 both hold differ" in why
+
+
+@pytest.mark.parametrize(("kind", "after"), [("grown", 2), *full(("shrunk", 2), ("grown", 3), ("shrunk", 1))])
+def test_tensors_that_a_fresh_start_does_not_have_yet_are_taken_from_the_shards_that_have_them(
+    tmp_path: Path, kind: str, after: int
+) -> None:
+    """Which rank wrote what stands in the shards: a fresh start, whose state is another one, cannot work it out."""
+    root = str(tmp_path / "root")
+    (saved, _) = sharded_job.run(tmp_path, 2, replicas_job.history, kind, root, "save")
+    for answer in sharded_job.run(tmp_path, after, replicas_job.history, kind, root, "restore"):
+        assert answer["got"] == "Restored" and answer["rejected"] == []
+        assert answer["metric"] == saved["metric"] and answer["holds"] == saved["holds"]

@@ -80,6 +80,7 @@ def _averaged_by_timm(name: str) -> Callable[[int, Layout], Training]:
 
 def _measured(make_metric: Callable[[Any], Any], *, labels: bool) -> Callable[[int, Layout], Training]:
     def make(seed: int, layout: Layout) -> Training:
+        _operators()
         import torchmetrics
 
         model = net(seed, layout)

@@ -91,6 +91,11 @@ def trained(model: Any, optimizer: Any, steps: Any) -> list[float]:
     return losses
 
 
+def uses_of(state: State, ranks: Any) -> dict[str, tuple[bool, bool]]:
+    """When each tensor is copied and who writes it."""
+    return {piece.spec.name: (piece.early, piece.pinned) for piece in state.tensors(ranks).pieces}
+
+
 @pytest.mark.parametrize("tier", ["memory", "storage"])
 def test_what_grew_is_restored_from_memory_too(root: str, tier: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HPK_RESUME_MEMORY", str(int(tier == "memory")))
@@ -99,6 +104,7 @@ def test_what_grew_is_restored_from_memory_too(root: str, tier: str, monkeypatch
     manager = Manager(root)
     manager.restore(State(model, optimizer))
     assert manager.save(2, State(model, optimizer), on_busy="wait").wait("durable", 60)
+    uses = uses_of(State(model, optimizer), manager.ranks)
     undisturbed = trained(model, optimizer, range(3, 6))
     if tier == "memory":
         abandon(manager)
@@ -107,8 +113,10 @@ def test_what_grew_is_restored_from_memory_too(root: str, tier: str, monkeypatch
 
     model, optimizer = job(1)
     with Manager(root) as manager:
-        found = manager.restore(State(model, optimizer))
+        state = State(model, optimizer)
+        found = manager.restore(state)
         assert isinstance(found, Restored) and found.tier == tier
+        assert uses_of(state, manager.ranks) == uses, "a buffer that was made by the restore is one to the next save"
     assert model[0].queue.shape == (9, 4) and len(model[0].amax) == 3
     assert {held["m"].dtype for held in optimizer.state.values()} == {torch.bfloat16}
     assert trained(model, optimizer, range(3, 6)) == undisturbed

@@ -23,4 +23,5 @@ MEANINGS = {
     "HPK_TEST_TIMES": "a file to which a line with its processor time is appended for each test",
     "HPK_TEST_RELEASE": "the release whose Slurm the tests on loopback run",
     "HPK_UPDATE_GOLDEN": "set: what is rendered now becomes the golden bundle",
+    "HPK_ZOO_TRACEBACK": "set: a program of the zoo prints the traceback of what it was refused with",
 }

@@ -14,6 +14,7 @@ import re
 import stat
 from typing import Any, Iterator, List, NamedTuple, Optional, Set
 
+from hyperpod_kit import environment
 from hyperpod_kit.checkpoint.agent import capture_age, control_page
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.checkpoint.repository import mapping
@@ -21,13 +22,14 @@ from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
 from hyperpod_kit.untrusted.held import hold, mount_of
 
 EXTRA_ROOM = 256 * 1024
+_OTHER = f"or name another tmpfs in {environment.HPK_SHM_DIR}"
 _CURES = {
     errno.EFBIG: "ulimit -f unlimited",
     errno.EMFILE: "ulimit -n 65536",
-    errno.EROFS: "mount -o remount,rw /dev/shm, or name another tmpfs in HPK_SHM_DIR",
-    errno.EACCES: "chmod 1777 /dev/shm, or name another tmpfs in HPK_SHM_DIR",
-    errno.EPERM: "chmod 1777 /dev/shm, or name another tmpfs in HPK_SHM_DIR",
-    errno.ENOENT: "mount -t tmpfs tmpfs /dev/shm, or name another tmpfs in HPK_SHM_DIR",
+    errno.EROFS: f"mount -o remount,rw /dev/shm, {_OTHER}",
+    errno.EACCES: f"chmod 1777 /dev/shm, {_OTHER}",
+    errno.EPERM: f"chmod 1777 /dev/shm, {_OTHER}",
+    errno.ENOENT: f"mount -t tmpfs tmpfs /dev/shm, {_OTHER}",
 }
 """What to do about an error of shared memory."""
 NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")

@@ -6,13 +6,13 @@ torch numbers the parameters of a state dict by their order in the groups.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint import codec, sharding
 from hyperpod_kit.checkpoint.tensors import Collector
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 
@@ -54,6 +54,8 @@ def encode(optimizer: torch.optim.Optimizer, path: str, collector: Collector, fq
         return codec.described(collector.take(path, tensor), tensor)
 
     body = state_of(optimizer, fqns)
+    if not is_usual(body) and not isinstance(optimizer, torch.optim.Optimizer):
+        return codec.encode(body, path, partial(_take_whole, described, class_of(optimizer)))
     if not is_usual(body) or any(type(key) is not str for key in body["state"]):
         return codec.encode(body, path, described)
     inside = itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups)
@@ -63,6 +65,19 @@ def encode(optimizer: torch.optim.Optimizer, path: str, collector: Collector, fq
         for name, values in body["state"].items()
     }
     return {"state": state, GROUPS: codec.encode(body[GROUPS], f"{path}.{GROUPS}", described)}
+
+
+def _take_whole(
+    take: Callable[[str, torch.Tensor], dict[str, Any]], owner: str, path: str, tensor: torch.Tensor
+) -> dict[str, Any]:
+    if sharding.is_sharded(tensor):
+        raise StateNotSerializable(
+            path,
+            f"tensor that is divided among the ranks, in the state_dict of {owner}, which is neither a "
+            "torch.optim.Optimizer nor gives its state in that form: a fresh start could not divide it again",
+            hint=f"derive {owner.rpartition('.')[2]} from torch.optim.Optimizer",
+        )
+    return take(path, tensor)
 
 
 def _take(collector: Collector, param: torch.Tensor | None, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
@@ -109,11 +124,16 @@ def class_of(optimizer: object) -> str:
 
 
 def check(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], path: str) -> None:
-    """Raises CheckpointError when the groups or their parameters are not those of this optimizer."""
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict or not is_usual(tree):
+    """Raises CheckpointError when the groups or their parameters are not those of this optimizer. Code of its own that
+    loads may divide them into groups as it likes."""
+    if not is_usual(tree):
         return
     names = names_of(optimizer, fqns)
     saved = [name for group in tree[GROUPS] for name in group[PARAMS]]
+    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
+        if not set(saved) <= set(names):
+            raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
+        return
     if saved != names or len(tree[GROUPS]) != len(optimizer.param_groups):
         raise CheckpointError(f"the parameters of {path} differ: {_difference(saved, names)}")
 

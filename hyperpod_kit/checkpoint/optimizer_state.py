@@ -40,7 +40,10 @@ def _saves_itself(optimizer: torch.optim.Optimizer) -> bool:
 
 def prepare(optimizer: torch.optim.Optimizer, tree: Any, fqns: Mapping[int, str], *, described: bool) -> bool:
     """Make the tensors that a restore of `tree` fills, where the optimizer has none yet; whether it did. `described`:
-    the records of the tree say which types and shapes these have. Else a step makes them."""
+    the records of the tree say which types and shapes these have. Else a step makes them, except of what is no
+    Optimizer and drives one: its step may do more, and its own code is given what was saved."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        return False
     every = [param for group in optimizer.param_groups for param in group[PARAMS]]
     if optimizer.state or not tree.get("state") or any(map(torch.nn.parameter.is_lazy, every)):
         return False
@@ -256,8 +259,9 @@ class Adoption:
         if not is_usual(body):
             return
         by_name = dict(zip(self._names, self._params, strict=True))
+        state = getattr(self._optimizer, "state", {})
         for name, saved in body["state"].items():
-            here = self._optimizer.state.get(by_name.get(name, name))
+            here = state.get(by_name.get(name, name))
             if not isinstance(saved, dict) or not isinstance(here, dict):
                 continue
             for key, value in saved.items():

@@ -88,7 +88,9 @@ class State:
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimizers of this state that can be hooked: the points at which the weights change."""
-        found = [optimizer.stepper(thing) for thing in self._optimizers().values()]
+        # What is no Optimizer and drives one may change the weights before that one's hooks hear of the step.
+        things = [thing for thing in self._optimizers().values() if isinstance(thing, torch.optim.Optimizer)]
+        found = [optimizer.stepper(thing) for thing in things]
         return [thing for thing in found if thing is not None]
 
     def when_complete(self, then: Callable[[State], None]) -> None:
@@ -359,8 +361,11 @@ class State:
         return frozenset() if self._apart.frozen else modules.frozen(model)
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        found = {"optimizer": self.optimizer, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
-        return {path: thing for path, thing in found.items() if isinstance(thing, torch.optim.Optimizer)}
+        """By path. The one that is given as the optimizer need not be of torch's class: it may drive one."""
+        others = {
+            f"objects.{name}": thing for name, thing in self.objects.items() if isinstance(thing, torch.optim.Optimizer)
+        }
+        return others if self.optimizer is None else {"optimizer": self.optimizer, **others}
 
 
 def _inner(thing: Any) -> Any:

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, Restored, State, optimizer, optimizer_state
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.checkpoint import Manager, Restored, State, optimizer, optimizer_state, sharding
+from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from tests.unit.checkpoint import saved
 from tests.unit.checkpoint.agent_run import abandon
 from tests.unit.checkpoint.test_state import job
@@ -161,6 +161,110 @@ def test_a_wrapped_optimizer_is_restored_and_its_steps_are_waited_for(root: str,
         assert handle.wait("durable", 60)
     assert manager.close()
     assert optimizer.bare(wrapped) is (inner if kind is Prepared else wrapped)
+
+
+class Driver:
+    """As schedulefree's wrapper: an optimizer in what it does and not in name, which keeps its own values where the one
+    that it drives has its state, and changes the weights itself."""
+
+    dtype = torch.float64  # torch's own loading rounds it to that of the parameter
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.base = inner
+
+    @property
+    def state(self) -> Any:
+        return self.base.state
+
+    @property
+    def param_groups(self) -> Any:
+        return self.base.param_groups
+
+    def state_dict(self) -> Any:
+        return self.base.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.base.load_state_dict(state_dict)
+
+    def zero_grad(self) -> None:
+        self.base.zero_grad()
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self.base.step()
+        for group in self.param_groups:
+            group["count"] = group.get("count", 0) + 1
+            for param in group["params"]:
+                held = self.base.state[param]
+                held["sum"] = held.get("sum", 0) + param.to(self.dtype)
+                param.add_(held["sum"].float(), alpha=-0.01 * group["count"])
+
+
+class Reformed(Driver):
+    """The same, with a form of its own for the state, and with a value of its own."""
+
+    dtype = torch.float32
+    seen: Any = 0.0
+
+    def state_dict(self) -> Any:
+        return {"inner": self.base.state_dict(), "seen": self.seen}
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.seen = state_dict["seen"]
+        self.base.load_state_dict(state_dict["inner"])
+
+    def step(self) -> None:
+        super().step()
+        self.seen = self.seen + torch.ones(2)
+
+
+@pytest.mark.parametrize("kind", [Driver, Reformed])
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+def test_what_drives_an_optimizer_and_is_none_goes_on_where_it_was(root: str, kind: Any, make: Any) -> None:
+    def trained(model: Any, driver: Any, steps: range) -> list[float]:
+        losses = []
+        for step in steps:
+            driver.zero_grad()
+            loss = model(torch.full((4,), 1.0 + step)).square().sum()
+            loss.backward()
+            driver.step()
+            losses.append(loss.item())
+        return losses
+
+    model, _ = job()
+    driver = kind(make(model.parameters(), lr=0.01))
+    with Manager(root) as manager:
+        state = State(model, driver)
+        manager.restore(state)
+        trained(model, driver, range(3))
+        assert manager.save(2, state, on_busy="wait").wait("durable", 60)
+    undisturbed = trained(model, driver, range(3, 6))
+    other, _ = job(seed=1)
+    again = kind(make(other.parameters(), lr=0.01))
+    assert isinstance(saved.restore(root, State(other, again)), Restored)
+    assert {held["sum"].dtype for held in again.base.state.values()} == {kind.dtype}
+    assert trained(other, again, range(3, 6)) == undisturbed
+    assert kind is Driver or again.seen.tolist() == [6, 6]
+
+
+def test_a_form_of_its_own_with_divided_tensors_is_refused_at_the_save(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, inner = job()
+    with Manager(root) as manager:
+        state = State(optimizer=Reformed(inner))  # type: ignore[arg-type]
+        manager.restore(state)
+        monkeypatch.setattr(sharding, "is_sharded", lambda tensor: True)
+        with pytest.raises(StateNotSerializable, match=r"divided among the ranks, in the state_dict of \S+Reformed"):
+            manager.save(0, state)
+
+
+def test_another_model_than_the_one_that_was_saved_is_refused_where_own_code_loads_too(root: str) -> None:
+    _, inner = job()
+    saved.save(root, State(optimizer=Driver(inner)))  # type: ignore[arg-type]
+    fewer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3, 4))])
+    with pytest.raises(CheckpointError, match="the parameters of optimizer differ"):
+        saved.restore(root, State(optimizer=Driver(fewer)))  # type: ignore[arg-type]
 
 
 def test_another_class_with_the_same_state_is_warned_of_and_with_other_state_refused(root: str) -> None:

@@ -28,6 +28,7 @@ from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 
 LIVES_PER_RUN = 25
 _LIFE_SECONDS = 180.0
+_KEEP = (1, 2)
 _TRIES = 6
 _OFTEN = ("tensor", "slice", "chunk", "leaf", "part")
 AFTERWARDS = ("at once", "agent too", "agent finishes", "node lost", "epilog", "pruned")
@@ -89,7 +90,7 @@ class Campaign:
 
     def _drawn(self, disk: Path) -> tuple[tuple[str, Any], ...]:
         """Arguments for a Manager: little retention, sometimes overlapped copies, sometimes a local tier on `disk`."""
-        found: dict[str, Any] = {"keep": policy.Latest(2), "overlap": self._dice.random() < 0.4}
+        found: dict[str, Any] = {"keep": policy.Latest(self._dice.choice(_KEEP)), "overlap": self._dice.random() < 0.4}
         if self._dice.random() < 0.3:
             found["local"] = str(disk)
         return tuple(found.items())

@@ -19,6 +19,7 @@ HyperpodKitError(message, hint=...)                    exit 1
 |  |- BadRecord
 |  `- DataUnavailable         exit 74   storage does not give the bytes, after everything was tried
 |- Untrusted                   a file, directory, word or line of another is not what it has to be
+|  `- UntrustedPlace           what lies at a path, or on the way there, is another's; an OSError, too
 `- CheckpointError
    |- NoCheckpoint            nothing was ever committed: start from step 0
    |- NoValidCheckpoint       something was committed, and is lost or damaged: never start from scratch
@@ -35,6 +36,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import errno
 from typing import Optional, Sequence, Tuple
 
 
@@ -176,6 +178,19 @@ class RehearsalError(HyperpodKitError):
 
 class Untrusted(HyperpodKitError):
     """What another may have written is not what it has to be: of another type, of another user, too large."""
+
+
+class UntrustedPlace(Untrusted, OSError):
+    """What lies at a path, or on the way there, is another's: to whom the file system is what it may be, one of its
+    refusals."""
+
+    def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
+        super().__init__(message, hint=hint)
+        self.errno = errno.EACCES
+        self.strerror = message
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class DataError(HyperpodKitError):

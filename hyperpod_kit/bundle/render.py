@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
 from hyperpod_kit.model.units import NODE_UNITS, units_for
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import RELEASE
 
 NODE_CONFIG = "node_config.json"
@@ -113,23 +113,23 @@ def write(bundle: Bundle, directory: Path) -> None:
             + ", which no render wrote",
             hint="move them away, or choose another directory: it is replaced as a whole",
         )
-    directory.parent.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_parents(directory)
     staging = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     new, old = staging / "new", staging / "old"
     try:
         for place, data in bundle.files.items():
             target = new / place
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            target.chmod(mode(place))
+            by_descriptor.make_parents(target)
+            by_descriptor.write_bytes(target, data)
+            by_descriptor.set_mode(target, mode(place))
         for folder in (new, *(path for path in new.rglob("*") if path.is_dir())):
-            folder.chmod(0o755)
+            by_descriptor.set_mode(folder, 0o755)
         # Two renames, so that a crash leaves the old bundle, the new one or, between them, none; never half of one.
         if directory.exists():
-            directory.rename(old)
-        new.rename(directory)
+            by_descriptor.rename(directory, old)
+        by_descriptor.rename(new, directory)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        by_descriptor.remove_tree(staging, ignore_errors=True)
 
 
 def _foreign(directory: Path) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Optional
 
 from hyperpod_kit.cli.output import say
 from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.untrusted import by_descriptor
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.earlier_scripts import EarlierScripts
@@ -46,8 +47,8 @@ def of_cluster(
     if directory is not None:
         for place, data in contents.items():
             target = directory / place
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
+            by_descriptor.make_parents(target)
+            by_descriptor.write_bytes(target, data)
     return survey(places, contents, _beside(directory, config), entry)
 
 

@@ -6,6 +6,7 @@ import html
 from pathlib import Path
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
 STYLE = """
@@ -39,6 +40,6 @@ def page(title: str, body: str) -> str:
 def write(path: Path, document: str) -> None:
     """Put it there. Raises UsageError."""
     try:
-        path.write_text(document, encoding="utf-8", errors="replace")
+        by_descriptor.write_bytes(path, document.encode("utf-8", "replace"))
     except OSError as err:
         raise UsageError(f"cannot write {path}: {err.strerror}") from err

@@ -11,6 +11,7 @@ import click
 from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import cell, console, data, document, say, watch
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import by_descriptor
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings import Settings
@@ -68,7 +69,7 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
         document(text)
     else:
         try:
-            output.write_text(text, encoding="utf-8")
+            by_descriptor.write_text(output, text)
         except OSError as err:
             raise UsageError(f"cannot write {output}: {err.strerror}") from err
         say(f"wrote {output}: {sum(len(part.resources) for part in found)} resources")

@@ -19,6 +19,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import LifecycleMode
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 CONTROLLER, LOGIN, WORKERS, PARTITION = "controller-machine", "login-group", "worker-group", "train"
 """Names for what has none yet."""
@@ -161,12 +162,12 @@ def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
             atomic_file.replace(path, text.encode())
         else:
             # Unlike a look before, this fails if somebody else was faster. No link: not every file system has them.
-            with path.open("x", encoding="utf-8") as file:
+            with by_descriptor.stream(path, "x", encoding="utf-8") as file:
                 try:
                     file.write(text)
                     file.flush()
                 except BaseException:
-                    path.unlink(missing_ok=True)
+                    by_descriptor.unlink(path, missing_ok=True)
                     raise
     except FileExistsError:
         raise exists(path) from None

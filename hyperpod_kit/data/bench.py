@@ -21,6 +21,7 @@ from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.loader import ElasticLoader
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import page_cache
+from hyperpod_kit.untrusted import by_descriptor
 
 _PIECE = 4 << 20
 
@@ -106,7 +107,7 @@ def bench(
                 yield BenchRow(f"{rival.name}: {'not installed' if plain else 'reads no such files'}", 0, 0, 0.0)
                 continue
             place = os.path.join(folder, rival.module)
-            os.mkdir(place)
+            by_descriptor.make_directory(place)
             say(f"a copy for {rival.name}")
             try:
                 rival.prepare(paths, place)

@@ -15,6 +15,7 @@ from typing import Any
 
 from hyperpod_kit.data.position import DataStep
 from hyperpod_kit.environment import HPK_ATTEMPT
+from hyperpod_kit.untrusted import by_descriptor
 
 FORMAT = "hpk-ledger/1"
 
@@ -38,7 +39,7 @@ class SampleLedger:
             if ranks > 1:
                 raise ValueError("several ranks and nothing that names their launch: ledger launch=, the same on all")
             name = uuid.uuid4().hex
-        os.makedirs(folder, exist_ok=True)
+        by_descriptor.make_directories(folder)
         safe = "".join(one if one.isalnum() or one in "-_." else "_" for one in name)
         self._path = os.path.join(folder, f"{safe}.rank-{rank:05d}.{uuid.uuid4().hex[:8]}.jsonl")
         self._handle: int | None = None
@@ -48,7 +49,9 @@ class SampleLedger:
     def begin(self, position: int) -> None:
         """From here on: at the start, and wherever the position has jumped."""
         if self._handle is None:
-            self._handle = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._handle = by_descriptor.open_file(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644
+            )
         self._write({**self._head, "segment": self._segment, "begin": position, "begun_ns": time.time_ns()})
         self._segment += 1
 

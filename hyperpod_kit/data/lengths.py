@@ -18,6 +18,7 @@ from hyperpod_kit.data.bad_records import OnBad
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.errors import BadRecord, DataError
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -56,7 +57,7 @@ def lengths_of(
     counts = _counted((dataset, encode, rule), place + ".parts", processes or os.cpu_count() or 1, progress)
     with atomic_file.replacing(place) as stream:
         np.save(stream, counts, allow_pickle=False)
-    os.unlink(place + ".parts")
+    by_descriptor.unlink(place + ".parts")
     return counts
 
 
@@ -68,7 +69,7 @@ def _counted(
 ) -> npt.NDArray[np.uint32]:
     """All counts. `parts` has those of an earlier run, from the first sample on, without a gap."""
     samples = how[0].index.samples
-    with open(parts, "a+b") as stream:
+    with by_descriptor.stream(parts, "a+b") as stream:
         stream.seek(0)
         known = np.frombuffer(stream.read(), "<u4")[:samples]
         known = known[: len(known) // _RUN * _RUN] if len(known) < samples else known

@@ -18,7 +18,7 @@ from hyperpod_kit.errors import JobError, UsageError
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control
-from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted import by_descriptor, terminal
 
 if TYPE_CHECKING:
     from hyperpod_kit.job.hang import StallRule
@@ -397,7 +397,7 @@ def _submit(words: List[str], rest: List[str]) -> int:
         done = runner.run(call, timeout=60.0, check=False)
     finally:
         if copy:
-            os.unlink(copy)
+            by_descriptor.unlink(copy)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)
     return done.returncode

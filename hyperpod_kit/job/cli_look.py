@@ -30,7 +30,7 @@ from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, heads
 from hyperpod_kit.slurm.job_id import JobId
-from hyperpod_kit.untrusted import files, terminal
+from hyperpod_kit.untrusted import by_descriptor, files, terminal
 
 _MOST_SOURCE = 1 << 20
 """Bytes of a batch script, and of a trainer's file, that `job lint` reads."""
@@ -77,7 +77,7 @@ def status_command(args: argparse.Namespace) -> int:
     if args.html:
         page = status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, words, times)
         try:
-            with open(args.html, "w", encoding="utf-8") as file:
+            with by_descriptor.stream(args.html, "w", encoding="utf-8") as file:
                 file.write(page)
         except OSError as err:
             raise Unreachable(f"cannot write {args.html}: {err.strerror}") from err

@@ -9,6 +9,7 @@ from typing import List, Mapping, Optional, Tuple
 
 from hyperpod_kit.job import ledger
 from hyperpod_kit.slurm.environment import JobEnvironment
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def notes(env: Mapping[str, str] = os.environ) -> str:
@@ -22,8 +23,8 @@ def note(job: JobEnvironment, root: str, env: Mapping[str, str] = os.environ) ->
     path = notes(env)
     line = json.dumps({"job": job.id.name, "raw": job.id.raw, "root": root}) + "\n"
     with contextlib.suppress(OSError):
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        by_descriptor.make_parents(path)
+        fd = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, line.encode())
         finally:

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 
 from hyperpod_kit.errors import JobError, Untrusted
 from hyperpod_kit.job import ledger_row, life
-from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted import by_descriptor, files
 from hyperpod_kit.untrusted.parse import json_object
 
 Row = Dict[str, Any]
@@ -72,7 +72,7 @@ class Ledger:
                 "event": event,
                 **fields,
             }
-            fd = os.open(self.path, _APPEND, 0o640)
+            fd = by_descriptor.open_file(by_descriptor.named(self.path), _APPEND, 0o640)
             try:
                 data = (_closing(fd) + json.dumps(row) + "\n").encode()
                 if os.write(fd, data) != len(data):
@@ -84,7 +84,7 @@ class Ledger:
             raise JobError(f"cannot write {self.path}: {err}", hint="is the file system full or read-only?") from err
 
 
-_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 def read(path: str) -> List[Row]:

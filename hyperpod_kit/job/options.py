@@ -11,6 +11,7 @@ from hyperpod_kit.errors import CheckpointError, JobError
 from hyperpod_kit.job import state_place
 from hyperpod_kit.job.hang import StallRule
 from hyperpod_kit.job.retry_policy import RetryPolicy
+from hyperpod_kit.untrusted import by_descriptor
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,8 @@ def _make(root: str, *paths: str) -> None:
         )
     try:
         for path in paths:
-            os.makedirs(path, mode=0o750, exist_ok=True)
+            # A root may be a directory that several users share, and what is ours in it is not.
+            by_descriptor.make_directories(by_descriptor.named(path), 0o750, shared=path == root)
     except OSError as err:
         raise JobError(
             f"cannot use {root} as checkpoint root: {err.strerror}",
@@ -104,7 +106,7 @@ def _prepare_apart(options: RunOptions) -> None:
             hint=f"is the shared file system mounted? If it is: mkdir -p {shared}",
         )
     try:
-        os.makedirs(options.state, mode=0o750, exist_ok=True)
+        by_descriptor.make_directories(by_descriptor.named(options.state), 0o750)
     except OSError as err:
         raise JobError(
             f"cannot keep the records of {options.root} in {options.state}: {err.strerror}", hint="--state DIR"

@@ -22,7 +22,7 @@ from hyperpod_kit.job import checkpoint_choice, unfinished_flushes
 from hyperpod_kit.job.foreign.candidate import MOST_STEPS, well_named
 from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.system.wait import every, look_until
-from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted import by_descriptor, files, parse
 from hyperpod_kit.untrusted.text import clean
 
 Record = Dict[str, Any]
@@ -54,7 +54,7 @@ def agree(
     of another framework on each of them would read it as often as there are nodes.
     """
     place = os.path.join(state, "decisions")
-    os.makedirs(place, mode=0o750, exist_ok=True)
+    by_descriptor.make_directories(by_descriptor.named(place), 0o750)
     owners = _Owners(place)
     for folder in (state, place):
         owners.check(folder, os.lstat(folder))
@@ -65,7 +65,7 @@ def agree(
             lambda: _read(path, name, owners), lambda found: found is not None, every(0.05), seconds=head_start
         )
     if record is None:
-        _publish(place, path, json.dumps({"launch": name, **decide()}).encode())
+        _publish(path, json.dumps({"launch": name, **decide()}).encode())
         record = look_until(
             lambda: _read(path, name, owners), lambda found: found is not None, every(0.05), seconds=patience
         )
@@ -199,19 +199,21 @@ def _read(path: str, name: str, owners: _Owners) -> Optional[Record]:
 def _is_first(path: str) -> bool:
     """Whether nobody has begun to decide yet. Raises OSError."""
     try:
-        os.close(os.open(path + ".begun", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
+        mark = by_descriptor.named(f"{path}.begun")
+        os.close(by_descriptor.open_file(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640))
         return True
     except FileExistsError:
         return False
 
 
-def _publish(place: str, path: str, data: bytes) -> None:
+def _publish(path: str, data: bytes) -> None:
     """link(2) of a complete file: atomic on every POSIX file system, and it fails when somebody was first.
 
     `store.durable` does the same with O_TMPFILE, which NFS does not have; there it writes in place, and what is torn
     fails its digest. Here every rank would wait for the rest.
     """
-    fd, temporary = tempfile.mkstemp(dir=place, prefix=".")
+    path = by_descriptor.named(path)
+    fd, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".")
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
@@ -219,12 +221,12 @@ def _publish(place: str, path: str, data: bytes) -> None:
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
             try:
-                os.link(temporary, path)
+                by_descriptor.link(temporary, path)
             except OSError as err:
                 if err.errno not in _NO_LINKS:
                     raise
                 # No hard links here: still one writer, and readers wait until the JSON is whole.
-                with open(path, "xb") as file:
+                with by_descriptor.stream(path, "xb") as file:
                     file.write(data)
     finally:
-        os.unlink(temporary)
+        by_descriptor.unlink(temporary)

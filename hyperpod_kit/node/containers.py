@@ -8,11 +8,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import os
-
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 FSTAB = "/etc/enroot/mounts.d/50-hyperpod-kit.fstab"
 
@@ -33,7 +32,7 @@ def show(node: Node) -> bool:
     """Have enroot mount our directories into every container; True when it was not told before."""
     changed = write_if_different(node.paths.real(FSTAB), SEEN)
     # The first container may come before the first check of a mount makes the directory.
-    os.makedirs(node.paths.real("/run/hyperpod-kit"), mode=0o755, exist_ok=True)
+    by_descriptor.make_directories(node.paths.real("/run/hyperpod-kit"), 0o755)
     return changed
 
 

@@ -10,6 +10,7 @@ from typing import List, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
+from hyperpod_kit.untrusted import by_descriptor
 
 EFS_UTILS_CONF = "/etc/amazon/efs/efs-utils.conf"
 PORTS = (20049, 21049)
@@ -45,7 +46,7 @@ def reserve(node: Node, low: int, high: int) -> bool:
         there = (read_text(path) or "").strip()
         if _covered(there, low, high):
             return False
-        with open(path, "w", encoding="ascii") as stream:
+        with by_descriptor.stream(path, "w", encoding="ascii") as stream:
             stream.write(",".join(part for part in (there, f"{low}-{high}") if part) + "\n")
         return True
     return False

@@ -29,8 +29,8 @@ def read_text(path: str) -> Optional[str]:
         return None
 
 
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+def _at_once(path: str, _flags: int) -> int:
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:

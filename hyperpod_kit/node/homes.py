@@ -20,6 +20,7 @@ from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 SKELETON = "/etc/skel"
 ABOVE_MODE = 0o711
@@ -50,8 +51,8 @@ def make_mount_point(node: Node, mount: Mount) -> None:
         make_private_parent(node, mount)
         # root's: while nothing is mounted there, nobody may fill the directory beneath.
         with contextlib.suppress(FileExistsError):
-            os.mkdir(point, 0o700)
-    os.makedirs(point, 0o755, exist_ok=True)
+            by_descriptor.make_directory(point, 0o700)
+    by_descriptor.make_directories(point, 0o755, shared=True)
 
 
 def make_private_parent(node: Node, mount: Mount) -> bool:
@@ -61,7 +62,7 @@ def make_private_parent(node: Node, mount: Mount) -> bool:
     """
     path = private_parent_of(mount.path)
     above = os.path.dirname(path)
-    os.makedirs(node.paths.real(os.path.dirname(above)), exist_ok=True)
+    by_descriptor.make_directories(node.paths.real(os.path.dirname(above)))
     changed = _directory(node, above, 0, ABOVE_MODE)
     return _directory(node, path, _owner(node, mount).gid, PRIVATE_PARENT_MODE) or changed
 
@@ -135,11 +136,11 @@ def _directory(node: Node, path: str, gid: int, mode: int) -> bool:
         return False
     real = node.paths.real(path)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(real, 0o700)
+        by_descriptor.make_directory(real, 0o700)
     if not stat.S_ISDIR(os.lstat(real).st_mode):
         raise NodeError(f"{path} guards a home and must be a directory, but is something else", hint=f"ls -ld {path}")
     node.runner.run(["chown", "--no-dereference", f"0:{gid}", real], timeout=30)
-    os.chmod(real, mode)
+    by_descriptor.set_mode(real, mode)
     return True
 
 
@@ -161,9 +162,9 @@ def _link(node: Node, mount: Mount) -> bool:
     home = home_of(mount.path)
     real = node.paths.real(home)
     with contextlib.suppress(OSError):
-        os.rmdir(real)  # an empty directory hides nothing
+        by_descriptor.remove_directory(real)  # an empty directory hides nothing
     try:
-        os.symlink(_target(mount), real)
+        by_descriptor.symlink(_target(mount), real)
     except FileExistsError:
         raise NodeError(
             f"{home} is there already and holds something else than the home of {mount.owner} on {mount.target()[0]}",

@@ -12,6 +12,7 @@ from typing import Iterator
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted import by_descriptor
 
 
 @contextlib.contextmanager
@@ -21,8 +22,8 @@ def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
     The kernel releases it when the holder dies, whatever it dies of.
     """
     path = node.paths.lock(name)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    by_descriptor.make_parents(path)
+    handle = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         clock = node.clock
         yield lock_within(handle, seconds, BackOff(0.1, 0.5), clock=clock.monotonic, sleep=clock.sleep)
@@ -33,7 +34,7 @@ def held(node: Node, name: str, *, seconds: float) -> Iterator[bool]:
 def is_held(node: Node, name: str) -> bool:
     """Whether some process holds the lock `name` right now."""
     try:
-        handle = os.open(node.paths.lock(name), os.O_RDWR | os.O_CLOEXEC)
+        handle = by_descriptor.open_file(node.paths.lock(name), os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return False
     try:

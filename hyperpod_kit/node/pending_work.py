@@ -13,6 +13,7 @@ import os
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_if_different
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def note(node: Node, what: str) -> None:
@@ -25,4 +26,4 @@ def is_noted(node: Node, what: str) -> bool:
 
 def settle(node: Node, what: str) -> None:
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.pending_work(what))
+        by_descriptor.unlink(node.paths.pending_work(what))

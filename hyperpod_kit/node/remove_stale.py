@@ -28,6 +28,7 @@ from hyperpod_kit.node.mounts.mount_record import forget, read_record
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.untrusted import by_descriptor
 
 MNT_EXPIRE = 4
 """umount2(2): of a mount that is in use it says EBUSY, of any other EAGAIN, and marks that one; a second call would
@@ -116,7 +117,7 @@ def remove_stale(node: Node) -> Tuple[bool, List[str]]:
     if units:
         _stop(node, [name for name in units if name.endswith(".service")])
         for name in units:
-            os.unlink(node.paths.unit(name))
+            by_descriptor.unlink(node.paths.unit(name))
         systemd.reload(node)
     if carried(node) != [*node.mounts, *staying]:
         write_json(node.paths.carried, [mount_to_dict(mount) for mount in (*node.mounts, *staying)])
@@ -172,7 +173,7 @@ def _unmount(node: Node, mount: Mount) -> bool:
         node.paths.degraded_mark(mount.name),
     ):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            by_descriptor.unlink(path)
     return ours
 
 

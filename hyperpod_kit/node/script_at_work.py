@@ -18,6 +18,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.timing import wait_for
 from hyperpod_kit.system.process import Process, alive
+from hyperpod_kit.untrusted import by_descriptor
 
 TELL = 'echo "$$ $(cut -d " " -f 22 /proc/$$/stat)" >"$1"'
 """What a shell runs to say who it is, before it becomes the script."""
@@ -39,7 +40,7 @@ def end_earlier(node: Node, name: str, timeout: float) -> None:
 def forget(node: Node, name: str) -> None:
     """Its run has ended."""
     with suppress(FileNotFoundError):
-        os.unlink(node.paths.script_at_work(name))
+        by_descriptor.unlink(node.paths.script_at_work(name))
 
 
 def _told(path: str) -> Optional[Process]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from dataclasses import dataclass
 from functools import partial
 from typing import Dict, Iterator, List, Optional, Tuple
@@ -38,6 +37,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_if_different
 from hyperpod_kit.node.script_at_work import TELL, end_earlier, forget
 from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
 # A daemon that the script leaves behind holds the file and not our pipe, so that nobody waits for it.
@@ -94,7 +94,7 @@ def _run(script: OwnScript, node: Node) -> StepOutcome:
     digest = _digest(node, script)
     directory = _fresh_copy(node, script)
     log, at_work = node.paths.script_log(script.name), node.paths.script_at_work(script.name)
-    os.makedirs(os.path.dirname(log), exist_ok=True)
+    by_descriptor.make_parents(log)
     try:
         done = node.runner.run(
             ["/bin/sh", "-c", START, "sh", at_work, directory, log, *_command(node, script, directory)],
@@ -157,17 +157,17 @@ def _environment(node: Node) -> Dict[str, Optional[str]]:
 def _fresh_copy(node: Node, script: OwnScript) -> str:
     """The script's files in a directory that is its own to write to; what an earlier run left there is gone."""
     source, target = os.path.join(node.paths.bundle, script.place), node.paths.script_directory(script.name)
-    shutil.rmtree(target, ignore_errors=True)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+    by_descriptor.remove_tree(target, ignore_errors=True)
+    by_descriptor.make_parents(target)
     try:
-        shutil.copytree(source, target)
+        by_descriptor.copy_tree(source, target)
     except OSError as err:
         raise NodeError(f"{source}: {err}", hint="hyperpod-kit upload, then replace the node") from err
     for place in _files(target):
         with open(os.path.join(target, place), "rb") as stream:
             executable = stream.read(2) == b"#!"
         # S3 keeps no mode bits: what begins like a program is one.
-        os.chmod(os.path.join(target, place), 0o755 if executable else 0o644)
+        by_descriptor.set_mode(os.path.join(target, place), 0o755 if executable else 0o644)
     return target
 
 

@@ -20,6 +20,7 @@ from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.step import Step, StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 SECONDS = 30.0
 """Longest that a directory may take: a file system may begin to hang at any moment."""
@@ -74,7 +75,7 @@ def make(path: str, group: Group) -> bool:
     if is_right(path, group):
         return False
     with contextlib.suppress(FileExistsError):
-        os.mkdir(path, ARCHIVE_MODE)
+        by_descriptor.make_directory(path, ARCHIVE_MODE)
     # Opened, not named again: where its parent is open to others, one of them may put something else in its place.
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

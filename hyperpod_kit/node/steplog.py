@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping
 
+from hyperpod_kit.untrusted import by_descriptor
+
 STATUSES = ("ok", "changed", "skipped", "failed")
 
 
@@ -59,8 +61,8 @@ def append(path: str, record: StepRecord) -> None:
 
 def append_line(path: str, line: Mapping[str, Any]) -> None:
     """Append one line with one write, so that lines of several processes never mix. Raises OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    by_descriptor.make_parents(path)
+    handle = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(handle, (json.dumps(line) + "\n").encode())
     finally:

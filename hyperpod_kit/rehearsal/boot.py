@@ -22,6 +22,7 @@ from hyperpod_kit.rehearsal.settings import RehearsalSettings, parse_share, pars
 from hyperpod_kit.system.file_lock import lock_within
 from hyperpod_kit.system.process import alive, identify
 from hyperpod_kit.system.wait import every
+from hyperpod_kit.untrusted import by_descriptor
 
 START_DEADLINE = 60.0
 LOCK_PATIENCE = 90.0
@@ -31,7 +32,7 @@ LOCK_PATIENCE = 90.0
 @contextmanager
 def _exclusive(layout: Layout, patience: float = LOCK_PATIENCE) -> Iterator[None]:
     """One `up` or `down` of a rehearsal at a time. Raises RehearsalError when another keeps at it."""
-    with open(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
+    with by_descriptor.stream(lock_file(f"rehearsal-{layout.id}"), "w") as handle:
         if not lock_within(handle.fileno(), patience, every(0.1)):
             raise RehearsalError(
                 f"another command has been starting or stopping rehearsal {layout.root.name} for {patience:.0f} s",
@@ -154,7 +155,7 @@ def _start_daemon(layout: Layout) -> None:
         "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")])),
         "PATH": host.search_path(),
     }
-    with open(layout.daemon_log, "ab") as log:
+    with by_descriptor.stream(layout.daemon_log, "ab") as log:
         proc = subprocess.Popen(
             [sys.executable, "-u", "-m", "hyperpod_kit.rehearsal.daemon", "--state", str(layout.root)],
             stdin=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from typing import Iterable
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.system.mountinfo import parse, read
 from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.untrusted import by_descriptor
 
 UNIFIED_ONLY = 258
 """systemd from here on does not boot with cgroup v1."""
@@ -65,12 +66,12 @@ def create(path: str, found: Iterable[Hierarchy] | None = None) -> list[Path]:
     try:
         for hierarchy in hierarchies() if found is None else found:
             directory = hierarchy.mount / path
-            directory.mkdir(parents=True, exist_ok=True)
+            by_descriptor.make_directories(directory, shared=True)
             directories.append(directory)
             if hierarchy.kind == "devices":
-                (directory / "devices.deny").write_text("a")
+                by_descriptor.write_text(directory / "devices.deny", "a")
                 for device in ALLOWED_DEVICES:
-                    (directory / "devices.allow").write_text(f"c {device} rwm")
+                    by_descriptor.write_text(directory / "devices.allow", f"c {device} rwm")
             elif hierarchy.kind == "v2":
                 _delegate(hierarchy.mount, path)
     except OSError as err:
@@ -89,7 +90,7 @@ def _delegate(mount: Path, path: str) -> None:
             if controller in available:
                 # The root of a delegated subtree may refuse: accounting is a comfort, not a condition.
                 with contextlib.suppress(OSError):
-                    (place / "cgroup.subtree_control").write_text(f"+{controller}")
+                    by_descriptor.write_text(place / "cgroup.subtree_control", f"+{controller}")
         place = place / part
 
 
@@ -119,9 +120,9 @@ def freeze(path: str, frozen: bool) -> None:
 def _freeze(kind: str, directory: Path, frozen: bool) -> None:
     with contextlib.suppress(OSError):
         if kind == "freezer":
-            (directory / "freezer.state").write_text("FROZEN" if frozen else "THAWED")
+            by_descriptor.write_text(directory / "freezer.state", "FROZEN" if frozen else "THAWED")
         elif kind == "v2":
-            (directory / "cgroup.freeze").write_text("1" if frozen else "0")
+            by_descriptor.write_text(directory / "cgroup.freeze", "1" if frozen else "0")
 
 
 def kill(path: str, seconds: float = 10.0) -> bool:
@@ -151,7 +152,7 @@ def remove(path: str, seconds: float = 5.0) -> bool:
         for top in tops:
             for directory, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
-                    os.rmdir(directory)
+                    by_descriptor.remove_directory(directory)
         return not any(top.is_dir() for top in tops)
 
     return look_until(removed, bool, every(0.02), seconds=seconds)

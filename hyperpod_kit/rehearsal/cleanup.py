@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 import signal
 from pathlib import Path
 from typing import Optional
@@ -17,6 +16,7 @@ from hyperpod_kit.rehearsal import cgroups, host, host_mounts, network, own_plac
 from hyperpod_kit.rehearsal.layout import CGROUP_PARENT, Layout, existing
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.process import Process
+from hyperpod_kit.untrusted import by_descriptor
 
 DAEMON_PATIENCE = 60.0
 """Seconds that a daemon may take to end its machines before it is killed."""
@@ -70,9 +70,9 @@ def down(layout: Layout) -> None:
     if left:
         # With a mount still in place, removing the directory would remove what is mounted there.
         raise RehearsalError(f"could not remove: {', '.join(left)}", hint="hyperpod-kit rehearse down")
-    shutil.rmtree(layout.root, ignore_errors=True)
+    by_descriptor.remove_tree(layout.root, ignore_errors=True)
     with contextlib.suppress(OSError):
-        layout.root.parent.rmdir()  # the last one takes the base directory along
+        by_descriptor.remove_directory(layout.root.parent)  # the last one takes the base directory along
 
 
 class _Stray(Layout):

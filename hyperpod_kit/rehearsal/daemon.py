@@ -46,6 +46,7 @@ from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_within
 from hyperpod_kit.system.process import identify
 from hyperpod_kit.system.wait import every
+from hyperpod_kit.untrusted import by_descriptor
 
 
 class Daemon:
@@ -72,7 +73,7 @@ class Daemon:
         layer.rebuild(layout.layer, self.settings.trees, self.settings.profile.step_retry)
         self._make_fuse_device()
         for directory in (layout.nodes, layout.logs):
-            directory.mkdir(exist_ok=True)
+            by_descriptor.make_directories(directory)
         storage.create(layout, bridge.gateway)
         host_keys.generate(layout.ssh_key, f"hyperpod-kit rehearsal {self.settings.name}")
         store = StoredBuckets(layout.s3)
@@ -104,7 +105,7 @@ class Daemon:
     def _make_network(self) -> Network:
         """Choose a subnet and take it, one rehearsal at a time."""
         runner = LocalRunner()
-        with open(lock_file("network"), "w") as handle:
+        with by_descriptor.stream(lock_file("network"), "w") as handle:
             if not lock_within(handle.fileno(), 30.0, every(0.05)):
                 raise RehearsalError("another rehearsal has held the network lock for too long")
             subnet = network.choose_subnet(network.networks_in_use(runner))
@@ -113,13 +114,14 @@ class Daemon:
         return bridge
 
     def _mount_image(self) -> None:
-        self.layout.image.mkdir(exist_ok=True)
+        by_descriptor.make_directories(self.layout.image)
         LocalRunner().run(["mount", "-t", "squashfs", "-o", "ro,loop", self.settings.image, str(self.layout.image)])
 
     def _make_fuse_device(self) -> None:
         path = self.layout.root / "dev-fuse"
-        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(10, 229))
-        path.chmod(0o666)
+        with by_descriptor.place(path) as (folder, name):
+            os.mknod(name, stat.S_IFCHR | 0o666, os.makedev(10, 229), dir_fd=folder)
+        by_descriptor.set_mode(path, 0o666)
 
     def save(self) -> None:
         """Write state.json."""

@@ -22,6 +22,7 @@ from hyperpod_kit.rehearsal.network import Network
 from hyperpod_kit.rehearsal.node_files import NodeSecrets
 from hyperpod_kit.rehearsal.profiles import BY_CGROUP
 from hyperpod_kit.rehearsal.settings import RehearsalSettings
+from hyperpod_kit.untrusted import by_descriptor
 
 BOOT_DEADLINE = 120.0
 """Seconds in which a machine's agent must have reported for the first time."""
@@ -137,7 +138,7 @@ class Fleet:
             conf = slurm_conf.cgroup_conf(settings.profile, v1="freezer" in kinds, untracked=untracked)
             if conf:
                 node_files.write(root, node_files.CGROUP_CONF, conf)
-            (root / "var/spool/slurmctld").mkdir(parents=True, exist_ok=True)
+            by_descriptor.make_directories(root / "var/spool/slurmctld", shared=True)
 
     def _boot(self, node: RehearsedNode) -> None:
         node.booted_at = time.time()

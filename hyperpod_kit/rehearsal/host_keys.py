@@ -9,6 +9,7 @@ from typing import Dict
 
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def generate(path: Path, comment: str) -> None:
@@ -24,7 +25,7 @@ class HostKeys:
         self._path = known_hosts
         self._lock = threading.Lock()
         self._lines: Dict[str, str] = {}
-        known_hosts.touch(mode=0o644)
+        by_descriptor.touch(known_hosts, 0o644)
 
     def create(self, ip: str, host: str) -> str:
         """A new private host key for the machine at `ip`; whoever had that address before is forgotten."""

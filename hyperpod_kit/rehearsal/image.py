@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -21,6 +20,7 @@ from hyperpod_kit.rehearsal import apt_release, apt_sources, host_mounts, image_
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import every
+from hyperpod_kit.untrusted import by_descriptor
 
 PACKAGES = (
     "systemd",
@@ -127,7 +127,7 @@ def _of_today(recipe: Recipe, cache: Path, progress: Progress) -> Recipe:
 
 @contextmanager
 def _builder_lock(cache: Path, progress: Progress) -> Iterator[None]:
-    with open(cache / "image.lock", "w") as handle:
+    with by_descriptor.stream(cache / "image.lock", "w") as handle:
         if not try_lock(handle.fileno()):
             progress("waiting for another image build")
             if not lock_within(handle.fileno(), BUILD_DEADLINE, every(0.5)):
@@ -152,7 +152,7 @@ def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
         "--",
         *argv,
     ]
-    with open(log, "ab") as sink:
+    with by_descriptor.stream(log, "ab") as sink:
         proc = subprocess.Popen(
             argv_tied,
             stdin=subprocess.DEVNULL,
@@ -191,7 +191,7 @@ def _run_reporting(argv: list[str], progress: Progress, log: Path) -> None:
 
 def _install(root: Path, recipe: Recipe, progress: Progress, log: Path) -> None:
     sources = root.parent / "sources.list"
-    sources.write_text("\n".join(recipe.sources) + "\n")
+    by_descriptor.write_text(sources, "\n".join(recipe.sources) + "\n")
     argv = [
         "mmdebstrap",
         "--variant=minbase",
@@ -213,14 +213,14 @@ def _remove_left_behind(cache: Path) -> None:
     for path in cache.glob("build-*"):
         # Never remove what is mounted there: it may be this machine's own /proc.
         if not host_mounts.unmount_below(path.absolute(), LocalRunner()):
-            shutil.rmtree(path, ignore_errors=True)
+            by_descriptor.remove_tree(path, ignore_errors=True)
 
 
 def _forget_oldest(cache: Path) -> None:
     """Keep the images used last; one that is mounted lives on without its name."""
     images = sorted(cache.glob("node-*.squashfs"), key=lambda path: path.stat().st_mtime, reverse=True)
     for path in images[KEPT_IMAGES:]:
-        path.unlink(missing_ok=True)
+        by_descriptor.unlink(path, missing_ok=True)
 
 
 def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "") -> Path:
@@ -236,15 +236,15 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
     if target.exists():
         os.utime(target)
         return target
-    cache.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_directories(cache)
     with _builder_lock(cache, progress):
         if target.exists():
             return target
         _remove_left_behind(cache)
         log = cache / "image-build.log"
-        log.write_bytes(b"")
+        by_descriptor.write_bytes(log, b"")
         work = Path(tempfile.mkdtemp(prefix="build-", dir=cache))
-        work.chmod(0o755)  # apt drops to its own user and must reach the root below
+        by_descriptor.set_mode(work, 0o755)  # apt drops to its own user and must reach the root below
         try:
             root = work / "root"
             _install(root, recipe, progress, log)
@@ -268,8 +268,8 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
                 progress,
                 log,
             )
-            os.replace(packed, target)
+            by_descriptor.rename(packed, target)
             _forget_oldest(cache)
         finally:
-            shutil.rmtree(work, ignore_errors=True)
+            by_descriptor.remove_tree(work, ignore_errors=True)
     return target

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from hyperpod_kit.run import Runner
+from hyperpod_kit.untrusted import by_descriptor
 
 CLIENT_PROGRAMS = ("srun", "sbatch", "squeue", "scancel", "scontrol", "sinfo", "salloc", "sacct", "sstat")
 DAEMONS = ("slurmd", "slurmctld", "slurmdbd", "slurmstepd")
@@ -79,30 +79,30 @@ def put(root: Path, path: str, text: str, mode: int = 0o644) -> None:
     """Write a file of the image; directories on the way are 0755 whatever the umask is."""
     target = root / path.lstrip("/")
     missing = [parent for parent in target.parents if not parent.exists()]
-    target.parent.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_parents(target)
     for parent in missing:
-        parent.chmod(0o755)
+        by_descriptor.set_mode(parent, 0o755)
     if target.is_symlink():
-        target.unlink()
-    target.write_text(text)
-    target.chmod(mode)
+        by_descriptor.unlink(target)
+    by_descriptor.write_text(target, text)
+    by_descriptor.set_mode(target, mode)
 
 
 def _link(root: Path, path: str, target: str) -> None:
     place = root / path.lstrip("/")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_parents(place)
     if place.is_symlink() or place.exists():
-        place.unlink()
-    place.symlink_to(target)
+        by_descriptor.unlink(place)
+    by_descriptor.symlink(target, place)
 
 
 def _forget_identity(root: Path) -> None:
     # mmdebstrap copies the host's name and resolver, packages generate keys: all of it would be shared by every node,
     # and with a name that does not resolve munged waits 20 s at boot.
     for path in ("etc/hostname", "etc/munge/munge.key", "var/lib/dbus/machine-id"):
-        (root / path).unlink(missing_ok=True)
+        by_descriptor.unlink(root / path, missing_ok=True)
     for key in (root / "etc/ssh").glob("ssh_host_*"):
-        key.unlink()
+        by_descriptor.unlink(key)
     put(root, "/etc/machine-id", "")
     put(root, "/etc/resolv.conf", "")
 
@@ -113,9 +113,9 @@ def _slurm_layout(root: Path) -> None:
     for daemon in DAEMONS:
         _link(root, f"/opt/slurm/sbin/{daemon}", f"/usr/sbin/{daemon}")
     for directory in ("opt/slurm/etc", "opt/slurm/lib", "opt/ml/config", "opt/ml/metadata", "var/spool/slurmd"):
-        (root / directory).mkdir(parents=True, exist_ok=True)
+        by_descriptor.make_directories(root / directory, shared=True)
     if (root / "etc/slurm").is_dir() and not (root / "etc/slurm").is_symlink():
-        shutil.rmtree(root / "etc/slurm")
+        by_descriptor.remove_tree(root / "etc/slurm")
     _link(root, "/etc/slurm", "/opt/slurm/etc")
     put(root, "/etc/systemd/system/slurmd.service", SLURMD_UNIT)
     put(root, "/etc/systemd/system/slurmctld.service", SLURMCTLD_UNIT)
@@ -132,9 +132,9 @@ def _trim(root: Path) -> None:
     ):
         for path in root.glob(pattern):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                by_descriptor.remove_tree(path)
             else:
-                path.unlink()
+                by_descriptor.unlink(path)
 
 
 def customize(root: Path, runner: Runner) -> None:
@@ -143,7 +143,7 @@ def customize(root: Path, runner: Runner) -> None:
     _slurm_layout(root)
     fuse_conf = root / "etc/fuse.conf"
     if fuse_conf.exists():
-        fuse_conf.write_text(fuse_conf.read_text().replace("#user_allow_other", "user_allow_other"))
+        by_descriptor.write_text(fuse_conf, fuse_conf.read_text().replace("#user_allow_other", "user_allow_other"))
     put(
         root,
         "/etc/systemd/journald.conf.d/rehearsal.conf",

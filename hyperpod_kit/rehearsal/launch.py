@@ -29,8 +29,10 @@ def main(argv: list[str]) -> None:
     with open("/proc/self/timens_offsets", "w") as handle:
         handle.write(f"monotonic {seconds} {nanoseconds}\nboottime {seconds} {nanoseconds}\n")
     for group in groups:
-        with open(os.path.join(group, "cgroup.procs"), "w") as handle:
+        folder = os.open(group, os.O_PATH | os.O_DIRECTORY)
+        with os.fdopen(os.open("cgroup.procs", os.O_WRONLY, dir_fd=folder), "w") as handle:
             handle.write("0")
+        os.close(folder)
     os.execvp(command[0], command)
 
 

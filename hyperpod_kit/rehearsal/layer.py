@@ -6,12 +6,12 @@ here too (`rehearse up --tree`), so that a node which takes another's place has 
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Sequence
 
 import hyperpod_kit
 from hyperpod_kit.rehearsal.image_root import put
+from hyperpod_kit.untrusted import by_descriptor
 
 AGENT_DIRECTORY = "/usr/lib/hyperpod-kit-rehearsal/agent"
 AGENT_UNIT = f"""\
@@ -57,8 +57,8 @@ def build(layer: Path, step_retry: bool = False) -> None:
     """Fill an empty directory. `step_retry`: with what HyperPod has for it. Raises OSError."""
     from hyperpod_kit.rehearsal.standins.install import install
 
-    layer.mkdir(parents=True, exist_ok=True)
-    layer.chmod(0o755)
+    by_descriptor.make_directories(layer, shared=True)
+    by_descriptor.set_mode(layer, 0o755)
     package = Path(hyperpod_kit.__file__).parent
     for source in [
         package / "__init__.py",
@@ -71,19 +71,19 @@ def build(layer: Path, step_retry: bool = False) -> None:
     put(layer, f"{AGENT_DIRECTORY}/__main__.py", START)
     put(layer, "/etc/systemd/system/hyperpod-agent.service", AGENT_UNIT)
     wants = layer / "etc/systemd/system/multi-user.target.wants"
-    wants.mkdir(parents=True, exist_ok=True)
-    (wants / "hyperpod-agent.service").symlink_to("/etc/systemd/system/hyperpod-agent.service")
+    by_descriptor.make_directories(wants, shared=True)
+    by_descriptor.symlink("/etc/systemd/system/hyperpod-agent.service", wants / "hyperpod-agent.service")
     if step_retry:
         put(layer, "/etc/systemd/system/sagemaker-cluster-agent.service", CLUSTER_AGENT_UNIT)
         for path in ("opt/sagemaker_cluster", "var/log/aws/clusters"):
-            (layer / path).mkdir(parents=True)
+            by_descriptor.make_directories(layer / path, shared=True)
     install(layer)
 
 
 def rebuild(layer: Path, trees: Sequence[str] = (), step_retry: bool = False) -> None:
     """Replace whatever is there; only while no machine runs on it. `trees`: directories whose content goes on top."""
-    shutil.rmtree(layer, ignore_errors=True)
+    by_descriptor.remove_tree(layer, ignore_errors=True)
     build(layer, step_retry)
     for tree in trees:
-        shutil.copytree(tree, layer, symlinks=True, dirs_exist_ok=True)
-    layer.chmod(0o755)
+        by_descriptor.copy_tree(tree, layer, symlinks=True, exist_ok=True)
+    by_descriptor.set_mode(layer, 0o755)

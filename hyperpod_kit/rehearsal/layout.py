@@ -16,6 +16,7 @@ from typing import Dict
 from hyperpod_kit.environment import HPK_CACHE, HPK_REHEARSAL_STATE
 from hyperpod_kit.rehearsal import own_place
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
+from hyperpod_kit.untrusted import by_descriptor
 
 DEFAULT_NAME = "demo"
 STATE_BASE = Path("/var/lib/hyperpod-kit-rehearsal")
@@ -37,7 +38,7 @@ def lock_file(name: str) -> Path:
     """A file to lock; kept beside the images, because locks outlive what they guard. Raises Untrusted."""
     directory = cache_dir() / "locks"
     own_place.require(directory)
-    directory.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_directories(directory)
     return directory / f"{name}.lock"
 
 

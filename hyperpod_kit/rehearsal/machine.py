@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from hyperpod_kit.rehearsal import cgroups, host, host_mounts, launch, processes
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.run import Completed, LocalRunner
 from hyperpod_kit.system.process import Process, identify
+from hyperpod_kit.untrusted import by_descriptor
 
 REBOOT_EXIT = 133
 """What systemd-nspawn --keep-unit exits with when the machine asked for a reboot."""
@@ -79,8 +79,8 @@ class Machines:
         """Mount a fresh overlay and return its root. Raises RunError when the kernel refuses it."""
         place = self.directory(instance_id)
         for name in ("up", "work", "root"):
-            (place / name).mkdir(parents=True, exist_ok=True)
-        (place / "up").chmod(0o755)
+            by_descriptor.make_directories(place / name)
+        by_descriptor.set_mode(place / "up", 0o755)
         # volatile: nobody mounts this upper directory again, so its syncs may be skipped.
         options = (
             f"lowerdir={self.layout.layer}:{self.layout.image},upperdir={place / 'up'},"
@@ -106,7 +106,7 @@ class Machines:
         ]
         # Where this host has both, systemd-nspawn gives the machine what the host's own systemd has, which is v1.
         unified = {"SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"} if cgroups.refuses_v1(self.layout.image) else {}
-        with open(self.directory(instance_id) / "console.log", "ab") as console:
+        with by_descriptor.stream(self.directory(instance_id) / "console.log", "ab") as console:
             proc = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
@@ -193,8 +193,8 @@ class Machines:
             source = self.directory(instance_id) / name
             with suppress(OSError):
                 if source.is_file():
-                    target.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(source, target / source.name)
+                    by_descriptor.make_directories(target)
+                    by_descriptor.copy_file(source, target / source.name)
 
     def remove(self, instance_id: str) -> None:
         """End a machine and remove its cgroup, mount and directory (network: see Network.detach); repeatable."""
@@ -203,4 +203,4 @@ class Machines:
         self.keep_logs(instance_id)
         cgroups.remove(f"{self.layout.cgroup}/{instance_id}")
         host_mounts.unmount_below(self.directory(instance_id), self._runner)
-        shutil.rmtree(self.directory(instance_id), ignore_errors=True)
+        by_descriptor.remove_tree(self.directory(instance_id), ignore_errors=True)

@@ -21,6 +21,7 @@ from hyperpod_kit.rehearsal.node_files import aws_environment
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.server import serve
 from hyperpod_kit.rehearsal.standins.install import LIBRARY, install
+from hyperpod_kit.untrusted import by_descriptor
 
 BUCKET = "mounted"
 _PYTHON = "/usr/bin/python3"
@@ -31,7 +32,7 @@ def run(options: Sequence[str], command: Sequence[str]) -> int:
     """The command's exit code. Raises RehearsalError when nothing can be mounted here."""
     with tempfile.TemporaryDirectory(prefix="hpk-mounted-") as made:
         place, point = Path(made), Path(made, "mount")
-        point.mkdir()
+        by_descriptor.make_directory(point)
         install(place / "root")
         store = StoredBuckets(place / "s3")
         store.create_bucket(BUCKET)

@@ -17,6 +17,7 @@ from hyperpod_kit.errors import RehearsalError, RunError
 from hyperpod_kit.rehearsal.instance_metadata import ADDRESS as METADATA
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.run import LocalRunner, Runner
+from hyperpod_kit.untrusted import by_descriptor
 
 CANDIDATES: Tuple[int, ...] = (1, *range(101, 200))
 """Values of x in 10.x.0.0/16, in order of preference."""
@@ -88,7 +89,7 @@ class Network:
         self._ip(f"link set {bridge} up")
         # A node must never reach beyond the rehearsal, even where the host forwards for its containers.
         settings = Path(f"/proc/sys/net/ipv4/conf/{bridge}")
-        (settings / "forwarding").write_text("0")
+        by_descriptor.write_text(settings / "forwarding", "0")
         Path(f"/proc/sys/net/ipv6/conf/{bridge}/disable_ipv6").write_text("1")
         self._accept_bridged("-I")
 

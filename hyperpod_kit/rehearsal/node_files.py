@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional, Tuple
@@ -11,6 +10,7 @@ from typing import Any, Dict, Optional, Tuple
 from hyperpod_kit.rehearsal.cluster_state import REGION
 from hyperpod_kit.rehearsal.keys import Key
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 AGENT_STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
 AGENT_CONFIG = "/etc/hyperpod-rehearsal/node.json"
@@ -44,7 +44,7 @@ def write(root: Path, path: str, data: str | bytes, mode: int = 0o644, owner: Op
     A running program of the node never sees half a file; a symbolic link in the way is replaced, not followed.
     """
     target = root / path.lstrip("/")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_parents(target)
     atomic_file.replace(target, data if isinstance(data, bytes) else data.encode(), mode, owner=owner)
 
 
@@ -109,9 +109,9 @@ def write_identity(
     write(root, "/root/.aws/config", config, 0o600)
     ubuntu = _user_ids(root, "ubuntu")
     write(root, "/home/ubuntu/.aws/config", config, 0o600, ubuntu)
-    os.chown(root / "home/ubuntu/.aws", *ubuntu)
+    by_descriptor.set_owner(root / "home/ubuntu/.aws", *ubuntu)
     write(root, "/root/.ssh/authorized_keys", secrets.authorized_key, 0o600)
-    (root / "root/.ssh").chmod(0o700)
+    by_descriptor.set_mode(root / "root/.ssh", 0o700)
     write(root, "/etc/ssh/ssh_host_ed25519_key", host_key, 0o600)
     write(root, "/etc/munge/munge.key", secrets.munge_key, 0o400, _user_ids(root, "munge"))
     write(root, AGENT_CONFIG, json.dumps(agent, indent=1) + "\n")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from hyperpod_kit.environment import HPK_NODE_ADDRESS, HPK_ROOT
 from hyperpod_kit.errors import RehearsalError
 from hyperpod_kit.rehearsal import sandbox_root
 from hyperpod_kit.rehearsal.cluster_state import RehearsedCluster, RehearsedNode
+from hyperpod_kit.untrusted import by_descriptor
 
 DEADLINE = 300.0
 NOT_EXERCISED = (
@@ -78,7 +78,7 @@ def run(config: str, keep: bool = False) -> SandboxResult:
         runs = [_run_role(work, settings.entry_script, cluster, node) for node in _one_of_each_role(cluster)]
     finally:
         if not keep:
-            shutil.rmtree(work, ignore_errors=True)
+            by_descriptor.remove_tree(work, ignore_errors=True)
     return SandboxResult(settings.entry_script, bundle.bundle_id, tuple(runs), str(work) if keep else "")
 
 
@@ -91,7 +91,7 @@ def _one_of_each_role(cluster: RehearsedCluster) -> List[RehearsedNode]:
 
 def _run_role(work: Path, script: str, cluster: RehearsedCluster, node: RehearsedNode) -> RoleRun:
     place = work / node.role.lower()
-    place.mkdir()
+    by_descriptor.make_directory(place)
     shims, root = sandbox_root.build(place, cluster, node)
     environment = {
         "PATH": f"{shims}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Dict, Tuple
 
@@ -13,6 +12,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.rehearsal import resource_config, slurm_conf
 from hyperpod_kit.rehearsal.cluster_state import COMPUTE, CONTROLLER, LOGIN, RehearsedCluster, RehearsedNode
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
+from hyperpod_kit.untrusted import by_descriptor
 
 RECORDED = (
     "systemctl",
@@ -108,29 +108,30 @@ def build(root: Path, cluster: RehearsedCluster, node: RehearsedNode) -> Tuple[P
         "usr/include/slurm",
         "home",
     ):
-        (inside / directory).mkdir(parents=True)
-    shims.mkdir()
+        by_descriptor.make_directories(inside / directory)
+    by_descriptor.make_directory(shims)
     program = shims / "shim"
-    shutil.copyfile(Path(__file__).with_name("sandbox_shim.py"), program)
-    program.chmod(0o755)
+    by_descriptor.copy_file(Path(__file__).with_name("sandbox_shim.py"), program)
+    by_descriptor.set_mode(program, 0o755)
     for name in RECORDED:
-        (shims / name).symlink_to(program)
-    (inside / "sandbox" / "shown.json").write_text(shown_mounts())
+        by_descriptor.symlink(program, shims / name)
+    by_descriptor.write_text(inside / "sandbox" / "shown.json", shown_mounts())
     for name in ("scontrol", "sinfo", "srun", "sbatch", "squeue"):
-        (inside / "opt/slurm/bin" / name).symlink_to(program)
+        by_descriptor.symlink(program, inside / "opt/slurm/bin" / name)
     for client in PRESENT:
-        (inside / client).parent.mkdir(parents=True, exist_ok=True)
-        (inside / client).symlink_to(program)
-    (inside / "usr/include/slurm/spank.h").touch()
+        by_descriptor.make_parents(inside / client)
+        by_descriptor.symlink(program, inside / client)
+    by_descriptor.touch(inside / "usr/include/slurm/spank.h")
     mounts = "1 0 0:1 / / rw,relatime shared:1 - overlay overlay rw\n"
     if has_instance_store(node.instance_type):
-        (inside / "opt/dlami/nvme").mkdir(parents=True)
+        by_descriptor.make_directories(inside / "opt/dlami/nvme")
         mounts += "2 1 259:0 / /opt/dlami/nvme rw,noatime shared:2 - ext4 /dev/mapper/vg.01-lv_ephemeral rw\n"
-    (inside / "proc/self/mountinfo").write_text(mounts)
-    (inside / "proc/sys/kernel/hostname").write_text(f"{node.host}\n")
-    (inside / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n")
-    (inside / "etc/group").write_text("root:x:0:\nubuntu:x:1000:\n")
-    (inside / "opt/ml/config/resource_config.json").write_text(resource_config.render(cluster))
+    by_descriptor.write_text(inside / "proc/self/mountinfo", mounts)
+    by_descriptor.write_text(inside / "proc/sys/kernel/hostname", f"{node.host}\n")
+    users = "root:x:0:0:root:/root:/bin/bash\nubuntu:x:1000:1000::/home/ubuntu:/bin/bash\n"
+    by_descriptor.write_text(inside / "etc/passwd", users)
+    by_descriptor.write_text(inside / "etc/group", "root:x:0:\nubuntu:x:1000:\n")
+    by_descriptor.write_text(inside / "opt/ml/config/resource_config.json", resource_config.render(cluster))
     if node.role == CONTROLLER:
-        (inside / "opt/slurm/etc/slurm.conf").write_text(slurm_conf.render(cluster, 4096, 10, 30))
+        by_descriptor.write_text(inside / "opt/slurm/etc/slurm.conf", slurm_conf.render(cluster, 4096, 10, 30))
     return shims, inside

@@ -11,6 +11,7 @@ from typing import Any, Dict, Mapping
 from hyperpod_kit.rehearsal import state
 from hyperpod_kit.rehearsal.layout import Layout
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def registries(gateway: str) -> Dict[str, Mapping[str, Any]]:
@@ -31,5 +32,5 @@ def create(layout: Layout, gateway: str) -> None:
 
 
 def _directory(path: Path, mode: int) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    path.chmod(mode)
+    by_descriptor.make_directories(path, shared=True)
+    by_descriptor.set_mode(path, mode)

@@ -88,9 +88,9 @@ def read_record(path: str = RECORD) -> Optional[GuardRecord]:
         return None
 
 
-def _at_once(path: str, flags: int) -> int:
+def _at_once(path: str, _flags: int) -> int:
     """A fifo in its place must not be waited for."""
-    return os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def standing(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:

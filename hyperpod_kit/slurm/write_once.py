@@ -13,7 +13,7 @@ import re
 from typing import Any, Dict, Iterator, Mapping, Tuple
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted import by_descriptor, files, parse
 
 MOST = 100
 """Records of one name; what comes after them is not written."""
@@ -24,12 +24,13 @@ _NAME = re.compile(r"(.+?)(?:\.(\d{1,3}))?\.json")
 def put(folder: str, stem: str, value: Mapping[str, Any]) -> None:
     """Write `<stem>.json`; an earlier one stays, and this is `<stem>.1.json` then, and so on: HyperPod starts a step
     again under the name of one attempt. Raises OSError."""
-    os.makedirs(folder, mode=0o750, exist_ok=True)
+    folder = by_descriptor.named(folder)
+    by_descriptor.make_directories(folder, 0o750)
     data = json.dumps(value).encode()
     for number in range(MOST):
         name = f"{stem}.json" if number == 0 else f"{stem}.{number}.json"
         try:
-            fd = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
+            fd = by_descriptor.open_file(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
         except FileExistsError:
             continue
         try:

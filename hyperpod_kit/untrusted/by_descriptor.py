@@ -16,7 +16,7 @@ import shutil
 import stat
 from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
 
-from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import owned_directory, walk
 from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE
 from hyperpod_kit.untrusted.identity import require_ours
@@ -28,6 +28,8 @@ DIRECTORY_MODE = 0o775
 
 _WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_GIVEN = {"/dev/stdout": 1, "/dev/stderr": 2, "/proc/self/fd/1": 1, "/dev/fd/1": 1, "/dev/fd/2": 2}
 
 _MODES = {
     "w": os.O_WRONLY | os.O_CREAT | os.O_TRUNC,
@@ -50,6 +52,13 @@ def place(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterato
         os.close(folder)
 
 
+def named(path: AnyPath) -> str:
+    """The same path by the directories that it leads through at this moment, whoever's links these are: for a place
+    that a user named to share it with others, a run's root above all."""
+    folder, name = os.path.split(os.path.abspath(os.fspath(path)))
+    return os.path.join(os.path.realpath(folder), name)
+
+
 # --- directories ------------------------------------------------------------------------------------------------
 
 
@@ -59,8 +68,9 @@ def make_directory(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
         os.mkdir(name, mode, dir_fd=folder)
 
 
-def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
-    """The directory `path`, with those above it; one that is there is this user's or root's.
+def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE, *, shared: bool = False) -> None:
+    """The directory `path`, with those above it; one that is there is this user's or root's, or, where it is `shared`,
+    anybody's.
 
     Raises Untrusted, FileExistsError for a file in its place, OSError.
     """
@@ -72,7 +82,9 @@ def make_directories(path: AnyPath, mode: int = DIRECTORY_MODE) -> None:
         except NotADirectoryError:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path)) from None
     try:
-        require_ours(os.fstat(handle), os.fspath(path), handle)
+        # A mount that has died cannot even be looked at, and is a directory all the same.
+        if not shared:
+            require_ours(os.fstat(handle), os.fspath(path), handle)
     finally:
         os.close(handle)
 
@@ -98,7 +110,7 @@ def remove_tree(path: AnyPath, *, ignore_errors: bool = False) -> None:
         with place(path) as (folder, name):
             os.stat(name, dir_fd=folder, follow_symlinks=False)
             owned_directory.remove(name, folder)
-    except (OSError, Untrusted):
+    except OSError:
         if not ignore_errors:
             raise
 
@@ -176,7 +188,7 @@ def _held(path: AnyPath) -> Iterator[str]:
         handle = os.open(name, _NAME, dir_fd=folder)
     try:
         if stat.S_ISLNK(os.fstat(handle).st_mode):
-            raise Untrusted(f"{os.fspath(path)} is a symbolic link, expected a file or a directory")
+            raise UntrustedPlace(f"{os.fspath(path)} is a symbolic link, expected a file or a directory")
         yield f"/proc/self/fd/{handle}"
     finally:
         os.close(handle)
@@ -188,9 +200,13 @@ def _held(path: AnyPath) -> Iterator[str]:
 def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
     """A descriptor of a regular file of this user or of root, with no other name, that waits for nobody.
 
-    It is emptied, where `flags` say so, once it is known to be that. A link of this user or of root leads to it.
+    It is emptied, where `flags` say so, once it is known to be that. A link of this user or of root leads to it, and
+    /dev/stdout is what this process has open.
     Raises Untrusted for anything else in its place, FileNotFoundError, FileExistsError, OSError.
     """
+    given = _GIVEN.get(os.fspath(path))
+    if given is not None:
+        return os.dup(given)
     exclusive = bool(flags & os.O_EXCL)
     with place(path, follow=not exclusive) as (folder, name):
         try:
@@ -217,7 +233,9 @@ def _require_writable(handle: int, folder: int, path: AnyPath) -> None:
         raise _no_file(path)
     require_ours(facts, os.fspath(path), folder)
     if facts.st_nlink > 1:
-        raise Untrusted(f"{os.fspath(path)} has {facts.st_nlink} names, expected 1", hint=f"ls -l {os.fspath(path)}")
+        raise UntrustedPlace(
+            f"{os.fspath(path)} has {facts.st_nlink} names, expected 1", hint=f"ls -l {os.fspath(path)}"
+        )
 
 
 def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, buffering: int = -1) -> IO[Any]:
@@ -256,5 +274,5 @@ def copy_file(source: AnyPath, target: AnyPath) -> None:
         os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(whole.fileno()).st_mode) & 0o777)
 
 
-def _no_file(path: AnyPath) -> Untrusted:
-    return Untrusted(f"{os.fspath(path)} is not a regular file", hint=f"ls -ld {os.fspath(path)}")
+def _no_file(path: AnyPath) -> UntrustedPlace:
+    return UntrustedPlace(f"{os.fspath(path)} is not a regular file", hint=f"ls -ld {os.fspath(path)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import stat
 
-from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.errors import UntrustedPlace
 
 _PROBE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -42,9 +42,9 @@ def user_on(folder: int) -> int:
         os.unlink(name, dir_fd=folder)
 
 
-def not_ours(facts: os.stat_result, path: str, expected: str) -> Untrusted:
+def not_ours(facts: os.stat_result, path: str, expected: str) -> UntrustedPlace:
     """The error for what is another's, with what and whose it is."""
-    return Untrusted(
+    return UntrustedPlace(
         f"{path} is {stat.filemode(facts.st_mode)} of uid {facts.st_uid}, expected {expected} of uid {os.geteuid()}",
         hint=f"choose a directory of your own, or have this one removed: ls -ld {path}",
     )

@@ -9,16 +9,18 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 from typing import List, Optional, Tuple
 
-from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import held
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_INTO = _STEP | os.O_DIRECTORY
 """An automounter mounts what is asked for as a directory, and nothing that is only named."""
 _MOST_LINKS = 40
+_HELD = re.compile(r"/proc/(self|[0-9]+)/fd/[0-9]+(?=/|$)")
 
 
 def directory(path: str, *, make: bool = False) -> int:
@@ -46,7 +48,7 @@ def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[i
     leads to. Raises Untrusted, OSError.
     """
     folder, name = os.path.split(path.rstrip("/"))
-    here = _reached(folder, path, os.open("/" if path.startswith("/") else ".", _STEP), make)
+    here = _reached(folder, path, os.open(".", _STEP), make)
     for _ in range(_MOST_LINKS):
         target = _link_of_ours(name, here, path) if follow else None
         if target is None:
@@ -60,24 +62,24 @@ def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[i
 def _reached(way: str, path: str, here: int, make: bool) -> int:
     """A descriptor of the directory `way`, seen from the directory `here`, which it takes the place of. `path`: what
     messages name. Raises Untrusted, OSError."""
-    todo: List[str] = way.split("/")[::-1]
+    start, rest = _start(way)
+    todo: List[str] = rest.split("/")[::-1]
     links = 0
     mount = ""
     try:
-        if way.startswith("/"):
-            here = _instead(here, os.open("/", _STEP))
+        if start:
+            here = _instead(here, os.open(start, os.O_PATH | os.O_CLOEXEC))
         while todo:
             name = todo.pop()
             if name in ("", "."):
                 continue
-            there = _step(name, here, make)
+            there, is_directory = _step(name, here, make)
             mount = _answering(there, mount, name, path)
-            kind = os.fstat(there).st_mode
-            if stat.S_ISDIR(kind):
+            if is_directory:
                 here = _instead(here, there)
                 continue
             try:
-                if not stat.S_ISLNK(kind):
+                if not stat.S_ISLNK(os.fstat(there).st_mode):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
                 links += 1
                 if links > _MOST_LINKS:
@@ -109,12 +111,21 @@ def _answering(there: int, mount: str, name: str, path: str) -> str:
         server = 0 if number == mount else held.served_by(number)
         if server in (0, os.getuid()):
             return number
-        raise Untrusted(
+        raise UntrustedPlace(
             f"on {name}, on the way to {path}, uid {server} has mounted a file system of theirs", hint="findmnt"
         )
     except BaseException:
         os.close(there)
         raise
+
+
+def _start(way: str) -> Tuple[str, str]:
+    """(where a way begins; the rest of it): "" is the directory where it is seen from. What a process holds by a
+    descriptor is no link of a user's but the directory itself."""
+    held = _HELD.match(way)
+    if held:
+        return held[0], way[held.end() :]
+    return ("/", way) if way.startswith("/") else ("", way)
 
 
 def _instead(here: int, there: int) -> int:
@@ -146,22 +157,22 @@ def _link_of_ours(name: str, folder: int, path: str) -> Optional[str]:
 def _target(link: int, name: str, path: str) -> str:
     owner = os.fstat(link).st_uid
     if owner not in (0, os.geteuid()):
-        raise Untrusted(
+        raise UntrustedPlace(
             f"{name} on the way to {path} is a symbolic link of uid {owner}, expected a directory",
             hint=f"namei -l {path}",
         )
     return os.readlink("", dir_fd=link)
 
 
-def _step(name: str, here: int, make: bool) -> int:
-    """A descriptor of what lies at `name`, a link itself. Raises OSError."""
+def _step(name: str, here: int, make: bool) -> Tuple[int, bool]:
+    """A descriptor of what lies at `name`, a link itself; whether it is a directory. Raises OSError."""
     try:
-        return os.open(name, _STEP_INTO, dir_fd=here)
+        return os.open(name, _STEP_INTO, dir_fd=here), True
     except NotADirectoryError:
-        return os.open(name, _STEP, dir_fd=here)
+        return os.open(name, _STEP, dir_fd=here), False
     except FileNotFoundError:
         if not make:
             raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o775, dir_fd=here)
-    return os.open(name, _STEP, dir_fd=here)
+    return _step(name, here, False)

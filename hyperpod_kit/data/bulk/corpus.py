@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 _WORDS = (
     "可唤醒线程",
@@ -32,7 +33,7 @@ def make(
     them, each begun at another place: made at the speed of the disk. Raises UsageError beyond the cap."""
     if files * size > cap:
         raise UsageError(f"{files} files of {size} bytes are {files * size} bytes, and the cap is {cap}", hint="--cap")
-    os.makedirs(out, exist_ok=True)
+    by_descriptor.make_directories(out)
     dice = random.Random(seed)
     lines = [_line(dice, number) for number in range(2000)]
     done = 0

@@ -15,6 +15,7 @@ from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.system.token_bucket import TokenBucket
+from hyperpod_kit.untrusted import by_descriptor
 
 _BLOCK = 1 << 20
 
@@ -58,7 +59,7 @@ class Directory:
 
     def _copy(self, file: StagedFile, part: str) -> str:
         path = os.path.join(self._source, file.path)
-        with contextlib.closing(open_file(path, self._mounts)) as source, open(part, "wb") as target:
+        with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.stream(part, "wb") as target:
             if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
                 raise OtherBytes(f"{file.path} was changed since it was listed")
 

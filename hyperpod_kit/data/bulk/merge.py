@@ -17,7 +17,7 @@ from pathlib import Path
 
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted import by_descriptor, parse
 
 LIST = "merged.json"
 FORMAT = "hpk-merged/1"
@@ -40,7 +40,7 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
     files = list(_files(source))
     if not files:
         raise DataError(f"{source}: no files")
-    os.makedirs(out, exist_ok=True)
+    by_descriptor.make_directories(out)
     if os.path.exists(os.path.join(out, LIST)):
         raise DataError(f"{out} has merged files already", hint=f"another directory, or: rm -r {out}")
     total = sum(length for _, length in files)
@@ -90,7 +90,7 @@ def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> Mer
                         f"{member.name} of {name}: expected {listed[member.name][2]}, found {_digest(data)}"
                     )
                 path = os.path.join(out, member.name)
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                by_descriptor.make_parents(path)
                 atomic_file.replace(path, data)
                 done += len(data)
                 found += 1

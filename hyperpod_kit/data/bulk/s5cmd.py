@@ -22,6 +22,7 @@ from hyperpod_kit.data.reading.objects import split
 from hyperpod_kit.errors import DataError
 from hyperpod_kit.extras import install_command
 from hyperpod_kit.system.process import dies_with
+from hyperpod_kit.untrusted import by_descriptor
 
 _RETRIES = 10
 _WILD = frozenset("*?[]\\")
@@ -86,7 +87,7 @@ class S5cmd:
         folder = self._key.rpartition("/")[0] if self._single else self._key
         prefix = f"s3://{self._bucket}/" + (f"{folder}/" if folder else "")
         orders = os.path.join(parts, "orders")
-        with open(orders, "w") as stream:
+        with by_descriptor.stream(orders, "w") as stream:
             for number, file in enumerate(group):
                 place = os.path.join(parts, str(number))
                 stream.write(f"cp --raw {shlex.quote(prefix + file.path)} {shlex.quote(place)}\n")

@@ -15,7 +15,7 @@ from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.errors import DataError, UsageError
-from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted import by_descriptor, terminal
 
 _RUN = 512
 """Documents of one task."""
@@ -59,7 +59,7 @@ def tokenize(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     dataset = IndexedDataset(build(args.sources, args.index).index)
     tokenizer = TextTokenizer(args.tokenizer, args.end, args.field)
-    os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
+    by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
         documents, tokens = megatron.write(args.out, _documents(dataset, args, line), tokenizer.vocabulary)

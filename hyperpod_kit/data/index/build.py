@@ -26,6 +26,7 @@ from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_source, said_of_change
 from hyperpod_kit.errors import ChangedFile, DataError
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 _BESIDE = ".hpk-index"
 _FILES, _BYTES = 64, 1 << 20
@@ -75,7 +76,7 @@ def build(
     place = out or place_of(names)
     mounts = SourceMounts(answer)
     found = sources.look(names, mounts, format=format)
-    os.makedirs(place, exist_ok=True)
+    by_descriptor.make_directories(place)
     parts = Parts(os.path.join(place, "parts"), digests.fastest() + (f"-{on_bad}" if check else ""))
     scans: list[Scan | None] = [parts.get(_key(found, one)) for one in found.files]
     known = sum(one is not None for one in scans)
@@ -212,7 +213,7 @@ def _write(place: str, found: sources.FoundSources, scans: Sequence[Scan]) -> Sa
     }
     # The old index is none before the first array changes: a reader sees a whole one, or is told that there is none.
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(place, layout.HEADER))
+        by_descriptor.unlink(os.path.join(place, layout.HEADER))
     for title, array in arrays.items():
         with atomic_file.replacing(os.path.join(place, f"{title}.npy")) as stream:
             np.save(stream, array, allow_pickle=False)

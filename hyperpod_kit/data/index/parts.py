@@ -7,11 +7,12 @@ import io
 import os
 import time
 import zlib
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
 from hyperpod_kit.data.formats.table import Scan
+from hyperpod_kit.untrusted import by_descriptor
 
 _MAGIC = b"hpkpart1"
 _EVERY = 5.0
@@ -22,10 +23,10 @@ class Parts:
     """The scans in `folder`, by a key that names the file and what it was. `digest`: another one is another part."""
 
     def __init__(self, folder: str, digest: str) -> None:
-        os.makedirs(folder, exist_ok=True)
+        by_descriptor.make_directories(folder)
         self._path = os.path.join(folder, f"scans-{digest}")
         self._places: dict[str, tuple[int, int]] = {}
-        self._stream: BinaryIO = open(self._path, "a+b")  # noqa: SIM115  # closed by flush
+        self._stream: IO[bytes] = by_descriptor.stream(self._path, "a+b")  # closed by flush
         end = self._find()
         self._stream.truncate(end)
         self._flushed = time.monotonic()

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 if TYPE_CHECKING:
     from hyperpod_kit.data.reading.objects import S3Object
@@ -42,7 +43,7 @@ class DiskCache(NamedTuple):
         """Keep a chunk, if there is room. A disk that fails costs only the cache."""
         with contextlib.suppress(OSError):
             path = self._path(key)
-            os.makedirs(os.path.dirname(path), exist_ok=True)
+            by_descriptor.make_parents(path)
             if shutil.disk_usage(self.folder).free - len(data) >= self.floor:
                 atomic_file.replace(path, data + zlib.crc32(data).to_bytes(4, "little"))
 

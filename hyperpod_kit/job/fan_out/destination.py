@@ -58,7 +58,7 @@ class Destination:
         before = self._journal(plan.mark)
         self._room(before)
         journal = self._own.open(_JOURNAL, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._log = open(journal, "a", encoding="ascii")  # noqa: SIM115 - as long as we are
+        self._log = os.fdopen(journal, "a", encoding="ascii")
         if not before:
             self._log.write(plan.mark + "\n")
             self._log.flush()

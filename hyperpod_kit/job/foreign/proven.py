@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, NamedTuple, Optional
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job.foreign.candidate import PROOFS
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted import by_descriptor, files, parse
 
 FOLDER = "proven"
 _LONGEST = 64 << 20
@@ -59,8 +59,8 @@ class ProvenFiles:
     def add(self, name: str, proofs: Iterable[FileProof]) -> None:
         """Remember. Raises OSError."""
         rows = {**self._read(name), **{one.file: [*one.state, one.proof] for one in proofs}}
-        path = self._path(name)
-        os.makedirs(os.path.dirname(path), mode=0o750, exist_ok=True)
+        path = by_descriptor.named(self._path(name))
+        by_descriptor.make_directories(os.path.dirname(path), 0o750)
         atomic_file.replace(path, json.dumps({"checkpoint": name, "files": rows}).encode(), 0o640)
 
     def _path(self, name: str) -> str:

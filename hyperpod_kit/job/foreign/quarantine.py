@@ -11,6 +11,7 @@ import time
 from typing import Iterable, List, Tuple
 
 from hyperpod_kit.job.foreign.candidate import well_named
+from hyperpod_kit.untrusted import by_descriptor
 
 MARK = ".invalid-"
 
@@ -22,11 +23,12 @@ def set_aside(root: str, names: Iterable[str], *, now: float) -> List[Tuple[str,
     """
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
     done: List[Tuple[str, str]] = []
+    top = os.path.realpath(root)
     for name in filter(well_named, names):
         new = f"{name}{MARK}{stamp}"
         try:
             if not os.path.lexists(os.path.join(root, new)):
-                os.rename(os.path.join(root, name), os.path.join(root, new))
+                by_descriptor.rename(os.path.join(top, name), os.path.join(top, new))
                 done.append((name, new))
         except OSError:
             continue

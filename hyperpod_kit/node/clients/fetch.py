@@ -18,6 +18,7 @@ from hyperpod_kit.model.clients import Package
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.timing import wait_for
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 DOWNLOAD_SECONDS = 180.0
 """Seconds in which a download must succeed, all attempts together."""
@@ -51,7 +52,7 @@ def drop(node: Node, package: Package) -> None:
     """Remove a downloaded file that has served its purpose."""
     if package.url:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{node.paths.package_cache}/{package.sha256}.deb")
+            by_descriptor.unlink(f"{node.paths.package_cache}/{package.sha256}.deb")
 
 
 def sha256_of(path: str) -> Optional[str]:
@@ -71,7 +72,7 @@ def _sha256(stream: BinaryIO) -> str:
 
 
 def _download(node: Node, package: Package, path: str, seconds: float) -> None:
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    by_descriptor.make_directories(os.path.dirname(path), 0o700)
     end = node.clock.monotonic() + seconds
     said: List[str] = []
 

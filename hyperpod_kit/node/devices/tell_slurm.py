@@ -6,7 +6,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import replace
 from typing import Sequence
 
@@ -18,6 +17,7 @@ from hyperpod_kit.node.devices.wish import ACTION_REBOOT, CLEAR, ToldSlurm, orde
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.slurm import drain, gate_refusal
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
+from hyperpod_kit.untrusted import by_descriptor
 
 ASKED_BY = "node devices"
 
@@ -68,7 +68,7 @@ def _tell(node: Node, wished: str, note: ToldSlurm, boot: str) -> str:
     _keep(node, replace(note, reason=found.reason, settled=found.settled))
     if found.settled:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.devices_gate_mark)
+            by_descriptor.unlink(node.paths.devices_gate_mark)
     return found.words
 
 

@@ -16,6 +16,7 @@ from hyperpod_kit.node.file_audit.fanotify import Asking, FileEvent, Telling
 from hyperpod_kit.node.file_audit.identity import SeenProcesses
 from hyperpod_kit.system import hash_chain
 from hyperpod_kit.system.readable import readable
+from hyperpod_kit.untrusted import by_descriptor
 
 _TAIL = 1 << 16
 """Bytes at the end of a log in which its last line is whole: two paths of 4,096 bytes, each byte escaped."""
@@ -38,7 +39,7 @@ class AuditLog:
         self._clock = clock
         self._host = socket.gethostname()
         self._chain, self._number, whole = _end(path)
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._descriptor = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         if not whole:
             os.write(self._descriptor, b"\n")
 

@@ -33,6 +33,7 @@ from hyperpod_kit.node.mounts.protect import unprotected
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.system.mountinfo import MountEntry
+from hyperpod_kit.untrusted import by_descriptor
 
 METRICS_WITHIN = 5.0
 """Seconds for the file of metrics."""
@@ -193,7 +194,7 @@ def mark_degraded(node: Node, records: Mapping[str, HealthRecord]) -> None:
             write_volatile(path, f"{record.state}: {record.status.get('detail', '')}\n")
         else:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+                by_descriptor.unlink(path)
 
 
 def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord]) -> List[str]:

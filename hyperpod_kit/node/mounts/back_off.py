@@ -8,12 +8,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted import by_descriptor
 
 FREE = 3
 """Starts that may fail before any pause: at a boot, names and credentials come late."""
@@ -30,7 +30,7 @@ def started(node: Node, mount: Mount) -> None:
 def serves(node: Node, mount: Mount) -> None:
     """The start has succeeded."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.starts(mount.name))
+        by_descriptor.unlink(node.paths.starts(mount.name))
 
 
 def pause(node: Node, mount: Mount) -> float:

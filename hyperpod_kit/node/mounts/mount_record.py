@@ -8,7 +8,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Optional, Sequence, Tuple
 
@@ -17,6 +16,7 @@ from hyperpod_kit.model.mounts.kinds import mount_to_dict
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json, read_text
 from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.untrusted import by_descriptor
 
 
 @dataclass(frozen=True)
@@ -58,4 +58,4 @@ def remember(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:
 def forget(node: Node, mount: Mount) -> None:
     """Drop the note: what it was about is gone, or about to be made anew."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.mount_record(mount.name))
+        by_descriptor.unlink(node.paths.mount_record(mount.name))

@@ -15,6 +15,7 @@ from hyperpod_kit.errors import MountFailed, RunError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
+from hyperpod_kit.untrusted import by_descriptor
 
 ORDINARY = range(1000, 60001)
 """User ids of people; those of daemons have their homes elsewhere."""
@@ -56,7 +57,7 @@ def carry_over(node: Node, mount: Mount) -> List[str]:
     if not missing:
         return []
     view = f"/run/hyperpod-kit/beneath/{mount.name}"
-    os.makedirs(node.paths.real(view), exist_ok=True)
+    by_descriptor.make_directories(node.paths.real(view))
     try:
         # A non-recursive bind mount of / shows the directories that other mounts hide.
         node.runner.run(["mount", "--bind", "/", view], timeout=30)
@@ -83,13 +84,13 @@ def _carry(node: Node, view: str, home: Home) -> bool:
     partial = f"{folder}/{mine}{os.urandom(8).hex()}.partial"
     whole = f"{partial}/home"
     try:
-        os.mkdir(partial, 0o700)
+        by_descriptor.make_directory(partial, 0o700)
         if os.path.isdir(view + home.path):
             node.runner.run(["cp", "--archive", "--one-file-system", view + home.path, whole], timeout=300)
         else:
-            os.mkdir(whole, 0o700)
+            by_descriptor.make_directory(whole, 0o700)
             node.runner.run(["chown", f"{home.uid}:{home.gid}", whole], timeout=30)
-        os.rename(whole, place)
+        by_descriptor.rename(whole, place)
         return True
     except OSError as err:
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):

@@ -109,9 +109,17 @@ def work(mode: str, path: str, name: str) -> tuple[int, int]:
 
 def write(folder: str, name: str) -> None:
     """Make a small file, have it stored, and remove it: what mount-s3 allows too (a new name, from the beginning)."""
+    handle = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        write_in(handle, name)
+    finally:
+        os.close(handle)
+
+
+def write_in(folder: int, name: str) -> None:
     for pause in (0.02, 0.1, 0.0):
         try:
-            return write_once(os.path.join(folder, name))
+            return write_once(folder, name)
         except OSError as err:
             if err.errno not in TAKEN:
                 raise
@@ -121,16 +129,16 @@ def write(folder: str, name: str) -> None:
     # foresee he cannot take; the name that he could is kept for the rule, so that nothing is left behind.
     for _ in range(2):
         try:
-            return write_once(os.path.join(folder, f"{name}.{os.urandom(8).hex()}"))
+            return write_once(folder, f"{name}.{os.urandom(8).hex()}")
         except OSError as err:
             if err.errno not in TAKEN:
                 raise
     raise FileExistsError(errno.EEXIST, "")
 
 
-def write_once(path: str) -> None:
-    remove_leftover(path)
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+def write_once(folder: int, name: str) -> None:
+    remove_leftover(folder, name)
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         try:
             os.write(handle, b"hyperpod-kit\n")
@@ -138,20 +146,20 @@ def write_once(path: str) -> None:
         finally:
             os.close(handle)
     except OSError:
-        remove_leftover(path)
+        remove_leftover(folder, name)
         raise
     try:
-        os.unlink(path)
+        os.unlink(name, dir_fd=folder)
     except OSError as err:
         # The other look has taken it for a leftover, or another user has put something in its place: it was stored.
         if err.errno not in (errno.ENOENT, *TAKEN):
             raise
 
 
-def remove_leftover(path: str) -> None:
+def remove_leftover(folder: int, name: str) -> None:
     """Of a prober that was killed in between, or of a write that failed."""
     try:  # noqa: SIM105 - contextlib is not compiled in
-        os.unlink(path)
+        os.unlink(name, dir_fd=folder)
     except OSError:
         pass
 

@@ -21,6 +21,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.slurm.controller import slurm_conf
 from hyperpod_kit.node.slurm.hooks import settings
+from hyperpod_kit.untrusted import by_descriptor
 
 PROGRAMS = ("/opt/slurm/bin/sacctmgr", "/usr/bin/sacctmgr")
 EVERYBODY = "users"
@@ -150,4 +151,4 @@ def _stamp(node: Node, asked: Accounting) -> str:
 def forget(node: Node) -> None:
     """Begin anew the next time; what slurmdbd knows stays in its database."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.optional_stamp("accounting"))
+        by_descriptor.unlink(node.paths.optional_stamp("accounting"))

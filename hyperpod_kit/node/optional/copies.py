@@ -21,6 +21,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import remove_partials, write_if_different
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 EVERY = 600.0
 DUMP = (
@@ -56,7 +57,7 @@ def make(node: Node) -> str:
     if where is None:
         return ""
     local, target = node.paths.accounting_copy, node.paths.real(place(node))
-    os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
+    by_descriptor.make_directories(os.path.dirname(local), 0o700)
     node.runner.run(["bash", "-c", DUMP, "bash", NAME, local], timeout=DUMPS_WITHIN)
 
     def work() -> str:
@@ -67,7 +68,7 @@ def make(node: Node) -> str:
 
     in_child(f"a copy of Slurm's accounting to {place(node)}", work, SECONDS)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.accounting_copied)
+        by_descriptor.unlink(node.paths.accounting_copied)
     write_if_different(node.paths.accounting_copied, "")
     return f"copied Slurm's accounting to {place(node)}"
 
@@ -78,7 +79,7 @@ def fetch(node: Node) -> Optional[str]:
     if where is None:
         return None
     local, source = node.paths.accounting_copy, node.paths.real(place(node))
-    os.makedirs(os.path.dirname(local), mode=0o700, exist_ok=True)
+    by_descriptor.make_directories(os.path.dirname(local), 0o700)
 
     def work() -> bool:
         if not os.path.exists(source):

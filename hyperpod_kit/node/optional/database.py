@@ -5,7 +5,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import os
 from typing import List
 
 from hyperpod_kit.errors import NodeError, RunError
@@ -15,6 +14,7 @@ from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional import associations, copies
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
+from hyperpod_kit.untrusted import by_descriptor
 
 MARIADB = Software(("/usr/sbin/mariadbd", "/usr/sbin/mysqld"), ("mariadb",))
 UNIT = "mariadb.service"
@@ -83,7 +83,7 @@ def remove(node: Node) -> None:
     if read_text(node.paths.real(CONF_PATH)) is None:
         return  # somebody else's
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=180, check=False)
-    os.unlink(node.paths.real(CONF_PATH))
+    by_descriptor.unlink(node.paths.real(CONF_PATH))
 
 
 def _fill(node: Node) -> List[str]:

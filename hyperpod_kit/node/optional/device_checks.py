@@ -7,7 +7,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.model.states import Role
@@ -18,6 +17,7 @@ from hyperpod_kit.node.devices.record import recorded
 from hyperpod_kit.node.devices.tell_slurm import withdraw
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.step import StepOutcome, nothing
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def _run(node: Node) -> StepOutcome:
@@ -32,7 +32,7 @@ def _undo(node: Node) -> str:
     directory = node.config.health.textfile_directory
     for path in (node.paths.devices, node.paths.real(f"{directory}/{METRICS}") if directory else ""):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            by_descriptor.unlink(path)
     return said or "nobody looks at GPUs and EFA devices any more"
 
 

@@ -23,6 +23,7 @@ from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.node.users import entry
+from hyperpod_kit.untrusted import by_descriptor
 
 # Docker's own packages have the first path, Debian's and Ubuntu's the second.
 DOCKER = Software(("/usr/bin/dockerd", "/usr/sbin/dockerd"), ("docker", "docker-ce"))
@@ -181,7 +182,7 @@ def _undo(node: Node) -> str:
         write_if_different(node.paths.real(DAEMON), json.dumps(said, indent=4) + "\n")
     for path in (_drop_in(node, UNIT), _drop_in(node, CONTAINERD), *([] if said else [node.paths.real(DAEMON)])):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            by_descriptor.unlink(path)
     systemd.reload(node)
     for name in note["users"]:
         node.runner.run(["gpasswd", "--delete", name, GROUP], timeout=30, check=False)
@@ -194,7 +195,7 @@ def _undo(node: Node) -> str:
         words = "Docker rests; its images stay"
     pending_work.settle(node, RESTART)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.optional_stamp(STEP.name))
+        by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
     return words
 
 

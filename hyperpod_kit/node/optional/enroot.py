@@ -17,6 +17,7 @@ from hyperpod_kit.node.optional import local_disk, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 ENROOT = Software(("/usr/bin/enroot", "/usr/local/bin/enroot"), ("enroot",))
 CONF = "/etc/enroot/enroot.conf.d/50-hyperpod-kit.conf"
@@ -65,7 +66,7 @@ def _pending(node: Node) -> str:
 def _undo(node: Node) -> str:
     for path in _files(node):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            by_descriptor.unlink(path)
     return "enroot unpacks to where it did before; what it has unpacked stays"
 
 

@@ -25,6 +25,7 @@ from hyperpod_kit.node.files import read_json, read_text, write_if_different, wr
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.node.slurm.hooks import with_block
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 KNOWN, EQUIVALENT = "/etc/ssh/ssh_known_hosts2", "/etc/ssh/shosts.equiv"
 """sshd reads these two alone, and ssh the first of them."""
@@ -145,7 +146,7 @@ def forget(node: Node) -> None:
     """Begin anew the next time."""
     for path in (node.paths.optional_stamp(NOTE), _note_path(node)):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            by_descriptor.unlink(path)
 
 
 def _keep(node: Node, lines: Sequence[str]) -> bool:

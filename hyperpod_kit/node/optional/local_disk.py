@@ -12,6 +12,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.mounts.kinds.instance_store import PLATFORM
 from hyperpod_kit.system.mountinfo import find
+from hyperpod_kit.untrusted import by_descriptor
 
 EBS = "/opt/sagemaker"
 """Where HyperPod mounts the volume of a group that has one."""
@@ -42,6 +43,6 @@ def make_for_all(node: Node, path: str) -> bool:
     with contextlib.suppress(FileNotFoundError):
         if os.lstat(real).st_mode & 0o7777 == 0o1777:
             return False
-    os.makedirs(real, exist_ok=True)
-    os.chmod(real, 0o1777)
+    by_descriptor.make_directories(real)
+    by_descriptor.set_mode(real, 0o1777)
     return True

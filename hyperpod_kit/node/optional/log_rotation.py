@@ -10,7 +10,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.model.optional_steps import LogRotation
@@ -20,6 +19,7 @@ from hyperpod_kit.node.optional import software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 LOGROTATE = Software(("/usr/sbin/logrotate",), ("logrotate",))
 CONF = "/etc/hyperpod-kit/logrotate.conf"
@@ -78,7 +78,7 @@ def _pending(node: Node) -> str:
 def _undo(node: Node) -> str:
     for path in (CONF, STATE):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.real(path))
     return "logs grow as they did"
 
 

@@ -6,13 +6,13 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 
 from hyperpod_kit.model.optional_steps import LoginMessage
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 PROGRAM = "/etc/update-motd.d/60-hyperpod-kit"
 WORDS = "/var/lib/hyperpod-kit/steps/login-message/words"
@@ -64,7 +64,7 @@ def _pending(node: Node) -> str:
 def _undo(node: Node) -> str:
     for path in (PROGRAM, WORDS):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.real(path))
     return ""
 
 

@@ -21,6 +21,7 @@ from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.slurm import heads
+from hyperpod_kit.untrusted import by_descriptor
 
 EXPORTER = Software(("/usr/bin/prometheus-node-exporter",), ("node-exporter",))
 UNIT = "prometheus-node-exporter.service"
@@ -57,7 +58,7 @@ def _drop_in(node: Node) -> str:
 
 def _run(node: Node) -> StepOutcome:
     done = [software.ensure(node, EXPORTER)]
-    os.makedirs(node.paths.real(directory(node)), exist_ok=True)
+    by_descriptor.make_directories(node.paths.real(directory(node)), shared=True)
     if read_text(_drop_in(node)) != _text(node):
         pending_work.note(node, RESTART)
         write_if_different(_drop_in(node), _text(node))
@@ -92,7 +93,7 @@ def _undo(node: Node) -> str:
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
     for path in (_drop_in(node), node.paths.real(f"{directory(node)}/{SLURM_METRICS}")):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
+            by_descriptor.unlink(path)
     systemd.reload(node)
     return "the exporter rests"
 
@@ -103,7 +104,7 @@ def write_slurm_metrics(node: Node) -> None:
         return
     if node.config.controllers > 1 and heads.acting_elsewhere(node.runner, node.paths.scontrol):
         with contextlib.suppress(FileNotFoundError):  # counted twice, a sum over the nodes would be wrong
-            os.unlink(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"))
+            by_descriptor.unlink(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"))
         return
     bin_ = os.path.dirname(node.paths.scontrol)
     nodes = _counted(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)

@@ -18,6 +18,7 @@ from hyperpod_kit.model.states import ROLES
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import write_if_different
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,6 @@ def take_back(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
     for step in leftovers(node, steps):
         said = step.undo(node)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.optional_mark(step.name))
+            by_descriptor.unlink(node.paths.optional_mark(step.name))
         done.append(f"{step.name} off: {said}" if said else f"{step.name} off")
     return done

@@ -6,7 +6,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
@@ -14,6 +13,7 @@ from hyperpod_kit.node.optional import local_disk, software
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 # What Podman's package only recommends, and who is not root needs: more than one id, a network, a file system.
 BESIDE = ("uidmap", "slirp4netns", "fuse-overlayfs")
@@ -60,7 +60,7 @@ def _pending(node: Node) -> str:
 def _undo(node: Node) -> str:
     if (read_text(node.paths.real(CONF)) or "").startswith(MARK):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.real(CONF))
+            by_descriptor.unlink(node.paths.real(CONF))
     return "Podman unpacks to where it did before; what it has on the local disk stays until the disk goes"
 
 

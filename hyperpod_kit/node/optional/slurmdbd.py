@@ -6,7 +6,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Dict, Optional
 
 from hyperpod_kit.errors import NodeError, RunError
@@ -21,6 +20,7 @@ from hyperpod_kit.node.slurm.controller import slurm_conf, slurm_user
 from hyperpod_kit.node.timing import wait_for
 from hyperpod_kit.node.users import entry
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 SLURMDBD = Software(("/opt/slurm/sbin/slurmdbd", "/usr/sbin/slurmdbd"), ("slurmdbd",))
 UNIT = "slurmdbd.service"
@@ -135,7 +135,7 @@ def remove(node: Node) -> None:
         node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=120)
     for path in (node.paths.slurmdbd_conf, node.paths.unit(f"{UNIT}.d/hyperpod-kit.conf"), node.paths.unit(UNIT)):
         if "hyperpod-kit" in (read_text(path) or ""):
-            os.unlink(path)
+            by_descriptor.unlink(path)
     systemd.reload(node)
 
 

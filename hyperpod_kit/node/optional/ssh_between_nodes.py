@@ -9,7 +9,6 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import contextlib
-import os
 from typing import Dict
 
 from hyperpod_kit.errors import NodeError
@@ -21,6 +20,7 @@ from hyperpod_kit.node.optional import host_keys
 from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.slurm.hooks import without_block
 from hyperpod_kit.node.step import StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 CLIENT = "/etc/ssh/ssh_config.d/50-hyperpod-kit.conf"
 SERVER = "/etc/ssh/sshd_config.d/50-hyperpod-kit.conf"
@@ -72,7 +72,7 @@ def _undo(node: Node) -> str:
     pending_work.note(node, RELOAD)
     for path in TEXTS:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.real(path))
     for path in (host_keys.KNOWN, host_keys.EQUIVALENT):
         text = read_text(node.paths.real(path))
         if text is not None and without_block(text) != text:

@@ -22,6 +22,7 @@ from hyperpod_kit.node.optional.optional_step import OptionalStep
 from hyperpod_kit.node.optional.software import Software
 from hyperpod_kit.node.step import StepOutcome
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 # The program itself is of another package, which may be there without this one.
 LDAP = f"/usr/lib/{os.uname().machine}-linux-gnu/sssd/libsss_ldap.so"
@@ -132,14 +133,14 @@ def _write(node: Node, path: str, text: str) -> None:
     real = node.paths.real(path)
     if not text:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(real)
+            by_descriptor.unlink(real)
         return
     if path == SUDOERS:
         try:
             node.runner.run(["visudo", "--check", "--file", "-"], timeout=20, input=text)
         except RunError as err:
             raise NodeError(f"sudo does not take {path}: {err.stderr.strip() or err.message}") from err
-    os.makedirs(os.path.dirname(real), exist_ok=True)
+    by_descriptor.make_parents(real)
     atomic_file.replace(real, text.encode(), 0o440 if path == SUDOERS else 0o600)
 
 
@@ -169,16 +170,16 @@ def _undo(node: Node) -> str:
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
     if read_text(node.paths.optional_stamp(STEP.name)) is not None:
         node.runner.run(["pam-auth-update", "--package", "--remove", "mkhomedir"], timeout=60)
-        os.unlink(node.paths.optional_stamp(STEP.name))
+        by_descriptor.unlink(node.paths.optional_stamp(STEP.name))
     for path in (CONF, SUDOERS):
         if (read_text(node.paths.real(path)) or "").startswith(MARK):
-            os.unlink(node.paths.real(path))
+            by_descriptor.unlink(node.paths.real(path))
     # Names are served out of mc/ without any daemon, and db/ has what passwords are compared with.
     kept = [f"mc/{name}" for name in ("passwd", "group", "initgroups", "sid")]
     kept += [f"db/{name}_{DOMAIN}.ldb" for name in ("cache", "timestamps")]
     for name in kept:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.real(f"{STATE}/{name}"))
+            by_descriptor.unlink(node.paths.real(f"{STATE}/{name}"))
     pending_work.settle(node, RESTART)
     return "the directory's users are unknown here; their homes stay"
 

@@ -18,6 +18,7 @@ from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import Clock
 from hyperpod_kit.node.users import entry
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 Fetch = Callable[[Secret, Clock], bytes]
 
@@ -42,7 +43,7 @@ def keep(node: Node, ask: Fetch = fetch) -> List[str]:
     changed = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if name not in wanted:
-            os.unlink(os.path.join(folder, name))
+            by_descriptor.unlink(os.path.join(folder, name))
             changed.append(name)
     for name, secret in wanted.items():
         if _write(node.paths.secret(name), ask(secret, node.clock), *_ids(node, secret)):
@@ -63,9 +64,9 @@ def _ids(node: Node, secret: Secret) -> Tuple[int, int]:
 def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
     """Make `path` hold `value` for that owner alone; True when anything changed. At no moment can others read it."""
     folder = os.path.dirname(path)
-    os.makedirs(folder, exist_ok=True)
+    by_descriptor.make_directories(folder)
     # Everybody may open a file whose name they know and whose owner they are; nobody may list the names.
-    os.chmod(folder, 0o711)
+    by_descriptor.set_mode(folder, 0o711)
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError:

@@ -26,6 +26,7 @@ from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.slurm import gate_refusal
 from hyperpod_kit.slurm.control import MOUNT_REASON, node_fields
 from hyperpod_kit.slurm.versions import HOLDS_BY_REASON
+from hyperpod_kit.untrusted import by_descriptor
 
 PREFIX = MOUNT_REASON
 
@@ -102,7 +103,7 @@ def settle(node: Node) -> str:
         ) from err
     _keep(node, wish=reason, reason=given, settled=given == reason)
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(node.paths.gate_mark)
+        by_descriptor.unlink(node.paths.gate_mark)
     return words
 
 

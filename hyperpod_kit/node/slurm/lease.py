@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass
 from typing import List, Optional
 
 from hyperpod_kit.errors import NodeError
+from hyperpod_kit.untrusted import by_descriptor
 
 RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
 """Seconds."""
@@ -100,7 +101,7 @@ def take(place: str, after: int, me: LeaseOwner) -> int:
     require_identity(me)
     number = after + 1
     try:
-        handle = os.open(f"{place}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = by_descriptor.open_file(f"{place}/owner-{number}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return 0
     with os.fdopen(handle, "w", encoding="utf-8") as stream:
@@ -112,7 +113,7 @@ def take(place: str, after: int, me: LeaseOwner) -> int:
         if old < number:
             for kind in ("owner", "beat", "released"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{place}/{kind}-{old}")
+                    by_descriptor.unlink(f"{place}/{kind}-{old}")
     return number
 
 
@@ -120,7 +121,7 @@ def renew(place: str, number: int, word: str) -> bool:
     """Say that the owner lives; False when the lease is somebody else's by now. Raises OSError."""
     if generations(place)[-1:] != [number]:
         return False
-    with open(f"{place}/beat-{number}", "w", encoding="utf-8") as stream:
+    with by_descriptor.stream(f"{place}/beat-{number}", "w", encoding="utf-8") as stream:
         stream.write(word)
         stream.flush()
         os.fsync(stream.fileno())
@@ -129,5 +130,5 @@ def renew(place: str, number: int, word: str) -> bool:
 
 def release(place: str, number: int) -> None:
     """Give the lease back, after slurmctld has ended. Raises OSError."""
-    with open(f"{place}/released-{number}", "w", encoding="utf-8"):
+    with by_descriptor.stream(f"{place}/released-{number}", "w", encoding="utf-8"):
         pass

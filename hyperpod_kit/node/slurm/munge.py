@@ -19,6 +19,7 @@ from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.node.health.record import pause
+from hyperpod_kit.untrusted import by_descriptor
 
 UNIT = "munge.service"
 
@@ -40,7 +41,7 @@ def see_to(node: Node) -> Munge:
     tries = int(before.get("tries", 0))
     if systemd.processes(node, UNIT):
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(node.paths.munge_note)
+            by_descriptor.unlink(node.paths.munge_note)
         return Munge(True, "munged runs again" if tries else "")
     if not systemd.is_enabled(node, UNIT):
         return Munge()

@@ -15,6 +15,7 @@ import os
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.slurm import state
 from hyperpod_kit.node.slurm.hooks import settings, without_block
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def pending(node: Node, conf: str) -> str:
@@ -45,13 +46,13 @@ def lead_to_shared(node: Node, own: str, where: state.StateLocation) -> str:
     link = f"{path}.hyperpod-kit"
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(link)
-        os.symlink(where.state, link)
+            by_descriptor.unlink(link)
+        by_descriptor.symlink(where.state, link)
         kept = ""
         if os.path.lexists(path):
             kept = state.aside(path, node.clock.wall())
-            os.rename(path, kept)
-        os.rename(link, path)
+            by_descriptor.rename(path, kept)
+        by_descriptor.rename(link, path)
         state.forget_oldest(path, kept)
     except OSError as err:
         return f"{own} does not lead to {where.state}: {err.strerror}"

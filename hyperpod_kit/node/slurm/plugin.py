@@ -13,6 +13,7 @@ from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_json, read_text, write_json
 from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 INCLUDES = ("/opt/slurm/include", "/usr/include")
 HEADERS = ("slurm_version.h", "spank.h")
@@ -74,14 +75,14 @@ def build(node: Node) -> bool:
     if is_built(node):
         return False
     target, made = node.paths.spank_plugin, made_from(node)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
+    by_descriptor.make_parents(target)
     # The compiler opens it, in a directory of root's, and writes over what one that was killed has left.
     partial = f"{target}.partial"
     node.runner.run(
         ["cc", "-shared", "-fPIC", "-O2", "-Wall", "-I", headers_at(node), "-o", partial, source_of(node)], timeout=120
     )
     compiled = _file_digest(partial)
-    os.replace(partial, target)
+    by_descriptor.rename(partial, target)
     write_json(target + ".json", {**made, "plugin": compiled})
     return True
 

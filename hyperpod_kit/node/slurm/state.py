@@ -19,7 +19,6 @@ import contextlib
 import errno
 import os
 import pwd
-import shutil
 import stat
 import time
 from dataclasses import asdict, dataclass
@@ -31,6 +30,7 @@ from hyperpod_kit.model.states import Role
 from hyperpod_kit.node.bounded import in_child
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.slurm.saved_state import RunningSlurmctld, SavedState, StateCopy, choose, read
+from hyperpod_kit.untrusted import by_descriptor
 
 DIRECTORY = ".hyperpod-kit"
 SECONDS = 60.0
@@ -196,7 +196,7 @@ def _prepare(mount: str, base: str, user: str, own: str, machine: str, choice: S
     entry = pwd.getpwnam(user)
     state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
     if _is_there(following) and not _is_there(state):
-        os.rename(following, state)  # an exchange that was cut off between its two renames
+        by_descriptor.rename(following, state)  # an exchange that was cut off between its two renames
     if _is_there(state):
         _check(state, entry.pw_uid)
         if choice == StateCopy.SHARED or _own(base, own) is None:
@@ -204,11 +204,11 @@ def _prepare(mount: str, base: str, user: str, own: str, machine: str, choice: S
         return _exchange(base, own, _seeded(base, own, entry, machine), now)
     seed = _seeded(base, own if _own(base, own) else "", entry, machine)
     try:
-        os.rename(seed, state)
+        by_descriptor.rename(seed, state)
     except OSError as err:
         if err.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        shutil.rmtree(seed)  # the other one was faster, and its slurmctld works there already
+        by_descriptor.remove_tree(seed)  # the other one was faster, and its slurmctld works there already
         _check(state, entry.pw_uid)
         return ""
     return f"Slurm's state is kept in {state} now{f', as it was in {own}' if _own(base, own) else ''}"
@@ -217,19 +217,19 @@ def _prepare(mount: str, base: str, user: str, own: str, machine: str, choice: S
 def _seeded(base: str, own: str, user: pwd.struct_passwd, machine: str) -> str:
     """A directory beside the state with a whole copy of `own`, or with nothing: one that was cut off is begun anew."""
     seed = f"{base}/slurmctld.seed-{machine}"  # another controller may be at it in the same moment
-    shutil.rmtree(seed, ignore_errors=True)
+    by_descriptor.remove_tree(seed, ignore_errors=True)
     if own:
-        shutil.copytree(own, seed)
+        by_descriptor.copy_tree(own, seed)
     else:
-        os.mkdir(seed)
+        by_descriptor.make_directory(seed)
     for folder, _, files in os.walk(seed):
         for path in (folder, *(f"{folder}/{name}" for name in files)):
-            os.chown(path, user.pw_uid, user.pw_gid)
-    os.chmod(seed, 0o700)
+            by_descriptor.set_owner(path, user.pw_uid, user.pw_gid)
+    by_descriptor.set_mode(seed, 0o700)
     for entry in os.scandir(seed):
         if entry.is_file(follow_symlinks=False):
             _sync(entry.path)
-    _sync(seed, os.O_DIRECTORY)
+    _sync(seed)
     return seed
 
 
@@ -237,13 +237,13 @@ def _exchange(base: str, own: str, seed: str, now: float) -> str:
     """Put the state aside and the seed in its place. Whenever this is cut off, the next run goes on to the same end."""
     state, following = f"{base}/slurmctld", f"{base}/slurmctld.next"
     if _is_there(following):
-        shutil.rmtree(following)  # older than the seed, which was copied just now
-    os.rename(seed, following)
-    _sync(base, os.O_DIRECTORY)
+        by_descriptor.remove_tree(following)  # older than the seed, which was copied just now
+    by_descriptor.rename(seed, following)
+    _sync(base)
     kept = aside(state, now)
-    os.rename(state, kept)
-    os.rename(following, state)
-    _sync(base, os.O_DIRECTORY)
+    by_descriptor.rename(state, kept)
+    by_descriptor.rename(following, state)
+    _sync(base)
     forget_oldest(state, kept)
     return f"Slurm's state in {state} is that of {own} now; what was there is kept in {kept}"
 
@@ -263,11 +263,12 @@ def forget_oldest(path: str, kept: str) -> None:
     folder, prefix = os.path.dirname(path), os.path.basename(path) + KEPT
     others = sorted(name for name in os.listdir(folder) if name.startswith(prefix) and name != os.path.basename(kept))
     for name in others[: -(KEEPS - 1)]:
-        shutil.rmtree(f"{folder}/{name}", ignore_errors=True)
+        by_descriptor.remove_tree(f"{folder}/{name}", ignore_errors=True)
 
 
-def _sync(path: str, flags: int = 0) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+def _sync(path: str) -> None:
+    """A file or a directory."""
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
     finally:
@@ -279,8 +280,8 @@ def make_directory(path: str, mode: int) -> None:
     if not _is_there(path):
         # Another node may make it at the same moment.
         with contextlib.suppress(FileExistsError):
-            os.mkdir(path, mode)
-            os.chmod(path, mode)
+            by_descriptor.make_directory(path, mode)
+            by_descriptor.set_mode(path, mode)
     _check(path, 0)
 
 

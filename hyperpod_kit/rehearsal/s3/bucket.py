@@ -5,7 +5,6 @@ from __future__ import annotations
 import bisect
 import hashlib
 import json
-import shutil
 import threading
 import time
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from hyperpod_kit.rehearsal.s3.blobs import BlobDirectory, read_documents, write
 from hyperpod_kit.rehearsal.s3.errors import S3Error, no_such_key, precondition_failed
 from hyperpod_kit.rehearsal.s3.multipart import Uploads
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums, ObjectInfo, Segment
+from hyperpod_kit.untrusted import by_descriptor
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class StoredBucket:
             check_write(conditions, current)
             if current is None:
                 return
-            self._document(key).unlink(missing_ok=True)
+            by_descriptor.unlink(self._document(key), missing_ok=True)
             del self._objects[key]
             del self._keys[bisect.bisect_left(self._keys, key)]
         self.blobs.discard(segment.blob for segment in current.segments)
@@ -137,7 +137,7 @@ class StoredBucket:
         with self._lock:
             if self._keys:
                 raise S3Error(409, "BucketNotEmpty", "The bucket you tried to delete is not empty")
-            shutil.rmtree(self._root, ignore_errors=True)
+            by_descriptor.remove_tree(self._root, ignore_errors=True)
 
     def _document(self, key: str) -> Path:
         digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

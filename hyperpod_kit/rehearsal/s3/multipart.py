@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 import time
 import uuid
@@ -13,6 +12,7 @@ from typing import Sequence
 from hyperpod_kit.rehearsal.s3.blobs import BlobDirectory, read_documents, write_document
 from hyperpod_kit.rehearsal.s3.errors import S3Error
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Received, UploadPart
+from hyperpod_kit.untrusted import by_descriptor
 
 MINIMUM_PART = 5 << 20
 """Bytes that every part but the last must have, as in S3."""
@@ -111,6 +111,6 @@ class Uploads:
         with self._lock:
             if self._open.pop(upload.upload_id, None) is None:
                 return
-            shutil.rmtree(self._root / upload.upload_id, ignore_errors=True)
+            by_descriptor.remove_tree(self._root / upload.upload_id, ignore_errors=True)
             names = [part.segment.blob for part in upload.parts.values() if part.segment.blob not in kept]
         self._blobs.discard(names)

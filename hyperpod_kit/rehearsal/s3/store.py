@@ -12,6 +12,7 @@ from hyperpod_kit.rehearsal.s3.errors import S3Error, no_such_bucket
 from hyperpod_kit.rehearsal.s3.faults import Faults, RequestLog
 from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums, ObjectInfo
 from hyperpod_kit.rehearsal.s3.receive import receive
+from hyperpod_kit.untrusted import by_descriptor
 
 BUCKET_NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
@@ -28,7 +29,7 @@ class StoredBuckets:
         self.faults = Faults()
         self.requests = RequestLog()
         self._lock = threading.Lock()
-        root.mkdir(parents=True, exist_ok=True)
+        by_descriptor.make_directories(root)
         self._buckets = {path.name: StoredBucket(path) for path in root.iterdir() if path.is_dir()}
 
     def bucket_names(self) -> list[str]:

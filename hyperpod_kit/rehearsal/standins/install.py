@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import hyperpod_kit
+from hyperpod_kit.untrusted import by_descriptor
 
 LIBRARY = Path("usr/lib/hyperpod-kit-rehearsal")
 LAUNCHERS = {
@@ -31,23 +31,26 @@ def install(root: Path) -> None:
     library = root / LIBRARY
     for path, program in LAUNCHERS.items():
         _check_free(root / path, _launcher(program))
-    shutil.rmtree(library / "hyperpod_kit", ignore_errors=True)
+    by_descriptor.remove_tree(library / "hyperpod_kit", ignore_errors=True)
     target = library / "hyperpod_kit" / "rehearsal"
-    shutil.copytree(
+    by_descriptor.copy_tree(
         package / "rehearsal" / "standins",
         target / "standins",
         ignore=shutil.ignore_patterns("__pycache__", "install.py"),
     )
     for package_directory in (library / "hyperpod_kit", target):
-        (package_directory / "__init__.py").write_text('"""Part of hyperpod-kit: the stand-ins of a rehearsal."""\n')
-    (library / "__main__.py").write_text(
-        "import sys\n\nfrom hyperpod_kit.rehearsal.standins.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
+        by_descriptor.write_text(
+            package_directory / "__init__.py", '"""Part of hyperpod-kit: the stand-ins of a rehearsal."""\n'
+        )
+    by_descriptor.write_text(
+        library / "__main__.py",
+        "import sys\n\nfrom hyperpod_kit.rehearsal.standins.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n",
     )
     for path, program in LAUNCHERS.items():
         launcher = root / path
-        launcher.parent.mkdir(parents=True, exist_ok=True)
-        launcher.write_text(_launcher(program))
-        os.chmod(launcher, 0o755)
+        by_descriptor.make_parents(launcher)
+        by_descriptor.write_text(launcher, _launcher(program))
+        by_descriptor.set_mode(launcher, 0o755)
 
 
 def _launcher(program: str) -> str:

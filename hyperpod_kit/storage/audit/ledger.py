@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.storage import own_database
 from hyperpod_kit.storage.audit.accounting import SlurmJob
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, sound
 from hyperpod_kit.system import hash_chain
@@ -58,7 +59,7 @@ class AuditLedger:
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.exists():
             raise UsageError(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
-        self._base = sqlite3.connect(path, isolation_level=None, timeout=60.0)
+        self._base = own_database.connect(path, timeout=60.0)
         try:
             with self._whole():
                 tables = [row[0] for row in self._base.execute("select name from sqlite_master where type = 'table'")]

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Callable, Dict, NamedTuple
 
+from hyperpod_kit.untrusted import by_descriptor
+
 
 class ProbeResult(NamedTuple):
     """`can`: whether it works; `why`: the error when it does not, what was seen where that says more."""
@@ -20,7 +22,7 @@ def probe(directory: Path) -> Dict[str, ProbeResult]:
     found = {}
     for name, attempt in _PROBES.items():
         place = directory / name
-        place.mkdir()
+        by_descriptor.make_directory(place)
         try:
             found[name] = attempt(place)
         except OSError as err:
@@ -29,37 +31,37 @@ def probe(directory: Path) -> Dict[str, ProbeResult]:
 
 
 def _written(path: Path, data: bytes = b"old") -> Path:
-    path.write_bytes(data)
+    by_descriptor.write_bytes(path, data)
     return path
 
 
 def _rename(place: Path) -> ProbeResult:
-    os.rename(_written(place / "a"), place / "b")
+    by_descriptor.rename(_written(place / "a"), place / "b")
     return ProbeResult((place / "b").read_bytes() == b"old" and not (place / "a").exists())
 
 
 def _rename_over(place: Path) -> ProbeResult:
-    os.rename(_written(place / "a", b"new"), _written(place / "b"))
+    by_descriptor.rename(_written(place / "a", b"new"), _written(place / "b"))
     return ProbeResult((place / "b").read_bytes() == b"new")
 
 
 def _rename_directory(place: Path) -> ProbeResult:
-    (place / "a").mkdir()
+    by_descriptor.make_directory(place / "a")
     _written(place / "a" / "file")
-    os.rename(place / "a", place / "b")
+    by_descriptor.rename(place / "a", place / "b")
     return ProbeResult((place / "b" / "file").exists())
 
 
 def _append(place: Path) -> ProbeResult:
     path = _written(place / "a")
-    with path.open("ab") as file:
+    with by_descriptor.stream(path, "ab") as file:
         file.write(b"er")
     return ProbeResult(path.read_bytes() == b"older")
 
 
 def _overwrite(place: Path) -> ProbeResult:
     path = _written(place / "a", b"old" * 1000)
-    with path.open("r+b") as file:
+    with by_descriptor.stream(path, "r+b") as file:
         file.seek(3)
         file.write(b"NEW")
     return ProbeResult(path.read_bytes() == b"oldNEW" + b"old" * 998)
@@ -92,18 +94,18 @@ def _atime(place: Path) -> ProbeResult:
 
 
 def _hard_link(place: Path) -> ProbeResult:
-    os.link(_written(place / "a"), place / "b")
+    by_descriptor.link(_written(place / "a"), place / "b")
     return ProbeResult((place / "b").stat().st_nlink == 2)
 
 
 def _symbolic_link(place: Path) -> ProbeResult:
-    os.symlink("a", place / "b")
+    by_descriptor.symlink("a", place / "b")
     return ProbeResult(os.readlink(place / "b") == "a")
 
 
 def _mode(place: Path) -> ProbeResult:
     path = _written(place / "a")
-    path.chmod(0o640)
+    by_descriptor.set_mode(path, 0o640)
     return ProbeResult(path.stat().st_mode & 0o777 == 0o640)
 
 
@@ -120,7 +122,7 @@ def _exclusive(place: Path) -> ProbeResult:
     """That a file which is there cannot be made again."""
     path = _written(place / "a")
     try:
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.close(by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
     except FileExistsError:
         return ProbeResult(True)
     return ProbeResult(False, "two made the same file")

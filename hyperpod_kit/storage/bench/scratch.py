@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn
 
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.untrusted import by_descriptor
 
 PREFIX = "hyperpod-kit-bench-"
 FULLEST = 0.8
@@ -45,7 +45,7 @@ class Scratch:
         # A second Ctrl-C must not leave half of it there.
         held = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            shutil.rmtree(self.path, ignore_errors=True)
+            by_descriptor.remove_tree(self.path, ignore_errors=True)
         finally:
             signal.signal(signal.SIGINT, held[signal.SIGINT])
             signal.signal(signal.SIGTERM, self._before)  # type: ignore[arg-type]
@@ -71,12 +71,12 @@ class Scratch:
     def directory(self, name: str) -> Path:
         """A new empty directory in it."""
         path = self.path / name
-        path.mkdir()
+        by_descriptor.make_directory(path)
         return path
 
     def forget(self, path: Path) -> None:
         """Remove what one measurement wrote."""
-        shutil.rmtree(path, ignore_errors=True)
+        by_descriptor.remove_tree(path, ignore_errors=True)
 
 
 def _stopped(number: int, frame: FrameType | None) -> NoReturn:

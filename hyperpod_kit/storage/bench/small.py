@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import Callable, NamedTuple
 
+from hyperpod_kit.untrusted import walk
+
 SIZE = 4096
 
 
@@ -25,25 +27,33 @@ class SmallFiles(NamedTuple):
 
 def measure(directory: Path, count: int) -> SmallFiles:
     """`count` files of 4 KiB in an empty directory, one after the other. Raises OSError."""
+    folder = walk.directory(str(directory))
+    try:
+        return _measured(folder, directory, count)
+    finally:
+        os.close(folder)
+
+
+def _measured(folder: int, directory: Path, count: int) -> SmallFiles:
     data = os.urandom(SIZE)
-    names = [str(directory / f"{number:06d}") for number in range(count)]
-    made = [_timed(partial(_make, name, data)) for name in names]
-    opened = [_timed(partial(_open, name)) for name in names]
+    names = [f"{number:06d}" for number in range(count)]
+    made = [_timed(partial(_make, name, folder, data)) for name in names]
+    opened = [_timed(partial(_open, name, folder)) for name in names]
     begin = time.perf_counter()
-    with os.scandir(directory) as entries:
+    with os.scandir(folder) as entries:
         found = sum(entry.stat(follow_symlinks=False).st_size == SIZE for entry in entries)
     listed = time.perf_counter() - begin
     if found != count:
         raise OSError(f"{directory}: {count} files were written, {found} are listed with their size")
     begin = time.perf_counter()
     for name in names:
-        os.unlink(name)
+        os.unlink(name, dir_fd=folder)
     removed = time.perf_counter() - begin
     return SmallFiles(count, *_both(made), *_both(opened), count / listed, count / removed)
 
 
-def _make(name: str, data: bytes) -> None:
-    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+def _make(name: str, folder: int, data: bytes) -> None:
+    fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         os.write(fd, data)
         os.fsync(fd)
@@ -51,8 +61,8 @@ def _make(name: str, data: bytes) -> None:
         os.close(fd)
 
 
-def _open(name: str) -> None:
-    fd = os.open(name, os.O_RDONLY)
+def _open(name: str, folder: int) -> None:
+    fd = os.open(name, os.O_RDONLY, dir_fd=folder)
     try:
         os.read(fd, 1)
     finally:

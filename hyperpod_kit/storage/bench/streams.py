@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from hyperpod_kit.storage.bench import residency
+from hyperpod_kit.untrusted import by_descriptor
 
 BLOCK = 4 * 2**20
 
@@ -82,14 +83,14 @@ def read(directory: Path, streams: int) -> StreamSample:
 def _opened(path: Path, flags: int) -> tuple[int, bool]:
     """A descriptor, and whether it is past the page cache."""
     try:
-        return os.open(path, flags | os.O_DIRECT, 0o600), True
+        return by_descriptor.open_file(path, flags | os.O_DIRECT, 0o600), True
     except FileExistsError:
         raise
     except OSError:
         with contextlib.suppress(FileNotFoundError):
             if flags & os.O_CREAT:
-                path.unlink()  # some file systems make the file and refuse O_DIRECT then
-        return os.open(path, flags, 0o600), False
+                by_descriptor.unlink(path)  # some file systems make the file and refuse O_DIRECT then
+        return by_descriptor.open_file(path, flags, 0o600), False
 
 
 def _together(work: Callable[[int, threading.Event], None], count: int) -> float:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, Optional, Sequence
 from hyperpod_kit.job import submit
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.preload.hsm import PreloadError
+from hyperpod_kit.untrusted import by_descriptor
 
 SECONDS = 60.0
 _NUMBER = re.compile(r"^(\d+)(?:;\S*)?$", re.M)
@@ -68,7 +68,7 @@ def send(runner: Runner, first: Sequence[str], words: Sequence[str]) -> Submitte
         raise
     finally:
         if copy is not None:
-            os.unlink(copy)
+            by_descriptor.unlink(copy)
 
 
 def _number(text: str) -> str:

@@ -13,8 +13,10 @@ from hyperpod_kit.storage.quota.crossings import QuotaAlert
 from hyperpod_kit.storage.quota.limits import QuotaUsed
 from hyperpod_kit.storage.quota.sinks import QuotaSinks
 from hyperpod_kit.system.atomic_file import replace
+from hyperpod_kit.untrusted import by_descriptor, files
 
 FORMAT = "hpk-quota-state/1"
+_LARGEST_STATE = 64 << 20
 _KEYS = {"admins", "directories", "sinks"}
 
 
@@ -90,7 +92,7 @@ def check(asked: QuotaCheck, show: Callable[[str], QuotaUsed], state: Path, *, d
 
 def _read(state: Path) -> set[str]:
     try:
-        body = json.loads(state.read_text())
+        body = json.loads(files.read(str(state), _LARGEST_STATE))
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         return set(body["above"])
@@ -101,7 +103,7 @@ def _read(state: Path) -> set[str]:
 
 
 def _write(state: Path, above: set[str]) -> None:
-    state.parent.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_directories(state.parent)
     replace(state, json.dumps({"format": FORMAT, "above": sorted(above)}).encode() + b"\n", 0o600, durable=True)
 
 

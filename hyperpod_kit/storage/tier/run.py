@@ -16,7 +16,7 @@ from hyperpod_kit.storage.tier import move as moving
 from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import Pool, TierChoice, TierItem, TierRule, choose
 from hyperpod_kit.storage.tier.survey import TierRoot
-from hyperpod_kit.untrusted import files, owner
+from hyperpod_kit.untrusted import by_descriptor, files, owner, walk
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,10 @@ def _made_for_owner(place: Path, source: str) -> None:
     checkpoints can, and nobody else. Raises CheckpointError when it is another's."""
     uid = owner.of(source)
     if uid is None:
-        place.mkdir(parents=True, exist_ok=True)
+        by_descriptor.make_directories(place)
         return
-    place.parent.mkdir(parents=True, exist_ok=True)
     gid, mode = owner.in_child(lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], uid, source)
-    above = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    above = walk.directory(str(place.parent), make=True)
     try:
         try:
             os.mkdir(place.name, 0o700, dir_fd=above)

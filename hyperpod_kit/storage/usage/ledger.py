@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 from pathlib import Path
 from typing import Any, Iterator, NamedTuple, Sequence
 
+from hyperpod_kit.storage import own_database
 from hyperpod_kit.storage.usage.scan import WalkDirectory
 
 FORMAT = "hpk-usage/1"
@@ -58,7 +58,7 @@ class UsageLedger:
     def __init__(
         self, path: Path, about: dict[str, Any], *, fresh: bool = False, earliest: float = 0.0, now: float = 0.0
     ) -> None:
-        self._db = sqlite3.connect(path, timeout=0.2, isolation_level=None)
+        self._db = own_database.connect(path, timeout=0.2)
         # Of two walks with one file the second is told so, at once.
         self._db.execute("pragma locking_mode = exclusive")
         # A power cut may cost a walk its last second, never its sense.

@@ -12,6 +12,7 @@ from typing import Any, Iterator
 
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.usage.ledger import UsageLedger
+from hyperpod_kit.untrusted import by_descriptor
 
 DAY = 86400.0
 """Sums that were begun longer ago are of another tree, nearly: the walk begins anew."""
@@ -30,7 +31,7 @@ def kept(place: Path, about: dict[str, Any], *, fresh: bool = False, now: float 
     Raises HyperpodKitError while another process counts the same, OSError.
     """
     now = time.time() if now is None else now
-    place.parent.mkdir(parents=True, exist_ok=True)
+    by_descriptor.make_directories(place.parent)
     try:
         ledger = UsageLedger(place, about, fresh=fresh, earliest=now - DAY, now=now)
     except sqlite3.OperationalError as err:
@@ -47,4 +48,4 @@ def kept(place: Path, about: dict[str, Any], *, fresh: bool = False, now: float 
         raise
     ledger.close()
     for name in (place.name, f"{place.name}-wal", f"{place.name}-shm"):
-        place.with_name(name).unlink(missing_ok=True)
+        by_descriptor.unlink(place.with_name(name), missing_ok=True)

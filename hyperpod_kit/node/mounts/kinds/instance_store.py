@@ -17,6 +17,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.timing import wait_for
 from hyperpod_kit.system.mountinfo import MountEntry, find, parse
+from hyperpod_kit.untrusted import by_descriptor
 
 PLATFORM = "/opt/dlami/nvme"
 PLATFORM_UNIT = "dlami-nvme.service"
@@ -117,7 +118,7 @@ def _mount(node: Node, device: NvmeDevice) -> MountEntry:
     try:
         if device.holds == "":
             _format(node, special)
-        os.makedirs(node.paths.real(place), exist_ok=True)
+        by_descriptor.make_directories(node.paths.real(place), shared=True)
         node.runner.run(["mount", "-o", "noatime,nosuid,nodev", special, place], timeout=60)
     except RunError as err:
         raise MountFailed(f"{device.path}: {err.message}", hint=f"on the node: blkid -p {device.path}") from err

@@ -19,6 +19,7 @@ from hyperpod_kit.node.mounts.mount_record import read_record, replaced
 from hyperpod_kit.node.systemd import processes
 from hyperpod_kit.system import process
 from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.files import own_directory
 
 SOURCE = "mountpoint-s3"
@@ -42,7 +43,7 @@ class MountpointS3Kind(Kind):
         if mount.cache_place is not None:
             self._require_scratch(node, mount.cache_place)
             place = node.paths.real(mount.cache_place)
-            os.makedirs(os.path.dirname(place), exist_ok=True)
+            by_descriptor.make_parents(place)
             try:
                 own_directory(place)
             except Untrusted as err:

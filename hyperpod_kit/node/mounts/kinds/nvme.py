@@ -17,6 +17,7 @@ from hyperpod_kit.node.mounts.kinds import instance_store
 from hyperpod_kit.node.mounts.kinds.kind import ClientCheck, Kind, MountIdentity
 from hyperpod_kit.node.mounts.mount_record import read_record
 from hyperpod_kit.system.mountinfo import MountEntry, find
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.files import own_directory
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,7 +41,7 @@ class NvmeKind(Kind):
         shelf = node.paths.real(f"{store.path}/hyperpod-kit")
         place = f"{shelf}/{mount.name}"
         try:
-            os.makedirs(os.path.dirname(shelf), exist_ok=True)
+            by_descriptor.make_parents(shelf)
             own_directory(shelf, 0o755)  # the store may be everybody's; what lies on our shelf is not
             _make(node, mount, shelf)
         except (OSError, RunError, Untrusted) as err:

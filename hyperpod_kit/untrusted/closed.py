@@ -1,0 +1,37 @@
+"""A directory in which nobody but this process's user, and root, can exchange anything: for programs and libraries that
+name by path, again and again, what they write there.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from hyperpod_kit.errors import UntrustedPlace
+
+
+def require_closed(path: str) -> None:
+    """Raises UntrustedPlace unless each directory down to `path` is this user's or root's, and none that others may
+    write to is without the sticky bit, which the last may not be at all. OSError."""
+    here = os.path.realpath(path)
+    _require_closed(here, os.stat(here, follow_symlinks=False), sticky_will_do=False)
+    while here != "/":
+        here = os.path.dirname(here)
+        _require_closed(here, os.stat(here, follow_symlinks=False), sticky_will_do=True)
+
+
+def _require_closed(path: str, facts: os.stat_result, *, sticky_will_do: bool) -> None:
+    owned = facts.st_uid in (0, os.geteuid())
+    group_writes = facts.st_mode & stat.S_IWGRP and facts.st_gid not in (0, os.getegid())
+    open_to_others = bool(group_writes or facts.st_mode & stat.S_IWOTH)
+    if sticky_will_do and facts.st_mode & stat.S_ISVTX:
+        open_to_others = False
+    if stat.S_ISDIR(facts.st_mode) and owned and not open_to_others:
+        return
+    raise UntrustedPlace(
+        f"{path} is {stat.filemode(facts.st_mode)} of uid {facts.st_uid}, expected a directory that only uid "
+        f"{os.geteuid()} may write to",
+        hint=f"choose another directory, or close this one: ls -ld {path}",
+    )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
 
@@ -48,6 +47,13 @@ def place(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterato
     folder, name = walk.parent_of(os.fspath(path), make=make, follow=follow)
     try:
         yield folder, name
+    except OSError as err:
+        # People know it by its path.
+        if err.filename == name:
+            err.filename = os.fspath(path)
+        if err.filename2 == name:
+            err.filename2 = os.fspath(path)
+        raise
     finally:
         os.close(folder)
 
@@ -124,6 +130,8 @@ def copy_tree(
     exist_ok: bool = False,
 ) -> None:
     """A copy of a tree in a directory of this user; `exist_ok`: that may be there. Raises Untrusted, OSError."""
+    import shutil
+
     with place(target, make=True) as (folder, name):
         try:
             os.mkdir(name, 0o700, dir_fd=folder)
@@ -269,6 +277,8 @@ def touch(path: AnyPath, mode: int = 0o666) -> None:
 
 def copy_file(source: AnyPath, target: AnyPath) -> None:
     """A file's bytes and mode. Raises Untrusted, OSError."""
+    import shutil
+
     with open(source, "rb") as whole, stream(target, "wb") as copy:
         shutil.copyfileobj(whole, copy)
         os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(whole.fileno()).st_mode) & 0o777)

@@ -64,8 +64,8 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
     messages name. Raises Untrusted, OSError."""
     start, rest = _start(way)
     todo: List[str] = rest.split("/")[::-1]
-    links = 0
-    mount = ""
+    walked: List[str] = []
+    name, mount, links = "", "", 0
     try:
         if start:
             here = _instead(here, os.open(start, os.O_PATH | os.O_CLOEXEC))
@@ -75,6 +75,7 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
                 continue
             there, is_directory = _step(name, here, make)
             mount = _answering(there, mount, name, path)
+            walked.append(name)
             if is_directory:
                 here = _instead(here, there)
                 continue
@@ -91,8 +92,10 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
             if target.startswith("/"):
                 here = _instead(here, os.open("/", _STEP))
         return here
-    except BaseException:
+    except BaseException as err:
         os.close(here)
+        if isinstance(err, OSError) and err.filename == name:
+            err.filename = os.path.join(start, *walked, name)  # people know it by its path
         raise
 
 

@@ -19,6 +19,7 @@ from hyperpod_kit.job.goodput.time_rows import TimeRow
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.phase_clock import COUNTED, ClockReading, PhaseClock
 from hyperpod_kit.slurm.progress import RankState
+from hyperpod_kit.untrusted import by_descriptor
 
 LOOK = 0.5
 """Seconds between two looks at the rank."""
@@ -32,13 +33,12 @@ _END = 2.0
 _STAGES = {Phase.SAVE: Phase.STEP, Phase.EVALUATION: Phase.STEP}
 """Phases that come and go between steps are no reason for a row."""
 
-_APPEND = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
 
 def append(path: str, line: bytes) -> None:
     """Add a row and put it on disk; a line before it that is torn is closed. Raises OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor = os.open(path, _APPEND, 0o640)
+    path = by_descriptor.named(path)
+    by_descriptor.make_parents(path)
+    descriptor = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o640)
     try:
         size = os.fstat(descriptor).st_size
         torn = bool(size) and os.pread(descriptor, 1, size - 1) != b"\n"

@@ -20,6 +20,7 @@ from hyperpod_kit.node.optional import node_exporter
 from hyperpod_kit.node.slurm import controller, keeper, state, worker
 from hyperpod_kit.node.slurm.saved_state import StateCopy
 from hyperpod_kit.run import Completed
+from hyperpod_kit.untrusted import by_descriptor
 
 HEADS = ("10.1.0.10", "10.1.0.11")
 FSX = LustreMount("fsx", "/fsx", "fs-0fedcba9876543210.fsx.us-east-1.amazonaws.com", "abcdefgh")
@@ -77,7 +78,7 @@ def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pyt
     where = state.place(fake.node)
     assert where is not None
     there = Path(f"{fake.root}{where.state}")
-    rename = os.rename
+    rename = by_descriptor.rename
 
     def later(old: str, new: str) -> None:
         if str(new) == str(there) and not there.exists():
@@ -85,7 +86,7 @@ def test_both_make_the_state_at_the_same_moment(make_node: Any, monkeypatch: pyt
             (there / "job_state").write_text("of the other one")
         rename(old, new)
 
-    monkeypatch.setattr(os, "rename", later)
+    monkeypatch.setattr(by_descriptor, "rename", later)
     assert state.prepare(fake.node, where, "root", "", StateCopy.SHARED) == ""
     assert (there / "job_state").read_text() == "of the other one"
     assert sorted(path.name for path in there.parent.iterdir()) == ["lease", "slurmctld"], "no seed is left"

@@ -130,7 +130,7 @@ def test_a_record_of_another_user_that_was_there_first_starts_no_task(root: Path
         assert as_user(ATTACKER, forge(own, **record)) == 0
         done = told(own)
         assert done.returncode == 1 and exported(done.stdout) == []
-        assert f"belongs to uid {ATTACKER}, expected uid {VICTIM}" in done.stderr
+        assert f"of uid {ATTACKER}, expected a directory of uid {VICTIM}" in done.stderr
 
 
 @ROOT
@@ -174,7 +174,7 @@ def test_a_link_in_the_place_of_the_directory(root: Path) -> None:
 
     assert as_user(ATTACKER, attack) == 0
     done = told(root)
-    assert done.returncode == 1 and "is a link, expected a directory of ours" in done.stderr
+    assert done.returncode == 1 and f"a symbolic link of uid {ATTACKER}, expected a directory" in done.stderr
 
 
 @ROOT

@@ -228,7 +228,7 @@ def test_a_mount_that_does_not_answer_costs_usage_preload_and_quota_one_line(
 
 
 def one_state(places: List[str], shared: Path) -> List[str]:
-    return [str(shared / "state")] if len(places) == 1 else []
+    return [str(shared / "archive" / "state")] if len(places) == 1 else []
 
 
 @pytest.mark.parametrize("what", ["a directory", "a file"])
@@ -253,7 +253,7 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
         return json.dumps(config)
 
     monkeypatch.setattr(walking._Pool, "_config", ignorant)
-    ledger = UsageLedger(shared / "state", asked.about())
+    ledger = UsageLedger(shared / "archive" / "state", asked.about())
     walking.walk(asked, ledger, lambda count: None)
     found = report.make(str(data), ledger)
     ledger.close()
@@ -278,7 +278,13 @@ def test_where_root_is_nobody_each_directory_is_read_as_its_owner(command: str, 
         os.chown(path, VICTIM, VICTIM)
         path.chmod(0o700 if path.is_dir() else 0o400)
     program = "import sys; from hyperpod_kit.cli.main import run; sys.exit(run(sys.argv[1:]))"
-    words = ["storage", command, str(data), "--json", *(["--state", str(shared / "s")] if command == "usage" else [])]
+    words = [
+        "storage",
+        command,
+        str(data),
+        "--json",
+        *(["--state", str(shared / "archive" / "s")] if command == "usage" else []),
+    ]
     argv = ["setpriv", _SQUASHED, sys.executable, "-c", program, *words]
     ended = subprocess.run(argv, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr

@@ -273,15 +273,13 @@ class Manager:
         self._progress.reached(step)
         self._saves.speak(2)
         if self._cadences.warned.came():
-            with self._progress.phase(Phase.SAVE):
-                self._save(step, state, "wait", arguments.metrics_of(metrics), "storage")
+            self._save(step, state, "wait", arguments.metrics_of(metrics), "storage")
             self.close()
             raise SystemExit(AGAIN)
         tier = self._cadences.due(step)
         if tier is None and self._saves.trouble is None:
             return None
-        with self._progress.phase(Phase.SAVE):
-            return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
+        return self._save(step, state, "skip", arguments.metrics_of(metrics), tier or "storage")
 
     def reached(self, step: int) -> bool:
         """For loops that decide themselves when to save, after each step: `hyperpod-kit job status` and its watch for
@@ -339,8 +337,7 @@ class Manager:
             raise ValueError(f"on_busy is {on_busy!r}, expected 'skip', 'wait' or 'replace'")
         if tier not in save_schedule.TIERS:
             raise ValueError(f"tier is {tier!r}, expected 'storage' or 'memory'")
-        with self._progress.phase(Phase.SAVE):
-            return self._save(step, state, on_busy, arguments.metrics_of(metrics), tier)
+        return self._save(step, state, on_busy, arguments.metrics_of(metrics), tier)
 
     def _save(
         self,
@@ -350,41 +347,31 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
-        with self._caller.alone("save"):
-            return self._save_alone(step, state, on_busy, metrics, tier)
-
-    def _save_alone(
-        self,
-        step: int,
-        state: State,
-        on_busy: OnBusy,
-        metrics: dict[str, float | str],
-        tier: save_schedule.Tier,
-    ) -> Handle:
-        begin = time.perf_counter()
-        if self._saves.taken is not None and self._saves.trouble is not None:
-            raise self._saves.trouble
-        self._staging.fence.drain()
-        self._earlier.pass_over()
-        if self._numbering.unclaimed:
-            self._numbering.claim()
-        tensors = state.tensors(self._ranks)
-        tensors.tree["save"] = {
-            "parent": self._numbering.parent,
-            "line": self._numbering.line,
-            "metrics": metrics,
-        }
-        handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq(), tier)
-        if self._numbering.unclaimed:
-            self._saves.lose(handle, SaveState.FAILED, self._numbering.unclaimed)
-        elif self._staging.stage(tensors, handle, on_busy, state.optimizers):
-            self._numbering.follow(handle.seq, step)
-        handle.stall_ms = (time.perf_counter() - begin) * 1000.0
-        self._saves.speak(3)
-        trouble = self._saves.trouble
-        if trouble is not None:
-            raise trouble
-        return handle
+        with self._progress.phase(Phase.SAVE), self._caller.alone("save"):
+            begin = time.perf_counter()
+            if self._saves.taken is not None and self._saves.trouble is not None:
+                raise self._saves.trouble
+            self._staging.fence.drain()
+            self._earlier.pass_over()
+            if self._numbering.unclaimed:
+                self._numbering.claim()
+            tensors = state.tensors(self._ranks)
+            tensors.tree["save"] = {
+                "parent": self._numbering.parent,
+                "line": self._numbering.line,
+                "metrics": metrics,
+            }
+            handle = self._saves.new(step, self._numbering.epoch, self._numbering.next_seq(), tier)
+            if self._numbering.unclaimed:
+                self._saves.lose(handle, SaveState.FAILED, self._numbering.unclaimed)
+            elif self._staging.stage(tensors, handle, on_busy, state.optimizers):
+                self._numbering.follow(handle.seq, step)
+            handle.stall_ms = (time.perf_counter() - begin) * 1000.0
+            self._saves.speak(3)
+            trouble = self._saves.trouble
+            if trouble is not None:
+                raise trouble
+            return handle
 
     def fence(self) -> None:
         """Wait until the weights may change: what an overlapped save still reads is copied. An optimizer of the state

@@ -85,29 +85,20 @@ class Staging:
         """Copy the tensors into a slot; False when none is free. What it raises is this save's end."""
         # A slot's tensors outlive this call: made in inference mode, no later copy could write to them.
         with torch.inference_mode(False):
-            return self._staged(tensors, handle, on_busy, optimizers)
-
-    def _staged(
-        self,
-        tensors: StateTensors,
-        handle: Handle,
-        on_busy: OnBusy,
-        optimizers: Iterable[torch.optim.Optimizer],
-    ) -> bool:
-        try:
-            begun = self._begin(tensors, handle, on_busy)
-        except BaseException as err:
-            self._give_up(handle, f"it could not be captured: {str(err) or type(err).__name__}")
-            raise
-        if begun is None:
-            return False
-        copy, slot = begun
-        if self._overlap and self.fence.watch(optimizers):
-            self.fence.hold(copy, handle)
-        else:
-            copy.wait()
-        self._pool.complete(slot)
-        return True
+            try:
+                begun = self._begin(tensors, handle, on_busy)
+            except BaseException as err:
+                self._give_up(handle, f"it could not be captured: {str(err) or type(err).__name__}")
+                raise
+            if begun is None:
+                return False
+            copy, slot = begun
+            if self._overlap and self.fence.watch(optimizers):
+                self.fence.hold(copy, handle)
+            else:
+                copy.wait()
+            self._pool.complete(slot)
+            return True
 
     def _begin(self, tensors: StateTensors, handle: Handle, on_busy: OnBusy) -> tuple[SlotCopy, StagingSlot] | None:
         """Tensors, plan, slot, copy."""

@@ -66,10 +66,7 @@ def usage(
     from hyperpod_kit.cli import storage_usage_show as show
     from hyperpod_kit.cli.output import say
 
-    if state is not None and len(places) > 1:
-        raise UsageError("--state is of one PATH", hint="one command for each PATH")
-    if access_points and (len(places) > 1 or places[0].startswith("s3://")):
-        raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
+    _require_one_path(places, state, access_points)
     found, failed = [], []
     for place in places:
         try:
@@ -86,6 +83,14 @@ def usage(
     for line in failed:
         say(line)
     return 1 if failed or any(one.unread_count for one in found) else 0
+
+
+def _require_one_path(places: tuple[str, ...], state: Optional[Path], access_points: Optional[str]) -> None:
+    """Raises UsageError for an option that means something for one PATH only."""
+    if state is not None and len(places) > 1:
+        raise UsageError("--state is of one PATH", hint="one command for each PATH")
+    if access_points and (len(places) > 1 or places[0].startswith("s3://")):
+        raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
 
 
 def _one(

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from typing import List, Optional, Sequence
+from typing import List, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
@@ -44,56 +44,67 @@ def main(args: argparse.Namespace) -> int:
 
 
 def status_command(args: argparse.Namespace) -> int:
-    job, root, now = args.job or "", args.root, time.time()
+    now = time.time()
+    odd: List[str] = []
+    job, root = args.job or "", args.root
     try:
-        noted = job_index.find(job) if job else None
-        if noted:
-            job, root = noted[0], root or noted[1]
-        if not root:
-            raise (
-                _not_noted(job)
-                if job
-                else UsageError("neither a job nor a root", hint="hyperpod-kit job status JOB --root DIR")
-            )
-        if is_path(root) and not os.path.isdir(root):
-            raise Unreachable(
-                f"{root} is not there: nothing is known of the jobs on it",
-                hint="is its file system mounted here? hyperpod-kit node status",
-            )
-        odd: List[str] = []
-        found = timeline.attempts(root, job, odd)
+        job, root = _job_and_root(job, root)
+        attempts = timeline.attempts(root, job, odd)
     except OSError as err:
         raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
-    if job and not found:
-        jobs = sorted({one.job for one in timeline.attempts(root)})
-        there = f"; it has those of {', '.join(jobs[:8])}" if jobs else ""
-        raise UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
-    sums = timeline.totals(found, now)
-    saved = saves.look(root)
-    times = _times(root, job, found, now)
-    spent = [line for one in times for line in _of_time(one, len(times) > 1, args.price)]
+    if job and not attempts:
+        raise _no_attempt(root, job)
+    sums, saved, times = timeline.totals(attempts, now), saves.look(root), _times(root, job, attempts, now)
     words = [*saves.sentences(saved, now), *_few(odd)]
-    more = [*spent, *words]
+    spent = [line for ledger in times for line in _of_time(ledger, len(times) > 1, args.price)]
     if args.html:
-        page = status_page.page(f"Job {job}" if job else f"Jobs on {root}", found, sums, now, words, times)
-        try:
-            with by_descriptor.stream(args.html, "w", encoding="utf-8") as file:
-                file.write(page)
-        except OSError as err:
-            raise Unreachable(f"cannot write {args.html}: {err.strerror}") from err
+        title = f"Job {job}" if job else f"Jobs on {root}"
+        _write_page(args.html, status_page.page(title, attempts, sums, now, words, times))
     if args.json:
         data = {
             "root": root,
             "totals": dataclasses.asdict(sums),
-            "time": [{"job": one.job, **one.to_dict()} for one in times],
+            "time": [{"job": ledger.job, **ledger.to_dict()} for ledger in times],
             "saves": saved.to_dict(),
             "odd": odd,
-            "attempts": [one.to_dict() for one in found],
+            "attempts": [attempt.to_dict() for attempt in attempts],
         }
         terminal.data(data, indent=2)
-    else:
-        terminal.out(status.table(found, sums, more, now) + (f"{args.html} written\n" if args.html else ""), end="")
+        return 0
+    page = f"{args.html} written\n" if args.html else ""
+    terminal.out(status.table(attempts, sums, [*spent, *words], now) + page, end="")
     return 0
+
+
+def _job_and_root(job: str, root: str) -> Tuple[str, str]:
+    """The whole name of the job, "" for all, and the root to look at. Raises UsageError, Unreachable, OSError."""
+    noted = job_index.find(job) if job else None
+    if noted:
+        job, root = noted[0], root or noted[1]
+    if not root and job:
+        raise _not_noted(job)
+    if not root:
+        raise UsageError("neither a job nor a root", hint="hyperpod-kit job status JOB --root DIR")
+    if is_path(root) and not os.path.isdir(root):
+        raise Unreachable(
+            f"{root} is not there: nothing is known of the jobs on it",
+            hint="is its file system mounted here? hyperpod-kit node status",
+        )
+    return job, root
+
+
+def _no_attempt(root: str, job: str) -> UsageError:
+    jobs = sorted({attempt.job for attempt in timeline.attempts(root)})
+    there = f"; it has those of {', '.join(jobs[:8])}" if jobs else ""
+    return UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
+
+
+def _write_page(path: str, page: str) -> None:
+    try:
+        with by_descriptor.stream(path, "w", encoding="utf-8") as file:
+            file.write(page)
+    except OSError as err:
+        raise Unreachable(f"cannot write {path}: {err.strerror}") from err
 
 
 def _times(root: str, job: str, found: Sequence[timeline.JobAttempt], now: float) -> List[JobTime]:

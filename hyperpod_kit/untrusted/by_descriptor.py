@@ -18,7 +18,7 @@ from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import owned_directory, walk
 from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE
-from hyperpod_kit.untrusted.identity import require_ours
+from hyperpod_kit.untrusted.identity import no_file, require_ours, require_own_file
 
 AnyPath = Union[str, "os.PathLike[str]"]
 
@@ -221,11 +221,11 @@ def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
             handle = os.open(name, (flags & ~os.O_TRUNC) | _WRITE, mode, dir_fd=folder)
         except OSError as err:
             if err.errno in MAYBE_NO_FILE:
-                raise _no_file(path) from None
+                raise no_file(os.fspath(path)) from None
             raise
         try:
             if not exclusive:
-                _require_writable(handle, folder, path)
+                require_own_file(os.fstat(handle), os.fspath(path), folder, one_name=True)
             if flags & os.O_TRUNC and os.fstat(handle).st_size:
                 os.ftruncate(handle, 0)
             os.set_blocking(handle, not flags & os.O_NONBLOCK)
@@ -233,17 +233,6 @@ def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
         except BaseException:
             os.close(handle)
             raise
-
-
-def _require_writable(handle: int, folder: int, path: AnyPath) -> None:
-    facts = os.fstat(handle)
-    if not stat.S_ISREG(facts.st_mode):
-        raise _no_file(path)
-    require_ours(facts, os.fspath(path), folder)
-    if facts.st_nlink > 1:
-        raise UntrustedPlace(
-            f"{os.fspath(path)} has {facts.st_nlink} names, expected 1", hint=f"ls -l {os.fspath(path)}"
-        )
 
 
 def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, buffering: int = -1) -> IO[Any]:
@@ -282,7 +271,3 @@ def copy_file(source: AnyPath, target: AnyPath) -> None:
     with open(source, "rb") as whole, stream(target, "wb") as copy:
         shutil.copyfileobj(whole, copy)
         os.fchmod(copy.fileno(), stat.S_IMODE(os.fstat(whole.fileno()).st_mode) & 0o777)
-
-
-def _no_file(path: AnyPath) -> UntrustedPlace:
-    return UntrustedPlace(f"{os.fspath(path)} is not a regular file", hint=f"ls -ld {os.fspath(path)}")

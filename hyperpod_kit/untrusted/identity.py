@@ -28,6 +28,21 @@ def require_ours(facts: os.stat_result, path: str, folder: int, *, root_too: boo
     raise not_ours(facts, path, kind)
 
 
+def require_own_file(facts: os.stat_result, path: str, folder: int, *, one_name: bool) -> None:
+    """Raises Untrusted unless it is a regular file of this user's, or root's; `one_name`: that has no other name.
+    `folder`, `path`: as for `require_ours`."""
+    if not stat.S_ISREG(facts.st_mode):
+        raise no_file(path)
+    require_ours(facts, path, folder)
+    if one_name and facts.st_nlink > 1:
+        raise UntrustedPlace(f"{path} has {facts.st_nlink} names, expected 1", hint=f"ls -l {path}")
+
+
+def no_file(path: str) -> UntrustedPlace:
+    """The error for what lies in the place of a file."""
+    return UntrustedPlace(f"{path} is not a regular file", hint=f"ls -ld {path}")
+
+
 def user_on(folder: int) -> int:
     """The uid that a file has which this process makes in that directory; its own where it can make none."""
     name = f".hpk-owner-{os.urandom(8).hex()}"

@@ -16,10 +16,9 @@ import stat
 from types import TracebackType
 from typing import Container, Iterator, List, Optional, Tuple, Type
 
-from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ
-from hyperpod_kit.untrusted.identity import not_ours, require_ours
+from hyperpod_kit.untrusted.identity import no_file, not_ours, require_ours, require_own_file
 
 _WRITE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _DEEPEST = 256
@@ -113,17 +112,11 @@ class OwnedDirectory:
                 handle = os.open(last, flags | _WRITE, mode, dir_fd=folder)
             except OSError as err:
                 if err.errno in (*MAYBE_NO_FILE, errno.EISDIR) and self._lies(last, folder):
-                    raise UntrustedPlace(
-                        f"{self.of(name)} is not a regular file", hint=f"ls -ld {self.of(name)}"
-                    ) from None
+                    raise no_file(self.of(name)) from None
                 raise
         try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode):
-                raise UntrustedPlace(f"{self.of(name)} is not a regular file", hint=f"ls -ld {self.of(name)}")
-            require_ours(found, self.of(name), self.handle)
-            if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
-                raise UntrustedPlace(f"{self.of(name)} has {found.st_nlink} names, expected 1")
+            writes = bool(flags & (os.O_WRONLY | os.O_RDWR))
+            require_own_file(os.fstat(handle), self.of(name), self.handle, one_name=writes)
             os.set_blocking(handle, True)
             return handle
         except BaseException:

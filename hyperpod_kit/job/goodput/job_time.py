@@ -126,32 +126,43 @@ class JobTime:
         }
 
 
+def run_key(row: Row) -> RunKey:
+    """The run of the batch script that a row of the ledger is of."""
+    return (str(row.get("job")), str(row.get("life") or ""), int(row.get("restart") or 0))
+
+
 def logs_of(
     rows: Sequence[Row], times: Mapping[str, Sequence[TimeRow]], run_rows: Mapping[RunKey, RunRow]
 ) -> List[RunLog]:
     """Every run on a root, in order, from the rows of its ledger."""
     runs: Dict[RunKey, RunLog] = {}
     attempts: Dict[str, AttemptLog] = {}
+
+    def run_of(row: Row, t: float, word: str) -> RunLog:
+        """The run that goes on at `t`."""
+        key = run_key(row)
+        run = runs.setdefault(key, RunLog(key, t, t, row=run_rows.get(key)))
+        run.last, run.word = max(run.last, t), word
+        return run
+
     for row in rows:
         event, name, t = row.get("event"), row.get("attempt"), float(row.get("t") or 0.0)
-        key = (str(row.get("job")), str(row.get("life") or ""), int(row.get("restart") or 0))
         if event == "attempt" and name:
-            run = runs.setdefault(key, RunLog(key, t, t, row=run_rows.get(key)))
-            attempts[name] = AttemptLog(name, key, t, tuple(row.get("nodes") or ()), rows=times.get(name, ()))
+            run = run_of(row, t, "")
+            attempts[name] = AttemptLog(name, run.key, t, tuple(row.get("nodes") or ()), rows=times.get(name, ()))
             run.attempts.append(attempts[name])
-            run.last, run.word = max(run.last, t), ""
         elif event == "ended" and name in attempts:
             _end(attempts[name], row, t)
-            if attempts[name].ended is not None and key in runs:
-                runs[key].last = max(runs[key].last, t)
+            own_run = runs.get(run_key(row))
+            if attempts[name].ended is not None and own_run is not None:
+                own_run.last = max(own_run.last, t)
         elif event == "hyperpod" and name in attempts:
             attempts[name].retried = True
         elif event in _ENDS_OF_RUNS:
-            run = runs.setdefault(key, RunLog(key, t, t, row=run_rows.get(key)))
-            run.last, run.word = max(run.last, t), event
-    for key, found in run_rows.items():
+            run_of(row, t, event)
+    for key, run_row in run_rows.items():
         if key not in runs:
-            runs[key] = RunLog(key, found.t, found.t, row=found)
+            runs[key] = RunLog(key, run_row.t, run_row.t, row=run_row)
     return sorted(runs.values(), key=lambda run: run.first)
 
 

@@ -25,7 +25,7 @@ def runs_in(state: str) -> List[RunLog]:
     times: Dict[str, Sequence[TimeRow]] = {}
     run_rows: Dict[RunKey, RunRow] = {}
     for row in rows:
-        key = (str(row.get("job")), str(row.get("life") or ""), int(row.get("restart") or 0))
+        key = job_time.run_key(row)
         if key not in run_rows:
             found = time_rows.read_run(state, time_rows.run_name(*key))
             if found is not None:

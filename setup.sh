@@ -15,7 +15,7 @@ say() { printf 'setup: %s\n' "$*"; }
 SYSTEM_PACKAGES=(systemd systemd-container mmdebstrap squashfs-tools iproute2 openssh-client util-linux procps shellcheck
                  slurmctld slurmd slurm-client munge gcc make libc6-dev libslurm-dev libbsd-dev bsdextrautils
                  python3 python3-venv ca-certificates zsh fish libxxhash0 curl e2fsprogs btrfs-progs mount git
-                 nftables iptables)
+                 nftables iptables strace)
 # What one row of `make faults` needs besides: QOS exist only with accounting.
 FAULTS_PACKAGES=(mariadb-server slurmdbd)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import Callable, Iterator
 
-from docs_build import command_pages, findings, schema_page, storage_page, words
+from docs_build import command_pages, findings, published_page, schema_page, storage_page, words
 from docs_build.command_pages import cell, prose
 from docs_build.commands import PROGRAM
 from hyperpod_kit import errors
+from hyperpod_kit.exit_codes import ExitCode
 
 ADOPTED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages that lie in the repository's root, where people look for them."""
@@ -82,10 +83,10 @@ def _rows(entries: list[findings.Entry]) -> Iterator[str]:
 
 def _exit_codes() -> str:
     lines = ["# Exit codes and errors", "", "| code | meaning |", "| --- | --- |"]
-    lines += [f"| {code} | {text} |" for code, text in words.EXIT_CODES.items()]
+    lines += [f"| {code} | {code.meaning} |" for code in ExitCode]
     rows = [
         f"| `{one.__name__}` | {one.exit_code} | {prose((inspect.getdoc(one) or '').splitlines()[0])} |"
-        for one in _errors(errors.HyperpodKitError)
+        for one in dict.fromkeys(_errors(errors.HyperpodKitError))
     ]
     return "\n".join(lines) + "\n" + ERRORS + "\n".join(rows) + "\n"
 
@@ -127,4 +128,5 @@ _OTHERS: dict[str, tuple[str, Callable[[], str]]] = {
     "reference/states.md": ("States of mounts, saves and attempts", _states),
     "reference/environment.md": ("Environment variables", _variables),
     "reference/storage-choice.md": ("Which storage for what", storage_page.page),
+    "reference/storage-published.md": ("The planner beside published figures", published_page.page),
 }

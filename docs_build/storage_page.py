@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterator
 
-from hyperpod_kit.storage.plan import data, plan, seeds
+from hyperpod_kit.storage.plan import data, failures, plan, seeds
 from hyperpod_kit.storage.plan.facts import GIB, DataSet, JobFacts, SavedBy
 
 HEAD = """# Which storage for what
@@ -15,7 +15,8 @@ checked against, so that these are examples and not promises: measure your own m
 
 ## Checkpoints
 
-Failures once in 50,000 GPU hours. Saves as often as wastes least, unless a time is given.
+Failures are those of the published fleet nearest in size ([which](storage-published.md)). Saves as often as wastes
+least, unless a time is given.
 
 | model | GPUs, nodes | saved by | every | storage | training waits | until durable | goodput | US dollars a month |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -40,7 +41,7 @@ def page() -> str:
     rows, bars = [], []
     for name, parameters, ranks, nodes, dtype, every in JOBS:
         for writer in SavedBy:
-            mtbf = 50_000 / ranks * 3600
+            mtbf = failures.as_fleet(ranks)[0]
             made = plan.make(
                 JobFacts(parameters, ranks, nodes, mtbf, dtype=dtype, writer=writer, every=every), seeds.CHECKPOINTS
             )

@@ -15,17 +15,6 @@ from hyperpod_kit.checkpoint import handle
 from hyperpod_kit.job import outcome
 from hyperpod_kit.model import states as mount_states
 
-EXIT_CODES = {
-    "0": "ok",
-    "1": "something is wrong: with the configuration, the cluster, a mount, a checkpoint",
-    "2": "the command line cannot mean that (`checkpoint verify`: no checkpoint is valid)",
-    "3": "could not check: AWS, a node or a file does not answer, or time is up",
-    "75": "`job run`: saved, and wants to run again",
-    "86": "`job run`: gave up; the job is held and wants a person",
-    "130": "stopped by Ctrl-C, or by a no where something was asked",
-    "141": "the reader of a pipe has gone (`… | head`)",
-}
-
 STATES_INTRODUCTION = (
     "What a mount, a save and an attempt of a job can be. What is done about each: "
     "[health of the mounts](../health.md), [checkpoints](../checkpoints.md), "

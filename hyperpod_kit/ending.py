@@ -1,6 +1,6 @@
 """How a program of ours ends: an error becomes `error: …`, `hint: …` on standard error and an exit code.
 
-Standard library only, Python 3.8: this file is part of the bundle. cli/exit_codes.py adds what click and rich bring.
+Standard library only, Python 3.8: this file is part of the bundle. cli/command_ending.py adds what click brings.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ import sys
 from typing import Callable, NamedTuple, Optional
 
 from hyperpod_kit.errors import ConfigError, HyperpodKitError
-
-STOPPED = 130
-"""128 + SIGINT, as a shell reports it: after Ctrl-C, or a no where something was asked."""
+from hyperpod_kit.exit_codes import ExitCode
 
 
 class Ending(NamedTuple):
@@ -50,7 +48,7 @@ def program(work: Callable[[], int]) -> int:
     from hyperpod_kit.untrusted import terminal
 
     terminal.say("stopped")
-    return STOPPED
+    return ExitCode.STOPPED
 
 
 def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = lambda error: None) -> int:
@@ -79,7 +77,20 @@ def raised(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]
         raise ours from error
 
 
+def bounded(work: Callable[[], int], root: str, uid: Optional[int] = None) -> int:
+    """The exit code of `work`, as that user, by default this process's: a root that hangs costs an error and not this
+    process. Raises Unreachable, and as `work`."""
+    from hyperpod_kit.untrusted import owner  # not every command needs it
+
+    try:
+        return int(owner.in_child(work, os.geteuid() if uid is None else uid, root))
+    except BrokenPipeError:
+        return without_reader(0)
+
+
 def without_reader(code: int) -> int:
     """`code`, when nobody reads standard output any more: Python flushes it at its end and must not complain then."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    from hyperpod_kit.untrusted import terminal
+
+    terminal.discard(sys.stdout)
     return code

@@ -1,27 +1,36 @@
 """Every exception of hyperpod-kit, drawn once.
 
 HyperpodKitError(message, hint=...)                    exit 1
-|- UsageError                                          exit 2   the command cannot mean that
-|- Unreachable                                         exit 3   could not check: nothing answered
+|- UsageError                                          exit 2   the command line is wrong by itself
+|- Absent                                              exit 3   what it names is not there
+|  `- MissingExtra            a package that it needs is not installed
+|- Unreachable                                         exit 3   nothing answered
 |  |- NoCredentials           nobody to sign as, or credentials that have expired: asking again does not help
 |  |- Throttled               AWS turned the call away: later it will do
 |  `- UnreadableAnswer        something answered, and not as AWS does: nothing is known
 |- ConfigError(findings=...)                           exit 1
 |- BundleError - BundleIntegrityError(path, expected, actual)
 |- AwsError(operation, code)                           exit 1   (Unreachable when the endpoint does not answer)
+|  `- AbsentAtAws             AWS has nothing of that name: exit 3, an Absent too
 |- ClusterError - ClusterFailed - WaitTimeout(exit 3)
 |- RunError(argv, returncode, stdout, stderr) - RunTimeout(exit 3)
 |- NodeError - UnknownRole - StepFailed - MountFailed
+|  `- NoBundle                this machine is no node of a cluster: exit 3, an Absent too
 |- JobError - GaveUp(exit 86)
+|  |- NotInAJob               no job of Slurm's is around it: exit 3, an Absent too
+|  `- NoRecords               no job has ever kept records of the root: exit 3, an Absent too
 |- RehearsalError
+|  `- NotUp                   no rehearsal of that name is up: exit 3, an Absent too
 |- DataError                                           exit 1   training data cannot be used as asked
 |  |- ChangedFile             a file is not the one that was indexed
 |  |- BadRecord
+|  |- NoData                  files, an index or a ledger are not there: exit 3, an Absent too
 |  `- DataUnavailable         exit 74   storage does not give the bytes, after everything was tried
 |- Untrusted                   a file, directory, word or line of another is not what it has to be
 |  `- UntrustedPlace           what lies at a path, or on the way there, is another's; an OSError, too
 `- CheckpointError
    |- NoCheckpoint            nothing was ever committed: start from step 0
+   |- NoSuchCheckpoint        no checkpoint has the name that was given: exit 3, an Absent too
    |- NoValidCheckpoint       something was committed, and is lost or damaged: never start from scratch
    |- DigestMismatch(file, expected, actual)
    |- DigestUnavailable(algorithm)   exit 3   this interpreter cannot compute it, so nothing was checked
@@ -37,30 +46,53 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import errno
-from typing import Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple, Type
+
+from hyperpod_kit.exit_codes import ExitCode
 
 
 class HyperpodKitError(Exception):
     """Base of all errors that a user is meant to read without a stack trace."""
 
-    exit_code = 1
+    exit_code: int = ExitCode.PROBLEM
 
     def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> Tuple[Any, ...]:
+        """As it is, whatever its constructor takes: torch.distributed.checkpoint and multiprocessing send errors from
+        one process to another."""
+        return _received, (type(self), self.args), dict(self.__dict__)
+
+
+def _received(kind: Type[HyperpodKitError], args: Tuple[Any, ...]) -> HyperpodKitError:
+    error = kind.__new__(kind, *args)
+    error.args = args  # which those that are an OSError too set in their constructor
+    return error
+
 
 class UsageError(HyperpodKitError):
-    """The command line or its input cannot mean what it says."""
+    """The command line is wrong by itself, whatever is there."""
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
+
+
+class Absent(HyperpodKitError):
+    """What the command line names is not there, so nothing is known of it."""
+
+    exit_code = ExitCode.ABSENT
+
+
+class MissingExtra(Absent):
+    """A package that the command needs is not installed."""
 
 
 class Unreachable(HyperpodKitError):
     """Nothing answered, so nothing could be checked."""
 
-    exit_code = 3
+    exit_code = ExitCode.ABSENT
 
 
 class NoCredentials(Unreachable):
@@ -104,6 +136,10 @@ class AwsError(HyperpodKitError):
         self.code = code
 
 
+class AbsentAtAws(Absent, AwsError):
+    """AWS has nothing of the name that it was asked about."""
+
+
 class ClusterError(HyperpodKitError):
     """A cluster is not in the state that the command needs."""
 
@@ -115,7 +151,7 @@ class ClusterFailed(ClusterError):
 class WaitTimeout(ClusterError):
     """The cluster did not get there in time."""
 
-    exit_code = 3
+    exit_code = ExitCode.ABSENT
 
 
 class RunError(HyperpodKitError):
@@ -143,7 +179,7 @@ class RunError(HyperpodKitError):
 class RunTimeout(RunError):
     """A command did not end within its deadline and was killed."""
 
-    exit_code = 3
+    exit_code = ExitCode.ABSENT
 
 
 class NodeError(HyperpodKitError):
@@ -152,6 +188,10 @@ class NodeError(HyperpodKitError):
 
 class UnknownRole(NodeError):
     """This node is in no instance group of the resource config."""
+
+
+class NoBundle(Absent, NodeError):
+    """No bundle is installed on this machine: it is no node of a cluster."""
 
 
 class StepFailed(NodeError):
@@ -166,14 +206,26 @@ class JobError(HyperpodKitError):
     """The job cannot be run as asked."""
 
 
+class NotInAJob(Absent, JobError):
+    """The command works inside of a job of Slurm's, and runs outside of one."""
+
+
+class NoRecords(Absent, JobError):
+    """No job has ever kept records of the root."""
+
+
 class GaveUp(JobError):
     """The retry budget is spent: the job is held and wants a person."""
 
-    exit_code = 86
+    exit_code = ExitCode.GAVE_UP
 
 
 class RehearsalError(HyperpodKitError):
     """The rehearsal cluster cannot do that here."""
+
+
+class NotUp(Absent, RehearsalError):
+    """No rehearsal of the name is up."""
 
 
 class Untrusted(HyperpodKitError):
@@ -215,10 +267,14 @@ class BadRecord(DataError):
     ADVICE = "hyperpod-kit data index SRC --check --on-bad skip leaves such records out, and counts them"
 
 
+class NoData(Absent, DataError):
+    """Files of training data, an index or a ledger are not there."""
+
+
 class DataUnavailable(DataError):
     """Storage does not give up bytes of the training data, and everything was tried. The job may be run again."""
 
-    exit_code = 74
+    exit_code = ExitCode.NO_STORAGE
     ADVICE = "hyperpod-kit validate-mounts, on the machine that the cluster is made from"
 
 
@@ -228,6 +284,10 @@ class CheckpointError(HyperpodKitError):
 
 class NoCheckpoint(CheckpointError):
     """Nothing was ever committed under this root."""
+
+
+class NoSuchCheckpoint(Absent, CheckpointError):
+    """No checkpoint under the root has the name that was given."""
 
 
 class NoValidCheckpoint(CheckpointError):
@@ -258,7 +318,7 @@ class DigestMismatch(CheckpointError):
 class DigestUnavailable(CheckpointError):
     """A digest algorithm cannot be computed here. That says nothing about the checkpoint."""
 
-    exit_code = 3
+    exit_code = ExitCode.ABSENT
 
     def __init__(self, algorithm: str, why: str) -> None:
         super().__init__(
@@ -272,7 +332,7 @@ class StorageUnreadable(CheckpointError):
     """Storage has the newest checkpoint and does not give it up (an I/O error). That says nothing about its bytes, so
     nobody goes back to an older one without being told to."""
 
-    exit_code = 3
+    exit_code = ExitCode.ABSENT
 
     def __init__(self, attempt: str, why: str, *, hint: str) -> None:
         super().__init__(f"{attempt}: {why}: it may be good, so nothing older was taken in its place", hint=hint)
@@ -300,3 +360,8 @@ class StateNotSerializable(CheckpointError):
 
 class NotEnoughSharedMemory(CheckpointError):
     """The slots do not fit into shared memory."""
+
+
+def first_line(error: BaseException) -> str:
+    """Of its words; the name of its class where it has none, as a MemoryError."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

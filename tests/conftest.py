@@ -7,6 +7,9 @@ The millions of objects that collecting the tests makes stay to the end: the gar
 forked child each look would also copy them, a second of processor time for every child: so a child's collector looks at
 none that it has inherited.
 
+One thread computes for torch in each process: of several, those that have nothing to do spin while they wait for one
+that got no processor, and beside other parts of the suite a small training took four times the processor time.
+
 Where SIGINT is ignored by inheritance (`make test &` in a script, a runner of CI) the tests hear it all the same, and
 so do the programs that they start. tests/unit/test_interrupts.py starts programs that inherit it.
 """
@@ -22,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hyperpod_kit import ending
-from tests.support import capabilities, deadlines, processor_time, warm_models
+from tests.support import capabilities, deadlines, processor_time, warm_agents, warm_models
 from tests.support.examples import ALL, GATE, SHARE
 
 settings.register_profile(
@@ -35,6 +38,7 @@ settings.register_profile(
 settings.register_profile(GATE, settings.get_profile("tests"), max_examples=SHARE)
 settings.load_profile("tests")
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is imported, by these processes and those they start
 gc.disable()
 os.register_at_fork(after_in_child=gc.freeze)
 
@@ -59,6 +63,7 @@ def who_hears_signals() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(capabilities)
     config.pluginmanager.register(deadlines)
+    config.pluginmanager.register(warm_agents)
     config.pluginmanager.register(warm_models)
     path = os.environ.get(processor_time.VARIABLE)
     if path:

@@ -7,23 +7,31 @@ is held by the calls themselves, under whatever name they were imported; what be
 from __future__ import annotations
 
 import ast
-import collections
 import textwrap
+from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Type
 
 import pytest
+
+from tests.support.syntax import nodes, tree_of
 
 PACKAGE = Path(__file__).parent.parent / "hyperpod_kit"
 
 _IN_A_MACHINE = "a program inside a machine of a rehearsal, which imports nothing of ours, in directories of root's"
 
+_TORCH = "torch's writer names its files itself, in a directory that is held and closed to others"
+
 EXCEPTIONS: Dict[str, str] = {
-    "rehearsal/agent/main.py": _IN_A_MACHINE,
-    "rehearsal/agent/managed_slurm.py": _IN_A_MACHINE,
-    "rehearsal/agent/managed_storage.py": _IN_A_MACHINE,
-    "rehearsal/agent/s3_client.py": _IN_A_MACHINE,
-    "rehearsal/agent/step_retry.py": _IN_A_MACHINE,
+    "checkpoint/adapters/huggingface.py:CheckpointedTraining._begin": "in a temporary directory that `train` has made",
+    "checkpoint/bench/replaying.py:Replaying._dcp": "torch's writer is measured, in a temporary directory of the bench",
+    "checkpoint/exporting/checkpoint.py:_to_dcp": _TORCH,
+    "checkpoint/exporting/to_megatron.py:write": _TORCH,
+    "checkpoint/torture/faulty_calls.py:FaultyCalls.__enter__": "it puts a failing call in the place of each of a list",
+    "checkpoint/torture/damage_special.py": "it lays links, FIFOs and devices into a temporary directory of its own",
+    "node/homes.py": "commands with a deadline, on a name that is not followed, or on the mount itself",
+    "node/mounts/kinds/nvme.py:_make": "in a sandbox alone, below a directory that is its own",
+    "node/mounts/shadowed_homes.py:_carry": "commands with a deadline, in a directory that root has made and closed",
     "rehearsal/sandbox_shim.py": "it stands for programs of a sandbox, in its temporary directory, and imports nothing",
     "rehearsal/standins/access_point.py": _IN_A_MACHINE,
     "rehearsal/standins/passthrough/files.py": "a FUSE file system, whose answers are what the kernel asked for",
@@ -33,12 +41,9 @@ EXCEPTIONS: Dict[str, str] = {
     "storage/own_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
     "untrusted/by_descriptor.py": "it names what it holds by /proc/self/fd, or makes a copy below such a name",
 }
-"""`module` or `module:function` -> why it names by path what it changes. Twenty at most."""
+"""`directory/`, `module` or `module:function` -> why it names by path what it changes. Twenty at most."""
 
 MOST_EXCEPTIONS = 20
-
-NOT_YET: Dict[str, int] = {"checkpoint": 149}
-"""Package -> changes by path that are still to be converted. A number only falls."""
 
 OF_OS = {
     *(
@@ -54,7 +59,7 @@ OF_OS = {
         "link",
         "symlink",
     ),
-    *("mkfifo", "mknod", "truncate", "chmod", "chown", "lchown", "lchmod", "open"),
+    *("mkfifo", "mknod", "truncate", "chmod", "chown", "lchown", "lchmod", "open", "utime", "setxattr", "removexattr"),
 }
 OF_SHUTIL = {
     *("rmtree", "move", "copy", "copy2", "copyfile", "copytree", "copymode", "copystat", "chown", "unpack_archive"),
@@ -62,7 +67,7 @@ OF_SHUTIL = {
 }
 OF_PATH = {
     *("unlink", "rmdir", "mkdir", "touch", "write_text", "write_bytes", "symlink_to", "hardlink_to", "link_to"),
-    *("chmod", "lchmod", "rename"),
+    *("chmod", "lchmod", "rename", "tofile", "extractall"),
 }
 FORBIDDEN = {
     *(f"os.{name}" for name in OF_OS),
@@ -70,10 +75,45 @@ FORBIDDEN = {
     *(f"shutil.{name}" for name in OF_SHUTIL),
     *(f"pathlib.{kind}.{name}" for kind in ("Path", "PosixPath") for name in (*OF_PATH, "replace", "open")),
     *("sqlite3.connect", "logging.FileHandler", "torch.distributed.checkpoint.filesystem.FileSystemWriter"),
+    *("logging.handlers.RotatingFileHandler", "logging.handlers.TimedRotatingFileHandler", "shelve.open", "dbm.open"),
+    *("numpy.memmap", "numpy.lib.format.open_memmap", "urllib.request.urlretrieve", "pyarrow.OSFile"),
+    *("pyarrow.output_stream", "pyarrow.create_memory_map", "pyarrow.dataset.write_dataset"),
+    *("pyarrow.feather.write_feather", "pyarrow.fs.LocalFileSystem"),
 }
-OPENERS = {"io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "zipfile.ZipFile", "tarfile.open"}
-SAVERS = {"torch.save": 1, "numpy.save": 0, "numpy.savez": 0, "safetensors.torch.save_file": 1}
+OPENERS = {
+    *("io.open", "codecs.open", "gzip.open", "bz2.open", "lzma.open", "zipfile.ZipFile", "tarfile.open"),
+    *("builtins.open", "_io.open", "io.FileIO", "_io.FileIO", "gzip.GzipFile", "bz2.BZ2File", "lzma.LZMAFile"),
+}
+SAVERS = {
+    "torch.save": 1,
+    "torch.jit.save": 1,
+    "numpy.save": 0,
+    "numpy.savez": 0,
+    "numpy.savez_compressed": 0,
+    "numpy.savetxt": 0,
+    "safetensors.torch.save_file": 1,
+    "safetensors.numpy.save_file": 1,
+    "pyarrow.parquet.write_table": 1,
+    "pyarrow.parquet.ParquetWriter": 0,
+    "pyarrow.csv.write_csv": 1,
+}
 """What writes to a path or to a stream -> which argument says where."""
+
+MODULES = {name.rpartition(".")[0] for name in FORBIDDEN} | {"builtins", "io"}
+"""Of which nothing is taken by a name that the source does not show."""
+
+TEMPORARY = {"tempfile.NamedTemporaryFile", "tempfile.TemporaryDirectory"}
+"""They remove by its path, in the end, what they have made below `dir`. Others only make a new name there that nobody
+can foresee."""
+
+DESCRIPTORS = {"fd", "handle", "self._fd"}
+"""What a call that takes both is given where it is no path."""
+
+PROGRAMS = {
+    *("cp", "mv", "rm", "install", "ln", "tar", "mkdir", "rmdir", "touch", "chmod", "chown", "tee", "dd", "truncate"),
+    *("mkfifo", "mknod", "rsync", "unlink", "shred"),
+}
+"""Programs that change what lies at the paths that they are given."""
 
 NO_PATHS = {"formatter.write_text": "click's", "slot.unlink": "a slot's", "memory.unlink": "a shared memory's"}
 """Methods of the same name that are not a path's."""
@@ -103,12 +143,8 @@ class Change(NamedTuple):
     line: int
     words: str
 
-    @property
-    def package(self) -> str:
-        return self.module.split("/")[0].removesuffix(".py")
 
-
-class Scanner(ast.NodeVisitor):
+class Scanner:
     """Collects the changes of one module."""
 
     def __init__(self, module: str, tree: ast.Module) -> None:
@@ -119,9 +155,31 @@ class Scanner(ast.NodeVisitor):
         self._own: Set[str] = set()
         """Names of streams, and of directories that this program has just made for itself."""
         self.changes: List[Change] = []
-        for node in ast.walk(tree):
+        self._visitors: Dict[Type[ast.AST], Callable[[Any], None]] = {
+            ast.FunctionDef: self._inside,
+            ast.AsyncFunctionDef: self._inside,
+            ast.ClassDef: self._inside,
+            ast.Call: self._visit_call,
+            ast.List: self._visit_words,
+            ast.Tuple: self._visit_words,
+            ast.Attribute: self._visit_attribute,
+            ast.Name: self._visit_name,
+        }
+        for node in nodes(tree):
             self._learn(node)
-        self.visit(tree)
+        self._visit(tree)
+
+    def _visit(self, node: ast.AST) -> None:
+        self._visitors.get(type(node), self._visit_children)(node)
+
+    def _visit_children(self, node: ast.AST) -> None:
+        for value in node.__dict__.values():
+            if type(value) is list:
+                for item in value:
+                    if isinstance(item, ast.AST):
+                        self._visit(item)
+            elif isinstance(value, ast.AST):
+                self._visit(value)
 
     def _learn(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -132,8 +190,13 @@ class Scanner(ast.NodeVisitor):
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 self._names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                if alias.name == "*" and node.module in MODULES:
+                    self.changes.append(Change(self._module, "", node.lineno, ast.unparse(node)))
         elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
             self._constants[node.targets[0].id] = node.value
+            module = self._dotted(node.value)
+            if module in MODULES:
+                self._names[node.targets[0].id] = module
 
     # --- where --------------------------------------------------------------------------------------------------
 
@@ -141,13 +204,11 @@ class Scanner(ast.NodeVisitor):
         self._functions.append(node.name)
         own = set(self._own)
         if not isinstance(node, ast.ClassDef):
-            for inner in ast.walk(node):
+            for inner in nodes(node):
                 self._learn_own(inner)
-        self.generic_visit(node)
+        self._visit_children(node)
         self._own = own
         self._functions.pop()
-
-    visit_FunctionDef = visit_AsyncFunctionDef = visit_ClassDef = _inside
 
     def _learn_own(self, node: ast.AST) -> None:
         if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
@@ -171,7 +232,23 @@ class Scanner(ast.NodeVisitor):
         if isinstance(node, ast.Attribute):
             above = self._dotted(node.value)
             return f"{above}.{node.attr}" if above else None
+        if isinstance(node, ast.Call):
+            return self._dotted_call(node)
         return None
+
+    def _dotted_call(self, node: ast.Call) -> Optional[str]:
+        """What `getattr(os, "unlink")`, `__import__("os")` and `importlib.import_module("os")` give."""
+        constants = [str(word.value) for word in node.args if isinstance(word, ast.Constant)]
+        function = node.func.id if isinstance(node.func, ast.Name) else ""
+        if function == "getattr" and constants:
+            above = self._dotted(node.args[0])
+            return f"{above}.{constants[0]}" if above else None
+        if function == "__import__" or self._names_of(node.func) == "importlib.import_module":
+            return constants[0] if constants else None
+        return None
+
+    def _names_of(self, node: ast.expr) -> Optional[str]:
+        return None if isinstance(node, ast.Call) else self._dotted(node)
 
     def _report(self, node: ast.expr) -> None:
         function = ".".join(self._functions)
@@ -179,18 +256,22 @@ class Scanner(ast.NodeVisitor):
 
     # --- what ---------------------------------------------------------------------------------------------------
 
-    def visit_Call(self, node: ast.Call) -> None:
+    def _visit_call(self, node: ast.Call) -> None:
         name = self._dotted(node.func)
         if self._changes(node, name):
             self._report(node)
         if name is None and isinstance(node.func, ast.Attribute):
-            self.visit(node.func.value)
-        elif name not in FORBIDDEN:
-            self.visit(node.func)
+            self._visit(node.func.value)
+        elif name not in FORBIDDEN and not (isinstance(node.func, ast.Name) and node.func.id == "open"):
+            self._visit(node.func)
         for inner in (*node.args, *(word.value for word in node.keywords)):
-            self.visit(inner)
+            self._visit(inner)
 
     def _changes(self, node: ast.Call, name: Optional[str]) -> bool:
+        if name in TEMPORARY:
+            return any(word.arg == "dir" and not self._of_kernel_path(word.value) for word in node.keywords)
+        if self._hides_its_name(node):
+            return True
         if name in FORBIDDEN:
             return not self._harmless(node, name)
         if name in SAVERS:
@@ -201,14 +282,29 @@ class Scanner(ast.NodeVisitor):
             return not (self._reads(node) or self._of_kernel(node) or self._in_own(node))
         return name is None and isinstance(node.func, ast.Attribute) and self._path_method(node, node.func)
 
-    def visit_Attribute(self, node: ast.Attribute) -> None:
+    def _hides_its_name(self, node: ast.Call) -> bool:
+        """Whether it takes something of such a module by a name that the source does not show, or all of it."""
+        function = node.func.id if isinstance(node.func, ast.Name) else ""
+        if function == "getattr":
+            return self._dotted(node.args[0]) in MODULES and not isinstance(node.args[1], ast.Constant)
+        return function == "vars" and bool(node.args) and self._dotted(node.args[0]) in MODULES
+
+    def _visit_words(self, node: ast.List | ast.Tuple) -> None:
+        """The words of a program."""
+        first = node.elts[0] if len(node.elts) > 1 else None
+        if isinstance(first, ast.Constant) and str(first.value).rpartition("/")[2] in PROGRAMS:
+            self._report(node)
+        self._visit_children(node)
+
+    def _visit_attribute(self, node: ast.Attribute) -> None:
         if self._dotted(node) in FORBIDDEN:
             self._report(node)
         else:
-            self.generic_visit(node)
+            self._visit_children(node)
 
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load) and self._names.get(node.id) in FORBIDDEN:
+    def _visit_name(self, node: ast.Name) -> None:
+        name = self._names.get(node.id, "builtins.open" if node.id == "open" else "")
+        if isinstance(node.ctx, ast.Load) and (name in FORBIDDEN or name == "builtins.open"):
             self._report(node)
 
     def _harmless(self, node: ast.Call, name: str) -> bool:
@@ -217,6 +313,8 @@ class Scanner(ast.NodeVisitor):
             return True
         if name.endswith(".open") and name.split(".")[0] in ("os", "posix"):
             return self._reading_flags(node) or self._of_kernel(node) or self._in_own(node)
+        if name.endswith(".utime") and node.args and ast.unparse(node.args[0]) in DESCRIPTORS:
+            return True
         return self._of_kernel(node) or self._in_own(node)
 
     def _to_stream(self, node: ast.Call, position: int) -> bool:
@@ -229,7 +327,9 @@ class Scanner(ast.NodeVisitor):
         """Whether the path begins, in the source, in a file system of the kernel's."""
         if not node.args:
             return False
-        path = node.args[0]
+        return self._of_kernel_path(node.args[0])
+
+    def _of_kernel_path(self, path: ast.expr) -> bool:
         if self._dotted(path) == "os.devnull":
             return True
         if isinstance(path, ast.Call) and self._dotted(path.func) == "pathlib.Path" and path.args:
@@ -278,14 +378,14 @@ class Scanner(ast.NodeVisitor):
     def _path_method(self, node: ast.Call, func: ast.Attribute) -> bool:
         if self._of_kernel(ast.Call(func, [func.value], [])) or self._begins_in_own(func.value):
             return False
-        if ast.unparse(func) in NO_PATHS:
-            return False
         if func.attr == "replace":
-            return len(node.args) == 1 and not node.keywords
-        if func.attr == "open":
+            changes = len(node.args) == 1 and not node.keywords
+        elif func.attr == "open":
             modes = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "mode")]
-            return any(isinstance(mode, ast.Constant) and _writes(mode.value) for mode in modes)
-        return func.attr in OF_PATH
+            changes = any(isinstance(mode, ast.Constant) and _writes(mode.value) for mode in modes)
+        else:
+            changes = func.attr in OF_PATH
+        return changes and ast.unparse(func) not in NO_PATHS
 
 
 def _writes(mode: object) -> bool:
@@ -296,15 +396,17 @@ def changes_of(module: str, source: str) -> List[Change]:
     return Scanner(module, ast.parse(source)).changes
 
 
-def all_changes() -> Iterator[Change]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if "_bundle" not in path.parts:
-            yield from changes_of(str(path.relative_to(PACKAGE)), path.read_text())
+@lru_cache(maxsize=None)
+def all_changes() -> Tuple[Change, ...]:
+    """Of every module of the package, found once for all tests here."""
+    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "_bundle" not in path.parts]
+    return tuple(change for path in paths for change in Scanner(str(path.relative_to(PACKAGE)), tree_of(path)).changes)
 
 
 def excepted(change: Change) -> Optional[str]:
     """The exception that a change is covered by."""
-    for key in (change.module, f"{change.module}:{change.function}"):
+    folder = change.module.rpartition("/")[0] + "/"
+    for key in (folder, change.module, f"{change.module}:{change.function}"):
         if key in EXCEPTIONS:
             return key
     return None
@@ -312,10 +414,8 @@ def excepted(change: Change) -> Optional[str]:
 
 def test_nothing_is_changed_by_path() -> None:
     remaining = [change for change in all_changes() if excepted(change) is None]
-    lines = [f"{change.module}:{change.line} {change.words}" for change in remaining if change.package not in NOT_YET]
+    lines = [f"{change.module}:{change.line} {change.words}" for change in remaining]
     assert not lines, "see untrusted/by_descriptor.py:\n" + "\n".join(lines)
-    counts = collections.Counter(change.package for change in remaining)
-    assert [package for package in counts if counts[package] > NOT_YET[package]] == [], "the numbers only fall"
 
 
 def test_exceptions_are_few_and_each_has_a_reason() -> None:
@@ -364,6 +464,27 @@ def test_exceptions_are_few_and_each_has_a_reason() -> None:
         "import numpy as np\nnp.save(x, value)",
         "import os, tempfile\ndef f():\n    with tempfile.TemporaryDirectory(dir=x) as t:\n        os.unlink(t + '/a')",
         "from torch.distributed.checkpoint.filesystem import FileSystemWriter\nsave(a, writer=FileSystemWriter(x))",
+        "import os\ngetattr(os, 'unlink')(x)",
+        "import os\ngetattr(os, name)(x)",
+        "import os\nvars(os)['unlink'](x)",
+        "__import__('os').unlink(x)",
+        "import importlib\nimportlib.import_module('shutil').rmtree(x)",
+        "from os import *\nunlink(x)",
+        "import os\no = os\no.unlink(x)",
+        "import builtins\nbuiltins.open(x, 'w')",
+        "make = open\nmake(x, 'w')",
+        "import io\nio.FileIO(x, 'w')",
+        "import codecs\ncodecs.open(x, 'w')",
+        "import os\nos.utime(x)",
+        "import tempfile\ntempfile.NamedTemporaryFile(dir=x)",
+        "array.tofile(x)",
+        "import numpy\nnumpy.memmap(x, mode='w+')",
+        "import pyarrow.parquet as pq\npq.write_table(t, x)",
+        "import pyarrow\npyarrow.OSFile(x, 'w')",
+        "import subprocess\nsubprocess.run(['cp', x, y])",
+        "runner.run(['/bin/rm', '-rf', x])",
+        "archive.extractall(x)",
+        "import logging.handlers\nlogging.handlers.RotatingFileHandler(x)",
     ],
 )
 def test_each_way_to_change_a_path_is_seen(source: str) -> None:

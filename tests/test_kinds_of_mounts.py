@@ -21,6 +21,7 @@ from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.rehearsal.mounts.registry import REHEARSED
 from hyperpod_kit.rehearsal.mounts.rehearsed import RehearsedMount
 from hyperpod_kit.rehearsal.standins.install import LAUNCHERS
+from tests.support.syntax import nodes, tree_of
 
 PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
 TEMPLATES = PACKAGE.parent / "templates"
@@ -74,7 +75,7 @@ def sources(words: Collection[str]) -> Iterator[Tuple[str, ast.Module]]:
     for path in sorted(PACKAGE.rglob("*.py")):
         source = path.read_text()
         if "_bundle" not in path.parts and any(word in source for word in words):
-            yield path.relative_to(PACKAGE).as_posix(), ast.parse(source)
+            yield path.relative_to(PACKAGE).as_posix(), tree_of(path)
 
 
 def is_of_a_kind(name: str) -> bool:
@@ -140,7 +141,7 @@ def test_nobody_asks_for_a_class() -> None:
     classes = {cls.__name__ for cls in KINDS.values()}
     found: List[str] = []
     for name, tree in sources(classes):
-        for call in ast.walk(tree):
+        for call in nodes(tree):
             if not isinstance(call, ast.Call) or is_of_a_kind(name):
                 continue
             asking = isinstance(call.func, ast.Name) and call.func.id in ("isinstance", "issubclass")
@@ -154,7 +155,7 @@ def test_nobody_asks_for_a_class() -> None:
 def test_nobody_compares_the_name_of_a_kind() -> None:
     found = set()
     for name, tree in sources(KINDS):
-        words = {one.value for one in ast.walk(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+        words = {one.value for one in nodes(tree) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
         if not is_of_a_kind(name):
             found |= {(name, word) for word in words & set(KINDS)}
     assert found == set(OTHER_MEANINGS)

@@ -25,6 +25,7 @@ from hyperpod_kit.model.states import (
     RepairAction,
     Role,
 )
+from tests.support.syntax import nodes, tree_of
 
 PACKAGE = Path(__file__).parents[1] / "hyperpod_kit"
 HOME = "model/states.py"
@@ -67,8 +68,8 @@ def words(path: Path) -> Iterator[str]:
     about_mounts = str(path.relative_to(PACKAGE)).startswith(ABOUT_MOUNTS)
     if not about_mounts and not any(word in source for word in certain):
         return
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
+    tree = tree_of(path)
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and node.value in certain:
             yield str(node.value)
     if about_mounts:
@@ -77,7 +78,7 @@ def words(path: Path) -> Iterator[str]:
 
 def mistakable_words(tree: ast.Module) -> Iterator[str]:
     """Those that stand where a state or an action is decided on."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         decided: list[ast.AST] = []
         if isinstance(node, ast.Compare):
             decided = [node.left, *node.comparators]
@@ -173,7 +174,7 @@ def test_states_of_slots_and_saves_are_written_in_one_file_each() -> None:
         source = path.read_text()
         home = name in ("checkpoint/handle.py", "checkpoint/agent/control_page.py")
         if not home and any(word in source for word in wanted):
-            texts = [node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)]
+            texts = [node.value for node in nodes(tree_of(path)) if isinstance(node, ast.Constant)]
             found |= {(name, text) for text in texts if text in wanted}
     assert found == set(LIKE_SAVES)
 

@@ -92,6 +92,14 @@ def _add_code(packages: Path, root: Path, version: str) -> None:
     ):
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        _compile(target, version)
+
+
+def _compile(tree: Path, version: str) -> None:
+    """Here, because nodes see the directory read-only and would compile all of it anew at every start."""
+    python = sys.executable if sys.version.startswith(version + ".") else "/usr/bin/python3"
+    argv = [python, "-m", "compileall", "-q", "-j", "2", str(tree)]
+    subprocess.run(argv, check=False, timeout=300, stdout=subprocess.DEVNULL)
 
 
 def _assemble(root: Path, version: str, constraints: Path) -> None:
@@ -121,21 +129,7 @@ def _assemble(root: Path, version: str, constraints: Path) -> None:
         check=True,
         timeout=900,
     )
-    # Compiled here, because nodes see the directory read-only and would compile torch anew at every start.
-    subprocess.run(
-        [
-            sys.executable if sys.version.startswith(version + ".") else "/usr/bin/python3",
-            "-m",
-            "compileall",
-            "-q",
-            "-j",
-            "2",
-            str(site),
-        ],
-        check=False,
-        timeout=300,
-        stdout=subprocess.DEVNULL,
-    )
+    _compile(site, version)
     (root / "bin").mkdir()
     (root / "bin" / "python3").symlink_to("/usr/bin/python3")
     (root / "bin" / "python").symlink_to("python3")

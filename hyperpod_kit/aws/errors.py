@@ -1,4 +1,5 @@
-"""botocore's exceptions -> ours: an answer with an error is AwsError, no answer is Unreachable (exit 3).
+"""botocore's exceptions -> ours: an answer with an error is AwsError, one that nothing has the name is AbsentAtAws, no
+answer is Unreachable (exit 3).
 
 Also Unreachable: UnreadableAnswer (see answers.py), Throttled (AWS turned the call away), NoCredentials (it does not
 know who asks), and an error of AWS's own (5xx): nothing was found out about the cluster then, and asking again is the
@@ -12,7 +13,15 @@ from typing import Iterator, Optional
 from urllib.parse import urlsplit
 
 from hyperpod_kit.aws.answers import HINT, SILENCE
-from hyperpod_kit.errors import AwsError, HyperpodKitError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
+from hyperpod_kit.errors import (
+    AbsentAtAws,
+    AwsError,
+    HyperpodKitError,
+    NoCredentials,
+    Throttled,
+    Unreachable,
+    UnreadableAnswer,
+)
 
 NOT_FOUND = ("ResourceNotFound", "ResourceNotFoundException", "NoSuchBucket", "NoSuchKey", "404")
 DENIED = ("AccessDenied", "AccessDeniedException", "403", "UnauthorizedOperation")
@@ -137,6 +146,8 @@ def _answered(what: str, target: str, err: object) -> HyperpodKitError:
         return UnreadableAnswer(f"{what}: the call is sent elsewhere ({status}), which AWS does not do", hint=HINT)
     if status >= 500:
         return Unreachable(f"{what}: AWS has an error of its own ({code}: {message})", hint="again in a minute")
+    if code in NOT_FOUND:
+        return AbsentAtAws(what, code, message, hint=_hint(code, target))
     return AwsError(what, code, message, hint=_hint(code, target))
 
 

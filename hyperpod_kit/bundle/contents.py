@@ -33,6 +33,7 @@ VENDORED_FILES = (
     "ending.py",
     "environment.py",
     "errors.py",
+    "exit_codes.py",
     "run.py",
     "version.py",
     "checkpoint/__init__.py",

@@ -16,14 +16,17 @@ from pathlib import Path
 from typing import Iterator, Optional
 
 from hyperpod_kit.config.settings import ListedPackage, Settings
-from hyperpod_kit.errors import BundleError, RunError
+from hyperpod_kit.errors import Absent, BundleError, RunError, Untrusted
 from hyperpod_kit.model.clients import ARCHITECTURES, client_of
 from hyperpod_kit.run import LocalRunner
+from hyperpod_kit.untrusted import files
 
 DIRECTORY = "packages/"
 """Where they lie in the bundle."""
 
 AR_MAGIC = b"!<arch>\n"
+_LARGEST = 1 << 30
+"""Bytes of a package."""
 
 
 def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
@@ -39,10 +42,11 @@ def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
 def _read(directory: Path, listed: ListedPackage) -> bytes:
     package, path = listed.package, directory / listed.file
     try:
-        data = path.read_bytes()
-    except OSError as err:
+        data = files.read_given(str(path), _LARGEST)
+    except (OSError, Untrusted) as err:
+        reason = err.strerror if isinstance(err, OSError) else str(err)
         raise BundleError(
-            f"{path}: {err.strerror}", hint=f"put {package.name} {package.version} there, or correct `file`"
+            f"{path}: {reason}", hint=f"put {package.name} {package.version} there, or correct `file`"
         ) from err
     found = hashlib.sha256(data).hexdigest()
     if found != package.sha256:
@@ -66,12 +70,12 @@ def _read(directory: Path, listed: ListedPackage) -> bytes:
 def describe(path: Path, client: str = "") -> dict[str, str]:
     """The entry of `hyperpod_kit.clients` for a package file. `client`: what it is for, where its name does not say it.
 
-    Raises BundleError.
+    Raises Absent when it cannot be read, BundleError.
     """
     try:
-        data = path.read_bytes()
+        data = files.read_given(str(path), _LARGEST)
     except OSError as err:
-        raise BundleError(f"{path}: {err.strerror}") from err
+        raise Absent(f"cannot read {path}: {err.strerror}") from err
     fields = control_fields(data)
     if fields is None:
         raise BundleError(f"{path} is not a Debian package")

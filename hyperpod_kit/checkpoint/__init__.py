@@ -9,6 +9,7 @@ from __future__ import annotations
 _MODULES = {
     "Best": "repository.policy",
     "CheckpointFacts": "repository.policy",
+    "ConvertedFrom": "weight_sources",
     "EverySeconds": "repository.policy",
     "EverySteps": "repository.policy",
     "Fresh": "results",

@@ -16,12 +16,14 @@ from hyperpod_kit.checkpoint.results import Fresh as Fresh
 from hyperpod_kit.checkpoint.results import Peeked as Peeked
 from hyperpod_kit.checkpoint.results import Restored as Restored
 from hyperpod_kit.checkpoint.state import State as State
+from hyperpod_kit.checkpoint.weight_sources import ConvertedFrom as ConvertedFrom
 from hyperpod_kit.checkpoint.weights import LoadedWeights as LoadedWeights
 from hyperpod_kit.checkpoint.weights import load_weights as load_weights
 
 __all__ = [
     "Best",
     "CheckpointFacts",
+    "ConvertedFrom",
     "EverySeconds",
     "EverySteps",
     "Fresh",

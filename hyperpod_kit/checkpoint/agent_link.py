@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.agent.protocol.trainer_channel import (
     agent_event,
 )
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory, RunIsOwned
+from hyperpod_kit.untrusted import by_descriptor
 
 _MODULE = "hyperpod_kit.checkpoint.agent.agent_main"
 _REFUSALS = {"RunIsOwned": RunIsOwned, "NotEnoughSharedMemory": NotEnoughSharedMemory}
@@ -39,7 +40,7 @@ class AgentLink:
         package = str(Path(hyperpod_kit.__path__[0]).parent)  # the trainer's own release, whatever `current` is by now
         paths = [package, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         try:
-            out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            out = by_descriptor.open_file(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         except OSError as err:
             if err.errno != errno.ENOSPC:
                 raise CheckpointError(f"{log} cannot be written: {err.strerror}", hint=f"ls -l {log}") from None

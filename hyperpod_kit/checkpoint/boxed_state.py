@@ -21,8 +21,9 @@ from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse, own_name
-from hyperpod_kit.errors import CheckpointError, StateNotSerializable
+from hyperpod_kit.errors import CheckpointError, StateNotSerializable, first_line
 
 Extents = tuple[int, ...]
 _PAGE = 4096
@@ -140,12 +141,12 @@ class BoxedState(State):
             raise StateNotSerializable(box.name, f"box of a {taken['class']}, which is several tensors")
         return taken
 
-    def names(self, ranks: Ranks) -> dict[str, str]:
+    def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
         """See State."""
         collector = Collector(ranks, Known(), ties=False)
         for box in self._boxes:
             self._take(box, collector)
-        return {piece.spec.name: piece.kind for piece in collector.finish({}).pieces}
+        return collector.layouts()
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
         """See State."""
@@ -204,8 +205,12 @@ def object_bytes(name: str, value: Any) -> torch.Tensor:
 
 
 def object_of(data: bytes) -> Any:
-    """What `object_bytes` was given."""
-    return torch.load(io.BytesIO(data[8 : 8 + int.from_bytes(data[:8], "little")]), weights_only=True)
+    """What `object_bytes` was given. Raises CheckpointError for what torch does not read as one."""
+    words = io.BytesIO(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    try:
+        return torch.load(words, weights_only=True)
+    except Exception as err:  # of any kind: torch lets through whatever its readers raise
+        raise CheckpointError(f"an object in the checkpoint cannot be read by torch: {first_line(err)}") from err
 
 
 def _lists(box: TensorBox) -> list[list[int]]:

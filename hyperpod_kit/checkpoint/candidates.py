@@ -65,6 +65,12 @@ class ResumeFrom(NamedTuple):
 NOTHING_TOLD = ResumeFrom()
 
 
+def from_attempt(attempt: str, *, near: bool) -> ResumeFrom:
+    """A program has named the checkpoint, which counts more than what `job run` said. `near`: also where it is nearer
+    than the root."""
+    return ResumeFrom(first=attempt, near=near)
+
+
 @values.carried
 @dataclass
 class Candidate:
@@ -146,15 +152,34 @@ def outside(held: Sequence[Sequence[HeldShard]]) -> dict[str, list[dict[str, Hel
     return found
 
 
+def agree_on_name(ranks: Ranks, attempt: str | None) -> None:
+    """Raises CheckpointError, on all ranks, unless all of them name the same attempt, or none. A collective."""
+    names = ranks.gather(attempt)
+    if len(set(names)) > 1:
+        other = next(rank for rank, name in enumerate(names) if name != names[0])
+        raise CheckpointError(
+            f"rank 0 restores {names[0] or 'the newest checkpoint'}, and rank {other} {names[other] or 'the newest'}",
+            hint="give the same attempt on all ranks",
+        )
+
+
 def newest_first(
-    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], told: ResumeFrom
+    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], told: ResumeFrom, only: str | None = None
 ) -> Iterator[Candidate]:
-    """Candidates, the same on all ranks, which step through them together.
+    """Candidates, the same on all ranks, which step through them together. `only`: this attempt, and no other.
 
     A capture that is not committed counts when every rank has its shard of it, else it is `passed`. Raises
     CheckpointError when the root cannot be read, or does not have the attempt that was `told`, or nobody has told what
-    this step was to be told.
+    this step was to be told, or ranks differ in `only`.
     """
+    agree_on_name(ranks, only)
+    candidates = _all_newest_first(ranks, store, held, told)
+    yield from (one for one in candidates if only is None or one.attempt == only)
+
+
+def _all_newest_first(
+    ranks: Ranks, store: Store, held: Sequence[Sequence[HeldShard]], told: ResumeFrom
+) -> Iterator[Candidate]:
     everywhere = outside(held)
     known = everywhere if told.near else {}
     listing: Iterator[Candidate] | None = _merged(store, known, told) if ranks.rank == 0 else None

@@ -33,8 +33,13 @@ RECORDS = trees.RECORDS
 """Key of a tree: which kinds of records are in it. 2: tensors whose shape or type their owner may change say both.
 3: subclasses of Tensor, or values of `typed_values.KINDS`, which readers of builds before 0.1.0 do not know."""
 
+DIVIDED = "d"
+"""Key of a described tensor's record: how a DTensor lies on its mesh, a word for each dimension of that."""
+
 PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
 _TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", *sorted(typed_values.KINDS)))
+
+_CONTAINERS = frozenset((dict, list, tuple))
 
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
 
@@ -68,6 +73,8 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
         return _written_int(value, path)
     if kind is float:
         return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+    if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
+        return _within(value, path, take, outer)
     if isinstance(value, torch.Tensor) or is_sharded(value):
         taken = take(path, value)
         return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
@@ -77,6 +84,12 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
         return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
     if _is_numpy_number(value):
         return {"$": "numpy", "t": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
+    return _within(value, path, take, outer)
+
+
+def _within(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
+    """What has values inside. Raises StateNotSerializable for one that lies in itself, or too deep."""
+    kind = type(value)
     if id(value) in outer:
         raise StateNotSerializable(
             path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
@@ -280,6 +293,11 @@ def _subclass(
     return subclasses.rebuilt(body, parts, inner(body["context"][0]))
 
 
+def head_of_subclass(parts: subclasses.TakenApart) -> dict[str, Json]:
+    """What the record of a subclass says of it besides its parts."""
+    return {"$": "subclass", "class": parts.class_name, "context": context_of(parts.context)}
+
+
 def context_of(value: Any) -> Json:
     """What a subclass needs besides its tensors, in a list; None where something in it can only be made by the program:
     a function, an object of its own."""
@@ -309,11 +327,16 @@ def texts_of(tree: Mapping[str, Json], own: Collection[str]) -> tuple[bytes, byt
     rest = {key: value for key, value in tree.items() if key not in own}
     text = text_of(rest)
     last = text_of(mine) if mine else b""
-    # A kind in a user's text has its quotes escaped: what is found is a record. A walk over the tree would be felt.
-    typed = any(mark in one for one in (text, last) for mark in _TYPED_MARKS)
+    typed = has_typed_records(text) or has_typed_records(last)
     rest_end = b"," if rest else b""
     text = text[:-1] + rest_end + b'"%s":%d}' % (RECORDS.encode(), TYPED_RECORDS if typed else PLAIN_RECORDS)
     return (text[:-1] + b"," + last[1:], last) if mine else (text, b"")
+
+
+def has_typed_records(text: bytes) -> bool:
+    """Whether a tree's text has records that readers of builds before 0.1.0 do not know. A kind in a user's text has
+    its quotes escaped: what is found is a record. A walk over the tree would be felt."""
+    return any(mark in text for mark in _TYPED_MARKS)
 
 
 def text_of(body: Json) -> bytes:

@@ -46,7 +46,7 @@ class EarlierCaptures:
     def keys(self) -> list[Key]:
         return [held.key for own in self._held for held in own]
 
-    def restore(self, state: State, progress: Hear | None, epoch: int) -> Restored | Fresh:
+    def restore(self, state: State, progress: Hear | None, epoch: int, attempt: str | None = None) -> Restored | Fresh:
         """See Manager.restore. `epoch`: of this start."""
         with self._failure_told():
             outcome = restore.restore(
@@ -55,7 +55,8 @@ class EarlierCaptures:
                 state,
                 nearer=self._nearer,
                 held=self._held,
-                told=candidates.ResumeFrom.read(os.environ, self._start.root),
+                told=self._told(attempt),
+                only=attempt,
                 before=lambda: room.check(self._ranks, self._pool.folder, state.model, self._pool.count),
                 progress=progress,
                 epoch=epoch,
@@ -75,9 +76,13 @@ class EarlierCaptures:
                 open_store(self._start.root),
                 nearer=self._nearer,
                 held=self._held,
-                told=candidates.ResumeFrom.read(os.environ, self._start.root),
+                told=self._told(only),
                 only=only,
             )
+
+    def _told(self, attempt: str | None) -> candidates.ResumeFrom:
+        told = candidates.ResumeFrom.read(os.environ, self._start.root)
+        return told if attempt is None else candidates.from_attempt(attempt, near=told.near and not self._settled)
 
     @property
     def _nearer(self) -> NearerTiers:

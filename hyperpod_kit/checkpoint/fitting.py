@@ -7,8 +7,8 @@ optimizer's state is simply replaced. Everything else that differs stays as it i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -32,6 +32,14 @@ class AddedPart(NamedTuple):
     holder: Any
     name: str
     tensor: torch.Tensor | None
+
+
+class Targets(Protocol):
+    """What is to be filled, by the names of the checkpoint."""
+
+    def take(self, path: str, tensor: torch.Tensor, /) -> object: ...
+
+    def drop(self, names: Iterable[str], /) -> None: ...
 
 
 class Filling:
@@ -104,7 +112,7 @@ class Filling:
             self.parts(record, seen.tensor, seen.parts, collector)
 
     def parts(
-        self, record: Mapping[str, Any], whole: torch.Tensor, here: subclasses.TakenApart, collector: Collector
+        self, record: Mapping[str, Any], whole: torch.Tensor, here: subclasses.TakenApart, targets: Targets
     ) -> None:
         """Bring the parts of one subclass together with those that were saved."""
         parts = {part.name: part for part in here.parts}
@@ -114,13 +122,13 @@ class Filling:
                 continue
             if part is None:
                 part = subclasses.add_part(whole, key, saved)
-                collector.take(saved["name"], part.tensor)
+                targets.take(saved["name"], part.tensor)
                 self._added.append(AddedPart(here.holder, key, part.inner))
             elif part.rows != saved.get(subclasses.ROWS, 0):
-                collector.drop([saved["name"]])
+                targets.drop([saved["name"]])
                 self._stacks[saved["name"]] = part.inner
         for key in parts.keys() - record["parts"].keys():
-            collector.drop([f"{record['name']}.{key}"])
+            targets.drop([f"{record['name']}.{key}"])
             self._added.append(AddedPart(here.holder, key, None))
 
     def complete(self, loaded: Mapping[str, torch.Tensor]) -> None:

@@ -12,22 +12,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from hyperpod_kit.checkpoint import submeshes
 from hyperpod_kit.checkpoint.agent import held
 from hyperpod_kit.checkpoint.repository import digest
+from hyperpod_kit.checkpoint.submeshes import SubMeshes, TensorLayout
 from hyperpod_kit.errors import CheckpointError
 
 _MODEL = "model."
 
-Names = Mapping[str, str]
-"""What one rank holds: name -> layout, "" for the name of what has yet to be made."""
+Names = Mapping[str, TensorLayout]
+"""What one rank holds. The kind is "" for the name of what has yet to be made."""
 
 
 @dataclass(frozen=True)
 class Holders:
-    """`known`: ranks by name and by the beginning of names; all ranks hold what is not there."""
+    """`known`: ranks by name and by the beginning of names; all ranks hold what is not there. `divided`: by name, the
+    sub-meshes of a tensor that has several; `meshes`: the same by a mesh that all its tensors here have alike."""
 
     rank: int
     known: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    divided: Mapping[str, SubMeshes] = field(default_factory=dict)
+    meshes: Mapping[tuple[int, ...], SubMeshes] = field(default_factory=dict)
 
     def of(self, path: str) -> tuple[tuple[int, int], tuple[int, ...]] | None:
         """((this rank's index, how many), ranks); None for all ranks."""
@@ -40,6 +45,16 @@ class Holders:
         found = found if self.rank in found else (self.rank,)
         return (found.index(self.rank), len(found)), found
 
+    def submeshes(self, path: str, mesh: tuple[int, ...]) -> SubMeshes:
+        """All sub-meshes that hold a DTensor of that name; () where its own mesh, of these global ranks, is the only
+        one. What an optimizer makes is where its parameter is, another new name where all others of its mesh are."""
+        while path:
+            agreed = self.divided.get(path, ())
+            if mesh in agreed:
+                return agreed
+            path = path.rpartition(".")[0]
+        return self.meshes.get(mesh, ())
+
 
 class Gathering(Protocol):
     """What is needed of Ranks."""
@@ -48,6 +63,8 @@ class Gathering(Protocol):
     holders: Holders
 
     def gather(self, value: Any) -> list[Any]: ...
+
+    def global_rank(self, rank: int) -> int: ...
 
 
 def agree(ranks: Gathering, names: Names) -> bool:
@@ -58,18 +75,62 @@ def agree(ranks: Gathering, names: Names) -> bool:
     mine = digest.small(repr(sorted(names.items())).encode())
     everybody: list[str] = ranks.gather(mine)
     known: dict[str, tuple[int, ...]] = {}
+    divided: dict[str, SubMeshes] = {}
     if len(set(everybody)) > 1:
         # Of ranks that hold the same one speaks.
         speaks = everybody.index(mine) == ranks.rank
-        told: list[dict[str, str] | None] = ranks.gather(dict(names) if speaks else None)
+        told: list[dict[str, TensorLayout] | None] = ranks.gather(dict(names) if speaks else None)
         by_rank = [told[everybody.index(one)] or {} for one in everybody]
-        problem = held.clash({rank: list(one.items()) for rank, one in enumerate(told) if one is not None})
+        divided = _divided(by_rank, [ranks.global_rank(rank) for rank in range(len(by_rank))])
+        lists = {
+            rank: [(name, layout.text()) for name, layout in one.items() if name not in divided and layout.kind]
+            for rank, one in enumerate(told)
+            if one is not None
+        }
+        problem = held.clash(lists)
         if problem is not None:
             raise CheckpointError(problem)
         known = _known(by_rank)
-    changed = known != ranks.holders.known
-    ranks.holders = Holders(ranks.rank, known)
-    return changed
+    before, ranks.holders = ranks.holders, Holders(ranks.rank, known, divided, _meshes(names, divided))
+    return ranks.holders != before
+
+
+def _divided(by_rank: Sequence[Names], global_ranks: Sequence[int]) -> dict[str, SubMeshes]:
+    """The tensors that several sub-meshes hold alike. Raises CheckpointError for one that a sub-mesh has a part of."""
+    several: dict[str, dict[int, TensorLayout]] = {}
+    for rank, names in enumerate(by_rank):
+        for name, layout in names.items():
+            several.setdefault(name, {})[rank] = layout
+    divided: dict[str, SubMeshes] = {}
+    for name, layouts in several.items():
+        if not submeshes.are_alike(layouts):
+            continue
+        lacking = submeshes.not_held(layouts, global_ranks)
+        if lacking is None:
+            divided[name] = tuple(sorted({layout.ranks for layout in layouts.values()}))
+        elif layouts[min(layouts)].kind:
+            layout, rank = lacking
+            raise CheckpointError(
+                f"{name} is {layout.text()} of which rank {rank} holds no part: each sub-mesh of a tensor holds all of "
+                f"it; if each rank has its own: State(own=[{name!r}]), or a name per rank"
+            )
+    for name in [name for name in divided if name.startswith(_MODEL)]:
+        divided.setdefault(_state_of(name), divided[name])
+    return divided
+
+
+def _meshes(names: Names, divided: Mapping[str, SubMeshes]) -> dict[tuple[int, ...], SubMeshes]:
+    """The sub-meshes by the mesh that this rank is in, where all tensors that it has there agree."""
+    seen: dict[tuple[int, ...], set[SubMeshes]] = {}
+    for name, layout in names.items():
+        if layout.kind:
+            seen.setdefault(layout.ranks, set()).add(divided.get(name, ()))
+    return {ranks: agreed.pop() for ranks, agreed in seen.items() if len(agreed) == 1 and ranks and divided}
+
+
+def _state_of(name: str) -> str:
+    """Where the optimizer's state of a parameter of the model is."""
+    return f"optimizer.state.{name[len(_MODEL) :]}"
 
 
 def _known(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
@@ -84,5 +145,7 @@ def _known(by_rank: Sequence[Names]) -> dict[str, tuple[int, ...]]:
                 name = name.rpartition(".")[0]
     for name in [name for name in found if name.startswith(_MODEL)]:
         # A parameter that no optimizer has yet: its state will be with it.
-        found.setdefault(f"optimizer.state.{name[len(_MODEL) :]}", found[name])
+        found.setdefault(_state_of(name), found[name])
+    if all(len(who) == len(by_rank) for who in found.values()):
+        return {}
     return {name: () if len(who) == len(by_rank) else tuple(sorted(who)) for name, who in found.items()}

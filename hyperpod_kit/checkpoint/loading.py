@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from hyperpod_kit.checkpoint import candidates, copier, restore
+from hyperpod_kit.checkpoint import ambient, candidates, copier, restore
 from hyperpod_kit.checkpoint.candidate_run import NearerTiers
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.repository import identity, selection
@@ -20,6 +20,7 @@ from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint
 
 
+@ambient.without_modes_around
 def load_state(
     root: str | os.PathLike[str],
     state: State,

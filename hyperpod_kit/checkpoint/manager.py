@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.checkpoint import (
+    ambient,
     arguments,
     begun_loaders,
     candidates,
@@ -81,6 +82,7 @@ class Manager:
     Raises RunIsOwned, CheckpointError, OSError; the same kind on all ranks.
     """
 
+    @ambient.without_modes_around
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -148,7 +150,7 @@ class Manager:
             warnings.warn(
                 f"nothing can be saved: {self._numbering.unclaimed}; what is there can be restored",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=3,  # the caller of the Manager, whose constructor is called through `ambient`
             )
 
     @property
@@ -178,8 +180,10 @@ class Manager:
 
     # --- restore ------------------------------------------------------------------------------------------------
 
-    def restore(self, state: State, *, progress: Hear | None = None) -> Restored | Fresh:
+    def restore(self, state: State, *, attempt: str | None = None, progress: Hear | None = None) -> Restored | Fresh:
         """Bring `state` to the newest checkpoint that all ranks can prove, from memory when it is there.
+
+        All ranks call it, and all get the same.
 
         HPK_RESUME_FROM (the decision of `hyperpod-kit job run`) names the attempt to try first, unless memory has a
         newer one (HPK_RESUME_MEMORY=0: from storage only, neither memory nor `local`) or this very attempt of the job
@@ -187,25 +191,43 @@ class Manager:
         committed, which the manifests and all other records of a commit have to agree on, or when a person said so
         (`hyperpod-kit job run --fresh`; HPK_FRESH=1 where nothing can be restored). What is newer and cannot be
         restored by these ranks (it was never committed and other ranks captured it, or one has lost its part) is named
-        in `rejected`. `progress` is called with a `RestoreProgress` of this rank, about every half second from a thread
-        that reads, and at the end.
-        Raises NoValidCheckpoint with a reason for each candidate that is damaged or lost, DigestUnavailable,
-        StorageUnreadable (an I/O error that lasts is no reason to go back), StateNotSerializable for a value that no
-        checkpoint can hold (one that an optimizer makes: in its first step), CheckpointError when the state does not
-        fit, when a loader of it was iterated before the first restore, when another thread saves, or when Slurm started
-        this step without a decision that `HPK_CHECKPOINT_ROOT` asks for. All ranks call it, and all get the same.
+        in `rejected`.
+
+        Args:
+            state: What to fill.
+            attempt: The name of a committed checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one is restored
+                and no other, whatever HPK_RESUME_FROM says. The saves that follow are newer than all that is there.
+                Newer checkpoints stay on storage; what is newer and only in memory is given up. Every start that
+                passes the name goes back to it: `hyperpod-kit job run --from` does so once, and `job rewind` for all
+                starts to come. Also in the midst of training, to go back from a loss that is nan.
+            progress: Called with a `RestoreProgress` of this rank, about every half second from a thread that reads,
+                and at the end.
+
+        Returns:
+            What was restored, or `Fresh`; never `Fresh` with `attempt`.
+
+        Raises:
+            NoValidCheckpoint: With a reason for each candidate that is damaged or lost.
+            DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+            StorageUnreadable: An I/O error that lasts is no reason to go back.
+            StateNotSerializable: For a value that no checkpoint can hold; one that an optimizer makes: in its first
+                step.
+            CheckpointError: The state does not fit, `attempt` is not there or ranks name different ones, a loader of
+                the state was iterated before the first restore, another thread saves, or Slurm started this step
+                without a decision that `HPK_CHECKPOINT_ROOT` asks for.
         """
         self._mine()
-        with self._caller.alone("restore"):
-            return self._restore(state, progress)
+        with self._caller.alone("restore"), ambient.without_modes():
+            return self._restore(state, attempt, progress)
 
-    def _restore(self, state: State, progress: Hear | None) -> Restored | Fresh:
+    def _restore(self, state: State, attempt: str | None, progress: Hear | None) -> Restored | Fresh:
         if not self._earlier.is_settled:
             self._agree(begun_loaders.problem(state.objects))
         self._staging.fence.drain()
         # What is made for a state must be usable by a training step, wherever the restore is called.
         with self._progress.phase(Phase.RESTORE), torch.inference_mode(False):
-            found = self._earlier.restore(state, also_told(self._progress.moved, progress), self._numbering.epoch)
+            progress = also_told(self._progress.moved, progress)
+            found = self._earlier.restore(state, progress, self._numbering.epoch, attempt)
         if isinstance(found, Restored):
             self._numbering.follow(found.seq, found.step)
             self._numbering.descend(found.line)
@@ -224,6 +246,7 @@ class Manager:
         self._progress.begins(found.next_step)
         return found
 
+    @ambient.without_modes_around
     def peek(self, attempt: str | None = None) -> Peeked | None:
         """What the newest checkpoint, or `attempt`, says beside its tensors, before there is a state; None when nothing
         was ever committed. Changes nothing, and costs no tier of the `restore` that follows.
@@ -347,7 +370,7 @@ class Manager:
         metrics: dict[str, float | str],
         tier: save_schedule.Tier,
     ) -> Handle:
-        with self._progress.phase(Phase.SAVE), self._caller.alone("save"):
+        with self._progress.phase(Phase.SAVE), self._caller.alone("save"), ambient.without_modes():
             begin = time.perf_counter()
             if self._saves.taken is not None and self._saves.trouble is not None:
                 raise self._saves.trouble

@@ -22,7 +22,7 @@ GROUPS, PARAMS = "param_groups", "params"
 def names_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[str]:
     """A name for each parameter, in torch's order: its first name in the model, else its number, in a form that is no
     parameter's name (`<0>`) where the model has that as a name."""
-    params = list(itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups))
+    params = _parameters(optimizer)
     if all(id(param) in fqns for param in params):
         return [fqns[id(param)] for param in params]
     taken = set(fqns.values())
@@ -30,9 +30,29 @@ def names_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[
     return [fqns.get(id(param), number) for param, number in zip(params, numbers, strict=True)]
 
 
+def parameters_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> list[tuple[str, torch.Tensor]]:
+    """The parameters with these names."""
+    return list(zip(names_of(optimizer, fqns), _parameters(optimizer), strict=True))
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return list(itertools.chain.from_iterable(group[PARAMS] for group in optimizer.param_groups))
+
+
+_CONSOLIDATED = (
+    "each rank has the state of its own parameters alone: divide the model with FSDP2 (fully_shard) in place of it, "
+    "which a State can hold"
+)
+
+
 def state_of(optimizer: torch.optim.Optimizer, fqns: Mapping[int, str]) -> dict[str, Any]:
     """`optimizer.state_dict()` with names in place of numbers; its tensors are the live ones."""
-    body = optimizer.state_dict()
+    try:
+        body = optimizer.state_dict()
+    except RuntimeError as err:
+        if not hasattr(optimizer, "consolidate_state_dict"):
+            raise
+        raise StateNotSerializable("state", f"state of {class_of(optimizer)}: {err}", hint=_CONSOLIDATED) from err
     if not is_usual(body):
         return body  # a wrapper with a format of its own
     names = names_of(optimizer, fqns)
@@ -84,7 +104,8 @@ def _take(collector: Collector, param: torch.Tensor | None, path: str, tensor: t
     taken = collector.take(path, tensor)
     if param is not None and tensor.dtype is param.dtype and tensor.shape == param.shape:
         return taken
-    return codec.described(taken, tensor)
+    record = codec.described(taken, tensor)
+    return {**record, codec.DIVIDED: sharding.placement_words(tensor)} if sharding.is_dtensor(tensor) else record
 
 
 def is_usual(body: Any) -> bool:

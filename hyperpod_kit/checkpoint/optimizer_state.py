@@ -133,6 +133,8 @@ def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key
     on_host = key == _STEP and not (group.get("capturable") or group.get("fused"))
     device = torch.device("cpu") if on_host else param.device
     if shape != param.shape:
+        if codec.DIVIDED in record and sharding.is_dtensor(param):
+            return _divided_as_saved(record[codec.DIVIDED], shape, dtype, param)
         return torch.empty(shape, dtype=dtype, device=device)
     local = sharding.holder(param)
     if sharding.is_plain(local):
@@ -140,6 +142,19 @@ def new_tensor(record: dict[str, Any], param: Any, group: Mapping[str, Any], key
     else:
         local = torch.empty(local.shape, dtype=dtype, device=device)
     return like(param, local) if sharding.is_dtensor(param) else local
+
+
+def _divided_as_saved(words: list[str], shape: torch.Size, dtype: torch.dtype, param: Any) -> torch.Tensor:
+    """A DTensor on the mesh of its parameter, divided as when it was saved; whole on each rank where the mesh has other
+    dimensions now."""
+    from torch.distributed.tensor import Replicate, Shard, empty
+
+    mesh = param.device_mesh
+    placements: list[Any] = [Replicate()] * mesh.ndim
+    if len(words) == mesh.ndim:
+        placements = [Shard(int(word[1:])) if word.startswith("S") else Replicate() for word in words]
+    made: torch.Tensor = empty(shape, dtype=dtype, device_mesh=mesh, placements=placements)
+    return made
 
 
 def like(param: Any, local: torch.Tensor) -> torch.Tensor:

@@ -38,9 +38,7 @@ def peek(
     store = patient(store)
     rejected: list[tuple[str, str]] = []
     committed = lost = False
-    for candidate in candidates.newest_first(ranks, store, held, told):
-        if only is not None and candidate.attempt != only:
-            continue
+    for candidate in candidates.newest_first(ranks, store, held, told, only):
         committed = committed or candidate.committed
         lost = lost or candidate.lost
         if candidate.passed:

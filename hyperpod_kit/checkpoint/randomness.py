@@ -21,9 +21,22 @@ def capture() -> dict[str, Any]:
         out["cuda"] = torch.cuda.get_rng_state_all()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        kind, keys, at, has_gauss, gauss = numpy.random.get_state()
-        out["numpy"] = (kind, keys.astype("<u4").tobytes(), int(at), int(has_gauss), float(gauss))
+        out["numpy"] = of_numpy(numpy.random.get_state())
     return out
+
+
+def of_numpy(state: Any) -> tuple[str, bytes, int, int, float]:
+    """The state of one of numpy's RandomStates as plain values."""
+    kind, keys, at, has_gauss, gauss = state
+    return kind, keys.astype("<u4").tobytes(), int(at), int(has_gauss), float(gauss)
+
+
+def to_numpy(saved: Any) -> tuple[Any, ...]:
+    """Undo `of_numpy`."""
+    import numpy
+
+    kind, keys, at, has_gauss, gauss = saved
+    return kind, numpy.frombuffer(keys, dtype="<u4").astype(numpy.uint32), at, has_gauss, gauss
 
 
 def restore(state: dict[str, Any]) -> None:
@@ -37,5 +50,4 @@ def restore(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy
 
-        kind, keys, at, has_gauss, gauss = state["numpy"]
-        numpy.random.set_state((kind, numpy.frombuffer(keys, dtype="<u4").astype(numpy.uint32), at, has_gauss, gauss))
+        numpy.random.set_state(to_numpy(state["numpy"]))

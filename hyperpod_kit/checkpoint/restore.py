@@ -80,8 +80,7 @@ def restore(
     has, CheckpointError when the state does not fit or cannot be filled, or the root cannot be listed.
     """
     store = patient(store)
-    every = candidates.newest_first(ranks, store, held, told)
-    listing = every if only is None else (found for found in every if found.attempt == only)
+    listing = candidates.newest_first(ranks, store, held, told, only)
     try:
         with _prompt_switches():
             outcome = _restore(ranks, store, state, nearer, listing, ahead, before, progress, told.fresh, epoch)
@@ -404,7 +403,8 @@ class _Run(CandidateRun):
 
 def _line(tree: Mapping[str, Any]) -> int:
     """What a checkpoint's tree says of the start from scratch that it descends from; 0 when it says nothing."""
-    line = (tree.get("save") or {}).get("line")
+    save = tree.get("save")
+    line = save.get("line") if isinstance(save, dict) else None
     return line if type(line) is int and line > 0 else 0
 
 

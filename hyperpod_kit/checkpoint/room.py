@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import socket
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,9 +18,18 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.errors import NotEnoughSharedMemory
 
 
+class _RankRoom(NamedTuple):
+    """A rank's machine, the bytes that it needs for one save, and the shared memory's bytes there."""
+
+    host: str
+    need: int
+    capacity: int
+
+
 def at_least(model: torch.nn.Module | None, world: int) -> int:
     """Bytes that this rank will have to hold of a model for one save, whoever of its replicas saves what. What the
-    optimizer adds is not known before it has made a step."""
+    optimizer adds is not known before it has made a step. Ranks outside of a tensor's mesh are taken to hold copies of
+    it on sub-meshes of theirs: whether they do is agreed later, and a job that has room must not be refused."""
     if model is None:
         return 0
     total = 0.0
@@ -28,7 +37,8 @@ def at_least(model: torch.nn.Module | None, world: int) -> int:
         if sharding.is_dtensor(tensor):
             sharded: Any = tensor
             mesh = sharded.device_mesh
-            copies = math.prod(mesh.size(dim) for dim, one in enumerate(sharded.placements) if not one.is_shard())
+            replicated = [dim for dim, placement in enumerate(sharded.placements) if not placement.is_shard()]
+            copies = math.prod(mesh.size(dim) for dim in replicated) * max(1, world // mesh.size())
             total += subclasses.nbytes(sharding.holder(tensor)) / copies
         else:
             total += subclasses.nbytes(tensor) / world
@@ -38,14 +48,17 @@ def at_least(model: torch.nn.Module | None, world: int) -> int:
 def check(ranks: Ranks, folder: str, model: torch.nn.Module | None, slots: int) -> None:
     """A collective. Raises NotEnoughSharedMemory, on all ranks, when those of a machine can never have their slots."""
     facts = os.statvfs(folder)
-    told = ranks.gather((socket.gethostname(), at_least(model, ranks.world), facts.f_blocks * facts.f_frsize))
-    for host in dict.fromkeys(host for host, *_ in told):
-        needs = [needs for name, needs, _ in told if name == host]
-        holds = min(holds for name, _, holds in told if name == host)
-        if slots * sum(needs) > holds:
-            where = f" on {host}" if len({name for name, *_ in told}) > 1 else ""
+    mine = _RankRoom(socket.gethostname(), at_least(model, ranks.world), facts.f_blocks * facts.f_frsize)
+    rooms = [_RankRoom(*room) for room in ranks.gather(tuple(mine))]
+    hosts = list(dict.fromkeys(room.host for room in rooms))
+    for host in hosts:
+        here = [room for room in rooms if room.host == host]
+        capacity = min(room.capacity for room in here)
+        need = slots * sum(room.need for room in here)
+        if need > capacity:
+            where = f" on {host}" if len(hosts) > 1 else ""
             raise NotEnoughSharedMemory(
-                f"{places.base()}{where} holds {holds / 1e6:.0f} MB, and {slots} slots of {len(needs)} ranks need at "
-                f"least {slots * sum(needs) / 1e6:.0f} MB and what the optimizer adds",
-                hint=shm_slots.larger(4 * slots * sum(needs)),
+                f"{places.base()}{where} holds {capacity / 1e6:.0f} MB, and {slots} slots of {len(here)} ranks need at "
+                f"least {need / 1e6:.0f} MB and what the optimizer adds",
+                hint=shm_slots.larger(4 * need),
             )

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from hyperpod_kit.checkpoint import gathering, unsavable
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
+from hyperpod_kit.checkpoint.submeshes import SubMeshes, TensorLayout
 from hyperpod_kit.errors import StateNotSerializable
 
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -112,18 +113,57 @@ def _grid(mesh: Any) -> torch.Tensor:
     return ranks
 
 
+@lru_cache(maxsize=16)
+def _mesh_ranks(mesh: Any) -> tuple[int, ...]:
+    """The global ranks of a mesh, in its order."""
+    return tuple(_grid(mesh).reshape(-1).tolist())
+
+
 @lru_cache(maxsize=256)
-def _described(mesh: Any, placements: Any) -> str:
-    return f" {_grid(mesh).tolist()} {list(placements)}"
+def _mesh_layout(mesh: Any, placements: Any, submeshes: SubMeshes) -> str:
+    return TensorLayout("", tuple(_grid(mesh).shape), _mesh_ranks(mesh), str(list(placements))).text(submeshes)
 
 
-def describe(tensor: Any) -> str:
-    """Type, full shape, mesh and placements of a sharded tensor: equal on all ranks."""
-    head = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
+def layout_of(tensor: Any) -> TensorLayout:
+    """Type, full shape, mesh and placements of a sharded tensor, as this rank knows it by itself."""
+    kind = f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}"
     if is_dtensor(tensor):
-        return head + _described(tensor.device_mesh, tensor.placements)
+        mesh = tensor.device_mesh
+        return TensorLayout(kind, tuple(_grid(mesh).shape), _mesh_ranks(mesh), str(list(tensor.placements)))
     boxes = [(shard.shard_offsets, shard.shard_sizes) for shard in tensor.metadata().shards_metadata]
-    return f"{head} {boxes}"
+    return TensorLayout(f"{kind} {boxes}")
+
+
+def describe(path: str, tensor: Any, ranks: Ranks) -> str:
+    """The same in words, equal on all ranks: of all sub-meshes that hold the tensor alike."""
+    if not is_dtensor(tensor):
+        return layout_of(tensor).text()
+    mesh_layout = _mesh_layout(tensor.device_mesh, tensor.placements, _submeshes(path, tensor, ranks))
+    return f"{NAMES.get(tensor.dtype)} {list(tensor.shape)}{mesh_layout}"
+
+
+def _submeshes(path: str, tensor: Any, ranks: Ranks) -> SubMeshes:
+    if not ranks.holders.divided:
+        return ()
+    return ranks.holders.submeshes(path, _mesh_ranks(tensor.device_mesh))
+
+
+@lru_cache(maxsize=256)
+def _words(placements: Any) -> tuple[str, ...]:
+    return tuple(map(_word, placements))
+
+
+def _word(placement: Any) -> str:
+    if placement.is_replicate():
+        return "R"
+    # A _StridedShard says of itself that it is a Shard, too.
+    return f"S{placement.dim}" if type(placement).__name__ == "Shard" else ""
+
+
+def placement_words(tensor: Any) -> list[str]:
+    """How a DTensor lies along each dimension of its mesh: `R` whole, `S0` divided along its dimension 0; "" for what
+    no word says."""
+    return list(_words(tensor.placements))
 
 
 class Full(NamedTuple):
@@ -191,7 +231,7 @@ class _Box(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _Box | None:
+def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...], submeshes: SubMeshes) -> _Box | None:
     """None when this rank is not in the mesh. torch takes 0.1 ms to compute it, and a state has few of many tensors.
 
     Raises ValueError for placements that are no box of the whole. `ranks` is of one process group's life, and so is
@@ -206,14 +246,15 @@ def _box(ranks: Ranks, mesh: Any, placements: Any, shape: tuple[int, ...]) -> _B
     extents, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
     split = [dim for dim, placement in enumerate(placements) if not placement.is_replicate()]
     absent = 0 in extents and any(here[dim] for dim in split)
-    replica, holders, group = _replicas(mesh, [dim for dim in range(mesh.ndim) if dim not in split], here, ranks)
+    whole = [dim for dim in range(mesh.ndim) if dim not in split]
+    replica, holders, group = _replicas(mesh, whole, here, submeshes, ranks)
     return _Box(tuple(extents), tuple(offsets), absent, replica, holders, group)
 
 
 def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
     shape = tuple(tensor.shape)
     try:
-        box = _box(ranks, tensor.device_mesh, tensor.placements, shape)
+        box = _box(ranks, tensor.device_mesh, tensor.placements, shape, _submeshes(path, tensor, ranks))
     except ValueError as err:
         raise StateNotSerializable(path, str(err)) from None
     if box is None:
@@ -231,7 +272,7 @@ def _of_dtensor(path: str, tensor: Any, ranks: Ranks) -> LocalPart | None:
         box.replica,
         box.holders,
         box.group,
-        describe(tensor),
+        describe(path, tensor, ranks),
     )
 
 
@@ -254,17 +295,21 @@ def _refuse_other_than_boxes(mesh: Any, placements: Any, shape: tuple[int, ...])
 
 
 def _replicas(
-    mesh: Any, dims: list[int], here: list[int], ranks: Ranks
+    mesh: Any, dims: list[int], here: list[int], submeshes: SubMeshes, ranks: Ranks
 ) -> tuple[tuple[int, int], tuple[int, ...], dist.ProcessGroup | None]:
-    """((my index, how many), their ranks, their group) of those that differ from this rank in `dims` only."""
+    """((my index, how many), their ranks, their group) of those that differ from this rank in `dims` only, or in the
+    sub-mesh."""
     at = tuple(slice(None) if dim in dims else here[dim] for dim in range(mesh.ndim))
     holders = tuple(_grid(mesh)[at].reshape(-1).tolist())
+    if submeshes:
+        places = [_mesh_ranks(mesh).index(rank) for rank in holders]
+        holders = tuple(sorted(submesh[place] for submesh in submeshes for place in places))
     if len(holders) == 1:
         return (0, 1), holders, None
     if len(holders) == ranks.world:
         return (ranks.rank, ranks.world), (), None
     wide = [dim for dim in dims if mesh.size(dim) > 1]
-    group = mesh.get_group(wide[0]) if len(wide) == 1 else None
+    group = mesh.get_group(wide[0]) if len(wide) == 1 and not submeshes else None
     return (holders.index(dist.get_rank()), len(holders)), holders, group
 
 
@@ -292,6 +337,6 @@ def _of_sharded_tensor(path: str, tensor: Any, ranks: Ranks, *, alone: bool) -> 
         (0, 1),
         (),
         None,
-        describe(tensor),
+        describe(path, tensor, ranks),
         temporary=True,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from hyperpod_kit.checkpoint import holders
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.errors import StateNotSerializable
 
 
@@ -16,7 +17,7 @@ def agree(ranks: Ranks, state: State) -> bool:
 
     Raises CheckpointError, the same on all ranks, for a name with other types or shapes on different ranks.
     """
-    names: Mapping[str, str] = {}
+    names: Mapping[str, TensorLayout] = {}
     with contextlib.suppress(StateNotSerializable):  # the first save says so
         names = state.names(ranks)
     changed = holders.agree(ranks, names)

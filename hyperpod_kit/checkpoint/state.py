@@ -13,6 +13,7 @@ import torch
 from hyperpod_kit.checkpoint import (
     broadcast,
     codec,
+    comm_hooks,
     fsdp1,
     inplace,
     modules,
@@ -24,6 +25,7 @@ from hyperpod_kit.checkpoint import (
 )
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fitting import Filling
+from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse
 from hyperpod_kit.errors import CheckpointError
 
@@ -73,17 +75,23 @@ class State:
         self.extra: dict[str, Any] = extra if extra is not None else {}
         self.rng = rng
         self.full = full
-        self.objects = {name: _inner(thing) for name, thing in objects.items()}
+        given = {name: _inner(thing) for name, thing in objects.items()}
+        self._objects = comm_hooks.StateObjects(given, model)
         things = {
             "model": self.model,
             "optimizer": self.optimizer,
-            **{f"objects.{name}": thing for name, thing in self.objects.items()},
+            **{f"objects.{name}": thing for name, thing in given.items()},
         }
         self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
         self._known = Known()
         self._filling = Filling()
         self._generators: dict[str, Any] | None = None
         self._sharded1: fsdp1.Dicts | None = None
+
+    @property
+    def objects(self) -> dict[str, Any]:
+        """Those that were given, and what DDP's communication hooks keep."""
+        return self._objects.everything()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
@@ -248,9 +256,9 @@ class State:
             name for part, thing in mine.items() if thing is not None for name in codec.tensor_names(tree.get(part))
         }
 
-    def names(self, ranks: Ranks) -> dict[str, str]:
-        """What this rank holds of what ranks share: name -> layout, and "" for an optimizer's parameters, whose state
-        may have yet to be made. {} where a walk is a collective. Raises StateNotSerializable."""
+    def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
+        """What this rank holds of what ranks share, and where an optimizer's parameters are, whose state may have yet
+        to be made. {} where a walk is a collective. Raises StateNotSerializable."""
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
         collector = Collector(ranks, Known(), owned=self._owned)
@@ -261,13 +269,15 @@ class State:
                 if isinstance(thing, torch.nn.Module):
                     left_out = self._left_out(thing) if path == "model" else frozenset()
                     modules.encode(thing, path, collector, modules.fqns(thing)[1], left_out=left_out)
-        tensors = collector.finish({})
-        found = {piece.spec.name: piece.kind for piece in tensors.pieces if not piece.own}
-        found.update((name, sharding.describe(collector.source(name))) for name in tensors.absent)
+        if ranks.world > 1:
+            self._own_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
+        found = collector.layouts()
         for path, optimizer_ in self._optimizers().items():
-            found[path] = ""
-            states = [f"{path}.state.{name}" for name in optimizer.names_of(optimizer_, fqns)]
-            found.update((name, "") for name in states if name not in self._owned)
+            found[path] = TensorLayout("")
+            for name, param in optimizer.parameters_of(optimizer_, fqns):
+                state = f"{path}.state.{name}"
+                if state not in self._owned:
+                    found[state] = _place_of(param)
         return found
 
     def forget(self) -> None:
@@ -276,9 +286,10 @@ class State:
 
     def _check(self, tree: Mapping[str, Any]) -> None:
         """What can be seen before anything is made. Raises CheckpointError."""
-        paths = {f"objects.{name}" for name in self.objects}
+        objects = self.objects
+        paths = {f"objects.{name}" for name in objects}
         paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
-        missing = sorted(paths.difference(tree))
+        missing = sorted(paths.difference(tree) - comm_hooks.missing(set(objects), tree))
         if missing:
             there = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
@@ -331,7 +342,7 @@ class State:
             path = f"objects.{name}"
             if path in loaders:
                 loaders[path].adopt(tree[path], tensor, wholes, filling.fresh.keys())
-            elif not _is_shared(other):
+            elif not _is_shared(other) and path in tree:
                 other.load_state_dict(codec.decode(tree[path], loaded.__getitem__))
         inplace.adopt(self.extra, tree["extra"], tensor)
         self._generators = codec.decode(tree["rng"], loaded.__getitem__) if self.rng and "rng" in tree else None
@@ -409,6 +420,11 @@ def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor
     sharded = sharding.is_sharded(tensor)
     use = TensorUse.VALUE if sharded else TensorUse.OWN
     return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
+
+
+def _place_of(param: torch.Tensor) -> TensorLayout:
+    """Where the state of a parameter is, whatever it is."""
+    return sharding.layout_of(param)._replace(kind="") if sharding.is_dtensor(param) else TensorLayout("")
 
 
 def _is_shared(thing: object) -> bool:

@@ -13,6 +13,7 @@ from hyperpod_kit.checkpoint import codec, fsdp1, optimizer, optimizer_state, sh
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.state import State
+from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorUse
 from hyperpod_kit.errors import CheckpointError
 
@@ -48,13 +49,11 @@ class StateDict(State):
         collector = Collector(ranks, self._known, owned=self._below)
         return collector.finish({"extra": {}, **_encoded(self._walked(), collector)})
 
-    def names(self, ranks: Ranks) -> dict[str, str]:
+    def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
         """See State."""
         collector = Collector(ranks, Known(), owned=self._below)
         _encoded(self._walked(), collector)
-        tensors = collector.finish({})
-        found = {piece.spec.name: piece.kind for piece in tensors.pieces if not piece.own}
-        return found | {name: sharding.describe(collector.source(name)) for name in tensors.absent}
+        return collector.layouts()
 
     def targets(self, ranks: Ranks, tree: Mapping[str, Any]) -> StateTensors:
         """See State."""

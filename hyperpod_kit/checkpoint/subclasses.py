@@ -53,7 +53,12 @@ class TakenApart(NamedTuple):
 
     @property
     def class_name(self) -> str:
-        return typed_values.name_of(self.kind) or f"{self.kind.__module__}:{self.kind.__qualname__}"
+        return name_of_class(self.kind)
+
+
+def name_of_class(kind: type) -> str:
+    """A class as a record has it."""
+    return typed_values.name_of(kind) or f"{kind.__module__}:{kind.__qualname__}"
 
 
 def apart(path: str, tensor: Any) -> TakenApart | None:

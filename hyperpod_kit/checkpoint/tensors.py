@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.repository import digest
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
+from hyperpod_kit.checkpoint.submeshes import TensorLayout
 from hyperpod_kit.errors import StateNotSerializable
 
 
@@ -189,6 +190,18 @@ class Collector:
         """Of all that was taken."""
         return [*self._pieces, *(name for name, _ in self._absent)]
 
+    def layouts(self) -> dict[str, TensorLayout]:
+        """Of all that was taken and that ranks share, as this rank knows it by itself."""
+        found = {piece.spec.name: self._layout(piece.spec.name, piece.kind) for piece in self._shared()}
+        return found | {name: self._layout(name, layout) for name, layout in self._absent}
+
+    def _shared(self) -> list[TensorPiece]:
+        return [piece for piece in self._pieces.values() if not piece.own]
+
+    def _layout(self, name: str, kind: str) -> TensorLayout:
+        source = self._sources[name]
+        return sharding.layout_of(source) if sharding.is_sharded(source) else TensorLayout(kind)
+
     def drop(self, names: Iterable[str]) -> None:
         """Forget tensors that were taken: the checkpoint that is to be restored has none of these names."""
         for name in names:
@@ -238,7 +251,7 @@ class Collector:
         if first is not path and first != path:
             return first
         if piece is None:
-            self._absent.append((path, sharding.describe(tensor)))
+            self._absent.append((path, sharding.describe(path, tensor, self._ranks)))
         else:
             self._pieces[path] = piece
         return path
@@ -256,8 +269,7 @@ class Collector:
         parts = subclasses.apart(path, tensor)
         if parts is None:
             return None
-        head = {"$": "subclass", "class": parts.class_name, "context": codec.context_of(parts.context)}
-        seen = self._known.apart[path] = SeenSubclass(tensor, parts, head)
+        seen = self._known.apart[path] = SeenSubclass(tensor, parts, codec.head_of_subclass(parts))
         return seen
 
     def _taken_apart(self, path: str, tensor: torch.Tensor, apart: SeenSubclass, use: TensorUse) -> dict[str, Any]:
@@ -331,7 +343,7 @@ class Collector:
             plan = fingerprint(pieces, absent, self._ranks.world, full=self._full)
             last = self._known.last = outline, absent, plan, shared
         if self._ranks.holders.known:
-            tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in pieces if not piece.own]
+            tree[held.HELD] = [[piece.spec.name, piece.kind] for piece in self._shared()]
             tree[held.HELD] += map(list, absent)
         return StateTensors(tree, pieces, last[2], last[3], last[0], tuple(name for name, _ in absent), tuple(own))
 

@@ -25,9 +25,34 @@ Encode = Callable[[Any, str], Json]
 """The JSON of a part, which is given with its key or number."""
 Decode = Callable[[Json], Any]
 
-KINDS = frozenset({"torch", "device", "enum", "deque", "set", "frozenset", "time", "path", "named", "dataclass"})
+KINDS = frozenset(
+    {"torch", "device", "enum", "deque", "set", "frozenset", "time", "path", "named", "dataclass", "object"}
+)
 """The kinds of records that are written here."""
 
+_HEAP_TYPE = 1 << 9
+"""Flag of a class that a class statement has made (Py_TPFLAGS_HEAPTYPE)."""
+
+
+class _Empty:
+    """A class without anything of its own."""
+
+
+_OBJECT_SIZE = _Empty.__basicsize__
+_HOOKS = frozenset(
+    (
+        "__new__",
+        "__slots__",
+        "__reduce__",
+        "__reduce_ex__",
+        "__getstate__",
+        "__setstate__",
+        "__getnewargs__",
+        "__getnewargs_ex__",
+        "__copy__",
+        "__deepcopy__",
+    )
+)
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
 _TIMES: dict[type, str] = {
     datetime.datetime: "datetime",
@@ -63,7 +88,8 @@ def encode(value: Any, inner: Encode) -> dict[str, Json] | None:
 
 
 def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
-    """The record of a named tuple or a dataclass; None for what is neither, or of a class that no name leads to."""
+    """The record of a named tuple, a dataclass or an object that is its attributes; None for what is none of these, or
+    of a class that no name leads to."""
     kind = type(value)
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         name = name_of(kind)
@@ -75,7 +101,23 @@ def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
         if name is None:
             return None
         return {"$": "dataclass", "c": name, "v": {key: inner(item, key) for key, item in _attributes(value)}}
+    if is_its_attributes(kind):
+        name = name_of(kind)
+        if name is None:
+            return None
+        return {"$": "object", "c": name, "v": {key: inner(item, key) for key, item in vars(value).items()}}
     return None
+
+
+def is_its_attributes(kind: type) -> bool:
+    """Whether an object of that class is the attributes in its `__dict__`, as `copy` and `pickle` see it: no slots, no
+    base in C, no code of its own that takes it apart or makes it. What has a `state_dict` is saved by that."""
+    *classes, last = kind.__mro__
+    if last is not object or not classes or hasattr(kind, "state_dict"):
+        return False
+    if any(_HOOKS & vars(each).keys() or not each.__flags__ & _HEAP_TYPE for each in classes):
+        return False
+    return kind.__dictoffset__ != 0 and kind.__itemsize__ == 0 and kind.__basicsize__ == _OBJECT_SIZE
 
 
 def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
@@ -115,6 +157,9 @@ def _decode_of_class(body: dict[str, Json], inner: Decode, *, plain: bool) -> An
     if found is None:
         return fields
     made = object.__new__(_checked(found, object, body))
+    if kind == "object":
+        vars(made).update(fields)
+        return made
     for key, item in fields.items():
         object.__setattr__(made, key, item)
     return made
@@ -125,7 +170,7 @@ def children(body: dict[str, Json]) -> list[Json]:
     value = body["v"]
     if body["$"] in ("deque", "set", "frozenset", "named"):
         return list(value)
-    return list(value.values()) if body["$"] == "dataclass" else []
+    return list(value.values()) if body["$"] in ("dataclass", "object") else []
 
 
 def name_of(kind: type) -> str | None:
@@ -152,7 +197,11 @@ def class_of(name: str) -> type:
 
 
 def _checked(found: type, base: type, body: dict[str, Json]) -> Any:
-    kinds = {"named": hasattr(found, "_make"), "dataclass": dataclasses.is_dataclass(found)}
+    kinds = {
+        "named": hasattr(found, "_make"),
+        "dataclass": dataclasses.is_dataclass(found),
+        "object": is_its_attributes(found),
+    }
     if not issubclass(found, base) or not kinds[body["$"]]:
         raise CheckpointError(f"{body['c']} is not of the kind that it was when it was saved ({body['$']})")
     return found

@@ -37,24 +37,29 @@ def read(
             raise CheckpointError(f"{name} is in no shard")
         specs[name] = TensorSpec(name, found[0].spec.dtype, tuple(found[0].spec.whole))
     tensors = dict(room(specs) if room is not None else {name: empty(spec) for name, spec in specs.items()})
-    ranks = Ranks(alone=True)
     for part in _parts(rows, specs):
         requests = SliceRequests(rows)
         for name in part:
             whole = specs[name].shape
             requests.add(TensorSlice(name, (0,) * len(whole), whole), tensors[name])
-        work = sharing.work_of(ranks, requests, opened.manifest.chunk)
-        problem = reshard.carry_out(ranks, opened, work, requests)
-        if problem is not None and problem.verdict is Verdict.UNREAD:
-            raise StorageUnreadable(
-                opened.name,
-                problem.words,
-                hint=f"--attempt names an older one: hyperpod-kit checkpoint ls {opened.store.url}",
-            )
-        if problem is not None:
-            raise CheckpointError(problem.words)
+        fill(opened, requests)
         told(sum(specs[name].nbytes for name in part))
     return tensors
+
+
+def fill(opened: reshard.Attempt, requests: SliceRequests) -> None:
+    """Read and prove what was asked for. Raises as `read`."""
+    ranks = Ranks(alone=True)
+    work = sharing.work_of(ranks, requests, opened.manifest.chunk)
+    problem = reshard.carry_out(ranks, opened, work, requests)
+    if problem is not None and problem.verdict is Verdict.UNREAD:
+        raise StorageUnreadable(
+            opened.name,
+            problem.words,
+            hint=f"name an older one: hyperpod-kit checkpoint ls {opened.store.url}",
+        )
+    if problem is not None:
+        raise CheckpointError(problem.words)
 
 
 def _parts(rows: Rows, specs: Mapping[str, TensorSpec]) -> Iterator[list[str]]:

@@ -10,7 +10,7 @@ import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import data, document, say
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -72,5 +72,5 @@ def schema(output: Optional[Path]) -> None:
     try:
         by_descriptor.write_text(output, json.dumps(built(), indent=2) + "\n")
     except OSError as err:
-        raise UsageError(f"cannot write {output}: {err.strerror}") from err
+        raise Absent(f"cannot write {output}: {err.strerror}") from err
     say(f'wrote {output}; for an editor, the first key of the configuration: "$schema": "./{output.name}"')

@@ -10,7 +10,7 @@ import click
 from hyperpod_kit.cli.options import Cluster, config_argument, json_option
 from hyperpod_kit.cli.output import bar, console, data, out, say
 from hyperpod_kit.cli.ssh_options import open_cluster, ssh_options
-from hyperpod_kit.errors import AwsError, HyperpodKitError, Unreachable, UsageError
+from hyperpod_kit.errors import Absent, AwsError, HyperpodKitError, Unreachable, UsageError
 
 if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
@@ -60,7 +60,7 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     if groups and nodes:
         try:
             answers = _ask(cluster, ssh)
-        except (AwsError, Unreachable, UsageError) as err:
+        except (Absent, AwsError, Unreachable, UsageError) as err:
             # What is known of S3 and the groups is worth saying also where no node can be asked.
             rows.append(diff_rows.unknown("nodes", cluster.name, err.message))
             say("nobody asked the nodes: --known-hosts and --ssh-key say how, --no-nodes leaves them out")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.bundle import manifest
 from hyperpod_kit.cli.output import cell
+from hyperpod_kit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -104,7 +105,9 @@ def of_node(bundle: Bundle, answer: NodeBundle) -> DiffRow:
 def exit_code(rows: Sequence[DiffRow]) -> int:
     """0 all the same, 1 something differs, 3 nothing differs but something is unknown."""
     states = {row.state for row in rows} - {"same"}
-    return 0 if not states else 3 if states == {"unknown"} else 1
+    if not states:
+        return ExitCode.OK
+    return ExitCode.ABSENT if states == {"unknown"} else ExitCode.PROBLEM
 
 
 def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from pathlib import Path
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
@@ -42,4 +42,4 @@ def write(path: Path, document: str) -> None:
     try:
         by_descriptor.write_bytes(path, document.encode("utf-8", "replace"))
     except OSError as err:
-        raise UsageError(f"cannot write {path}: {err.strerror}") from err
+        raise Absent(f"cannot write {path}: {err.strerror}") from err

@@ -10,7 +10,8 @@ import click
 
 from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import cell, console, data, document, say, watch
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import by_descriptor
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def template(config: Path, form: str, output: Optional[Path], checked: bool, as_
         try:
             by_descriptor.write_text(output, text)
         except OSError as err:
-            raise UsageError(f"cannot write {output}: {err.strerror}") from err
+            raise Absent(f"cannot write {output}: {err.strerror}") from err
         say(f"wrote {output}: {sum(len(part.resources) for part in found)} resources")
     for sentence in left_out(settings):
         say(sentence)
@@ -135,5 +136,5 @@ def _check(settings: Settings, found: list[TemplatePart], as_json: bool) -> int:
             say(f"{others} more findings are about none of these: hyperpod-kit validate --aws")
     states = {row.state for row in rows}
     if states & {MISSING, DIFFERS}:
-        return 1
-    return 3 if UNKNOWN in states else 0
+        return ExitCode.PROBLEM
+    return ExitCode.ABSENT if UNKNOWN in states else ExitCode.OK

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
 
-from hyperpod_kit.cli.exit_codes import READER_GONE, reader_gone
-from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.cli.command_ending import reader_gone
+from hyperpod_kit.errors import Absent, Unreachable
+from hyperpod_kit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     import argparse
@@ -58,7 +59,7 @@ class LazyGroup(click.Group):
         if args and args[0] not in self._entries and not args[0].startswith("-"):
             if args[0] in self._elsewhere:
                 message, hint = self._elsewhere[args[0]]
-                raise UsageError(message, hint=hint)
+                raise Absent(message, hint=hint)
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self._entries, 1, 0.6)
@@ -80,7 +81,7 @@ class LazyGroup(click.Group):
         except BrokenPipeError as err:
             # click takes each of these for a reader that has gone; it may as well be a server.
             if reader_gone():
-                raise click.exceptions.Exit(READER_GONE) from err
+                raise click.exceptions.Exit(ExitCode.READER_GONE) from err
             raise Unreachable("the other side closed the connection") from err
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -1,7 +1,4 @@
-"""The command line: the table of commands. cli/exit_codes.py turns errors into sentences and exit codes.
-
-0 ok · 1 found something wrong · 2 usage · 3 could not check; job run: 75 checkpointed, run again · 86 gave up
-"""
+"""The command line: the table of commands. cli/command_ending.py turns errors into sentences and exit codes."""
 
 from __future__ import annotations
 
@@ -11,9 +8,10 @@ from typing import Optional, Sequence
 
 import click
 
-from hyperpod_kit.cli.exit_codes import exit_code_of
+from hyperpod_kit.cli.command_ending import exit_code_of
 from hyperpod_kit.cli.lazy import CommandEntry, LazyGroup
-from hyperpod_kit.ending import STOPPED, hear_interrupts
+from hyperpod_kit.ending import hear_interrupts
+from hyperpod_kit.exit_codes import SUMMARY, ExitCode
 from hyperpod_kit.version import version
 
 PROGRAM = "hyperpod-kit"
@@ -107,7 +105,7 @@ def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
     sections=SECTIONS,
     elsewhere=ELSEWHERE,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.",
+    epilog=SUMMARY,
 )
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
@@ -128,7 +126,7 @@ def main(argv: Optional[Sequence[str]] = None) -> None:
     hear_interrupts()
     words = list(sys.argv[1:] if argv is None else argv)
     code = run(words)
-    if code == STOPPED:
+    if code == ExitCode.STOPPED:
         # Threads that still wait for AWS or a node would hold the prompt for a minute. What they do is safe to cut off.
         sys.stdout.flush()
         sys.stderr.flush()

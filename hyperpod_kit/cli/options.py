@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional, TypeVar
 import click
 
 from hyperpod_kit.environment import HPK_CONFIG
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.untrusted.text import clean
 
 if TYPE_CHECKING:
@@ -23,6 +23,15 @@ CONFIG_SUFFIXES = (".json", ".yaml", ".yml")
 
 config_argument = click.argument("config", default=DEFAULT_CONFIG, envvar=HPK_CONFIG, type=click.Path(path_type=Path))
 json_option = click.option("--json", "as_json", is_flag=True, help="Data on stdout, in JSON.")
+
+
+def alert_options(command: Command) -> Command:
+    """--alerts and --alerts-state of a check that sends alerts."""
+    file = click.Path(path_type=Path, dir_okay=False)
+    state = click.option("--alerts-state", type=file, metavar="FILE", help="Which alerts were accepted.")
+    return click.option("--alerts", type=file, metavar="FILE", help="Alert whom this file names: see `storage quota`.")(
+        state(command)
+    )
 
 
 def named_cluster(_: click.Context, __: click.Parameter, value: Optional[str]) -> Optional[str]:
@@ -81,15 +90,13 @@ class Cluster(NamedTuple):
 
 
 def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str]) -> Cluster:
-    """The cluster of --cluster, or of the configuration. Raises UsageError, ConfigError."""
+    """The cluster of --cluster, or of the configuration. Raises Absent, ConfigError."""
     from hyperpod_kit.config.load import load
 
     source = click.get_current_context().get_parameter_source("config")
     written = source is click.core.ParameterSource.COMMANDLINE
     if cluster is None and not config.exists():
-        raise UsageError(
-            f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file"
-        )
+        raise Absent(f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file")
     settings = load(config) if cluster is None or written else None
     if settings is None and cluster is not None and config.exists():
         # The file that lies here counts when it is about the same cluster; when it is broken it does not matter.

@@ -30,8 +30,11 @@ PLAIN_WIDTH = 10 * CELL
 
 
 def say(text: str) -> None:
-    """A sentence for the person in front of the terminal."""
-    click.echo(terminal.lines(text), err=True)
+    """A sentence for the person in front of the terminal; nothing where that cannot be written, see `terminal.say`."""
+    try:
+        click.echo(terminal.lines(text), err=True)
+    except OSError:
+        terminal.discard(sys.stderr)
 
 
 def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False) -> None:

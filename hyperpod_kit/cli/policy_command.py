@@ -9,7 +9,7 @@ import click
 
 from hyperpod_kit.cli.options import config_argument
 from hyperpod_kit.cli.output import data, say
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.settings import Settings
@@ -70,7 +70,7 @@ def _role(settings: Settings, group: Optional[str]) -> RoleOf:
     for role in roles(settings):
         if group is None or any(member.name == group for member in role.groups):
             return role
-    raise UsageError(
+    raise Absent(
         f"there is no instance group {group}",
         hint=f"instance groups are: {', '.join(member.name for member in settings.cluster.groups)}",
     )

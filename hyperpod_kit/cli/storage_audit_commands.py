@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Iterator, Optional
 
 import click
 
-from hyperpod_kit.cli.options import json_option
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.cli.options import alert_options, json_option
+from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.storage.audit.ledger import AuditLedger
+    from hyperpod_kit.storage.alerts.outbox import AlertReport
+    from hyperpod_kit.storage.audit.ledger import AuditLedger, ChainVerdict
     from hyperpod_kit.storage.audit.query import AuditAnswer
 
 KINDS = ("node", "cloudtrail", "s3-access-log", "changelog")
@@ -82,16 +83,20 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.audit import accounting
     from hyperpod_kit.storage.plan import facts
+    from hyperpod_kit.untrusted import files
 
     if given is not None:
         try:
-            text = given.read_text(encoding="utf-8", errors="replace")
+            text = files.read_given(str(given), 1 << 30).decode("utf-8", "replace")
         except OSError as err:
-            raise UsageError(f"cannot read {given}: {err.strerror}") from err
+            raise Absent(f"cannot read {given}: {err.strerror}") from err
     else:
         start = f"now-{int(facts.seconds(since))}seconds"
         argv = [*accounting.COMMAND, "-S", start]
-        text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
+        try:
+            text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
+        except RunError as err:
+            raise Unreachable(f"cannot ask Slurm's accounting: {err}", hint="sacct, and what it says") from err
     with _open(ledger, create=True) as kept:
         count = kept.add_jobs(accounting.jobs(text.splitlines()))
     if as_json:
@@ -135,9 +140,10 @@ def query(
 
 @audit.command()
 @_ledger
+@alert_options
 @json_option
-def verify(ledger: Path, as_json: bool) -> int:
-    """Prove that no row was changed or taken out. Exit code 1 when one was.
+def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], as_json: bool) -> int:
+    """Prove that no row was changed or taken out. Exit code 1 when one was, or its alert still waits to be accepted.
 
     Keep the last digest elsewhere: who may write the whole file may write a whole new chain.
 
@@ -145,20 +151,40 @@ def verify(ledger: Path, as_json: bool) -> int:
     Examples:
       hyperpod-kit storage audit verify
       hyperpod-kit storage audit verify --json
+      hyperpod-kit storage audit verify --alerts /etc/hyperpod-kit/quotas.json
     """
     from hyperpod_kit.cli.output import data, out, say
 
     with _open(ledger) as kept:
-        found = kept.verify()
+        verdict = kept.verify()
+    sent = None if alerts is None else _alert(ledger.absolute(), verdict, alerts, alerts_state)
     if as_json:
-        data({**found._asdict(), "ok": found.broken is None})
-    elif found.broken is None:
+        report = {} if sent is None else {"alerts": {**sent.to_json(), "failed": sent.failed}}
+        data({**verdict._asdict(), "ok": verdict.broken is None, **report})
+    elif verdict.broken is None:
         out(
-            f"{found.rows:,} rows hold; {found.removed:,} older ones were removed by `retain`; last digest {found.last}"
+            f"{verdict.rows:,} rows hold; {verdict.removed:,} older ones were removed by `retain`; "
+            f"last digest {verdict.last}"
         )
     else:
-        say(f"row {found.broken} does not follow from the one before it: rows were changed or taken out there")
-    return 0 if found.broken is None else 1
+        say(f"row {verdict.broken} does not follow from the one before it: rows were changed or taken out there")
+    waits = sent is not None and bool(sent.waiting or sent.failed)
+    return 0 if verdict.broken is None and not waits else 1
+
+
+def _alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path]) -> AlertReport:
+    from hyperpod_kit.cli import alerts_show
+    from hyperpod_kit.storage.alerts.alert import Alert
+
+    alert = None
+    if verdict.broken is not None:
+        alert = Alert(
+            str(ledger),
+            f"the audit ledger {ledger.name} was changed",
+            f"Row {verdict.broken} of {ledger} does not follow from the one before it: rows were changed or taken out "
+            f"there. Compare it with a copy of its last digest: hyperpod-kit storage audit verify --ledger {ledger}",
+        )
+    return alerts_show.send(file, state, "audit", [str(ledger)], lambda key, stood: alert)
 
 
 @audit.command()

@@ -39,7 +39,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
     "waits. torch-save: rank 0 alone, training waits.",
 )
 @click.option("--every", metavar="TIME", help="Save that often: 15min, 4h. Default: as often as wastes least.")
-@click.option("--mtbf", metavar="TIME", help="Time between two failures of the whole job. Default: 50,000 GPU hours.")
+@click.option(
+    "--mtbf",
+    metavar="TIME",
+    help="Time between two failures of the whole job. Default: as the published fleet nearest in size.",
+)
 @click.option("--ledger", type=FILE, metavar="FILE", help="Count failures in this file: ROOT/.hpk/attempts.jsonl.")
 @click.option(
     "--memory-share",
@@ -54,6 +58,10 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--gpu-hour-price", type=click.FloatRange(0), default=0.0, help="US dollars; weighs lost hours too.")
 @click.option("--budget", type=click.FloatRange(0), help="US dollars a month for storage, at most.")
 @click.option("--fsx-throughput", type=click.Choice(["125", "250", "500", "1000"]), help="MB/s a TiB, no other.")
+@click.option("--efa", is_flag=True, help="FSx is reached by EFA: its sizes, and a node's rate.")
+@click.option(
+    "--prefixes", type=click.IntRange(1), default=1, show_default=True, help="Of S3 that a checkpoint is spread over."
+)
 @click.option("--mountpoint-memory", metavar="SIZE", help="Mountpoint's --memory-target, which limits open files.")
 @click.option("--mountpoint-part-size", type=click.IntRange(8, 5120), metavar="MIB", help="As it is; default: enough.")
 @click.option("--data-size", metavar="SIZE", help="Of the training data: 100GB, 570KiB.")
@@ -82,6 +90,8 @@ def plan(
     gpu_hour_price: float,
     budget: Optional[float],
     fsx_throughput: Optional[str],
+    efa: bool,
+    prefixes: int,
     mountpoint_memory: Optional[str],
     mountpoint_part_size: Optional[int],
     data_size: Optional[str],
@@ -96,8 +106,9 @@ def plan(
     """Which storage, how often to save, and what it costs.
 
     Says how large a checkpoint is, how long a save takes on each kind of storage and how long training waits for it,
-    how often to save, which kind is the cheapest that is no bottleneck, and the result as configuration. Nothing is
-    asked of AWS. Times without a calibration are wide bands.
+    how often to save, which kind is the cheapest that is no bottleneck, and the result as configuration, with
+    everything that was assumed. Requests are counted in money and in time. Nothing is asked of AWS. Times without a
+    calibration are wide bands.
 
     With --calibration and without --parameters, each measured time is printed beside the predicted one.
 
@@ -125,12 +136,17 @@ def plan(
         return 0
     if ledger is not None and mtbf is not None:
         raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
-    between = failures.from_ledger(ledger) if ledger is not None else None
+    if ledger is not None:
+        between, source = failures.from_ledger(ledger), f"counted in {ledger}"
+    elif mtbf is not None:
+        between, source = words.seconds(mtbf), "as given"
+    else:
+        between, source = failures.as_fleet(ranks)
     facts = words.JobFacts(
         words.count(parameters),
         ranks,
         nodes,
-        between or (words.seconds(mtbf) if mtbf else words.GPU_HOURS_PER_FAILURE * 3600 / ranks),
+        between,
         dtype,
         optimizer,
         bytes_per_parameter,
@@ -146,6 +162,9 @@ def plan(
         words.size(mountpoint_memory) if mountpoint_memory else None,
         mountpoint_part_size,
         _data(data_size, data_files, data_rows, rows_per_second, data_binary),
+        source,
+        prefixes,
+        efa,
     )
     made = plan.make(facts, known, price_list.load(prices) if prices else None)
     show.plan(made, as_json)

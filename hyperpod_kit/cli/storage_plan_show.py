@@ -25,7 +25,9 @@ def plan(made: Plan, as_json: bool) -> None:
     out(f"written in {size.files} files at once, the largest {gib(size.file)}")
     if size.shared_memory:
         out(f"/dev/shm of each node: {gib(size.shared_memory)} for two captures of each rank")
-    out(f"failures: one in {_time(made.facts.mtbf)}")
+    out("assumed:")
+    for line in made.assumptions:
+        out(f"  {line}")
     out()
     _kinds(made)
     # Once a kind, and not once for each size of it.
@@ -42,12 +44,31 @@ def _kinds(made: Plan) -> None:
     from rich.table import Table
 
     grid = Table(title="kinds of storage", title_justify="left")
-    for column in ("storage", "training waits", "until durable", "best every", "goodput", "US dollars a month", ""):
+    for column in ("storage", "training waits", "until durable", "every", "goodput", "US dollars a month", ""):
         grid.add_column(column)
     for one in made.candidates:
         words = "chosen" if one is made.chosen else "no" if one.refused else ""
         row = (_title(one), _band(one.stall), _band(one.durable), _time(one.rhythm.every))
-        grid.add_row(*map(cell, (*row, f"{one.rhythm.goodput:.2%}", f"{one.monthly:,.2f}", words)))
+        grid.add_row(*map(cell, (*row, f"{one.rhythm.goodput:.2%}", _dollars(one), words)))
+    console().print(grid)
+    _curve(made)
+
+
+def _dollars(one: StorageChoice) -> str:
+    return "not known" if one.cost.usd is None else f"{one.cost.usd:,.2f}"
+
+
+def _curve(made: Plan) -> None:
+    from rich.table import Table
+
+    if len(made.curve) < 2:
+        return
+    grid = Table(title="FSx for Lustre: money against stall", title_justify="left")
+    for column in ("size", "training waits", "until durable", "every", "goodput", "US dollars a month"):
+        grid.add_column(column)
+    for one in made.curve:
+        row = (_title(one), _band(one.stall), _band(one.durable), _time(one.rhythm.every))
+        grid.add_row(*map(cell, (*row, f"{one.rhythm.goodput:.2%}", _dollars(one))))
     console().print(grid)
 
 
@@ -59,7 +80,7 @@ def _choice(made: Plan) -> None:
         if one.headroom is not None:
             out(f"its bandwidth is {one.headroom:.0%} more than the writers need")
         for key, price in one.cost.prices:
-            out(f"price of {key}: {price.usd} US dollars a GB, {price.date}, {price.source}")
+            out(f"price of {key}: {price.usd} US dollars a {price.unit}, {price.date}, {price.source}")
         for name, value in _flat(made.settings()):
             out(f"  {name}: {value}")
     if made.data is not None:
@@ -78,7 +99,8 @@ def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 def _title(one: StorageChoice) -> str:
     if one.lustre is None:
         return one.kind.title
-    return f"{one.kind.title}, {one.lustre.capacity:,} GiB of {one.lustre.throughput} MB/s a TiB"
+    efa = ", EFA" if one.lustre.efa else ""
+    return f"{one.kind.title}, {one.lustre.capacity:,} GiB of {one.lustre.throughput} MB/s a TiB{efa}"
 
 
 def _time(value: float) -> str:

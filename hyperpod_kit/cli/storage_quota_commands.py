@@ -120,41 +120,43 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     default=STATE,
     show_default=True,
     metavar="FILE",
-    help="Who was told.",
+    help="Which alerts were accepted.",
 )
-@click.option("--dry-run", is_flag=True, help="Look, and tell nobody.")
+@click.option("--dry-run", is_flag=True, help="Look, and alert nobody.")
 @json_option
 def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
-    """Tell owners and admins whose directory is 80 % full, once.
+    """Alert owners and admins whose directory is 80 % full, once.
 
     FILE names the directories with their owners' mail addresses, the admins, and where alerts go: mail, SNS,
-    CloudWatch, Prometheus, the message at login. Run it from a timer. Who was told is told again only after the
-    directory was below 75 %; --state remembers that.
+    CloudWatch, Prometheus, the message at login. Run it from a timer. An alert is sent once to each address and topic,
+    and tried again by each check until its server has accepted it; --state remembers which has. A directory is alerted
+    of again only after it was below 75 %.
 
-    Exit code 1 when a directory is above, or somebody could not be asked or told.
+    Exit code 1 when a directory is above, an alert still waits to be accepted, or a directory could not be looked at.
 
     \b
     Examples:
       hyperpod-kit storage quota check /etc/hyperpod-kit/quotas.json
     """
-    from hyperpod_kit.cli.output import data, out, say
+    from hyperpod_kit.cli import alerts_show
+    from hyperpod_kit.cli.output import data
     from hyperpod_kit.run import LocalRunner
+    from hyperpod_kit.storage.alerts import config
     from hyperpod_kit.storage.quota import backends
-    from hyperpod_kit.storage.quota.check import check, load
+    from hyperpod_kit.storage.quota.check import check
 
     runner = LocalRunner()
-    asked = load(file)
-    done = check(asked, lambda one: backends.used(one, runner), state, dry_run=dry_run)
+    loaded = config.load(file)
+    if not loaded.directories:
+        raise UsageError(f"{file}: it names no directories to check")
+    done = check(loaded, lambda directory: backends.used(directory, runner), state, dry_run=dry_run)
     if as_json:
         data({**done.to_json(), "dry_run": dry_run})
     else:
         _table(done.used)
-        for alert in done.new:
-            to = ", ".join(alert.to) or "nobody by mail"
-            out(f"{'would tell' if dry_run else 'told'} {to}: {alert.sentence}")
-    for line in done.failed:
-        say(f"failed: {line}")
-    return 1 if done.above or done.failed else 0
+        alerts_show.show(done.above, done.alerts, dry_run=dry_run)
+    alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.shows)
+    return 1 if done.above or done.alerts.failed or done.alerts.waiting else 0
 
 
 @quota.command("stop")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import click
 
-from hyperpod_kit.cli.options import json_option
+from hyperpod_kit.cli.options import alert_options, json_option
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ BY = ("user", "group", "directory", "run")
 @click.option("--state", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Of the walk so far.")
 @click.option("--fresh", is_flag=True, help="Begin anew where an earlier walk was killed.")
 @click.option("--html", "page", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A page too.")
+@click.option("--price", type=click.FloatRange(0), metavar="USD", help="For a GB kept a month: cost by user and share.")
+@click.option(
+    "--history",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Of sizes by day; default: one for each PATH, in your home.",
+)
+@alert_options
 @json_option
 def usage(
     places: tuple[str, ...],
@@ -42,14 +50,21 @@ def usage(
     state: Optional[Path],
     fresh: bool,
     page: Optional[Path],
+    price: Optional[float],
+    history: Optional[Path],
+    alerts: Optional[Path],
+    alerts_state: Optional[Path],
     as_json: bool,
 ) -> int:
     """Who fills what: by user, group, directory and run.
 
-    Looks at every file below each PATH, with several processes and little memory, and changes nothing; what was killed
+    Looks at every file below each PATH, with several processes and little memory, and changes none; what was killed
     goes on where it was when the same words are typed again within a day. File systems mounted below PATH are not
     entered, links are not followed, and a file with several names counts once. A bucket's old versions and unfinished
     uploads are counted too, because they are paid for.
+
+    What each day's last count found is kept, so that from the third day on growth is said, and when the file system
+    will be full, both with how sure that is. Changes nothing else.
 
     For each run (a directory with RUN.json) the checkpoints that `checkpoint prune --latest` could delete are named.
 
@@ -62,15 +77,18 @@ def usage(
       hyperpod-kit storage usage /efs --access-points fs-0123456789abcdef0
       hyperpod-kit storage usage s3://my-bucket/checkpoints
       hyperpod-kit storage usage /fsx --html usage.html  # a picture of it, in one file
+      hyperpod-kit storage usage /fsx --by user --price 0.145
+      hyperpod-kit storage usage /fsx --alerts /etc/hyperpod-kit/quotas.json
     """
     from hyperpod_kit.cli import storage_usage_show as show
     from hyperpod_kit.cli.output import say
 
-    _require_one_path(places, state, access_points)
+    _require_one_path(places, state, access_points, history)
     found, failed = [], []
     for place in places:
         try:
-            found.append(_one(place, depth, access_points, keep, workers or 0, state, fresh))
+            made = _one(place, depth, access_points, keep, workers or 0, state, fresh)
+            found.append(_with_history(made, history, price))
         except (HyperpodKitError, OSError) as err:
             if len(places) == 1:
                 raise
@@ -82,13 +100,51 @@ def usage(
         html_page.write(page, usage_page.page(found, top))
     for line in failed:
         say(line)
-    return 1 if failed or any(one.unread_count for one in found) else 0
+    waits = alerts is not None and _alert(found, alerts, alerts_state)
+    return 1 if failed or waits or any(report.unread_count for report in found) else 0
 
 
-def _require_one_path(places: tuple[str, ...], state: Optional[Path], access_points: Optional[str]) -> None:
+def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> bool:
+    """Whether an alert still waits to be accepted."""
+    from hyperpod_kit.cli import alerts_show
+    from hyperpod_kit.storage.usage import filling
+
+    by_root = {report.root: report for report in reports}
+    sent = alerts_show.send(
+        file,
+        state,
+        "usage",
+        list(by_root),
+        lambda root, stood: filling.alert(by_root[root], by_root[root].forecast, stood),
+    )
+    return bool(sent.waiting or sent.failed)
+
+
+def _with_history(report: UsageReport, place: Optional[Path], price: Optional[float]) -> UsageReport:
+    """The report with growth, and this count in the history. What cannot be kept costs no report."""
+    from dataclasses import replace
+
+    from hyperpod_kit.cli.output import say
+    from hyperpod_kit.storage.usage import growth
+    from hyperpod_kit.storage.usage import history as histories
+
+    try:
+        days = histories.noted(place or histories.default_place(report.root), report).days
+    except (HyperpodKitError, OSError) as err:
+        say(f"{report.root}: its size of this day is not kept: {err}")
+        return replace(report, price=price)
+    grown = growth.growth(days)
+    forecast = None if grown is None or report.room is None else growth.forecast(grown, report.room[1])
+    return replace(report, growth=grown, forecast=forecast, history_days=len(days), price=price)
+
+
+def _require_one_path(
+    places: tuple[str, ...], state: Optional[Path], access_points: Optional[str], history: Optional[Path]
+) -> None:
     """Raises UsageError for an option that means something for one PATH only."""
-    if state is not None and len(places) > 1:
-        raise UsageError("--state is of one PATH", hint="one command for each PATH")
+    for name, value in (("--state", state), ("--history", history)):
+        if value is not None and len(places) > 1:
+            raise UsageError(f"{name} is of one PATH", hint="one command for each PATH")
     if access_points and (len(places) > 1 or places[0].startswith("s3://")):
         raise UsageError("--access-points is of one PATH, where the file system's / is mounted")
 

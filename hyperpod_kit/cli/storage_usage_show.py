@@ -39,60 +39,128 @@ def size(count: float) -> str:
     return f"{count:,.1f} TiB"
 
 
-def reports(found: list[UsageReport], by: Sequence[str], top: int, as_json: bool) -> None:
+def reports(places: list[UsageReport], by: Sequence[str], top: int, as_json: bool) -> None:
     """Every table of every root."""
     if as_json:
-        data([one.to_json() for one in found])
+        data([report.to_json() for report in places])
         return
-    for one in found:
-        _whole(one)
+    for report in places:
+        _whole(report)
+        for line in growth_lines(report):
+            out(f"  {line}")
+        _ages(report)
         for name in by:
-            _table(one.root, name, getattr(one, _TABLES[name]), one.total, top)
-        _deletable(one, top)
-        _unseen(one)
+            _table(report, name, getattr(report, _TABLES[name]), top)
+        _deletable(report, top)
+        _unseen(report)
 
 
-def _whole(one: UsageReport) -> None:
-    room = ""
-    if one.room is not None:
-        total, free = one.room
-        room = (
-            f"; the file system has {size(free)} of {size(total)} free ({1 - free / total:.0%} full)" if total else ""
-        )
-    out(f"{one.root}: {size(one.total.allocated)} in {one.total.entries:,} {_noun(one)}{room}")
-    for kind, part in one.kinds.items():
+def _whole(report: UsageReport) -> None:
+    out(f"{report.root}: {size(report.total.allocated)} in {report.total.entries:,} {noun(report)}{_room(report)}")
+    for kind, part in report.kinds.items():
         if kind:
             out(f"  of these {size(part.allocated)} in {part.entries:,} {kind}")
 
 
-def _noun(one: UsageReport) -> str:
-    return "objects, versions and uploads" if one.root.startswith("s3://") else "files and directories"
+def _room(report: UsageReport) -> str:
+    if report.room is None:
+        return ""
+    total, free = report.room
+    if not total:
+        return ""
+    return f"; the file system has {size(free)} of {size(total)} free ({1 - free / total:.0%} full)"
 
 
-def _table(root: str, name: str, rows: dict[str, Total], whole: Total, top: int) -> None:
+def noun(report: UsageReport) -> str:
+    """What is counted."""
+    return "objects, versions and uploads" if report.root.startswith("s3://") else "files and directories"
+
+
+def growth_lines(report: UsageReport) -> list[str]:
+    """How fast a place grows and when it is full, or that this is not known yet."""
+    from hyperpod_kit.storage.usage import filling
+    from hyperpod_kit.storage.usage import growth as growths
+
+    rate = report.growth
+    if rate is None:
+        days = f"{report.history_days} {'day' if report.history_days == 1 else 'days'}"
+        return [f"growth is not known yet: {days} of history, and it takes {growths.FEWEST}"]
+    low, likely, high = map(_signed, (rate.low, rate.likely, rate.high))
+    lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {rate.days:.0f} days"]
+    if report.forecast is not None:
+        lines.append(f"at that rate {filling.full_in(report.forecast)}")
+    return lines
+
+
+def _signed(count: float) -> str:
+    return ("-" if count < 0 else "") + size(abs(count))
+
+
+AGE_COLUMNS = ("age", "last written", "files", "last read")
+
+
+def age_rows(report: UsageReport) -> list[tuple[str, str, str, str]]:
+    """Under AGE_COLUMNS, the oldest first."""
+    written = {row.name: row for row in report.ages if row.what == "written"}
+    read = {row.name: row for row in report.ages if row.what == "read"}
+    rows = []
+    for name in dict.fromkeys([*written, *read]):
+        size_written = size(written[name].allocated) if name in written else ""
+        files = f"{written[name].entries:,}" if name in written else ""
+        size_read = size(read[name].allocated) if name in read else ""
+        rows.append((name, size_written, files, size_read if report.reads_kept else "not kept here"))
+    return rows
+
+
+def _ages(report: UsageReport) -> None:
+    from rich.table import Table
+
+    if not report.ages:
+        return
+    _heading(f"{report.root} by age")
+    grid = Table()
+    for column in AGE_COLUMNS:
+        grid.add_column(column, justify="left" if column == "age" else "right")
+    for row in age_rows(report):
+        grid.add_row(*map(cell, row))
+    console().print(grid)
+
+
+def _heading(text: str) -> None:
+    """Above a table and not its title, which would be broken to the width of the table."""
+    out(text)
+
+
+def _table(report: UsageReport, name: str, rows: dict[str, Total], top: int) -> None:
     from rich.table import Table
 
     if not rows:
         return
-    grid = Table(title=f"{root} by {name}", title_justify="left")
+    _heading(f"{report.root} by {name}")
+    grid = Table()
     grid.add_column(name)
-    for column in ("on disk", "as ls says", "count"):
+    priced = ["US dollars a month"] if report.price is not None else []
+    for column in ("on disk", "as ls says", "count", "share", *priced):
         grid.add_column(column, justify="right")
     grid.add_column("")
-    for key, one in list(rows.items())[:top]:
-        share = round(BAR * one.allocated / whole.allocated) if whole.allocated else 0
-        grid.add_row(*map(cell, (key, size(one.allocated), size(one.size), f"{one.entries:,}", "█" * share)))
+    for key, part in list(rows.items())[:top]:
+        share = part.allocated / report.total.allocated if report.total.allocated else 0.0
+        cost = report.cost(part)
+        costs = () if cost is None else (f"{cost:,.2f}",)
+        sums = (key, size(part.allocated), size(part.size), f"{part.entries:,}", f"{share:.1%}", *costs)
+        grid.add_row(*map(cell, (*sums, "█" * round(BAR * share))))
     console().print(grid)
     if len(rows) > top:
         out(f"and {len(rows) - top:,} more: --top {len(rows)}")
 
 
-def _deletable(one: UsageReport, top: int) -> None:
+def _deletable(report: UsageReport, top: int) -> None:
     from rich.table import Table
 
-    judged = [row for row in one.deletable if not row.error]
+    judged = [row for row in report.deletable if not row.error]
     if judged:
-        grid = Table(title=f"{one.root}: checkpoints that may be deleted", title_justify="left")
+        _heading(f"{report.root}: checkpoints that may be deleted")
+        grid = Table()
         for column in ("run", "checkpoint", "on disk", "why"):
             grid.add_column(column)
         for row in sorted(judged, key=lambda row: -row.allocated)[:top]:
@@ -102,15 +170,15 @@ def _deletable(one: UsageReport, top: int) -> None:
             f"{len(judged):,} checkpoints, {size(sum(row.allocated for row in judged))}; next: "
             f"hyperpod-kit checkpoint prune {judged[0].run} --latest N --dry-run"
         )
-    for row in one.deletable:
+    for row in report.deletable:
         if row.error:
             say(f"{row.run}: its checkpoints cannot be judged: {row.error}")
 
 
-def _unseen(one: UsageReport) -> None:
-    for path in one.elsewhere:
+def _unseen(report: UsageReport) -> None:
+    for path in report.elsewhere:
         say(f"{path}: another file system, not counted")
-    for path, why in one.unread[:20]:
+    for path, why in report.unread[:20]:
         say(f"{path}: not counted: {why}")
-    if one.unread_count > 20:
-        say(f"and {one.unread_count - 20:,} more directories that could not be read")
+    if report.unread_count > 20:
+        say(f"and {report.unread_count - 20:,} more directories that could not be read")

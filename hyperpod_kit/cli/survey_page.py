@@ -22,7 +22,7 @@ SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 def page(cluster: str, look: Survey) -> str:
     """The whole document."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(look.at))
+    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(look.at))
     problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(look.reports))
     listed = f"<ul>{problems}</ul>" if problems else ""
     return html_page.page(

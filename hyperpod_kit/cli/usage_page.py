@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
 
 from hyperpod_kit.cli import html_page
 from hyperpod_kit.cli.html_page import text
-from hyperpod_kit.cli.storage_usage_show import size
+from hyperpod_kit.cli.storage_usage_show import AGE_COLUMNS, age_rows, growth_lines, noun, size
 
 if TYPE_CHECKING:
     from hyperpod_kit.storage.usage.report import Total, UsageReport
@@ -29,9 +29,9 @@ class Area(NamedTuple):
     height: float
 
 
-def page(found: Sequence[UsageReport], top: int) -> str:
+def page(places: Sequence[UsageReport], top: int) -> str:
     """One document for all places."""
-    return html_page.page("Who fills the storage", "\n".join(_place(one, top) for one in found))
+    return html_page.page("Who fills the storage", "\n".join(_place(report, top) for report in places))
 
 
 def treemap(values: Sequence[tuple[str, float]], width: float, height: float) -> list[Area]:
@@ -67,31 +67,54 @@ def _worst(row: Sequence[tuple[str, float]], side: float, scale: float) -> float
     return max(side**2 * max(values) / whole**2, whole**2 / (side**2 * min(values)))
 
 
-def _place(one: UsageReport, top: int) -> str:
+def _place(report: UsageReport, top: int) -> str:
     room = ""
-    if one.room is not None and one.room[0]:
-        room = f", the file system is {1 - one.room[1] / one.room[0]:.0%} full ({size(one.room[1])} free)"
-    unread = f"<p>{one.unread_count:,} directories could not be read.</p>" if one.unread_count else ""
-    tables = "\n".join(_table(word, getattr(one, name), one.total, top) for name, word in TABLES if getattr(one, name))
+    if report.room is not None and report.room[0]:
+        total, free = report.room
+        room = f", the file system is {1 - free / total:.0%} full ({size(free)} free)"
+    unread = f"<p>{report.unread_count:,} directories could not be read.</p>" if report.unread_count else ""
+    growth = "".join(f"<p>{text(_sentence(line))}</p>" for line in growth_lines(report))
+    tables = [_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
     return (
-        f"<h2>{text(one.root)}</h2><p>{one.total.entries:,} entries, {size(one.total.allocated)} on disk{room}.</p>"
-        f"{unread}{_picture(one)}{tables}"
+        f"<h2>{text(report.root)}</h2>"
+        f"<p>{report.total.entries:,} {noun(report)}, {size(report.total.allocated)} on disk{room}.</p>"
+        f"{growth}{unread}{_picture(report)}{_ages(report)}{''.join(tables)}"
     )
 
 
-def _picture(one: UsageReport) -> str:
+def _sentence(line: str) -> str:
+    return f"{line[:1].upper()}{line[1:]}."
+
+
+def _ages(report: UsageReport) -> str:
+    rows = age_rows(report)
+    if not rows:
+        return ""
+    head = "".join(_cells("th", AGE_COLUMNS))
+    lines = "".join(f"<tr>{''.join(_cells('td', row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def _cells(tag: str, words: Sequence[str]) -> Iterator[str]:
+    """The first is a name, the others are numbers."""
+    for column, word in enumerate(words):
+        kind = ' class="n"' if column else ""
+        yield f"<{tag}{kind}>{text(word)}</{tag}>"
+
+
+def _picture(report: UsageReport) -> str:
     """Directories that lie right below the root, each an area; what lies in the root itself is one."""
-    below = list(_below(one))
+    below = list(_below(report))
     shown, rest = below[:MOST], sum(value for _, value in below[MOST:])
-    left = one.total.allocated - sum(value for _, value in below)
+    left = report.total.allocated - sum(value for _, value in below)
     shown += [(name, value) for name, value in (("others", rest), ("right here", left)) if value > 0]
     boxes = []
     for index, area in enumerate(treemap(shown, WIDTH, HEIGHT)):
         label = f"{area.name} {size(area.value)}"
         inside = ""
         if area.width > 60 and area.height > 18:
-            letters = max(int(area.width / 7) - 1, 3)
-            inside = f'<text x="{area.left + 6:.1f}" y="{area.top + 16:.1f}" fill="#fff">{text(label[:letters])}</text>'
+            words = _fitting(area, label)
+            inside = f'<text x="{area.left + 6:.1f}" y="{area.top + 16:.1f}" fill="#fff">{text(words)}</text>'
         boxes.append(
             f'<g><title>{text(label)}</title><rect x="{area.left:.1f}" y="{area.top:.1f}" width="{area.width:.1f}" '
             f'height="{area.height:.1f}" fill="{COLOURS[index % len(COLOURS)]}" stroke="#fff"/>{inside}</g>'
@@ -99,19 +122,31 @@ def _picture(one: UsageReport) -> str:
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="directories by size">{"".join(boxes)}</svg>'
 
 
-def _below(one: UsageReport) -> Iterator[tuple[str, float]]:
-    top = one.root.rstrip("/")
-    for name, total in one.directories.items():
+def _fitting(area: Area, label: str) -> str:
+    """Never part of a figure: the name with its size, or the name, or its beginning."""
+    letters = max(int(area.width / 7) - 1, 3)
+    if len(label) <= letters:
+        return label
+    return area.name if len(area.name) <= letters else f"{area.name[: letters - 1]}…"
+
+
+def _below(report: UsageReport) -> Iterator[tuple[str, float]]:
+    top = report.root.rstrip("/")
+    for name, total in report.directories.items():
         inner = name[len(top) + 1 :] if name.startswith(f"{top}/") else ""
         if inner and "/" not in inner.rstrip("/"):
             yield inner, float(total.allocated)
 
 
-def _table(word: str, rows: dict[str, Total], whole: Total, top: int) -> str:
-    lines = [
-        f'<tr><td>{text(name)}</td><td class="n">{total.entries:,}</td><td class="n">{size(total.allocated)}</td>'
-        f'<td class="n">{total.allocated / whole.allocated if whole.allocated else 0:.0%}</td></tr>'
-        for name, total in list(rows.items())[:top]
-    ]
-    head = f'<tr><th>{word}</th><th class="n">entries</th><th class="n">on disk</th><th class="n">of all</th></tr>'
-    return f"<table><thead>{head}</thead><tbody>{''.join(lines)}</tbody></table>"
+def _table(word: str, rows: dict[str, Total], report: UsageReport, top: int) -> str:
+    priced = ["US dollars a month"] if report.price is not None else []
+    head = "".join(_cells("th", (word, "count", "on disk", "of all", *priced)))
+    lines = []
+    for name, part in list(rows.items())[:top]:
+        share = part.allocated / report.total.allocated if report.total.allocated else 0.0
+        cost = report.cost(part)
+        costs = () if cost is None else (f"{cost:,.2f}",)
+        cells = _cells("td", (name, f"{part.entries:,}", size(part.allocated), f"{share:.0%}", *costs))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    more = f"<p>And {len(rows) - top:,} more.</p>" if len(rows) > top else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>{more}"

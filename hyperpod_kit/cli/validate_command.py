@@ -11,6 +11,7 @@ import click
 from hyperpod_kit.cli.options import config_argument, json_option
 from hyperpod_kit.cli.output import data, out, say, watch
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.exit_codes import ExitCode
 
 if TYPE_CHECKING:
     from hyperpod_kit.config.findings import Finding
@@ -78,8 +79,8 @@ def validate(config: Path, live: bool, suppressed: tuple[str, ...], fail_on: str
         _show(config, shown)
         out(_verdict(checked, shown, len(hidden), facts))
     if failing:
-        return 1
-    return 3 if unanswered else 0
+        return ExitCode.PROBLEM
+    return ExitCode.ABSENT if unanswered else ExitCode.OK
 
 
 def _ask(checked: Checked) -> Optional[AccountFacts]:

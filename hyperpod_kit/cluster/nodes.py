@@ -10,7 +10,7 @@ from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.aws.parallel import in_order
 from hyperpod_kit.aws.sagemaker import Batched, SageMaker
 from hyperpod_kit.cluster.times import in_utc
-from hyperpod_kit.errors import AwsError, UsageError
+from hyperpod_kit.errors import Absent, AwsError, UsageError
 
 RUNNING = "Running"
 GONE = ("ShuttingDown", "NotFound")
@@ -152,7 +152,7 @@ def _address_in(host: str) -> str:
 def _resolve_name(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:
     candidates = _candidates(nodes, name)
     if not candidates:
-        raise UsageError(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
+        raise Absent(f"there is no node `{name}`", hint="hyperpod-kit list-cluster-nodes")
     if len(candidates) > 1:
         listed = ", ".join(f"{node.instance_id} ({node.group}, {node.status})" for node in candidates)
         raise UsageError(f"`{name}` names {len(candidates)} nodes: {listed}", hint="name it by its instance id")

@@ -11,7 +11,7 @@ from typing import Any, Mapping, Optional, Sequence
 
 from hyperpod_kit.cluster.nodes import GONE
 from hyperpod_kit.cluster.times import in_utc
-from hyperpod_kit.errors import ClusterError, UsageError
+from hyperpod_kit.errors import Absent, ClusterError, UsageError
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[SoftwareOf]:
 
 
 def groups_of(live: Mapping[str, Any], wanted: Sequence[str]) -> list[str]:
-    """Groups that are updated: those named, or all of the cluster. Raises UsageError for one that is not there."""
+    """Groups that are updated: those named, or all of the cluster. Raises Absent for one that is not there."""
     there = [str(group["InstanceGroupName"]) for group in live.get("InstanceGroups", [])]
     for name in wanted:
         if name not in there:
-            raise UsageError(f"cluster {live['ClusterName']} has no group `{name}`: expected one of {', '.join(there)}")
+            raise Absent(f"cluster {live['ClusterName']} has no group `{name}`: expected one of {', '.join(there)}")
     return [name for name in there if not wanted or name in wanted]
 
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, Mapping, Optional, Protocol, Sequence
 from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
 from hyperpod_kit.cluster.state import ClusterState, GroupState, brief
-from hyperpod_kit.errors import AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
+from hyperpod_kit.errors import Absent, AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
 from hyperpod_kit.system.wait import every, look_until
 
 PATIENCE = 5
@@ -227,7 +227,7 @@ def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
         return []
     try:
         return [brief(event.line()) for event in troubles.new()]
-    except (AwsError, UsageError):
+    except (Absent, AwsError, UsageError):
         return []
 
 

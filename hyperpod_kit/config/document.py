@@ -13,7 +13,7 @@ from typing import Any
 from hyperpod_kit.config import credentials, source_map, yaml_text
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.source_map import SourceMap
-from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.errors import Absent, ConfigError, UsageError
 
 LARGEST = 4 << 20
 """Bytes of a configuration: ten thousand users and their comments."""
@@ -92,7 +92,7 @@ def _text(path: Path) -> str:
         # Line ends of Windows and of old Macs count as line ends.
         return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except FileNotFoundError:
-        raise UsageError(f"there is no configuration file {path}", hint="hyperpod-kit init") from None
+        raise Absent(f"there is no configuration file {path}", hint="hyperpod-kit init") from None
     except UnicodeDecodeError as err:
         raise UsageError(
             f"cannot read {path}: byte {err.start} is not UTF-8", hint="save it as UTF-8; PowerShell's > writes UTF-16"

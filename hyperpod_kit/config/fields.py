@@ -88,6 +88,7 @@ _KIT: Mapping[str, Field] = {
             patterns.INSTANCE_TYPE,
             "`{value}` is not an instance type",
             "Write it with ml. in front, like ml.p5.48xlarge",
+            patterns.INSTANCE_TYPE_PREFIX,
         ),
     ),
     "cluster.instance_groups[].count": Field("How many nodes.", request=f"{_G}.InstanceCount"),

@@ -6,6 +6,7 @@ provisioning_parameters.json. Whatever the file cannot express becomes a note: n
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Mapping, Optional, Sequence
@@ -14,8 +15,9 @@ from hyperpod_kit.aws import request_shape
 from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.emit import NODE_TYPES
 from hyperpod_kit.config.findings import under
-from hyperpod_kit.config.imported_heads import several_controllers
+from hyperpod_kit.config.imported_heads import heads_by_name, several_controllers
 from hyperpod_kit.config.imported_storage import ImportedStorage
+from hyperpod_kit.config.patterns import INSTANCE_TYPE, INSTANCE_TYPE_PREFIX
 from hyperpod_kit.config.rules.passthrough_fields import OURS, OURS_OF_A_GROUP
 from hyperpod_kit.errors import ConfigError
 from hyperpod_kit.model.states import LifecycleMode, Role
@@ -209,6 +211,7 @@ class _RequestReader:
             # AWS's own template names one that its example's cluster has not, and AWS's scripts pass over it.
             self.notes.append(f"login_group `{login}`: the cluster has no instance group of that name")
             del values["login_group"]
+        self.notes += heads_by_name(values, names)
         heads = (values.get("controller_group"), values.get("login_group"))
         workers = [name for name in names if name not in heads]
         for name in workers:
@@ -287,7 +290,7 @@ class _RequestReader:
             self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
         if types:
-            entry["instance_type"] = types[0]
+            entry["instance_type"] = self._type(name, types[0])
         entry["count"] = group.get("InstanceCount", group.get("TargetCount"))
         for key, field in _PLAIN_GROUP_FIELDS.items():
             if group.get(field) is not None:
@@ -299,6 +302,16 @@ class _RequestReader:
         entry |= storage.of_group(name, group.get("InstanceStorageConfigs"))
         self._api(entry, group, OURS_OF_A_GROUP, f"group `{name}`: ", described="CurrentCount" in group)
         return entry
+
+    def _type(self, name: str, given: Any) -> Any:
+        """As SageMaker names it: AWS's announcement of HyperPod has EC2's name for one."""
+        if not isinstance(given, str):
+            return given
+        right = INSTANCE_TYPE_PREFIX + given
+        if re.fullmatch(INSTANCE_TYPE, given) or not re.fullmatch(INSTANCE_TYPE, right):
+            return given
+        self.notes.append(f"`InstanceType` {given} of group `{name}` as it is spelled: AWS says {right}")
+        return right
 
     def _api(
         self, entry: dict[str, Any], given: Mapping[str, Any], ours: Mapping[str, str], where: str, *, described: bool

@@ -1,4 +1,6 @@
-"""AWS's `slurm_configurations`, the settings of several controllers: what of it goes where, and what nowhere.
+"""Controllers and login nodes of a cluster that is imported: which groups they are, and what else is said of them.
+
+AWS's `slurm_configurations` are the settings of several controllers; some of it goes nowhere.
 
 What they mean is in AWS's multi_headnode_setup/headnode_setup.sh (awsome-distributed-training at 7217859) and in
 "Preparing and uploading lifecycle scripts" of its multi-head pages.
@@ -6,9 +8,12 @@ What they mean is in AWS's multi_headnode_setup/headnode_setup.sh (awsome-distri
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
-from hyperpod_kit.model.states import LifecycleMode
+from hyperpod_kit.model.states import LifecycleMode, Role
+
+NAMED_BY_ROLE = (Role.CONTROLLER, Role.LOGIN)
+"""Roles whose names stand in the names of groups, by which a listing without roles says what they are."""
 
 
 def several_controllers(values: dict[str, Any]) -> list[str]:
@@ -30,4 +35,20 @@ def several_controllers(values: dict[str, Any]) -> list[str]:
         notes.append("slurm_database_endpoint: there is no accounting on several controllers (HPK-G022)")
     if given.get("slurm_sns_arn"):
         notes.append("slurm_sns_arn: nobody is told of a failover; SlurmctldPrimaryOnProg of a script of yours can")
+    return notes
+
+
+def heads_by_name(values: dict[str, Any], groups: Sequence[Any]) -> list[str]:
+    """Notes of what the names of the groups decide, where neither the API nor AWS's file says who is who.
+
+    AWS's announcement of HyperPod has such a listing: its groups are `controller-group` and `worker-group`.
+    """
+    notes = []
+    for role in NAMED_BY_ROLE:
+        key = f"{role}_group"
+        named = [name for name in groups if isinstance(name, str) and role.value in name.lower()]
+        if key in values or len(named) != 1:
+            continue
+        values[key] = named[0]
+        notes.append(f"who the {role} is, which nothing says: it is `{named[0]}` here, by its name ({key})")
     return notes

@@ -18,6 +18,7 @@ DEFAULT is Slurm's word for what all partitions have."""
 REGION = r"[a-z]{2}(-[a-z]+)+-[0-9]"
 ROLE_ARN = r"arn:aws[a-z-]*:iam::\d{12}:role(?!.*/\.\.?/)/?[a-zA-Z_0-9+=,.@/_-]+"
 INSTANCE_TYPE = r"ml\.[a-z0-9-]+\.[a-z0-9]+"
+INSTANCE_TYPE_PREFIX = "ml."
 BUCKET = r"(?!xn--)(?!.*\.\.)(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"
 MOUNT_NAME = r"(?!-)[a-z0-9-]{1,40}"
 USER_NAME = r"[a-z_]([a-z0-9_-]{0,30}[a-z0-9_])?"
@@ -34,13 +35,20 @@ SHA256 = r"[0-9a-f]{64}"
 class Pattern:
     """`code`, `why` and `hint` make the finding about a text that `regex` does not match as a whole.
 
-    `{value}` in `why` stands for the text; a secret's is not repeated.
+    `{value}` in `why` stands for the text; a secret's is not repeated. prefix: what is often left out in front.
     """
 
     code: str
     regex: str
     why: str
     hint: str
+    prefix: str = ""
+
+    def remedy(self, text: str) -> str:
+        """What to write instead of a text that does not fit."""
+        if self.prefix and self.fits(self.prefix + text):
+            return f"Write `{self.prefix}{text}`"
+        return self.hint
 
     def fits(self, text: str) -> bool:
         """Whether the text is as it must be."""

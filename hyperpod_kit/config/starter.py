@@ -14,7 +14,7 @@ from hyperpod_kit.config.earlier_scripts import EarlierScripts
 from hyperpod_kit.config.effective import as_yaml
 from hyperpod_kit.config.findings import errors
 from hyperpod_kit.config.validate import validate
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.states import LifecycleMode
@@ -171,6 +171,8 @@ def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
                     raise
     except FileExistsError:
         raise exists(path) from None
+    except FileNotFoundError:
+        raise Absent(f"cannot write {path}: {path.parent} is not there", hint=f"mkdir -p {path.parent}") from None
     except (OSError, ValueError) as err:
         raise UsageError(f"cannot write {path}: {getattr(err, 'strerror', None) or err}") from err
 

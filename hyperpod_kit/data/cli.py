@@ -8,11 +8,11 @@ from collections.abc import Callable
 from importlib import import_module
 
 from hyperpod_kit import ending
-from hyperpod_kit.errors import DataError, DataUnavailable
+from hyperpod_kit.errors import MissingExtra
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import install_command
 
 _NEEDED = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
-_USAGE = 2
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -172,7 +172,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check, 74 storage does not give the data."""
+    """The exit code, with errors on standard error."""
     return ending.run(lambda: perform(argv))
 
 
@@ -191,13 +191,14 @@ def perform(argv: list[str]) -> int:
         except ModuleNotFoundError as err:
             if err.name is None or err.name.split(".")[0] not in _NEEDED:
                 raise
-            raise DataError(
-                f"hyperpod-kit data {args.command} needs {err.name}", hint=install_command("data")
+            raise MissingExtra(
+                f"hyperpod-kit data {args.command} needs {err.name}, which is not installed",
+                hint=install_command("data"),
             ) from None
         except BrokenPipeError:
             return ending.without_reader(0)
 
-    return ending.raised(work, lambda err: ending.Ending(str(err), None, DataUnavailable.exit_code))
+    return ending.raised(work, lambda err: ending.Ending(str(err), None, ExitCode.ABSENT))
 
 
 if __name__ == "__main__":

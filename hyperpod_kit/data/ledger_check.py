@@ -16,7 +16,7 @@ import numpy as np
 
 from hyperpod_kit.data.ledger import FORMAT
 from hyperpod_kit.data.position import Course, DataStep, Last
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.untrusted import parse
 
 
@@ -78,7 +78,7 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
     for path in sorted(Path(folder).glob("*.jsonl")) if os.path.isdir(folder) else ():
         _read(path, segments, meant, problems)
     if not segments:
-        raise DataError(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
+        raise NoData(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
     if len(meant) > 1:
         raise DataError(f"{folder} is of several data sets or orders: {sorted(meant)}", hint="a directory for each run")
     (_, words, samples, last) = next(iter(meant))

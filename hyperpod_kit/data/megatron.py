@@ -16,7 +16,7 @@ from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
 from hyperpod_kit.data.reading.ranges import RangeReader
 from hyperpod_kit.data.reading.windows import MEMORY
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -88,7 +88,7 @@ class MegatronTokens:
                 rest = stream.read(12 * count)
             found = os.stat(f"{prefix}.bin")
         except FileNotFoundError as err:
-            raise DataError(f"there is no {err.filename}", hint="hyperpod-kit data tokenize") from None
+            raise NoData(f"there is no {err.filename}", hint="hyperpod-kit data tokenize") from None
         if version != 1 or code not in _CODES or len(rest) != 12 * count:
             raise DataError(f"{prefix}.idx: version {version}, type {code}, {len(rest)} bytes for {count} documents")
         self.lengths = np.frombuffer(rest, "<i4", count)

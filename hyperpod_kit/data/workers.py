@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, Protocol
 
-from hyperpod_kit.errors import DataError, DataUnavailable, HyperpodKitError
+from hyperpod_kit.errors import DataError, DataUnavailable, HyperpodKitError, first_line
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -79,13 +79,15 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
                 raise
             broken = True
             failures += 1
-            said = str(err).strip().splitlines()[0]
+            reason = first_line(err)
             if failures > MOST_FAILURES:
                 raise DataUnavailable(
-                    f"workers of the loader failed {failures} times in a row without a batch: {said}",
+                    f"workers of the loader failed {failures} times in a row without a batch: {reason}",
                     hint="num_workers=0 shows the failure itself",
                 ) from err
-            log.warning("%s: workers are replaced (%d in a row), and the same batches asked for again", said, failures)
+            log.warning(
+                "%s: workers are replaced (%d in a row), and the same batches asked for again", reason, failures
+            )
         finally:
             if broken:
                 _end(batches)

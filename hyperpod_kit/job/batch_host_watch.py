@@ -16,7 +16,7 @@ import time
 from typing import Callable, List, Optional
 
 from hyperpod_kit.errors import JobError, RunError
-from hyperpod_kit.job.rank import NO_STORAGE
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job.storage import LOOK, MARKS, Probe, doubted
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import control
@@ -84,7 +84,7 @@ class BatchHostWatch:
                 continue
             since = clock() if since is None else since
             if clock() - since >= self._patience and self._leave():
-                self._end(NO_STORAGE)
+                self._end(ExitCode.NO_STORAGE)
                 return
 
     def _leave(self) -> bool:

@@ -1,6 +1,6 @@
 """`hyperpod-kit job …`, on a node (vendored program) and from the admin's command line alike.
 
-Exit codes: 0 done · 1 failed · 2 usage · 3 could not check · 75 saved, run again · 86 gave up, held.
+Exit codes: 0 done · 1 failed · 2 usage · 3 what is named is not there · 75 saved, run again · 86 gave up, held.
 """
 
 from __future__ import annotations
@@ -52,18 +52,32 @@ def _perform(argv: Optional[Sequence[str]]) -> int:
     if args.verb == "rewind":
         return _rewind(args)
     if args.verb == "prove":
-        from hyperpod_kit.job import proving_command
-
-        return proving_command.main(args, os.environ)
+        return _prove(args)
     if args.verb == "goodput":
-        from hyperpod_kit.job.goodput import command as goodput
-
-        return goodput.main(args)
+        return _goodput(args)
     if args.verb in ("status", "lint", "doctor", "sweep"):
         from hyperpod_kit.job import cli_look
 
         return cli_look.main(args)
     return _task_prolog()
+
+
+def _prove(args: argparse.Namespace) -> int:
+    from hyperpod_kit.job import proving_command
+
+    if args.watch or args.part:  # `job run` started it, and waits no longer than it wants to
+        return proving_command.main(args, os.environ)
+    return ending.bounded(lambda: proving_command.main(args, os.environ), args.root)
+
+
+def _goodput(args: argparse.Namespace) -> int:
+    from hyperpod_kit.checkpoint.repository.store.open import is_path
+    from hyperpod_kit.job.goodput import command as goodput
+
+    if args.root and not any(map(is_path, args.root)):
+        return goodput.main(args)
+    roots = ", ".join(args.root) or "a root of the jobs that are noted"
+    return ending.bounded(lambda: goodput.main(args), roots)
 
 
 def _split(argv: List[str]) -> Tuple[List[str], List[str]]:
@@ -203,6 +217,7 @@ def build_parser() -> argparse.ArgumentParser:
         "a job's attempts: how each ended, from where it resumed, what was lost",
         "status 4711",
         "status 4711_2 --html timeline.html",
+        "status 4711 --tensorboard /fsx/alice/run1/tensorboard",
         "status --root /fsx/alice/run1 --json",
     )
     status.add_argument(
@@ -214,6 +229,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--price", type=float, metavar="DOLLARS", help="of a GPU for an hour: each cause is shown in dollars, too"
     )
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
+    status.add_argument(
+        "--tensorboard",
+        metavar="DIR",
+        help="write goodput, the share of each cause and the time of a step as scalars: `tensorboard --logdir DIR`",
+    )
     goodput = verb(
         "goodput",
         "what the time of many jobs went into, by user, partition, cluster or week",

@@ -9,23 +9,26 @@ import os
 import time
 from typing import List, Optional, Sequence, Tuple
 
+from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.repository.store.open import is_path
-from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
+from hyperpod_kit.errors import Absent, HyperpodKitError, RunError, Unreachable, Untrusted, UsageError
 from hyperpod_kit.job import (
     doctor,
     doctor_look,
     job_index,
+    ledger,
     lint,
     lint_captures,
     saves,
     script,
+    state_place,
     status,
     status_page,
     sweep,
     timeline,
 )
-from hyperpod_kit.job.goodput import job_time, root_time, show, standing
-from hyperpod_kit.job.goodput.job_time import JobState, JobTime
+from hyperpod_kit.job.goodput import job_time, root_time, scalars, show, standing
+from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import control, heads
@@ -44,20 +47,30 @@ def main(args: argparse.Namespace) -> int:
 
 
 def status_command(args: argparse.Namespace) -> int:
+    job, root = _job_and_root(args.job or "", args.root)
+    if not is_path(root):
+        return _status(args, job, root)
+    return ending.bounded(lambda: _status(args, job, root), root)
+
+
+def _status(args: argparse.Namespace, job: str, root: str) -> int:
     now = time.time()
     odd: List[str] = []
-    job, root = args.job or "", args.root
     try:
-        job, root = _job_and_root(job, root)
-        attempts = timeline.attempts(root, job, odd)
+        state_place.require_root(root)
+        state = state_place.of(root)
+        rows = ledger.read(os.path.join(state, "attempts.jsonl"))
+        attempts = timeline.attempts_in(state, rows, job, odd)
     except OSError as err:
         raise Unreachable(f"cannot read the attempts of {root or job}: {err}") from err
     if job and not attempts:
-        raise _no_attempt(root, job)
-    sums, saved, times = timeline.totals(attempts, now), saves.look(root), _times(root, job, attempts, now)
+        raise _no_attempt(root, job, timeline.attempts_in(state, rows))
+    sums, saved, times = timeline.totals(attempts, now), saves.look(root), _times(state, rows, job, attempts, now)
     words = [*saves.sentences(saved, now), *_few(odd)]
-    spent = [line for ledger in times for line in _of_time(ledger, len(times) > 1, args.price)]
+    spent = [line for ledger in times for line in _of_time(ledger, len(times) > 1, args.price, now)]
+    written = _scalars(args.tensorboard, times, now) if args.tensorboard else []
     if args.html:
+        written.append(args.html)
         title = f"Job {job}" if job else f"Jobs on {root}"
         _write_page(args.html, status_page.page(title, attempts, sums, now, words, times))
     if args.json:
@@ -71,13 +84,16 @@ def status_command(args: argparse.Namespace) -> int:
         }
         terminal.data(data, indent=2)
         return 0
-    page = f"{args.html} written\n" if args.html else ""
+    page = "".join(f"{path} written\n" for path in written)
+    if not rows:
+        terminal.out("\n".join([f"no `job run` has kept records in {state}", *words]) + f"\n{page}", end="")
+        return 0
     terminal.out(status.table(attempts, sums, [*spent, *words], now) + page, end="")
     return 0
 
 
 def _job_and_root(job: str, root: str) -> Tuple[str, str]:
-    """The whole name of the job, "" for all, and the root to look at. Raises UsageError, Unreachable, OSError."""
+    """The whole name of the job, "" for all, and the root to look at. Raises UsageError, Absent."""
     noted = job_index.find(job) if job else None
     if noted:
         job, root = noted[0], root or noted[1]
@@ -85,18 +101,13 @@ def _job_and_root(job: str, root: str) -> Tuple[str, str]:
         raise _not_noted(job)
     if not root:
         raise UsageError("neither a job nor a root", hint="hyperpod-kit job status JOB --root DIR")
-    if is_path(root) and not os.path.isdir(root):
-        raise Unreachable(
-            f"{root} is not there: nothing is known of the jobs on it",
-            hint="is its file system mounted here? hyperpod-kit node status",
-        )
     return job, root
 
 
-def _no_attempt(root: str, job: str) -> UsageError:
-    jobs = sorted({attempt.job for attempt in timeline.attempts(root)})
+def _no_attempt(root: str, job: str, attempts: Sequence[timeline.JobAttempt]) -> Absent:
+    jobs = sorted({attempt.job for attempt in attempts})
     there = f"; it has those of {', '.join(jobs[:8])}" if jobs else ""
-    return UsageError(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
+    return Absent(f"{root} has no attempt of job {job}{there}", hint=f"hyperpod-kit job status --root {root}")
 
 
 def _write_page(path: str, page: str) -> None:
@@ -107,21 +118,30 @@ def _write_page(path: str, page: str) -> None:
         raise Unreachable(f"cannot write {path}: {err.strerror}") from err
 
 
-def _times(root: str, job: str, found: Sequence[timeline.JobAttempt], now: float) -> List[JobTime]:
+def _scalars(directory: str, times: Sequence[JobTime], now: float) -> List[str]:
+    """The files for TensorBoard, one a job. Raises Unreachable."""
+    try:
+        return [scalars.write(directory, time_of_job, now) for time_of_job in times]
+    except OSError as err:
+        raise Unreachable(f"cannot write scalars to {directory}: {err.strerror}") from err
+
+
+def _times(
+    state: str, rows: Sequence[ledger.Row], job: str, found: Sequence[timeline.JobAttempt], now: float
+) -> List[JobTime]:
     """Of each job that is shown. Raises Unreachable."""
     try:
-        runs = root_time.runs(root)
+        runs = root_time.runs_of(state, rows)
     except OSError as err:
-        raise Unreachable(f"cannot read how the jobs on {root} spent their time: {err}") from err
+        raise Unreachable(f"cannot read how the jobs of {state} spent their time: {err}") from err
     jobs = [job] if job else list(dict.fromkeys(one.job for one in found))
     return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in jobs]
 
 
-def _of_time(time: JobTime, several: bool, price: Optional[float]) -> List[str]:
+def _of_time(time: JobTime, several: bool, price: Optional[float], now: float) -> List[str]:
     shown = show.lines(time, table_of(time.pieces), price)
-    last = time.runs[-1].attempts[-1] if time.runs and time.runs[-1].attempts else None
-    if time.state is JobState.RUNS and last is not None and last.rows and last.ended is None:
-        shown.insert(0, show.now_at(last.rows[-1]))
+    if time.current is not None:
+        shown = [show.now_at(time.current), *shown, show.newest_in_memory(time.current, now)]
     return [f"job {time.job}", *shown] if several and shown else shown
 
 
@@ -129,19 +149,19 @@ def _few(odd: List[str]) -> List[str]:
     return odd if len(odd) <= 3 else [*odd[:3], f"and {len(odd) - 3} more rows"]
 
 
-def _not_noted(job: str) -> UsageError:
+def _not_noted(job: str) -> Absent:
     """`job run` notes the root in the home of the batch host, which is another file on another node."""
     tasks = job_index.tasks(job)
     if tasks:
         shown = f"{tasks[0]} to {tasks[-1]}" if len(tasks) > 2 else " and ".join(tasks)
-        return UsageError(
+        return Absent(
             f"job {job} is an array, and each task has a root of its own: {shown} are noted here",
             hint=f"hyperpod-kit job status {tasks[0]}",
         )
     host = ""
     with contextlib.suppress(RunError, HyperpodKitError):
         host = control.job(LocalRunner(), JobId.parse(job)).get("BatchHost", "")
-    return UsageError(
+    return Absent(
         f"the checkpoint root of job {job} is not noted in {job_index.notes()}: `job run` notes it in the "
         f"home of the node that ran the batch script{f' ({host})' if host else ''}, of the job's owner",
         hint=f"hyperpod-kit job status {job} --root DIR, or ask there",
@@ -154,7 +174,7 @@ def lint_command(args: argparse.Namespace) -> int:
         try:
             text = _text(file)
         except (OSError, Untrusted, UnicodeDecodeError) as err:
-            raise UsageError(f"cannot read {file}: {err}") from err
+            raise Absent(f"cannot read {file}: {err}") from err
         found += [(file, finding) for finding in lint.lint(script.parse(text), _beside(file))]
     if args.json:
         terminal.data([{"file": file, **finding.to_dict()} for file, finding in found], indent=2)

@@ -12,18 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.system.mountinfo import holding, is_below, read
 
 PYTHONS = ("python3", "/usr/bin/python3", "/usr/local/bin/python3", "/opt/conda/bin/python3")
 """Where images have one, best first; PATH is the image's own."""
 
 OLDEST = (3, 8)
-
-NO_PYTHON = 127
-"""What a rank without a Python ends with, as a shell does for a command that is not there."""
-
-NOT_MOUNTED = 78
-"""EX_CONFIG: what a rank ends with where nothing is mounted in the container that holds the checkpoint root."""
 
 INSIDE = "--inside-container"
 """Tells the wrapper that it runs in one."""
@@ -57,7 +52,9 @@ class Container:
     def command(self, rest: Sequence[str]) -> List[str]:
         """Words that run Python inside with the arguments `rest`."""
         pythons = " ".join(map(shlex.quote, (self.python,) if self.python else PYTHONS))
-        script = _FIND.format(pythons=pythons, oldest=OLDEST, code=NO_PYTHON, words=".".join(map(str, OLDEST)))
+        script = _FIND.format(
+            pythons=pythons, oldest=OLDEST, code=int(ExitCode.NO_PYTHON), words=".".join(map(str, OLDEST))
+        )
         return ["/bin/sh", "-c", script, "hyperpod-kit", *rest]
 
     def doubts(

@@ -14,8 +14,9 @@ from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import GaveUp
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import bare_step
-from hyperpod_kit.job.container import NO_PYTHON, NOT_MOUNTED, TRIES, Container
+from hyperpod_kit.job.container import TRIES, Container
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Observation, Outcome
 from hyperpod_kit.job.retry_policy import LAUNCH_FAILED
@@ -45,7 +46,7 @@ class ContainerStarts:
         """With the nodes `away` that the root does not answer on, of those `used` on which no wrapper was `heard`."""
         silent = [name for name in used if name not in heard]
         plain = (
-            seen.code in (0, NO_PYTHON, NOT_MOUNTED)
+            seen.code in (0, ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED)
             or seen.stop
             or seen.warned
             or seen.lost
@@ -62,7 +63,7 @@ class ContainerStarts:
             self._failed = 0
             return
         self._failed += 1
-        if outcome.code in (NO_PYTHON, NOT_MOUNTED) or self._failed >= TRIES:
+        if outcome.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) or self._failed >= TRIES:
             raise GaveUp(
                 f"no rank has begun in the container: srun exited {outcome.code}",
                 hint="what srun, pyxis and the container said is above; by hand, with the same options: "

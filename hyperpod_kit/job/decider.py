@@ -20,6 +20,7 @@ from typing import ContextManager, Dict, Mapping, Optional, Sequence, Tuple
 from hyperpod_kit import audit, descriptors
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_STATE
 from hyperpod_kit.errors import GaveUp, JobError, NoValidCheckpoint, RunError
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import (
     allocation,
     begin_anew,
@@ -73,9 +74,6 @@ from hyperpod_kit.job.watch import NodeWatch
 from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm.environment import JobEnvironment
 from hyperpod_kit.slurm.phase import Phase
-
-AGAIN, GAVE_UP, TERMINATED = 75, 86, 143
-"""Exit codes of `job run` besides 0 and a rank's own."""
 
 CACHED, WRITES = 2.0, 3
 """Seconds in which a mount that has gone may still answer from its cache; tries to write where it answers."""
@@ -131,7 +129,7 @@ class Decider:
         with self._signals:
             known = first.identify(self._job)
             if known is None or not first.prepare(known) or not first.claim(known):
-                return TERMINATED
+                return ExitCode.TERMINATED
         self._job, self._ledger = known, self._own_ledger(known)
         job_index.note(self._job, self._options.root, self._env)
         run_log.note(self._options.state, self._ledger.life(), self._job, self._runner, self._env)
@@ -170,7 +168,7 @@ class Decider:
                     lost = (*lost, *outcome.lost)
                     number += 1
             except RunStopped:
-                return TERMINATED
+                return ExitCode.TERMINATED
             except RunHandedBack as handed:
                 return self._requeue(handed.why, handed.kind)
             except GaveUp as err:
@@ -359,17 +357,19 @@ class Decider:
         if self._signals.stop or outcome.kind in ENDED:
             if outcome.end:
                 self._remember("stopped", why=outcome.end.words)
-            return TERMINATED
+            return ExitCode.TERMINATED
         if not enabled:
-            return AGAIN if outcome.kind == "again" else outcome.code
+            return ExitCode.AGAIN if outcome.kind == "again" else outcome.code
         if outcome.kind in HANDED_BACK:
             raise RunHandedBack(outcome.kind, outcome.sentence())
         if nothing := self._resumption.nothing_left(outcome):
             if not self._resumption.none_was_valid or not begin_anew.is_due(self._options, self._ledger.rows()):
                 raise nothing
             self._begin_anew(nothing)
-        if outcome.first is not None and outcome.first.code == GAVE_UP:
-            raise GaveUp(f"rank {outcome.first.rank} on {outcome.first.node} exited {GAVE_UP}: it gave up itself")
+        if outcome.first is not None and outcome.first.code == ExitCode.GAVE_UP:
+            raise GaveUp(
+                f"rank {outcome.first.rank} on {outcome.first.node} exited {ExitCode.GAVE_UP}: it gave up itself"
+            )
         self._starts.look(outcome, self._heard)
         if outcome.kind == LAUNCH_FAILED:
             self._launch_again(outcome)
@@ -411,7 +411,7 @@ class Decider:
     def _requeue(self, why: str, kind: str) -> int:
         """Put the job back into the queue and wait for Slurm to end this run."""
         if self._signals.stop:
-            return TERMINATED
+            return ExitCode.TERMINATED
         used = spent(self._ledger.rows(), None, self._job.restart)
         gone = exhausted(self._policy, dataclasses.replace(used, crashes=0, handed_back=0, requeues=used.requeues + 1))
         if gone:
@@ -428,14 +428,14 @@ class Decider:
             if not allocation.look(self._runner, self._job).ended:
                 if kind in HANDED_BACK:
                     self._report("requeue_failed", f"cannot requeue: {err}")
-                    return AGAIN
+                    return ExitCode.AGAIN
                 refused = GaveUp(f"{why}, and the job cannot be requeued: {err}", hint="sbatch --requeue")
                 self._gave_up(refused)
                 raise refused from err
         end = time.monotonic() + REQUEUE_WAIT
         while not self._signals.stop and time.monotonic() < end:
             self._signals.wait(end - time.monotonic())
-        return AGAIN
+        return ExitCode.AGAIN
 
     def _gave_up(self, err: GaveUp) -> None:
         cause = err.__cause__

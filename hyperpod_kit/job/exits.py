@@ -10,17 +10,12 @@ import os
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Dict, List, Optional, Sequence
 
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.slurm import write_once
 from hyperpod_kit.untrusted.text import clean
 
 _NEEDED = ("rank", "node", "boot_id", "code", "signal", "started", "ended")
 _MOST = 1 << 62
-
-AGAIN = 75
-"""A rank's exit code for `saved, run me again`."""
-
-NO_DATA = 74
-"""A rank's exit code for `storage does not give my training data` (`DataUnavailable` of hyperpod_kit/errors.py)."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +45,12 @@ class Exit:
     @property
     def again(self) -> bool:
         """Saved and wants to run again."""
-        return self.code == AGAIN
+        return self.code == ExitCode.AGAIN
 
     @property
     def without_data(self) -> bool:
         """It could not read what it trains on, after everything was tried."""
-        return self.code == NO_DATA
+        return self.code == ExitCode.NO_STORAGE
 
 
 def directory(state: str, attempt: str) -> str:

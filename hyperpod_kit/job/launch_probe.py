@@ -10,8 +10,8 @@ import subprocess
 from dataclasses import replace
 from typing import Dict, List, Mapping, Sequence, Tuple
 
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import bare_step, step
-from hyperpod_kit.job.container import NO_PYTHON, NOT_MOUNTED
 from hyperpod_kit.job.launch_failure import NOT_STARTED, LaunchFailure
 from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.outcome import Observation, may_not_have_begun
@@ -43,7 +43,7 @@ def look(seen: Observation, container: bool, options: RunOptions, env: Mapping[s
     with a Python and a command of the image's own."""
     if seen.launch_failures or not seen.unheard or not may_not_have_begun(seen):
         return seen
-    known = seen.code in (NO_PYTHON, NOT_MOUNTED) if container else False
+    known = seen.code in (ExitCode.NO_PYTHON, ExitCode.NOT_MOUNTED) if container else False
     if known or any(record.code in NOT_STARTED for record in seen.exits):
         return seen  # a wrapper has said what is not there
     main, python = step.program(), step.on_any_node()[0]

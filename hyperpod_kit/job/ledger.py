@@ -100,11 +100,18 @@ def read(path: str) -> List[Row]:
     except Untrusted as err:
         raise OSError(errno.EINVAL, err.message, path) from None
     for text in data.decode("utf-8", "replace").splitlines():
-        try:
-            rows.append(json_object(text))
-        except ValueError:
-            continue
+        row = decoded(text)
+        if row is not None:
+            rows.append(row)
     return rows
+
+
+def decoded(text: str) -> Optional[Row]:
+    """A line of a ledger; None for one that is no JSON object."""
+    try:
+        return json_object(text)
+    except ValueError:
+        return None
 
 
 def _closing(fd: int) -> str:

@@ -151,8 +151,9 @@ class Lifelines:
         if now < self._reported + _EACH:
             left.append(self._reported + _EACH - now)
         if self._strangers is not None:
-            if self._strangers.due is not None:
-                left.append(self._strangers.due)
+            strangers_due = self._strangers.due
+            if strangers_due is not None:
+                left.append(strangers_due)
             if now < self._looked + _EACH:
                 left.append(self._looked + _EACH - now)
         return max(0.05, min(left)) if left else None

@@ -11,7 +11,7 @@ import os
 import time
 from typing import Mapping
 
-from hyperpod_kit.errors import CheckpointError, Unreachable, UsageError
+from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint, Unreachable
 from hyperpod_kit.job import checkpoint_choice, proving_part, proving_watch
 from hyperpod_kit.job.foreign import newest, proving
 from hyperpod_kit.job.foreign.proven import ProvenFiles
@@ -40,7 +40,7 @@ def _prove(root: str, name: str, proven: ProvenFiles, *, as_json: bool) -> None:
     found = newest.candidates(root)
     candidate = next((one for one in found if name in ("", one.name)), None)
     if candidate is None:
-        raise UsageError(
+        raise NoSuchCheckpoint(
             f"{root} has no checkpoint of another framework" + (f" that is called {name}" if name else ""),
             hint=f"it has {found[0].name}" if found else f"of our own: hyperpod-kit checkpoint verify {root}",
         )

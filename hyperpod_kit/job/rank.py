@@ -7,6 +7,7 @@ nobody manages any more would write beside the ranks of the next attempt.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -18,9 +19,11 @@ from typing import Any, List, Mapping, Optional, Sequence
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_PROGRESS, HPK_STATE
 from hyperpod_kit.errors import HyperpodKitError, NoValidCheckpoint
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import adopted, container, launch_failure, launches, script_containers
-from hyperpod_kit.job.exits import AGAIN, Exit, write
+from hyperpod_kit.job.exits import Exit, write
 from hyperpod_kit.job.goodput.time_log import RankTime, TimeLog
+from hyperpod_kit.job.goodput.time_rows import MemoryCapture
 from hyperpod_kit.job.launch_failure import LaunchFailure
 from hyperpod_kit.job.lifeline import BYE, LOST, SERVES, STORAGE, Lifeline
 from hyperpod_kit.job.step_reporter import StepReporter
@@ -30,12 +33,6 @@ from hyperpod_kit.slurm.environment import launch
 from hyperpod_kit.slurm.job_id import het_size
 from hyperpod_kit.slurm.progress import RankProgress
 from hyperpod_kit.system.process import dies_with
-
-GAVE_UP = 86
-"""As `job run` itself ends: there are checkpoints, and none can be trusted."""
-
-NO_STORAGE = 74
-"""EX_IOERR: the command was not started, because the checkpoint root does not answer on this node."""
 
 _LOOK = 1.0
 """Seconds between two looks at our parent."""
@@ -120,23 +117,23 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
                 f"add it to --container-mounts",
                 file=sys.stderr,
             )
-            return container.NOT_MOUNTED
+            return ExitCode.NOT_MOUNTED
     line = Lifeline(env, node)
     first = env.get("SLURM_LOCALID", "0") == "0"
     if probe and first and not probe.answers():
         print(f"hyperpod-kit: {state} does not answer on {node}", file=sys.stderr)
         line.end(STORAGE)
-        return NO_STORAGE
+        return ExitCode.NO_STORAGE
     code, told = 0, dict(env)
     try:
         told = launches.told(env)
     except OSError as err:
         print(f"hyperpod-kit: {state}: {err}", file=sys.stderr)
         line.end(STORAGE)
-        return NO_STORAGE
+        return ExitCode.NO_STORAGE
     except HyperpodKitError as err:
         print(f"hyperpod-kit: {type(err).__name__}: {err}", file=sys.stderr)
-        code = GAVE_UP if isinstance(err, NoValidCheckpoint) else 1
+        code = ExitCode.GAVE_UP if isinstance(err, NoValidCheckpoint) else 1
     orphaned = None
     container_below = script_containers.of(argv) is not None
     if not code:
@@ -157,7 +154,9 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             orphaned = Orphaned(child, parent, container_below)
             rank = _number(env, "SLURM_PROCID")
             reporter = StepReporter(progress, line, env, rank=rank, node=node)
-            time_log = TimeLog(state, attempt, progress, RankTime(_launch(env), node, began), rank=rank)
+            measured = RankTime(_launch(env), node, began)
+            captured = functools.partial(_newest_capture, env)
+            time_log = TimeLog(state, attempt, progress, measured, rank=rank, captured=captured)
             root = (
                 RootWatch(
                     state,
@@ -191,7 +190,7 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
         launch=_launch(env),
     )
     if state and attempt:
-        if code not in (0, AGAIN) and probe and not probe.answers():
+        if code not in (0, ExitCode.AGAIN) and probe and not probe.answers():
             word = STORAGE if word == BYE else word
         else:
             try:
@@ -199,9 +198,16 @@ def run_rank(argv: Sequence[str], env: Mapping[str, str], inside: bool = False) 
             except OSError as err:
                 _say(f"hyperpod-kit: no exit record of rank {record.rank}: {err}")
     line.end(word)
-    if code == AGAIN:
+    if code == ExitCode.AGAIN:
         return 0
     return code if code >= 0 else 128 - code
+
+
+def _newest_capture(env: Mapping[str, str], now: float) -> Optional[MemoryCapture]:
+    """In the memory of this node. `now`: Unix seconds."""
+    from hyperpod_kit.job.goodput import memory_captures  # rank 0 alone needs it
+
+    return memory_captures.newest(env, now)
 
 
 def _launch(env: Mapping[str, str]) -> str:

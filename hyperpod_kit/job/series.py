@@ -11,8 +11,9 @@ from hyperpod_kit.checkpoint.agent import job_note, places
 from hyperpod_kit.checkpoint.agent.job_note import HeldNote, JobNote, TimeNote
 from hyperpod_kit.errors import JobError
 from hyperpod_kit.job import ledger, life, timeline
-from hyperpod_kit.job.goodput import job_time, root_time
+from hyperpod_kit.job.goodput import job_time
 from hyperpod_kit.job.goodput.counted_seconds import CountedSeconds
+from hyperpod_kit.job.goodput.followed_root import FollowedRoot
 from hyperpod_kit.job.goodput.job_time import JobStanding, JobState
 from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
 from hyperpod_kit.job.outcome import CLASSES
@@ -21,7 +22,7 @@ EVERY = 60.0
 """Seconds between two counts of a job's time."""
 
 _STOP = 2.0
-"""Seconds that the end of a job waits for the count that is under way."""
+"""Seconds that a job waits, at its end and at an event, for the count that is under way."""
 
 _ROWS = ("attempt", "restored", "ended")
 """Events that are reported with the fields of their rows in the ledger."""
@@ -38,6 +39,7 @@ class JobSeries:
         self._rows: List[ledger.Row] = []
         self._base: ledger.Row = {}
         self._held: Optional[HeldNote] = None
+        self._time: Optional[FollowedTime] = None
         self._counter: Optional[TimeCounter] = None
 
     def __enter__(self) -> JobSeries:
@@ -65,7 +67,7 @@ class JobSeries:
 
     def _goodput(self, now: float) -> Optional[float]:
         """Of the job so far; None where nobody knows any of it."""
-        table = time_of(self._state, self._base["job"], now)
+        table = self._time.table(now, wait=_STOP) if self._time is not None else TimeTable()
         return round(table.goodput, 4) if table.goodput is not None else None
 
     def _begin(self, fields: Mapping[str, Any]) -> None:
@@ -76,14 +78,37 @@ class JobSeries:
         folder, uid = places.mine(), places.node_uid()
         job_note.sweep(folder, uid)
         self._held = HeldNote(folder, uid, fields["number"])
-        self._counter = TimeCounter(self._state, job, HeldNote(folder, uid, fields["number"], "time"), self._clock)
+        self._time = FollowedTime(self._state, job)
+        held = HeldNote(folder, uid, fields["number"], "time")
+        self._counter = TimeCounter(self._time, job, held, self._clock)
+
+
+class FollowedTime:
+    """What the time of a job that runs went into so far, for several threads."""
+
+    def __init__(self, state: str, job: str) -> None:
+        self._root, self._job = FollowedRoot(state), job
+        self._lock = threading.Lock()
+        self._table = TimeTable()
+
+    def table(self, now: float, wait: float = -1) -> TimeTable:
+        """Up to `now`; the last one that is known, where another thread has been reading for `wait` seconds. Raises
+        OSError."""
+        if not self._lock.acquire(timeout=wait):
+            return self._table
+        try:
+            standing = JobStanding(JobState.RUNS)
+            self._table = table_of(job_time.account(self._root.runs(), self._job, now, standing).pieces)
+            return self._table
+        finally:
+            self._lock.release()
 
 
 class TimeCounter:
     """Keeps the note of what a job's time went into, on a thread of its own, since it reads the records of the root."""
 
-    def __init__(self, state: str, job: str, held: HeldNote, clock: Callable[[], float]) -> None:
-        self._state, self._job, self._held, self._clock = state, job, held, clock
+    def __init__(self, time: FollowedTime, job: str, held: HeldNote, clock: Callable[[], float]) -> None:
+        self._time, self._job, self._held, self._clock = time, job, held, clock
         self._counted: Optional[CountedSeconds] = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="hpk-time-note")
@@ -98,17 +123,11 @@ class TimeCounter:
     def _watch(self) -> None:
         while True:
             with contextlib.suppress(OSError):
-                table = time_of(self._state, self._job, self._clock())
+                table = self._time.table(self._clock())
                 self._counted = self._counted or CountedSeconds(table)
                 self._held.put(TimeNote(self._job, self._counted.count(table)))
             if self._over.wait(EVERY):
                 return
-
-
-def time_of(state: str, job: str, now: float) -> TimeTable:
-    """What the time of a job that runs went into so far. Raises OSError."""
-    standing = JobStanding(JobState.RUNS)
-    return table_of(job_time.account(root_time.runs_in(state), job, now, standing).pieces)
 
 
 def note_of(job: str, rows: Sequence[ledger.Row], now: float, goodput: Optional[float]) -> JobNote:

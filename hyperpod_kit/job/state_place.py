@@ -16,7 +16,7 @@ from typing import Iterator, Mapping
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import MOUNTPOINT, is_path, mount_of, open_store
-from hyperpod_kit.errors import CheckpointError, JobError
+from hyperpod_kit.errors import Absent, CheckpointError, JobError, NoRecords
 from hyperpod_kit.system.mountinfo import DISKS
 from hyperpod_kit.untrusted.text import clean
 
@@ -98,14 +98,23 @@ def take(root: str, state: str) -> None:
 
 
 def of(root: str) -> str:
-    """The directory of a root's records, for who looks at it later. Raises JobError when none were ever made,
+    """The directory of a root's records, for who looks at it later. Raises NoRecords when none were ever made,
     CheckpointError, OSError."""
     if is_inside(root):
         return os.path.join(root, OURS)
     try:
         return _named(open_store(root))
     except FileNotFoundError:
-        raise JobError(f"no job has ever kept records of {root}: {root}/{MARK} is not there") from None
+        raise NoRecords(f"no job has ever kept records of {root}: {root}/{MARK} is not there") from None
+
+
+def require_root(root: str) -> None:
+    """Raises Absent when a root that is a directory is not there: nothing is known then of the jobs on it."""
+    if is_path(root) and not os.path.isdir(root):
+        raise Absent(
+            f"{root} is not there: nothing is known of the jobs on it",
+            hint=f"is its file system mounted here? findmnt --target {root}",
+        )
 
 
 def require(root: str, state: str) -> None:

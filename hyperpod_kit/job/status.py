@@ -74,8 +74,8 @@ def _row(one: JobAttempt, now: Optional[float]) -> Sequence[str]:
         time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started)),
         duration(seconds) if seconds is not None else "",
         _from(one),
-        _reached(one, now),
-        _lost(one),
+        reached(one, now),
+        lost(one),
         "running" if at_work else ending(one),
         _text(one.code),
         _then(one),
@@ -94,14 +94,16 @@ def _then(one: JobAttempt) -> str:
     return "; ".join(filter(None, [f"HyperPod retried its step {times}" if one.retries else "", one.hang, one.then]))
 
 
-def _reached(one: JobAttempt, now: Optional[float]) -> str:
+def reached(one: JobAttempt, now: Optional[float]) -> str:
+    """The last step; `?` where an attempt that ran did not say it."""
     ran = one.kind not in (NONE, UNFINISHED)
     if one.moved is not None and now is not None and one.reached is not None:
         return f"{one.reached}, {duration(max(0.0, now - one.moved))} ago"
     return "?" if ran and one.reached is None else _text(one.reached)
 
 
-def _lost(one: JobAttempt) -> str:
+def lost(one: JobAttempt) -> str:
+    """Steps that a later attempt did again; `?` where nobody knows how many."""
     return "?" if one.followed and one.lost is None else _text(one.lost)
 
 

@@ -9,7 +9,7 @@ from typing import List, Sequence
 from hyperpod_kit.job.goodput import pictures, show
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
-from hyperpod_kit.job.status import duration, ending, sentence
+from hyperpod_kit.job.status import duration, ending, lost, reached, sentence
 from hyperpod_kit.job.timeline import NONE, JobAttempt, Totals
 
 WIDTH, HEIGHT, LEFT, BOTTOM = 960, 320, 64, 40
@@ -48,13 +48,14 @@ def page(
     times: Sequence[JobTime] = (),
 ) -> str:
     """The whole document. `now`: until when an attempt that still runs is drawn, Unix seconds; `times`: of the jobs."""
-    rows = "\n".join(_row(one) for one in found)
+    rows = "\n".join(_row(one, now) for one in found)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>
 <meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>
 <body><h1>{html.escape(title)}</h1>
-<p>{"<br>".join(map(html.escape, (sentence(sums), *more)))}</p>
-{_pictures(times)}
+{"".join(f"<p>{html.escape(line)}</p>" for line in (f"As of {_moment(now)}", sentence(sums), *more))}
+{_pictures(times, now)}
+<h2>Steps over time</h2>
 {picture(found, now)}
 <p class="key">{_key(found)}</p>
 <table><thead><tr><th>attempt</th><th>started</th><th class="n">took</th><th class="n">from step</th>
@@ -68,12 +69,17 @@ done that lasted.</p>
 """
 
 
-def _pictures(times: Sequence[JobTime]) -> str:
+def _pictures(times: Sequence[JobTime], now: float) -> str:
     """What each job's time went into."""
     parts = []
     for time_of_job in times:
         words = show.headline(time_of_job, table_of(time_of_job.pieces)) if time_of_job.pieces else ""
-        parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(words)}</h2>{pictures.both(time_of_job)}")
+        parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(words)}</h2>")
+        if time_of_job.current is not None:
+            current = time_of_job.current
+            for line in (show.now_at(current), show.newest_in_memory(current, now)):
+                parts.append(f"<p>{html.escape(line)}</p>")
+        parts.append(pictures.both(time_of_job))
     return "\n".join(parts)
 
 
@@ -93,24 +99,26 @@ def picture(found: Sequence[JobAttempt], now: float) -> str:
         return round(HEIGHT - BOTTOM - step / top * (HEIGHT - BOTTOM - 16), 1)
 
     marks: List[str] = []
-    for part in range(5):
-        step, when = top * part // 4, begin + span * part / 4
+    for step in sorted({top * part // 4 for part in range(5)}):
         marks.append(
             f'<line x1="{LEFT}" x2="{WIDTH - 16}" y1="{y(step)}" y2="{y(step)}" stroke="#8883"/>'
             f'<text x="{LEFT - 8}" y="{y(step) + 4}" text-anchor="end">{step}</text>'
-            f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="middle">{duration(when - begin)}</text>'
         )
+    for part in range(5):
+        when = begin + span * part / 4
+        anchor = "end" if part == 4 else "middle"
+        marks.append(f'<text x="{x(when)}" y="{HEIGHT - 16}" text-anchor="{anchor}">{duration(when - begin)}</text>')
     for one in ran:
         step = one.step or 0
-        reached = one.reached if one.reached is not None else step
+        last = one.reached if one.reached is not None else step
         colour = COLOURS.get(one.kind, COLOURS["unfinished"])
         dash = "" if one.reached is not None else ' stroke-dasharray="4 4"'
         end = _end(one, now)
         marks.append(
             f"<g><title>{html.escape(f'{one.name}: {ending(one)}')}</title>"
-            f'<line x1="{x(one.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(reached)}" stroke="{colour}" '
+            f'<line x1="{x(one.started)}" y1="{y(step)}" x2="{x(end)}" y2="{y(last)}" stroke="{colour}" '
             f'stroke-width="3" stroke-linecap="round"{dash}/>'
-            f'<circle cx="{x(end)}" cy="{y(reached)}" r="4" fill="{colour}"/></g>'
+            f'<circle cx="{x(end)}" cy="{y(last)}" r="4" fill="{colour}"/></g>'
         )
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="steps over time">{"".join(marks)}'
@@ -129,12 +137,17 @@ def _key(found: Sequence[JobAttempt]) -> str:
     return "".join(f'<span><i style="background:{COLOURS[kind]}"></i> {kind}</span>' for kind in kinds)
 
 
-def _row(one: JobAttempt) -> str:
+def _moment(at: float) -> str:
+    """With its zone: a page is read by others, elsewhere."""
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(at))
+
+
+def _row(one: JobAttempt, now: float) -> str:
     def cell(value: object, number: bool = False) -> str:
         text = "" if value is None else html.escape(str(value))
         return f'<td class="n">{text}</td>' if number else f"<td>{text}</td>"
 
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(one.started))
+    when = _moment(one.started)
     passed = "; ".join(f"passed over {entry.get('attempt')}: {entry.get('why')}" for entry in one.rejected)
     return (
         "<tr>"
@@ -144,8 +157,8 @@ def _row(one: JobAttempt) -> str:
                 cell(when),
                 cell(duration(one.seconds) if one.seconds is not None else None, True),
                 cell(one.step, True),
-                cell(one.reached, True),
-                cell(one.lost, True),
+                cell(reached(one, now), True),
+                cell(lost(one), True),
                 cell(ending(one)),
                 cell("; ".join(text for text in (one.hang, one.then, passed) if text)),
             ]

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from typing import List, Optional, Sequence, Tuple
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.job import lint_parts, script
 from hyperpod_kit.slurm.environment import COMMENT_MARK
 from hyperpod_kit.system.mountinfo import holding, read
@@ -119,7 +119,7 @@ def rewrite(line: SbatchLine) -> Tuple[Optional[str], Optional[int]]:
         with open(line.script, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as err:
-        raise UsageError(f"cannot read {line.script}: {err}") from err
+        raise Absent(f"cannot read {line.script}: {err}") from err
     stripped, wanted = strip_script(text)
     if wanted is None:
         return line.script, None

@@ -129,15 +129,11 @@ def supervise(
             # srun waits for a dead node much longer than we do.
             step.end(runner, job.id, signals.wait, grace=found.grace, patience=5.0 if found.stalled else 1.0)
             break
-        waits = [
-            options.probe_interval,
-            *([watch.due] if watch else []),
-            *([lines.due] if lines.due is not None else []),
-            *([root.due] if root.due is not None else []),
-            *([stall.due] if stall.due is not None else []),
-            *([warned_until - time.monotonic()] if warned_until is not None else []),
-        ]
-        signals.wait(max(0.05, min(waits)), lines.files)
+        grace_left = warned_until - time.monotonic() if warned_until is not None else None
+        # Each is asked once: what is due at this moment may not be due any more a moment later.
+        dues = (watch.due if watch else None, lines.due, root.due, stall.due, grace_left)
+        wait = min([options.probe_interval, *(due for due in dues if due is not None)])
+        signals.wait(max(0.05, wait), lines.files)
     seen = _seen(step.poll(), attempt, rules, job, runner, signals, trouble.lost, trouble.stalled)
     seen = replace(seen, reached=furthest(lines.reports), hang=trouble.why if trouble.stalled else "")
     if seen.code == 0 and not seen.exits and not lines.words:

@@ -81,16 +81,23 @@ def attempts(root: str, job: str = "", odd: Optional[List[str]] = None) -> List[
 
     `odd`: gets a sentence for each row that is none of ours, and is left out.
     """
-    rows = []
     state = state_place.of(root)
-    for number, row in enumerate(ledger.read(os.path.join(state, "attempts.jsonl")), 1):
+    return attempts_in(state, ledger.read(os.path.join(state, "attempts.jsonl")), job, odd)
+
+
+def attempts_in(
+    state: str, rows: Sequence[ledger.Row], job: str = "", odd: Optional[List[str]] = None
+) -> List[JobAttempt]:
+    """The same of a directory of records whose ledger has these rows. Raises OSError."""
+    sound = []
+    for number, row in enumerate(rows, 1):
         wrong = ledger_row.problem(row)
         if wrong:
             if odd is not None:
                 odd.append(f"row {number} of the ledger is left out: {wrong}")
         elif not job or row.get("job") == job:
-            rows.append(row)
-    return chain(with_note(of_rows(rows), step_note.read(state)))
+            sound.append(row)
+    return chain(with_note(of_rows(sound), step_note.read(state)))
 
 
 def with_note(found: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -> List[JobAttempt]:

@@ -5,9 +5,12 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Tuple
 
 from hyperpod_kit.model.states import SERVES, MountState
+
+_BYTES, _FILES = ("used_bytes", "free_bytes"), ("used_files", "free_files")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,22 @@ class MountStatus:
     def share(self) -> float:
         """What is used, 0 to 1: of the bytes or of the files, whichever is more; 0 where it does not tell."""
         return max(_share(self.used_bytes, self.free_bytes), _share(self.used_files, self.free_files))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON form, without what is not known: a mount that is not there has no room and no latency."""
+        return {name: value for name, value in asdict(self).items() if name not in self.unmeasured}
+
+    @property
+    def unmeasured(self) -> Tuple[str, ...]:
+        """The fields that stand for nothing."""
+        fields: Tuple[str, ...] = ()
+        if not self.used_bytes + self.free_bytes:
+            fields += _BYTES
+        if not self.used_files + self.free_files:
+            fields += _FILES
+        if not self.latency_ms:
+            fields += ("latency_ms",)
+        return fields
 
     @property
     def fullness(self) -> str:

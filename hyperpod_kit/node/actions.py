@@ -13,10 +13,11 @@ import re
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, NamedTuple
 
 from hyperpod_kit import audit
-from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.errors import NodeError, Unreachable, UsageError
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.model.units import SWEEP_UNIT
 from hyperpod_kit.run import Runner
@@ -44,11 +45,22 @@ FIELDS = (
 UNSEEN = "not seeing messages from other users"
 """What journalctl says to somebody who may not read the system's journal."""
 
+NO_JOURNAL = "No journal files were found"
+"""What journalctl says where there is none."""
+
+_DISK_USAGE = "journalctl --disk-usage"
 _AGO = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
-def read(runner: Runner, since: float) -> List[Action]:
-    """The newest MOST actions since that time, oldest first. Raises NodeError, RunError."""
+class ReadActions(NamedTuple):
+    """The newest MOST, oldest first. `problem`: why there may be more, "" where the journal was read whole."""
+
+    actions: List[Action]
+    problem: str = ""
+
+
+def read(runner: Runner, since: float) -> ReadActions:
+    """What was done since that time. Raises NodeError, Unreachable, RunError."""
     one = [f"MESSAGE_ID={audit.MESSAGE_ID}", "_TRANSPORT=journal"]
     done = runner.run(
         [
@@ -69,11 +81,14 @@ def read(runner: Runner, since: float) -> List[Action]:
     )
     if UNSEEN in done.stderr:
         raise NodeError("this user may not read the journal", hint="sudo hyperpod-kit node actions")
-    if done.returncode != 0 and not done.stdout and "No journal files were found" not in done.stderr:
-        raise NodeError(
-            f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}", hint="journalctl --disk-usage"
-        )
-    return list(understood(done.stdout.splitlines()))
+    if NO_JOURNAL in done.stderr:
+        raise Unreachable("this machine has no journal: nothing is known of what was done", hint=_DISK_USAGE)
+    problem = ""
+    if done.returncode != 0:
+        problem = f"journalctl: {clean(done.stderr) or f'exit code {done.returncode}'}"
+        if not done.stdout:
+            raise Unreachable(problem, hint=_DISK_USAGE)
+    return ReadActions(list(understood(done.stdout.splitlines())), problem)
 
 
 def understood(lines: Iterable[str]) -> Iterable[Action]:
@@ -117,20 +132,27 @@ def moment(text: str, now: float) -> float:
 
 
 def actions_command(args: argparse.Namespace) -> int:
-    """Exit code 0, whatever was done; 1 when the journal cannot be read."""
+    """Exit code 0, whatever was done; 1 when the journal is read in part, 3 when it cannot be read."""
     import json
 
+    from hyperpod_kit.node.context import read_config
+    from hyperpod_kit.node.paths import NodePaths
     from hyperpod_kit.run import LocalRunner
 
     since = moment(args.since, time.time())
-    found = read(LocalRunner(), since)
+    read_config(NodePaths.from_environment())
+    answer = read(LocalRunner(), since)
+    actions, code = answer.actions, ExitCode.PROBLEM if answer.problem else ExitCode.OK
+    if answer.problem:
+        print(f"warning: {answer.problem}: there may be more", file=sys.stderr)
     if args.json:
-        answer: Dict[str, Any] = {"since": since, "most": MOST, "actions": [asdict(one) for one in found]}
-        print(json.dumps(answer))
-        return 0
-    for one in found:
-        print(one.words())
+        rows = [asdict(action) for action in actions]
+        told: Dict[str, Any] = {"since": since, "most": MOST, "actions": rows, "problem": answer.problem}
+        print(json.dumps(told))
+        return code
+    for action in actions:
+        print(action.words())
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
-    more = f"; there may be more, the newest {MOST} are shown" if len(found) >= MOST else ""
-    print(f"{len(found)} actions since {when}{more}", file=sys.stderr)
-    return 0
+    more = f"; there may be more, the newest {MOST} are shown" if len(actions) >= MOST else ""
+    print(f"{len(actions)} actions since {when}{more}", file=sys.stderr)
+    return code

@@ -5,6 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
     pid = os.fork()
     if pid == 0:
         try:
-            os.close(reader)
+            _drop_descriptors(keep=writer)
             os.setsid()
             os.write(writer, json.dumps(_answer(work)).encode())
         finally:
@@ -45,6 +46,14 @@ def in_child(what: str, work: Callable[[], Any], seconds: float) -> Any:
     if not good:
         raise NodeError(f"{what}: {answer}")
     return answer
+
+
+def _drop_descriptors(keep: int) -> None:
+    """Close all but the standard streams and one: a child that the kernel keeps would keep the caller's locks, too."""
+    for descriptor in os.listdir("/proc/self/fd"):
+        if int(descriptor) > 2 and int(descriptor) != keep:
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.close(int(descriptor))
 
 
 def _answer(work: Callable[[], Any]) -> Tuple[bool, Any]:

@@ -1,6 +1,6 @@
 """`hyperpod-kit node …`: what units, Slurm's hooks and the admin's machine run on a node.
 
-Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check.
+Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 no bundle is installed here, or something cannot be reached.
 Standard library only, Python 3.8: this file is part of the bundle.
 """
 

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional, Tuple
 
-from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.errors import Absent, NoBundle, NodeError
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.node import facts as node_facts
@@ -52,19 +52,19 @@ class Node:
         return self.config.mounts_for(self.facts.role, self.facts.group)
 
     def mount(self, name: str) -> Mount:
-        """The mount of that name on this node. Raises UsageError."""
+        """The mount of that name on this node. Raises Absent."""
         for mount in self.mounts:
             if mount.name == name:
                 return mount
         known = ", ".join(mount.name for mount in self.mounts) or "none"
-        raise UsageError(f"no mount {name} on a {self.facts.role} node; it has: {known}")
+        raise Absent(f"no mount {name} on a {self.facts.role} node; it has: {known}")
 
 
 def read_config(paths: NodePaths) -> NodeConfig:
     """The configuration in the installed bundle. Raises NodeError."""
     text = read_text(paths.node_config)
     if text is None:
-        raise NodeError(
+        raise NoBundle(
             f"{paths.node_config}: not there: no bundle is installed on this machine",
             hint="hyperpod-kit create-cluster installs it; here: hyperpod-kit validate-mounts",
         )

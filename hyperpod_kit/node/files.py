@@ -14,6 +14,7 @@ from typing import Any, Optional
 
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import walk
+from hyperpod_kit.untrusted.files import at_once
 
 PARTIAL = re.compile(r"(?P<name>.+?)\.(?P<process>[0-9]{1,9})\.[0-9a-f]{16}\.partial")
 """The name that `atomic_file` gives to a file that is not complete yet."""
@@ -23,14 +24,10 @@ def read_text(path: str) -> Optional[str]:
     """Text of a file, None when there is none. Raises OSError for anything else."""
     try:
         # A fifo in its place must not be waited for.
-        with open(path, encoding="utf-8", errors="surrogateescape", opener=_at_once) as stream:
+        with open(path, encoding="utf-8", errors="surrogateescape", opener=at_once) as stream:
             return stream.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _at_once(path: str, _flags: int) -> int:
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def write_if_different(path: str, text: str, mode: int = 0o644) -> bool:

@@ -11,7 +11,9 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Callable, Dict, TextIO
 
-from hyperpod_kit.errors import GaveUp, NodeError, Unreachable, UsageError
+from hyperpod_kit.errors import Absent, NodeError, Unreachable, UsageError
+from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.model.states import MountState
 from hyperpod_kit.node.context import Node, open_node
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 def mounts_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node import warnings
     from hyperpod_kit.node.health import record as health_record
+    from hyperpod_kit.node.observe import user_access
     from hyperpod_kit.node.observe.check import check_all
     from hyperpod_kit.node.slurm.guard.report import standing
 
@@ -34,6 +37,9 @@ def mounts_command(args: argparse.Namespace) -> int:
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
     known = health_record.nearly_full(health_record.load(node))
     found = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=known)
+    serving = [mount for mount, status in zip(mounts, found) if status.state == MountState.OK]
+    refused = user_access.refusals(node, serving) if os.geteuid() == 0 else None
+    warned = warnings.warnings(node, refused)
     slurm = standing(node)
     if args.json:
         print(
@@ -44,8 +50,8 @@ def mounts_command(args: argparse.Namespace) -> int:
                     "bundle_id": node.bundle_id,
                     "role": node.facts.role,
                     "checked_at": node.clock.wall(),
-                    "mounts": [asdict(status) for status in found],
-                    "warnings": warnings.warnings(node),
+                    "mounts": [status.to_dict() for status in found],
+                    "warnings": warned,
                     "slurm": [finding.to_dict() for finding in slurm],
                 }
             )
@@ -55,7 +61,7 @@ def mounts_command(args: argparse.Namespace) -> int:
             full = f"nearly full: {status.fullness}" if status.nearly_full else status.fullness
             words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
             print("  ".join(word for word in words if word))
-        for line in [*warnings.warnings(node), *(f"Slurm: {finding.words}" for finding in slurm)]:
+        for line in [*warned, *(f"Slurm: {finding.words}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
     return 0 if all(status.healthy for status in found) else 1
 
@@ -136,7 +142,10 @@ def check_once(as_json: bool) -> int:
         print(line, file=sys.stderr)
     slurm = standing(node)
     if not _is_journal(sys.stderr):
-        # Each time for a person; the journal has it from the guard's own unit, when it changes.
+        # Each time for a person; the journal has it when it changes, of Slurm from the guard's own unit.
+        for record in done.records.values():
+            if record.users_refused:
+                print(f"warning: {record.users_refused}", file=sys.stderr)
         for finding in slurm:
             print(f"Slurm: {finding.words}", file=sys.stderr)
     if as_json:
@@ -187,7 +196,7 @@ def drain_command(args: argparse.Namespace) -> int:
 
     node = open_node()
     if not node.config.health.drain:
-        raise UsageError("this cluster's configuration has no health.drain", hint='"health": {"drain": true}')
+        raise Absent("this cluster's configuration has no health.drain", hint='"health": {"drain": true}')
     words = settle(node)
     if words:
         print(words, file=sys.stderr)
@@ -209,7 +218,7 @@ def memory_command(args: argparse.Namespace) -> int:
             file=sys.stderr,
         )
     if any(one.lost for one in found):
-        return GaveUp.exit_code
+        return ExitCode.GAVE_UP
     return 0 if all(one.done for one in found) else 1
 
 

@@ -5,18 +5,32 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import List
+from typing import List, Mapping, Optional
 
 from hyperpod_kit.node import packet_rules
 from hyperpod_kit.node.context import Node
+from hyperpod_kit.node.health import record as health_record
 from hyperpod_kit.node.mounts.protect import unprotected
 
 
-def warnings(node: Node) -> List[str]:
-    """One line each, the same words while it stays the same. Runs no command, touches no mount."""
+def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[str]:
+    """One line each, the same words while it stays the same. Runs no command, touches no mount.
+
+    refused: what users cannot write, where the caller has just tried; without it, what the last health check knew.
+    """
     lines = [*(found.words for found in unprotected(node)), *packet_rules.warnings(node)]
+    lines += _refused_users(node) if refused is None else refused.values()
     if node.config.steps.device_checks is not None:
         from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
 
         lines += devices.warnings(node)
     return lines
+
+
+def _refused_users(node: Node) -> List[str]:
+    records = health_record.load(node)
+    return [records[mount.name].users_refused for mount in node.mounts if _is_refused(records.get(mount.name))]
+
+
+def _is_refused(record: Optional[health_record.HealthRecord]) -> bool:
+    return record is not None and bool(record.users_refused)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, Sequence
 
 import hyperpod_kit
-from hyperpod_kit.errors import RehearsalError
+from hyperpod_kit.errors import NotUp, RehearsalError
 from hyperpod_kit.rehearsal import cleanup, host, image, own_place, state
 from hyperpod_kit.rehearsal.image import Progress
 from hyperpod_kit.rehearsal.layout import NAME_PATTERN, Layout, cache_dir, existing, lock_file
@@ -87,7 +87,7 @@ def running(name: str) -> tuple[Layout, Dict[str, Any]]:
     if data is None or not is_up(layout):
         others = [other.root.name for other in existing() if is_up(other)]
         known = f"; up are: {', '.join(others)}" if others else ""
-        raise RehearsalError(f"rehearsal {name} is not up{known}", hint="hyperpod-kit rehearse up")
+        raise NotUp(f"rehearsal {name} is not up{known}", hint="hyperpod-kit rehearse up")
     return layout, data
 
 

@@ -29,7 +29,7 @@ class HostKeys:
 
     def create(self, ip: str, host: str) -> str:
         """A new private host key for the machine at `ip`; whoever had that address before is forgotten."""
-        with tempfile.TemporaryDirectory(prefix="hostkey-", dir=self._path.parent) as directory:
+        with tempfile.TemporaryDirectory(prefix="hostkey-") as directory:
             key = Path(directory) / "key"
             generate(key, host)
             public = " ".join((key.parent / "key.pub").read_text().split()[:2])

@@ -234,7 +234,7 @@ def ensure(cache: Path, progress: Progress = lambda text: None, release: str = "
     recipe = _of_today(recipe_of(release), cache, progress)
     target = recipe.path(cache)
     if target.exists():
-        os.utime(target)
+        by_descriptor.set_times(target)
         return target
     by_descriptor.make_directories(cache)
     with _builder_lock(cache, progress):

@@ -66,6 +66,8 @@ def build(layer: Path, step_retry: bool = False) -> None:
         *sorted((package / "rehearsal/agent").glob("*.py")),
         package / "rehearsal/standins/__init__.py",
         package / "rehearsal/standins/sigv4.py",
+        *(package / name for name in ("errors.py", "exit_codes.py", "system/__init__.py", "system/atomic_file.py")),
+        *sorted((package / "untrusted").glob("*.py")),
     ]:
         put(layer, f"{AGENT_DIRECTORY}/hyperpod_kit/{source.relative_to(package)}", source.read_text())
     put(layer, f"{AGENT_DIRECTORY}/__main__.py", START)

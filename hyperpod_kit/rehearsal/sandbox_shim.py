@@ -3,30 +3,46 @@
 
 Each call becomes one JSON line in <root>/sandbox/commands.jsonl; of its effect only that is imitated which a script
 looks at afterwards: the list of mounts, the state of units, users, what Slurm answers. No network, no root.
-Standard library only, Python 3.8.
+Standard library only, Python 3.8. A creation calls it a hundred times: what is dear to import is imported where it is
+used, and paths are texts.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import shlex
-import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence
 
-ROOT = Path(os.environ.get("HPK_ROOT", "/nonexistent"))
-STATE = ROOT / "sandbox"
-MOUNTINFO = ROOT / "proc/self/mountinfo"
-UNITS = ROOT / "etc/systemd/system"
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # as typing has it, whose import takes as long as all the others
+    from typing import Any, Callable, Dict, List, Sequence
+
+ROOT = os.environ.get("HPK_ROOT", "/nonexistent")
+STATE = f"{ROOT}/sandbox"
+MOUNTINFO = f"{ROOT}/proc/self/mountinfo"
+UNITS = f"{ROOT}/etc/systemd/system"
+
+
+def text_of(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def write_text(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def append(path: str, text: str) -> None:
+    with open(path, "a") as file:
+        file.write(text)
 
 
 def read_state(name: str) -> Dict[str, Any]:
     """A dict that an earlier call kept."""
     try:
-        data: Dict[str, Any] = json.loads((STATE / name).read_text())
+        data: Dict[str, Any] = json.loads(text_of(f"{STATE}/{name}"))
         return data
     except OSError:
         return {}
@@ -34,13 +50,13 @@ def read_state(name: str) -> Dict[str, Any]:
 
 def keep_state(name: str, data: Dict[str, Any]) -> None:
     """Keep a dict for later calls."""
-    (STATE / name).write_text(json.dumps(data))
+    write_text(f"{STATE}/{name}", json.dumps(data))
 
 
 def add_mount(path: str, kind: str, source: str) -> None:
     """List a mount as the kernel would; of kind `none` a directory of another mount, bound."""
-    (ROOT / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
-    lines = [line.split() for line in MOUNTINFO.read_text().splitlines()]
+    os.makedirs(f"{ROOT}/{path.lstrip('/')}", exist_ok=True)
+    lines = [line.split() for line in text_of(MOUNTINFO).splitlines()]
     number = 100 + len(lines)
     device, root = f"0:{number}", "/"
     if kind == "none":
@@ -48,8 +64,7 @@ def add_mount(path: str, kind: str, source: str) -> None:
         nearest = max(above, key=lambda line: len(line[4]))
         device, root, kind = nearest[2], source[len(nearest[4].rstrip("/")) :] or "/", nearest[-3]
         source = nearest[-2]
-    with MOUNTINFO.open("a") as file:
-        file.write(f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n")
+    append(MOUNTINFO, f"{number} 1 {device} {root} {path} rw,nosuid,nodev,relatime shared:1 - {kind} {source} rw\n")
 
 
 def operands(args: Sequence[str], with_value: Sequence[str]) -> List[str]:
@@ -97,35 +112,46 @@ def modinfo(args: List[str]) -> int:
 def umount(args: List[str]) -> int:
     """Take the newest mount at a path off the list."""
     path = operands(args, ())[-1]
-    lines = MOUNTINFO.read_text().splitlines()
+    lines = text_of(MOUNTINFO).splitlines()
     for index in range(len(lines) - 1, -1, -1):
         if lines[index].split()[4] == path:
             del lines[index]
             break
-    MOUNTINFO.write_text("".join(line + "\n" for line in lines))
+    write_text(MOUNTINFO, "".join(line + "\n" for line in lines))
     return 0
 
 
 def unit_lines(unit: str, key: str) -> List[str]:
     """Values of a key in a unit's file, in order, without systemd's prefixes."""
-    path = UNITS / unit
-    if not path.exists():
+    path = f"{UNITS}/{unit}"
+    if not os.path.exists(path):
         return []
-    lines = (line.strip() for line in path.read_text().splitlines())
+    lines = (line.strip() for line in text_of(path).splitlines())
     return [line.partition("=")[2].lstrip("-@+!:") for line in lines if line.startswith(key + "=")]
+
+
+def run(words: Sequence[str]) -> int:
+    """A program, to its end."""
+    import subprocess
+
+    return subprocess.run(words, timeout=300).returncode
 
 
 def run_line(line: str) -> int:
     """Run a line of a unit: a program of the bundle below the root, anything else as a shim."""
+    import shlex
+
     words = shlex.split(line)
-    own = ROOT / words[0].lstrip("/")
-    if own.exists() and own.stat().st_size:
-        return subprocess.run([str(own), *words[1:]], timeout=300).returncode
+    own = f"{ROOT}/{words[0].lstrip('/')}"
+    if os.path.exists(own) and os.path.getsize(own):
+        return run([own, *words[1:]])
     return call(os.path.basename(words[0]), words[1:])
 
 
 def start_unit(unit: str) -> int:
     """Do what starting a service would: its commands, in systemd's order. Timers and others only become active."""
+    import shlex
+
     running = read_state("running")
     unit = unit if "." in unit else unit + ".service"
     if unit in running:
@@ -133,10 +159,10 @@ def start_unit(unit: str) -> int:
     running[unit] = 4000 + len(running)
     keep_state("running", running)
     for line in unit_lines(unit, "ExecStart")[:1]:
-        process = ROOT / "proc" / str(running[unit])
-        process.mkdir(parents=True, exist_ok=True)
-        (process / "cmdline").write_text("\0".join(shlex.split(line)) + "\0")
-        (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
+        process = f"{ROOT}/proc/{running[unit]}"
+        os.makedirs(process, exist_ok=True)
+        write_text(f"{process}/cmdline", "\0".join(shlex.split(line)) + "\0")
+        write_text(f"{process}/status", "Uid:\t0\t0\t0\t0\n")
     if not unit.endswith(".service"):
         return 0
     for key in ("ExecStartPre", "ExecStart", "ExecStartPost"):
@@ -179,7 +205,7 @@ def getent(args: List[str]) -> int:
     if database in ("hosts", "ahosts", "ahostsv4"):
         print("\n".join(f"10.1.0.1 STREAM {key}" for key in keys))
         return 0
-    lines = (ROOT / "etc" / database).read_text().splitlines()
+    lines = text_of(f"{ROOT}/etc/{database}").splitlines()
     found = [line for line in lines for key in keys if key in (line.split(":")[0], line.split(":")[2])]
     print("\n".join(found))
     return 0 if found else 2
@@ -200,15 +226,13 @@ def useradd(args: List[str]) -> int:
     """A line in the sandbox's passwd."""
     uid = option(args, ("--uid", "-u"), "1001")
     gid = option(args, ("--gid", "-g"), uid)
-    with (ROOT / "etc/passwd").open("a") as file:
-        file.write(f"{args[-1]}:x:{uid}:{gid}::/home/{args[-1]}:/bin/bash\n")
+    append(f"{ROOT}/etc/passwd", f"{args[-1]}:x:{uid}:{gid}::/home/{args[-1]}:/bin/bash\n")
     return 0
 
 
 def groupadd(args: List[str]) -> int:
     """A line in the sandbox's group file."""
-    with (ROOT / "etc/group").open("a") as file:
-        file.write(f"{args[-1]}:x:{option(args, ('--gid', '-g'), '1001')}:\n")
+    append(f"{ROOT}/etc/group", f"{args[-1]}:x:{option(args, ('--gid', '-g'), '1001')}:\n")
     return 0
 
 
@@ -217,7 +241,7 @@ def scontrol(args: List[str]) -> int:
 
     Like the real one it does nothing, not even --version, on a node that has no configuration yet.
     """
-    if not (ROOT / "opt/slurm/etc/slurm.conf").exists() and "slurmd.service" not in read_state("running"):
+    if not os.path.exists(f"{ROOT}/opt/slurm/etc/slurm.conf") and "slurmd.service" not in read_state("running"):
         print("scontrol: fatal: Could not establish a configuration source", file=sys.stderr)
         return 1
     if "--version" in args or "-V" in args:
@@ -244,7 +268,7 @@ def compiler(args: List[str]) -> int:
     """An empty file where the compiler's output would be."""
     target = option(args, ("-o",), "")
     if target:
-        Path(target).write_text("")
+        write_text(target, "")
     return 0
 
 
@@ -253,7 +277,7 @@ def sudo(args: List[str]) -> int:
     rest = list(args)
     while rest and rest[0].startswith("-"):
         rest = rest[2:] if rest[0] in ("-u", "--user", "-g") else rest[1:]
-    return subprocess.run(rest, timeout=300).returncode if rest else 0
+    return run(rest) if rest else 0
 
 
 HANDLERS: Dict[str, Callable[[List[str]], int]] = {
@@ -275,8 +299,7 @@ HANDLERS: Dict[str, Callable[[List[str]], int]] = {
 
 def call(name: str, args: List[str]) -> int:
     """Record a command and imitate it. A name without a handler succeeds in silence."""
-    with (STATE / "commands.jsonl").open("a") as file:
-        file.write(json.dumps([name, *args]) + "\n")
+    append(f"{STATE}/commands.jsonl", json.dumps([name, *args]) + "\n")
     handler = client_version if name.startswith("mount.") else HANDLERS.get(name)
     return handler(args) if handler else 0
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Callable, Mapping, Sequence
 
-from hyperpod_kit.errors import AwsError, Unreachable, UsageError
+from hyperpod_kit.errors import Absent, AwsError, Unreachable, UsageError
 from hyperpod_kit.remote.target import NodeTarget, sample_of
 from hyperpod_kit.remote.transport import NodeResponse, Progress, Transport
 
@@ -54,7 +54,7 @@ class AnyWay:
             try:
                 transport = way.open(frozenset(found))
                 answers = _asked(transport, way, left, progress)
-            except (UsageError, AwsError, Unreachable) as err:
+            except (Absent, UsageError, AwsError, Unreachable) as err:
                 closed[way.words] = err.message
                 continue
             tried = True

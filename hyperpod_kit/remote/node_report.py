@@ -48,5 +48,12 @@ class NodeReport:
             "warnings": list(self.warnings),
             "via": self.via,
             "slurm": [finding.to_dict() for finding in self.slurm],
-            "mounts": [{**asdict(mount), "healthy": mount.healthy, "share": mount.share} for mount in self.mounts],
+            "mounts": [_mount(mount) for mount in self.mounts],
         }
+
+
+def _mount(mount: MountStatus) -> dict[str, Any]:
+    """JSON form; null for what the node could not measure."""
+    unknown = dict.fromkeys(mount.unmeasured)
+    share = None if "used_bytes" in unknown else mount.share
+    return {**asdict(mount), **unknown, "healthy": mount.healthy, "share": share}

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional
 
 from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY
-from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.errors import Absent, Unreachable, UsageError
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_kit.remote.ssh_proxy import through, words
@@ -138,7 +138,7 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
     if settings.key is None:
         return None
     if not settings.key.is_file():
-        raise UsageError(f"there is no private key {settings.key}", hint=f"--ssh-key FILE, or {HPK_SSH_KEY}")
+        raise Absent(f"there is no private key {settings.key}", hint=f"--ssh-key FILE, or {HPK_SSH_KEY}")
     ssh = load_paramiko()
     try:
         key: paramiko.PKey = ssh.PKey.from_path(settings.key)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.environment import HPK_AUTO_RESUME
-from hyperpod_kit.errors import JobError
+from hyperpod_kit.errors import NotInAJob
 from hyperpod_kit.slurm import versions
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_id import JobId, het_size
@@ -54,10 +54,10 @@ class JobEnvironment:
 
     @classmethod
     def read(cls, env: Mapping[str, str]) -> JobEnvironment:
-        """From the environment of a batch script. Raises JobError outside of a job."""
+        """From the environment of a batch script. Raises NotInAJob outside of a job."""
         job_id = JobId.read(env)
         if not job_id.raw:
-            raise JobError(
+            raise NotInAJob(
                 "this is not a Slurm job: SLURM_JOB_ID is not set",
                 hint="call `hyperpod-kit job run` inside the script that you give to sbatch",
             )

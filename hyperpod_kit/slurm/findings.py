@@ -6,9 +6,10 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from hyperpod_kit.untrusted.files import at_once
 
 RECORD = "/run/hyperpod-kit/slurm.json"
 """The guard's last record: as volatile as what it is about."""
@@ -77,7 +78,7 @@ class GuardRecord:
 def read_record(path: str = RECORD) -> Optional[GuardRecord]:
     """The last record; None where there is none that can be understood."""
     try:
-        with open(path, "rb", opener=_at_once) as stream:
+        with open(path, "rb", opener=at_once) as stream:
             raw = json.loads(stream.read(LARGEST))
         if raw["format"] != FORMAT:
             return None
@@ -86,11 +87,6 @@ def read_record(path: str = RECORD) -> Optional[GuardRecord]:
         )
     except (OSError, KeyError, TypeError, ValueError):
         return None
-
-
-def _at_once(path: str, _flags: int) -> int:
-    """A fifo in its place must not be waited for."""
-    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def standing(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:

@@ -6,13 +6,15 @@ import os
 import sqlite3
 from pathlib import Path
 
-from hyperpod_kit.untrusted.closed import require_closed
+from hyperpod_kit.untrusted.closed import closed_directory
 
 
 def connect(path: Path, *, timeout: float) -> sqlite3.Connection:
     """The database at `path`, made when it is not there, each statement its own transaction.
 
-    Raises UntrustedPlace when others may write to its directory, sqlite3.Error, OSError.
+    Raises UntrustedPlace when others may write to its directory or have laid a link on the way to it, sqlite3.Error,
+    OSError.
     """
-    require_closed(os.path.dirname(os.path.abspath(path)))
-    return sqlite3.connect(path, isolation_level=None, timeout=timeout)
+    directory, name = os.path.split(path)
+    closed = closed_directory(directory or ".")
+    return sqlite3.connect(os.path.join(closed, name), isolation_level=None, timeout=timeout)

@@ -184,6 +184,13 @@ def set_mode(path: AnyPath, mode: int) -> None:
         os.chmod(handle, mode)
 
 
+def set_times(path: AnyPath, times: Optional[Tuple[float, float]] = None) -> None:
+    """The times of access and change, by default now, of a file or directory that is no link. Raises Untrusted,
+    OSError."""
+    with _held(path) as handle:
+        os.utime(handle, times)
+
+
 def set_owner(path: AnyPath, user: int, group: int) -> None:
     """The owner of a file or directory that is no link. Raises Untrusted, OSError."""
     with _held(path) as handle:

@@ -10,16 +10,30 @@ import os
 import stat
 
 from hyperpod_kit.errors import UntrustedPlace
+from hyperpod_kit.untrusted import walk
 
 
-def require_closed(path: str) -> None:
-    """Raises UntrustedPlace unless each directory down to `path` is this user's or root's, and none that others may
-    write to is without the sticky bit, which the last may not be at all. OSError."""
-    here = os.path.realpath(path)
-    _require_closed(here, os.stat(here, follow_symlinks=False), sticky_will_do=False)
-    while here != "/":
-        here = os.path.dirname(here)
-        _require_closed(here, os.stat(here, follow_symlinks=False), sticky_will_do=True)
+def closed_directory(path: str) -> str:
+    """The directory `path` by a name that nobody else can make lead elsewhere: without any link.
+
+    Each directory down to it is this user's or root's, and none that others may write to is without the sticky bit,
+    which the last may not be at all. Raises UntrustedPlace where that is not so, and where a link of another user lies
+    on the way; OSError.
+    """
+    handle = walk.directory(path)
+    try:
+        name = os.readlink(f"/proc/self/fd/{handle}")
+        _require_closed(name, os.fstat(handle), sticky_will_do=False)
+        parent = name
+        while parent != "/":
+            parent = os.path.dirname(parent)
+            _require_closed(parent, os.stat(parent, follow_symlinks=False), sticky_will_do=True)
+        # Nobody else can exchange anything on that way now: does it still lead to what was reached?
+        if not os.path.samestat(os.stat(name, follow_symlinks=False), os.fstat(handle)):
+            raise UntrustedPlace(f"{path} was exchanged while it was opened", hint=f"namei -l {path}")
+        return name
+    finally:
+        os.close(handle)
 
 
 def _require_closed(path: str, facts: os.stat_result, *, sticky_will_do: bool) -> None:

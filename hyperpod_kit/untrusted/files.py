@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import stat
+import time
 from typing import List, Optional, Tuple, Type
 
 from hyperpod_kit.errors import Untrusted
@@ -24,6 +26,10 @@ _CREATE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 SMALL = 1 << 20
 """Bytes that a small file may have where nothing else is said."""
 
+PIPE_SECONDS = 60.0
+"""How long a pipe may take that is named on a command line."""
+
+_GIVEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 
 MAYBE_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
@@ -90,19 +96,66 @@ def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Ty
     """A small file, whole. Raises `error` also when it is larger than `most` bytes, FileNotFoundError, OSError."""
     fd, found = open_to_read(path, owner=owner, error=error)
     try:
-        if found.st_size > most:
-            raise too_large(path, found.st_size, most, error)
-        parts: List[bytes] = []
-        size = 0
-        while size <= most:
-            part = os.read(fd, _PIECE)
-            if not part:
-                return b"".join(parts)
-            parts.append(part)
-            size += len(part)
-        raise too_large(path, size, most, error)
+        return _whole(fd, path, found.st_size, most, error)
     finally:
         os.close(fd)
+
+
+def read_given(path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS) -> bytes:
+    """A file that a command line names, whole: what a link leads to, too, and of a pipe what is written within
+    `seconds`, as `<(command)` of a shell gives one.
+
+    The directory may be another's, who can put a fifo there to which nobody writes.
+    Raises Untrusted also when it is larger than `most` bytes, FileNotFoundError, OSError.
+    """
+    fd = at_once(path)
+    try:
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode):
+            return _whole(fd, path, status.st_size, most, Untrusted)
+        if stat.S_ISFIFO(status.st_mode):
+            return _piped(fd, path, most, seconds)
+        raise not_wanted(path)
+    finally:
+        os.close(fd)
+
+
+def at_once(path: str, _flags: int = 0) -> int:
+    """The `opener` of an `open` that reads, for which a fifo to which nobody writes has come to its end."""
+    return os.open(path, _GIVEN)
+
+
+def _whole(fd: int, path: str, size: int, most: int, error: Type[Untrusted]) -> bytes:
+    if size > most:
+        raise too_large(path, size, most, error)
+    parts: List[bytes] = []
+    size = 0
+    while size <= most:
+        part = os.read(fd, _PIECE)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+    raise too_large(path, size, most, error)
+
+
+def _piped(fd: int, path: str, most: int, seconds: float) -> bytes:
+    content = bytearray()
+    end = time.monotonic() + seconds
+    while len(content) <= most:
+        try:
+            part = os.read(fd, _PIECE)
+        except BlockingIOError:
+            if not select.select([fd], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise Untrusted(f"{path} is a pipe that did not come to its end within {seconds:g} s") from None
+            continue
+        if part:
+            content += part
+        elif content:
+            return bytes(content)
+        else:
+            raise Untrusted(f"{path} is a pipe to which nobody writes, expected a file")
+    raise too_large(path, len(content), most)
 
 
 def create(path: str, mode: int = 0o600, *, directory: Optional[int] = None) -> int:

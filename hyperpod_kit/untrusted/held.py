@@ -16,32 +16,48 @@ import sys
 
 _NAME = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _EMPTY_PATH = 0x1000
+_PIECE = 1 << 16
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
 def mount_of(fd: int) -> str:
     """The number of the mount that a descriptor is of. Raises OSError."""
     try:
-        with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8") as lines:
-            return next((line.split()[1] for line in lines if line.startswith("mnt_id:")), "")
+        facts = _of_kernel(f"/proc/self/fdinfo/{fd}")
     except PermissionError:
         # Before Linux 5.14, where this process was root and has become a user: what its user must not read of it, it
         # cannot read itself.
         return by_handle(fd)
+    number = facts.partition(b"mnt_id:")[2].split(None, 1)
+    return number[0].decode() if number else ""
 
 
 def served_by(mount: str) -> int:
     """The uid of the user who serves that mount (FUSE), as the kernel has it; 0 for one that the kernel or root serves.
     Raises OSError."""
-    with open("/proc/self/mountinfo", "rb") as lines:
-        for line in lines:
-            before, _, after = line.partition(b" - ")
-            if before.split(b" ", 1)[0].decode() != mount:
-                continue
-            for option in after.rstrip(b"\n").rpartition(b" ")[2].split(b","):
-                if option.startswith(b"user_id="):
-                    return int(option[len(b"user_id=") :])
+    first = mount.encode()
+    for line in _of_kernel("/proc/self/mountinfo").split(b"\n"):
+        before, _, after = line.partition(b" - ")
+        if before.split(b" ", 1)[0] != first:
+            continue
+        for option in after.rpartition(b" ")[2].split(b","):
+            if option.startswith(b"user_id="):
+                return int(option[len(b"user_id=") :])
     return 0
+
+
+def _of_kernel(path: str) -> bytes:
+    """A file of /proc, whole. A walk reads one for each directory, so it goes without a stream of Python's."""
+    reader = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts: list[bytes] = []
+        while True:
+            part = os.read(reader, _PIECE)
+            if not part:
+                return b"".join(parts)
+            parts.append(part)
+    finally:
+        os.close(reader)
 
 
 def by_handle(fd: int) -> str:

@@ -2,6 +2,9 @@
 than what is asked gives something. What belongs to root is worked on in a child too, which stays root: its deadline
 is the same.
 
+What such a child prints is printed by this process, and the child has none of its streams: one that a dead mount keeps
+in the kernel would keep them too, and whoever reads this process's output would wait for its end for ever.
+
 As the user nothing can be read or changed that the user could not read or change, whatever lies there and whatever it
 is exchanged for meanwhile. And a file system that the user serves himself (FUSE, with `allow_other`) may leave every
 question unanswered: it costs an error and not the rest of the work.
@@ -25,6 +28,7 @@ import pwd
 import select
 import signal
 import sys
+import threading
 import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, Type
 
@@ -34,7 +38,7 @@ from hyperpod_kit.untrusted import parse
 time.strptime("1970", "%Y")  # imports what dates need, for the same reason
 
 ANSWER = 60.0
-"""Seconds that a child may take without telling, reading or writing anything and without working."""
+"""Seconds that a child may take without reporting, reading or writing anything and without working."""
 
 LONGEST = 86400.0
 """Seconds that a child may take at all."""
@@ -42,16 +46,20 @@ LONGEST = 86400.0
 _RATE = 1 << 20
 """Bytes that a child has to read or write in a second, on average, beyond ANSWER."""
 _LOOK = 0.05
+_MOMENT = 2.0
+"""Seconds that a child has to end in."""
+
 _LARGEST = 64 << 20
 _PR_SET_PDEATHSIG = 1
+_WRITING = threading.Lock()
 _WHOLE_MACHINE = ["0", "0", "4294967295"]
 
 
-Tell = Callable[[Any], None]
+Receiver = Callable[[Any], None]
 
 
 class OwnerPatience(NamedTuple):
-    """How long a child may take: `answer` seconds since it last told something, more for what it gets done, and never
+    """How long a child may take: `answer` seconds since its last report, more for what it gets done, and never
     more than `longest`."""
 
     answer: float = ANSWER
@@ -109,47 +117,50 @@ def as_owner(path: str, work: Callable[[], Any], patience: OwnerPatience = PATIE
 def streamed(
     path: str,
     uid: Optional[int],
-    work: Callable[[Tell], Any],
-    heard: Tell,
+    work: Callable[[Receiver], Any],
+    receive: Receiver,
     patience: OwnerPatience = PATIENCE,
 ) -> Any:
-    """`work(tell)` as that user; `heard` gets here what is told there (something that JSON has), as soon as it is.
+    """`work(report)` as that user; `receive` gets here what is reported there (something that JSON has), at once.
     `uid`: None where this process is not root, then it is done in this process.
 
-    Who tells something gets on. Raises as `as_owner`.
+    Who reports something gets on. Raises as `as_owner`.
     """
-    return work(heard) if uid is None else _result(work, uid, path, patience, heard)
+    return work(receive) if uid is None else _result(work, uid, path, patience, receive)
 
 
 def in_child(work: Callable[[], Any], uid: int, path: str, patience: OwnerPatience = PATIENCE) -> Any:
     """What `work` gives as that user. `path`: for messages. Raises as `as_owner`."""
-    return _result(lambda tell: work(), uid, path, patience, lambda words: None)
+    return _result(lambda report: work(), uid, path, patience, lambda value: None)
 
 
-def _result(work: Callable[[Tell], Any], uid: int, path: str, patience: OwnerPatience, heard: Tell) -> Any:
+def _result(work: Callable[[Receiver], Any], uid: int, path: str, patience: OwnerPatience, receive: Receiver) -> Any:
     sys.stdout.flush()
     sys.stderr.flush()
-    ours, theirs = os.pipe()
+    source, sink = os.pipe()
     parent = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _child(work, uid, theirs, parent)
-    os.close(theirs)
+        _child(work, uid, sink, parent)
+    os.close(sink)
     answer = None
     try:
-        for line in _lines(pid, ours, path, patience):
+        for line in _lines(pid, source, path, patience):
             message = _message(line, uid, path)
-            if "told" in message:
-                heard(message["told"])
+            if "report" in message:
+                receive(message["report"])
+            elif "printed" in message:
+                _print(message)
             else:
                 answer = message
+    except KeyboardInterrupt:
+        _interrupt(pid)
+        raise
     finally:
-        os.close(ours)
-        _end(pid)
+        os.close(source)
+        status = _end(pid)
     if answer is None:
-        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer")
-    for stream, name in ((sys.stdout, "out"), (sys.stderr, "err")):
-        stream.write(str(answer.get(name, "")))
+        raise Untrusted(f"{path}: a process of uid {uid} ended without an answer{_of_a_signal(status)}")
     if "value" in answer:
         return answer["value"]
     _raise(answer)
@@ -160,6 +171,12 @@ def _message(line: bytes, uid: int, path: str) -> Any:
         return parse.json_object(line, _LARGEST)
     except ValueError as err:
         raise Untrusted(f"{path}: a process of uid {uid} answers what is no JSON: {err}") from None
+
+
+def _print(message: Any) -> None:
+    stream = sys.stderr if message.get("on") == "stderr" else sys.stdout
+    stream.write(str(message["printed"]))
+    stream.flush()
 
 
 def _raise(answer: Any) -> NoReturn:
@@ -195,17 +212,17 @@ def _facts_of(err: HyperpodKitError) -> Dict[str, Any]:
     return {name: value for name, value in vars(err).items() if isinstance(value, plain)}
 
 
-def _lines(pid: int, ours: int, path: str, patience: OwnerPatience) -> Iterator[bytes]:
+def _lines(pid: int, source: int, path: str, patience: OwnerPatience) -> Iterator[bytes]:
     """Each line that it writes. Raises Unreachable when it does not get on."""
-    begun = told = time.monotonic()
+    begun = latest = time.monotonic()
     moved, worked = 0, 0.0
     data = bytearray()
     poll = select.poll()
-    poll.register(ours, select.POLLIN)
+    poll.register(source, select.POLLIN)
     pause = _LOOK
     while True:
         if poll.poll(pause * 1000.0):
-            part = os.read(ours, 1 << 20)
+            part = os.read(source, 1 << 20)
             if not part:
                 return
             data += part
@@ -215,18 +232,18 @@ def _lines(pid: int, ours: int, path: str, patience: OwnerPatience) -> Iterator[
             if lines:
                 data = bytearray(rest)
                 yield from lines
-                told, pause = time.monotonic(), _LOOK
+                latest, pause = time.monotonic(), _LOOK
                 moved, worked = progress(pid)
             continue
         pause = min(1.0, pause * 2)
         now = time.monotonic()
-        if now - told <= min(patience.answer, patience.longest) and now - begun <= patience.longest:
+        if now - latest <= min(patience.answer, patience.longest) and now - begun <= patience.longest:
             continue
         moved_now, worked_now = progress(pid)
-        if now - told > patience.allowed(moved_now - moved, worked_now - worked) or now - begun > patience.longest:
+        if now - latest > patience.allowed(moved_now - moved, worked_now - worked) or now - begun > patience.longest:
             raise Unreachable(
-                f"{path} does not answer, for {now - told:.0f} s; its owner may have mounted something there",
-                hint=f"findmnt --submounts --target {path}",
+                f"{path} does not answer, for {now - latest:.0f} s; its owner may have mounted something there",
+                hint="findmnt --list",  # asks no mount, as --target would
             )
 
 
@@ -242,33 +259,52 @@ def progress(pid: int) -> tuple[int, float]:
     return moved, ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _end(pid: int) -> None:
-    """End it; one that the kernel does not let go is not waited for."""
+def _interrupt(pid: int) -> None:
+    """Have it take back what it has half made, as far as that is quick."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+    _ended(lambda: os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None)
+
+
+def _end(pid: int) -> int:
+    """End it, and its status, which is how it has ended itself where it had; 0 for one that the kernel does not let go,
+    which is not waited for."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    end = time.monotonic() + 2.0
-    while time.monotonic() < end:
-        with contextlib.suppress(ChildProcessError):
-            if os.waitpid(pid, os.WNOHANG)[0] == 0:
-                time.sleep(0.005)
-                continue
-        return
+    statuses: List[int] = []
+
+    def has_ended() -> bool:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        statuses.append(status)
+        return ended != 0
+
+    _ended(has_ended)
+    return statuses[-1] if statuses else 0
 
 
-def _child(work: Callable[[Tell], Any], uid: int, theirs: int, parent: int) -> NoReturn:
+def _of_a_signal(status: int) -> str:
+    """For a message: the system ends who takes too much memory."""
+    return f", by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else ""
+
+
+def _ended(has_ended: Callable[[], bool]) -> None:
+    """Wait for that, for a moment."""
+    end = time.monotonic() + _MOMENT
+    with contextlib.suppress(ChildProcessError):
+        while time.monotonic() < end and not has_ended():
+            time.sleep(0.005)
+
+
+def _child(work: Callable[[Receiver], Any], uid: int, sink: int, parent: int) -> NoReturn:
     code = 1
     try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        captured = _captured()
-        if uid:
+        _let_go_of_streams(sink)
+        if uid not in (0, os.geteuid()):
             become(uid)
         _end_with(parent)
-        answer = _answer(lambda: work(lambda words: _write(theirs, {"told": words})))
-        for name, stream in captured.items():
-            answer[name] = stream.getvalue()
-        sys.stdout.flush()
-        _write(theirs, answer)
+        _write(sink, _answer(lambda: work(lambda value: _write(sink, {"report": value}))))
         code = 0
     except BaseException:
         code = 1
@@ -276,16 +312,30 @@ def _child(work: Callable[[Tell], Any], uid: int, theirs: int, parent: int) -> N
         os._exit(code)
 
 
-def _captured() -> Dict[str, io.StringIO]:
-    """Streams that are no files but memory of the parent's: what is printed there travels with the answer."""
-    captured = {}
-    for attribute, name in (("stdout", "out"), ("stderr", "err")):
-        try:
-            getattr(sys, attribute).fileno()
-        except (AttributeError, OSError):
-            captured[name] = io.StringIO()
-            setattr(sys, attribute, captured[name])
-    return captured
+class _Printed(io.TextIOBase):
+    """A stream whose text the parent prints on its own."""
+
+    def __init__(self, sink: int, on: str) -> None:
+        super().__init__()
+        self._sink, self._on = sink, on
+
+    def write(self, text: str) -> int:
+        """Hand it over."""
+        if text:
+            _write(self._sink, {"printed": text, "on": self._on})
+        return len(text)
+
+    def fileno(self) -> int:
+        """Of the stream that it stands for, which leads nowhere here."""
+        return 1 if self._on == "stdout" else 2
+
+
+def _let_go_of_streams(sink: int) -> None:
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in range(3):
+        os.dup2(nowhere, descriptor)
+    os.close(nowhere)
+    sys.stdout, sys.stderr = _Printed(sink, "stdout"), _Printed(sink, "stderr")
 
 
 def _end_with(parent: int) -> None:
@@ -295,18 +345,19 @@ def _end_with(parent: int) -> None:
         os._exit(1)
 
 
-def _write(theirs: int, message: Any) -> None:
+def _write(sink: int, message: Any) -> None:
     data = memoryview(json.dumps(message, default=str).encode() + b"\n")
-    while data:
-        data = data[os.write(theirs, data) :]
+    with _WRITING:
+        while data:
+            data = data[os.write(sink, data) :]
 
 
 def _answer(work: Callable[[], Any]) -> Dict[str, Any]:
     try:
         return {"value": work()}
     except HyperpodKitError as err:
-        words = {"message": err.message, "hint": err.hint, "exit_code": err.exit_code, "facts": _facts_of(err)}
-        return {"kind": "error", "class": type(err).__name__, **words}
+        fields = {"message": err.message, "hint": err.hint, "exit_code": err.exit_code, "facts": _facts_of(err)}
+        return {"kind": "error", "class": type(err).__name__, **fields}
     except OSError as err:
         file = os.fsdecode(err.filename) if isinstance(err.filename, (str, bytes)) else None
         return {"kind": "OSError", "message": err.strerror or str(err), "errno": err.errno, "file": file}

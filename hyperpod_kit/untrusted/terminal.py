@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 import sys
 from typing import Any, Dict, List, Optional, TextIO
 
 from hyperpod_kit.untrusted.text import printable_lines, shortened
+
+_OURS = re.compile(r"\n((?:error|hint):)")
 
 LONGEST_LINE = 4096
 """Characters of one line: more of them are nobody's reading."""
@@ -27,9 +31,13 @@ def out(text: str = "", *, end: str = "\n", flush: bool = False) -> None:
 
 
 def say(text: str) -> None:
-    """A sentence for a person, on standard error."""
-    write(sys.stderr, lines(text) + "\n")
-    sys.stderr.flush()
+    """A sentence for a person, on standard error. Where that cannot be written, as when a job's log was on a mount that
+    is lost, the program ends as it would have all the same."""
+    try:
+        write(sys.stderr, lines(text) + "\n")
+        sys.stderr.flush()
+    except OSError:
+        discard(sys.stderr)
 
 
 def error(message: object, hint: Optional[str] = None) -> None:
@@ -45,8 +53,9 @@ def data(value: Any, *, indent: Optional[int] = None) -> None:
 
 
 def lines(text: str) -> str:
-    """Text of several lines as it may be shown: printable, and no line without end."""
-    clean = text if printable_already(text) else printable_lines(text)
+    """Text of several lines as it may be shown: printable, no line without end, and none but the first that passes for
+    an error or a hint of ours: names of files have line ends too."""
+    clean = _OURS.sub(r"\n  \1", text if printable_already(text) else printable_lines(text))
     if len(clean) <= LONGEST_LINE:
         return clean
     return "\n".join(shortened(line, LONGEST_LINE) for line in clean.split("\n"))
@@ -81,6 +90,13 @@ def _finite(value: Any) -> Any:
         listed: List[Any] = [_finite(inner) for inner in value]
         return listed
     return value
+
+
+def discard(stream: TextIO) -> None:
+    """Let what is written to a stream go nowhere from now on: Python flushes it at its end, and would exit with 120."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 def write(stream: TextIO, text: str) -> None:

@@ -38,7 +38,7 @@ def directory(path: str, *, make: bool = False) -> int:
 
 def passed(path: str, *, make: bool = False) -> int:
     """The same for `dir_fd=` only: a directory in which this user may make files need not be one that it may list."""
-    return _reached(path, path, os.open(".", _STEP), make)
+    return _reached(path, path, _begin(path), make)
 
 
 def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[int, str]:
@@ -48,7 +48,7 @@ def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[i
     leads to. Raises Untrusted, OSError.
     """
     folder, name = os.path.split(path.rstrip("/"))
-    here = _reached(folder, path, os.open(".", _STEP), make)
+    here = _reached(folder, path, _begin(path), make)
     for _ in range(_MOST_LINKS):
         target = _link_of_ours(name, here, path) if follow else None
         if target is None:
@@ -57,6 +57,12 @@ def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[i
         here = _reached(folder, path, here, make)
     os.close(here)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+def _begin(path: str) -> int:
+    """A descriptor of the directory where a way begins. A process whose own directory was on a mount that is lost is
+    still let into what it names from the root."""
+    return os.open("/" if path.startswith("/") else ".", _STEP)
 
 
 def _reached(way: str, path: str, here: int, make: bool) -> int:
@@ -69,6 +75,8 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
     try:
         if start:
             here = _instead(here, os.open(start, os.O_PATH | os.O_CLOEXEC))
+            # No user serves the root of all paths, so that nothing is asked of the list of mounts until another comes.
+            mount = held.mount_of(here) if start == "/" else ""
         while todo:
             name = todo.pop()
             if name in ("", "."):

@@ -16,9 +16,31 @@ from tests.distributed.rank_process import CONTEXT
 WIDTH = 10  # not divisible by 3 or 4: uneven and empty shards
 
 
-def build(kind: str) -> tuple[Any, Any]:
-    """(model, AdamW): a tied weight, a buffer, a bf16 and a 0-dim parameter."""
+def factored(model: Any) -> Any:
+    """An optimizer of which the state is divided as its parameter and has another shape, as Adafactor's."""
     import torch
+
+    class Factored(torch.optim.Optimizer):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> Any:
+            for param in self.param_groups[0]["params"]:
+                if param.grad is None or param.dim() < 2:
+                    continue
+                rows = param.grad.square().mean(1, keepdim=True)
+                state = self.state[param]
+                if not state:
+                    state["rows"] = torch.zeros_like(rows)
+                state["rows"].lerp_(rows, 0.5)
+                param.sub_(param.grad / (state["rows"].sqrt() + 1.0), alpha=0.01)
+
+    return Factored(model.parameters(), {})
+
+
+def build(kind: str) -> tuple[Any, Any]:
+    """(model, AdamW): a tied weight, a buffer, a bf16 and a 0-dim parameter. `KIND, factored`: another optimizer."""
+    import torch
+
+    kind, _, optimizer = kind.partition(", ")
 
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -64,7 +86,7 @@ def build(kind: str) -> tuple[Any, Any]:
         from torch.distributed.fsdp import FullyShardedDataParallel
 
         model = FullyShardedDataParallel(model, use_orig_params=True, device_id=torch.device("cpu"))
-    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
+    return model, factored(model) if optimizer else torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
 def step(model: Any, optimizer: Any, number: int) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.distributed
 
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [("experts", "model.bias"), ("local_sgd", "model.0.bias"), ("ddp_buffers", "model.1.running_mean")],
+    [("experts", "model.bias"), *full(("local_sgd", "model.0.bias")), ("ddp_buffers", "model.1.running_mean")],
 )
 def test_ranks_that_differ_are_refused_with_the_name_and_the_way_out(tmp_path: Path, kind: str, what: str) -> None:
     root = str(tmp_path / "root")

@@ -83,7 +83,6 @@ def test_what_was_taken_to_be_alike_can_be_made_each_ranks_own_later(tmp_path: P
             2,
             ("model.weight is F32 [3, 8] on rank 0 and F32 [3, 16] on rank 1", "State(own=['model.weight'])"),
         ),
-        ("submesh_same", 2, ("model.w is F32 [4, 6] [0]", "[1]", "on rank 1", "State(own=['model.w'])")),
     ],
 )
 def test_one_name_for_tensors_that_cannot_be_one_is_refused_at_the_start(

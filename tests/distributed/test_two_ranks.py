@@ -14,8 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.agent import lock
-from hyperpod_kit.checkpoint.repository import catalog, selection
-from hyperpod_kit.errors import NoCheckpoint
+from hyperpod_kit.checkpoint.repository import catalog
 from tests.support.rows import full
 
 pytestmark = pytest.mark.distributed
@@ -88,7 +87,7 @@ def test_an_agent_whose_coordinator_died_first_does_not_linger(job) -> None:
     """A whole machine dies while the other one still trains: nobody must wait for the second one's agent."""
     mine = job("orphan")
     mine.start(1000, "--save-every", "4")
-    mine.until("a checkpoint", lambda: selection_or_none(str(mine.root)))
+    mine.until("a checkpoint", lambda: catalog.newest_committed(str(mine.root)))
     first = lock.holder(str(next(mine.shm.glob("*-00000.lock"))))
     mine.ranks[0].kill()
     assert first is not None
@@ -99,13 +98,6 @@ def test_an_agent_whose_coordinator_died_first_does_not_linger(job) -> None:
     while mine.agents() and time.monotonic() < end:
         time.sleep(0.05)
     assert mine.agents() == []
-
-
-def selection_or_none(root: str) -> object:
-    try:
-        return selection.newest_valid(root)
-    except NoCheckpoint:
-        return None
 
 
 def test_damaged_storage_is_walked_back_by_all_ranks_and_never_from_scratch(

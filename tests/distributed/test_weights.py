@@ -40,8 +40,8 @@ def weights(model: Any) -> dict[str, list[Any]]:
     return {name: value.detach().double().flatten().tolist() for name, value in whole.items()}
 
 
-def load(root: str, kind: str) -> tuple[int, int, list[str], dict[str, list[Any]]]:
-    from hyperpod_kit.checkpoint import load_weights
+def load(root: str, kind: str, converted: bool) -> tuple[int, int, list[str], dict[str, list[Any]]]:
+    from hyperpod_kit.checkpoint import ConvertedFrom, load_weights
 
     torch.manual_seed(99)
     model, _ = sharded_job.build(kind)
@@ -49,7 +49,8 @@ def load(root: str, kind: str) -> tuple[int, int, list[str], dict[str, list[Any]
         model = model.double()  # which loses nothing
     else:
         model.new = torch.nn.Linear(1, 1)
-    got = load_weights(root, model, strict=kind == "plain")
+    names = (lambda name: ConvertedFrom((name,), torch.clone)) if converted else None
+    got = load_weights(root, model, names=names, strict=kind == "plain")
     found = weights(model)
     return (
         got.step,
@@ -78,8 +79,8 @@ def test_into_other_divisions_and_types_after_damage(tmp_path: Path) -> None:
     held = sharded_job.run(tmp_path, 2, save, root)[0]
     newest = max(Path(root).glob("seq-*"))
     flip(newest / "shard-00001.safetensors", 4096 + 8)
-    for world, kind in ((3, "fsdp2"), (2, "plain")):
-        for step, rejected, missing, found in sharded_job.run(tmp_path, world, load, root, kind):
+    for world, kind, converted in ((3, "fsdp2", False), (3, "fsdp2", True), (2, "plain", False)):
+        for step, rejected, missing, found in sharded_job.run(tmp_path, world, load, root, kind, converted):
             assert (step, rejected) == (1, 1) and found == held
             assert missing == (["new.weight", "new.bias"] if kind == "fsdp2" else [])
     for name in ("first.weight", "tied.weight", "last.weight", "scale"):

@@ -61,10 +61,13 @@ from hyperpod_kit.model.node_config import NodeConfig
 from hyperpod_kit.slurm import findings
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.phase_clock import COUNTED
+from hyperpod_kit.storage.alerts import outbox as alert_outbox
+from hyperpod_kit.storage.alerts.alert import Alert
+from hyperpod_kit.storage.alerts.outbox import StandingAlert
 from hyperpod_kit.storage.audit.ledger import AuditLedger
 from hyperpod_kit.storage.plan import calibration
-from hyperpod_kit.storage.quota import check as quota_check
 from hyperpod_kit.storage.quota import requests as quota_requests
+from hyperpod_kit.storage.usage import history as usage_history
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.system import quota_note
 from hyperpod_kit.version import RELEASE
@@ -166,6 +169,12 @@ RUN = time_rows.RunRow("7_2", 1, 1.7e9, 1.7e9 - 60.0, 1.7e9 - 5.0, 16, ("n1", "n
 JOB_TIME = job_note.TimeNote("7_2", {"steps": 3600.5, "twice": 12.0, "start-up": 100.0})
 LOST = lost_rows.Row(3, 8, 2, "no space left", 1.7e9)
 GUARD = findings.GuardRecord(1.7e9, (findings.SlurmFinding("slurmctld-down", "it is down", "start it"),), {"n": 1})
+USAGE_DAY = usage_history.UsageDay("2023-11-14", 1.7e9, 12, 4096, 8192, 1 << 40, 1 << 39, {"ana": 8192})
+STANDING = StandingAlert(
+    Alert("/fsx/a", "/fsx/a is 81% full", "/fsx/a is 81.0% full.", ("a@x.example",)),
+    1.7e9,
+    frozenset({"sns arn:aws:x"}),
+)
 REQUEST = quota_requests.QuotaRequest("/fsx/a", 1 << 40, 0, "more data", 1.7e9)
 HOME = AccessPoint("ana", "fs-0123456789abcdef0", 2001, 2001, "/home/ana", "fsap-0123456789abcdef0")
 SAMPLE = calibration.Sample("fsx", "checkpoint", 8, 2, 1e10, 5.0)
@@ -557,9 +566,15 @@ FORMATS = (
     Format(
         "hpk-quota-state/1",
         "quota-state.json",
-        lambda data: from_file(data, "state", quota_check._read),
-        {"/fsx/a"},
-        lambda: in_directory(lambda directory: quota_check._write(directory / "state", {"/fsx/a"})),
+        lambda data: from_file(data, "state", alert_outbox.read),
+        {"/fsx/a": StandingAlert(Alert("/fsx/a", "", ""), 0.0)},
+    ),
+    Format(
+        "hpk-alerts/1",
+        "alerts.json",
+        lambda data: from_file(data, "state", alert_outbox.read),
+        {"/fsx/a": STANDING},
+        lambda: in_directory(lambda directory: alert_outbox.write(directory / "state", {"/fsx/a": STANDING})),
     ),
     Format(
         "hpk-access-points/1",
@@ -577,8 +592,25 @@ FORMATS = (
             lambda directory: calibration.save(calibration.Calibration("a test", (SAMPLE,)), directory / "c.json")
         ),
     ),
+    # A walk of another format begins anew.
+    Format("hpk-usage/1", "usage.sql", lambda data: opened_again(data, resumed), False),
     Format(
-        "hpk-usage/1", "usage.sql", lambda data: opened_again(data, resumed), True, lambda: tables_of(a_usage_ledger)
+        "hpk-usage/2",
+        "usage-2.sql",
+        lambda data: opened_again(data, resumed),
+        True,
+        lambda: tables_of(a_usage_ledger),
+    ),
+    Format(
+        "hpk-usage-history/1",
+        "usage-history.json",
+        lambda data: from_file(data, "history", usage_history.read).days,
+        (USAGE_DAY,),
+        lambda: in_directory(
+            lambda directory: usage_history.write(
+                directory / "history", usage_history.UsageHistory("/fsx", (USAGE_DAY,))
+            )
+        ),
     ),
     Format(
         "hpk-audit/1",

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint import Manager, State, device  # noqa: E402
+from hyperpod_kit.checkpoint import Latest, Manager, State, device  # noqa: E402
 from tests.support import wait  # noqa: E402
 
 
@@ -83,16 +83,17 @@ def test_small_tensors_are_gathered_and_land_in_their_places() -> None:
 def test_what_changes_during_an_overlapped_copy_fails_the_save(root: str, way: str) -> None:
     model, optimizer = build(0)
     other = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
-    large = torch.nn.Parameter(torch.zeros(64 << 20, device="cuda"))
+    large = torch.nn.Parameter(torch.zeros(256 << 20, device="cuda"))
     model.large = large
     state = State(model, optimizer)
-    manager = Manager(root, overlap=True, keep=None)
+    manager = Manager(root, overlap=True, keep=Latest(2))
     manager.restore(state)
     step(model, optimizer)
     assert manager.save(0, state, on_busy="wait").wait("durable", 60)
     model[0](torch.ones(1, 512, device="cuda")).sum().backward()
+    other.step()  # the first one makes its state, which takes longer than a copy
     torch.cuda.synchronize()
-    # The copy and the write both wait for this in the device: however long the call takes, they run at one time.
+    # The copy and the write both wait for this in the device, where the call does not wait for it too.
     torch.cuda._sleep(1_000_000_000)  # clock cycles
     handle = manager.save(1, state, on_busy="wait")
     if way == "in place":

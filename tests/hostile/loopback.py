@@ -47,7 +47,7 @@ class Two:
     def train(self, *argv: str) -> str:
         """A job of the victim's that runs."""
         job = self.submit(VICTIM, "-o", "/dev/null", "--comment=hpk:auto-resume=1", *argv, "--wrap", "sleep 600")
-        until(lambda: self.slurm.state(job) == "RUNNING", what="running job")
+        self.slurm.wait_for_script(job)
         return job
 
     def untouched(self, job: str) -> bool:

@@ -57,6 +57,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "remove a directory": lambda path: by_descriptor.remove_directory(path / "empty"),
     "remove a tree": lambda path: by_descriptor.remove_tree(path / "parts"),
     "copy a tree": lambda path: by_descriptor.copy_tree("/etc/default", path / "new"),
+    "set times": lambda path: by_descriptor.set_times(path / "file", (1.0, 1.0)),
     "unlink": lambda path: by_descriptor.unlink(path / "file"),
     "rename from": lambda path: by_descriptor.rename(path / "file", path.parent / "moved"),
     "rename to": lambda path: by_descriptor.rename("/nothing", path / "file"),

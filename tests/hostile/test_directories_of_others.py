@@ -20,6 +20,7 @@ from hyperpod_kit.job.fan_out.destination import Destination
 from hyperpod_kit.untrusted import owned_directory
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, busy_as, place
+from tests.support.rows import full
 
 pytestmark = ROOT
 
@@ -70,7 +71,7 @@ COMMANDS = [(fan_out, ".hpk-fan-out"), (stage, ".hpk-stage")]
 
 
 @pytest.mark.parametrize(("command", "own"), COMMANDS)
-@pytest.mark.parametrize("shape", ["directory", "own", "lock", "link to it", "directory of another, closed"])
+@pytest.mark.parametrize("shape", [*full("directory", "own", "lock"), "link to it", "directory of another, closed"])
 def test_what_another_has_laid_there_is_refused(
     command: Callable[[Path, Path], None], own: str, shape: str, shared: Path
 ) -> None:

@@ -110,7 +110,7 @@ def test_no_file_writes_past_the_exits() -> None:
 def test_all_programs_that_show_what_others_wrote_are_watched() -> None:
     places = {str(path.relative_to(PACKAGE)) for path in watched()}
     wanted = {f"cli/{name}_command.py" for name in ("diagnose", "diff", "events", "update", "policy", "mounts")}
-    wanted |= {"cli/exit_codes.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
+    wanted |= {"cli/command_ending.py", "cli/main.py", "job/cli_look.py", "job/status.py", "remote/diagnose.py"}
     wanted |= {f"checkpoint/commands/{name}.py" for name in ("cli", "look", "keep", "repair")}
     assert wanted <= places
 

@@ -8,7 +8,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence, cast
 import pytest
 
 from hyperpod_kit import audit
-from hyperpod_kit.errors import NodeError, UsageError
+from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.node import actions
 from hyperpod_kit.remote.actions import understood
@@ -108,7 +108,7 @@ class Journal:
 
 def test_the_journal_is_asked_for_root_s_records_and_for_not_too_many() -> None:
     journal = Journal(0, json.dumps(OURS) + "\n", "")
-    assert len(actions.read(cast(Any, journal), 1_700_000_000.5)) == 1
+    assert len(actions.read(cast(Any, journal), 1_700_000_000.5).actions) == 1
     for word in ("_UID=0", f"MESSAGE_ID={audit.MESSAGE_ID}", f"--lines={MOST}", "--since=@1700000000"):
         assert word in journal.argv
 
@@ -119,8 +119,11 @@ def test_a_journal_that_may_not_be_read_is_no_empty_one() -> None:
     with pytest.raises(NodeError) as raised:
         actions.read(cast(Any, Journal(0, "", hint)), 0.0)
     assert raised.value.hint == "sudo hyperpod-kit node actions"
-    with pytest.raises(NodeError, match="Failed to open"):
-        actions.read(cast(Any, Journal(1, "", "Failed to open files")), 0.0)
+    for words in ("Failed to open files", "No journal files were found."):
+        with pytest.raises(Unreachable, match=r"Failed to open|no journal"):
+            actions.read(cast(Any, Journal(1, "", words)), 0.0)
+    in_part = actions.read(cast(Any, Journal(1, json.dumps(OURS) + "\n", "Bad message")), 0.0)
+    assert len(in_part.actions) == 1 and in_part.problem == "journalctl: Bad message"
 
 
 @pytest.mark.parametrize("text, found", [("45s", 955.0), ("2h", 0.0), ("@17", 17.0)])

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from random import Random
+from typing import List
 
 import pytest
 
 from tests.hostile.fuzz import engine
 from tests.hostile.fuzz.engine import MEGABYTES, Parser, Row, run
 from tests.hostile.fuzz.table import PARSERS
+from tests.support.wait import until
 
+CHECKOUT = Path(__file__).parents[2]
 SHARE = 150
 CASES = sorted((Path(__file__).parent / "fuzz" / "cases").glob("*.json"))
 BY_NAME = {parser.name: parser for parser in PARSERS}
@@ -65,6 +71,12 @@ def test_too_much_memory_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "MemoryError" in found or found == f"more than {MEGABYTES} MB"
 
 
+def test_the_makers_memory_is_not_the_parsers() -> None:
+    made = lambda rng: (b"x" * ((MEGABYTES + 20) << 20))[:9]  # noqa: E731
+    row = run(Parser("small", lambda data: None, (), made), 3)
+    assert row.inputs == 3 and row.violations == {} and row.peak_mb < MEGABYTES
+
+
 @pytest.mark.full
 def test_no_end_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(data: bytes) -> None:
@@ -84,6 +96,42 @@ def test_too_much_time_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_crash_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     row = _wrong(lambda data: os.kill(os.getpid(), signal.SIGKILL), monkeypatch, 3)
     assert "the process ended with -9" in row.violations and row.inputs == 3
+
+
+def children(pid: int) -> List[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGKILL])
+def test_a_run_that_is_ended_leaves_no_process_and_no_file(ending: signal.Signals) -> None:
+    """Of one that was killed the next run takes the files away."""
+    words = [sys.executable, "-m", "tests.hostile.fuzz", "--workers", "1"]
+    begun = [*words, "--only", "flush: outcomes", "--count", "100000000"]
+    environment = {name: value for name, value in os.environ.items() if name != "HPK_FUZZ_DIR"}
+    program = subprocess.Popen(begun, cwd=CHECKOUT, env=environment, stdout=subprocess.DEVNULL)
+
+    def mine() -> List[Path]:
+        return list(Path("/dev/shm").glob(f"hpk-fuzz-{program.pid}-*"))
+
+    def below() -> List[int]:
+        """A worker, and what runs the parser for it."""
+        found = children(program.pid)
+        return found + [child for worker in found for child in children(worker)]
+
+    until(lambda: len(below()) >= 2)
+    processes = below()
+    assert mine()
+    program.send_signal(ending)
+    program.wait(60)
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in processes))
+    if ending is signal.SIGKILL:
+        subprocess.run(
+            [*words, "--only", "no such parser"], cwd=CHECKOUT, env=environment, stdout=subprocess.DEVNULL, timeout=120
+        )
+    assert mine() == []
 
 
 def test_an_input_can_be_made_again() -> None:
@@ -118,6 +166,11 @@ def test_each_kind_of_what_others_write_is_there() -> None:
         "lines",
         "messages",
         "YAML",
+        "trees",
+        "rows of time",
+        "sizes by day",
+        "alerts",
+        "signs",
         "JSON",
     ):
         assert re.search(re.escape(word), names), word

@@ -14,6 +14,7 @@ from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.errors import CheckpointError
 from tests.hostile.captures import lay, within
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, place
+from tests.support.rows import share
 
 pytestmark = ROOT
 
@@ -74,7 +75,7 @@ KINDS: Dict[str, Callable[[str], Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", share(KINDS, 2))
 def test_what_another_made_first_is_refused_with_its_owner(ground: Ground, kind: str) -> None:
     assert as_user(ATTACKER, lambda: (os.umask(0), KINDS[kind](str(ground.disk / ground.name)))) == 0
     assert f"of uid {ATTACKER}, expected a directory of uid {VICTIM}" in ground.as_victim(ground.write)

@@ -145,8 +145,7 @@ def _peak(kind: str, path: str, said: Any) -> None:
 
 
 BOMBS = [
-    ("node", b"x"),
-    *full(("node", b"["), ("changelog", b"9")),
+    *full(("node", b"x"), ("node", b"["), ("changelog", b"9")),
     ("s3-access-log", b'"'),
     *full(("cloudtrail", b"["), ("cloudtrail", b" ")),
 ]

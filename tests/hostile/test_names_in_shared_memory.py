@@ -53,7 +53,7 @@ KINDS: Dict[str, Callable[[str], Any]] = {
 
 
 @pytest.mark.parametrize("loose", [False, True], ids=["own directory", "straight in shared memory"])
-@pytest.mark.parametrize("kind", share(KINDS, 3))
+@pytest.mark.parametrize("kind", share(KINDS, 2))
 def test_names_of_the_victims_keep_nothing_from_being_saved(base: Path, kind: str, loose: bool) -> None:
     root = base.parent / "root"
     lay(base, root, loose=loose)
@@ -80,7 +80,7 @@ def test_two_thousand_names_are_no_word_of_the_victims(base: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["hyperpod-kit", f"hyperpod-kit-{VICTIM}"])
-@pytest.mark.parametrize("kind", share(KINDS, 3))
+@pytest.mark.parametrize("kind", share(KINDS, 2))
 def test_a_directorys_name_that_is_taken_keeps_no_training_from_starting(base: Path, kind: str, name: str) -> None:
     assert as_user(ATTACKER, lambda: KINDS[kind](str(base / name))) == 0
     lay(base, base.parent / "root")

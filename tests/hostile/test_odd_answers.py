@@ -21,6 +21,7 @@ from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from tests.hostile.checkpoints import put
 from tests.hostile.test_words_on_a_terminal import Node
+from tests.support.rows import share
 
 DEEP = '{"a":' + "[" * 100_000
 VALUES = [
@@ -131,8 +132,11 @@ def test_a_clock_of_a_node_may_say_anything() -> None:
         assert row.state == "same"
 
 
+VALUES = ["5", '"x"', "[5]", '{"a": {}}', "true", "1e400", "-1e300", "NaN", "[[1]]", "9" * 40]
+
+
 @pytest.mark.parametrize("name", sorted(ledger_row.FIELDS))
-@pytest.mark.parametrize("value", ["5", '"x"', "[5]", '{"a": {}}', "true", "1e400", "-1e300", "NaN", "[[1]]", "9" * 40])
+@pytest.mark.parametrize("value", share(VALUES, 3))
 def test_job_status_leaves_an_odd_row_out(
     tmp_path: Path, name: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

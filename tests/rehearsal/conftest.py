@@ -103,7 +103,15 @@ def cluster(endpoint: Driver, tmp_path_factory: pytest.TempPathFactory) -> Drive
 
 @pytest.fixture(scope="session")
 def undisturbed(cluster: Driver) -> str:
-    """The weights that every run of 90 steps on two nodes must end with."""
-    job = cluster.submit(jobs.SCRIPT, "90", root="/fsx/trainer/calm")
+    """The weights that every run of 90 steps of the small model on two nodes must end with."""
+    job = cluster.submit(jobs.SCRIPT, "90", *jobs.SMALL, root="/fsx/trainer/calm")
+    assert jobs.finish(cluster, job) == "COMPLETED", cluster.output(job)
+    return jobs.weights(cluster.output(job))
+
+
+@pytest.fixture(scope="session")
+def undisturbed_example(cluster: Driver) -> str:
+    """The same of the example's own model, whose steps take long enough for what happens beside them."""
+    job = cluster.submit(jobs.SCRIPT, "90", root="/fsx/trainer/calm-example")
     assert jobs.finish(cluster, job) == "COMPLETED", cluster.output(job)
     return jobs.weights(cluster.output(job))

@@ -15,7 +15,7 @@ from driver import TRAIN, Driver, events, wait_until
 from tests.rehearsal.jobs import finish, restored, until_committed
 from tests.support.rows import full
 
-pytestmark = pytest.mark.needs("containers")
+pytestmark = pytest.mark.needs("containers", "user-namespaces")
 
 CONF = "/opt/slurm/etc"
 MOUNTS = f"--container-mounts=/fsx:/fsx,{TRAIN}:{TRAIN}:ro,/mnt/data:/mnt/data:ro"

@@ -9,7 +9,7 @@ import shlex
 import pytest
 from driver import Driver, events, steps, wait_until
 
-from tests.rehearsal.jobs import SCRIPT, attempts, finish, restored, until_committed, weights
+from tests.rehearsal.jobs import SCRIPT, SMALL, attempts, finish, restored, until_committed, weights
 
 
 def flip(driver: Driver, path: str) -> None:
@@ -22,12 +22,14 @@ def flip(driver: Driver, path: str) -> None:
 
 
 def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Driver, undisturbed: str) -> None:
-    root = "/fsx/trainer/killed"
-    job = cluster.submit(SCRIPT, "90", root=root)
+    root, go = "/fsx/trainer/killed", "/fsx/trainer/killed-go"
+    # It is alive until it is killed, however fast its steps are.
+    job = cluster.submit(SCRIPT, "90", *SMALL, "--hold-at", "60", "--hold-until", go, root=root)
     until_committed(cluster, job, root, 2)
     victim = cluster.job_nodes(job)[0]  # the batch host itself
     before = {node["instance_id"] for node in cluster.nodes()}
     cluster.kit("rehearse", "kill-node", "--name", cluster.name, victim)
+    cluster.on("controller", f"touch {go}", user="trainer")
     assert finish(cluster, job) == "COMPLETED", cluster.output(job)
     output = cluster.output(job)
     got = restored(output)
@@ -48,8 +50,8 @@ def test_a_job_survives_the_death_of_a_machine_with_the_same_weights(cluster: Dr
 def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_clear_error(
     cluster: Driver, undisturbed: str
 ) -> None:
-    root = "/fsx/trainer/agent"
-    job = cluster.submit(SCRIPT, "90", root=root)
+    root, go = "/fsx/trainer/agent", "/fsx/trainer/agent-go"
+    job = cluster.submit(SCRIPT, "90", *SMALL, "--hold-at", "60", "--hold-until", go, root=root)
     until_committed(cluster, job, root, 1)
     nodes = cluster.job_nodes(job)
     # The agent's lock names it: [[pid, start time], [the trainer's]].
@@ -58,6 +60,7 @@ def test_an_agent_that_dies_has_a_successor_at_once_and_a_second_job_gets_one_cl
     second = cluster.submit(SCRIPT, "90", root=root, options=("--auto-resume=1", "--nodes=1"))
     assert finish(cluster, second) == "FAILED"
     assert f"is used by job {job}, which is RUNNING" in cluster.output(second) and not events(cluster.output(second))
+    cluster.on("controller", f"touch {go}", user="trainer")
     assert finish(cluster, job) == "COMPLETED", cluster.output(job)
     output = cluster.output(job)
     assert "another one (pid " in output and "has taken its place" in output, "it is heard"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import List
 
 from driver import CONFIG, Driver, wait_until
 
+from tests.support.wait import Deadline
+
 
 def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:
     cluster.kit("rehearse", "freeze-node", "--name", cluster.name, "worker-group/1")
-    start = time.monotonic()
+    deadline = Deadline(30)
     try:
         report = cluster.data("validate-mounts", str(CONFIG), check=False)
     finally:
         cluster.kit("rehearse", "freeze-node", "--name", cluster.name, "--thaw", "worker-group/1")
-    assert time.monotonic() - start < 30
+    assert not deadline.has_passed()
     silent = [found for found in report["nodes"] if found["error"]]
     assert not report["healthy"] and len(silent) == 1 and "silent" in silent[0]["error"], report
     wait_until("thawed node", lambda: cluster.data("validate-mounts", str(CONFIG), check=False)["healthy"], timeout=180)

@@ -87,10 +87,12 @@ def test_nothing_that_must_be_refused_worked(attacked: Dict[str, Any]) -> None:
     assert kinds >= {"signal", "proc", "write", "rename", "port", "slurm", "lie", "kit", "journal", "lock"}, kinds
 
 
-def test_the_job_went_through_in_one_attempt_with_the_same_weights(attacked: Dict[str, Any], undisturbed: str) -> None:
+def test_the_job_went_through_in_one_attempt_with_the_same_weights(
+    attacked: Dict[str, Any], undisturbed_example: str
+) -> None:
     output = attacked["output"]
     assert attacked["state"] == "COMPLETED", output
-    assert weights(output) == undisturbed
+    assert weights(output) == undisturbed_example
     assert len(steps(output)) == len(set(steps(output))) == 90
     assert [event["class"] for event in events(output) if event.get("event") == "ended"] == ["done"]
 

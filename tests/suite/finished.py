@@ -16,11 +16,17 @@ from typing import Dict, Sequence
 
 COMPLETE = "all"
 """The part's name in the row that ends a run of all parts."""
+_SUMMED = ("passed", "failed", "skipped", "seconds", "processor_seconds")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What came of a part. `tree` names the contents of the checkout that it was run on."""
+    """What came of a part.
+
+    Attributes:
+        tree: what git calls the contents of the checkout that it was run on.
+        processor_seconds: of its processes and all that they waited for; machines and daemons are not among them.
+    """
 
     part: str
     tree: str
@@ -29,12 +35,13 @@ class Row:
     failed: int
     skipped: int
     seconds: float
+    processor_seconds: float
     when: str
 
 
 def total(rows: Sequence[Row]) -> Row:
     """The row that ends a run of all parts."""
-    counts = {word: sum(getattr(row, word) for row in rows) for word in ("passed", "failed", "skipped", "seconds")}
+    counts = {word: sum(getattr(row, word) for row in rows) for word in _SUMMED}
     return Row(part=COMPLETE, tree=rows[-1].tree, status=0, when=rows[-1].when, **counts)
 
 

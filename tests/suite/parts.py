@@ -1,7 +1,8 @@
 """The parts of the test suite: which tests each has, and which may run beside each other.
 
 A part runs in one pytest process. Lanes run beside each other, the parts of one lane one after the other; of the lane
-PROCESSOR as many at once as there are workers. So each test is collected by one process, and that process has imported
+PROCESSOR as many at once as there are workers. What mostly waits has a lane of its own, for a worker that waits leaves
+a processor idle. So each test is collected by one process, and that process has imported
 what its part needs and nothing more: a test that forks pays for each page of the process that it is in. A part that
 runs alone has workers of its own.
 """
@@ -12,13 +13,20 @@ import enum
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import List, Tuple
+from typing import Iterable, List, Tuple
 
 MACHINES = "tests/rehearsal"
 """Where the tests that boot machines are."""
 MOUNT_FAULTS = "tests/rehearsal/storage"
-MOUNTING = ("tests/unit/rehearsal", "tests/unit/node", "tests/unit/storage")
-"""Of what is marked `rehearsal` and boots no machine: what mounts something. The others run a Slurm."""
+MOUNTING = (
+    "tests/unit/rehearsal/standins",
+    *(f"tests/unit/node/test_{name}.py" for name in ("bundle_in_place", "check_cycle_hangs", "peers", "probe")),
+    "tests/unit/storage/audit/test_watched_files.py",
+    "tests/unit/storage/preload/test_preload_job.py",
+)
+"""Of what is marked `rehearsal` and boots no machine: what mounts something. The others run a Slurm.
+
+By their names, for to collect a directory for some files of it costs more than some of its tests."""
 RUNNING_SLURM = (
     "tests/cgroup",
     "tests/faults",
@@ -26,9 +34,22 @@ RUNNING_SLURM = (
     "tests/hostile/test_sweep_rights.py",
     "tests/hostile/test_words_in_slurm.py",
     "tests/unit/checkpoint/test_fabric.py",
-    "tests/unit/job",
+    *(
+        f"tests/unit/job/test_{name}.py"
+        for name in (
+            "bundle_under_a_job",
+            "fan_out",
+            "hang_on_slurm",
+            "job_scripts",
+            "no_decision",
+            "proving",
+            "real_slurm",
+            "two_job_runs",
+            "warned_on_slurm",
+        )
+    ),
 )
-"""Where those are: to collect all tests for them would cost as much as the shortest of them."""
+"""Where those are."""
 OWN_CLUSTERS = tuple(
     f"{MACHINES}/test_{name}.py"
     for name in (
@@ -54,6 +75,7 @@ class Lane(enum.Enum):
     MACHINES = "boot machines, and mostly wait for them"
     SLURM = "run a Slurm on loopback, and mostly wait"
     MOUNTS = "mount something, and mostly wait"
+    STEPS = "run steps of jobs as processes, and mostly wait"
     PROCESSOR = "compute"
 
 
@@ -94,26 +116,52 @@ def _files(patterns: Tuple[str, ...], checkout: Path) -> List[Path]:
     return [path.relative_to(checkout) for path in matches]
 
 
+_PARSERS = tuple(
+    f"hostile/test_{name}.py"
+    for name in ("among_trainers", "bombs", "fuzz", "job_among_strangers", "outputs_among_others", "random_acts")
+)
+"""What of `hostile` imports torch: the others fork thousands of children, each of which would pay for its pages."""
+
 _COMPUTING = {
-    "checkpoint": ("unit/checkpoint", "gpu"),
-    "node": ("unit/node", "unit/system", "unit/untrusted"),
     "job": ("unit/job", "unit/slurm", "faults", "cgroup"),
-    "admin": ("unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
+    "checkpoint-j-z": ("unit/checkpoint/test_[j-z]*.py",),
+    "checkpoint-a-i": ("unit/checkpoint/test_[a-i]*.py", "gpu"),
+    "node": ("unit/node", "unit/system", "unit/untrusted"),
     "hostile": ("hostile", "property"),
     "cluster": ("unit/aws", "unit/bundle", "unit/cluster", "unit/infra", "unit/preflight", "unit/remote"),
-    "data": ("unit/data",),
-    "ranks": ("distributed", "zoo"),
-    "storage": ("unit/storage",),
     "docs": ("docs", "formats", "test_*.py", "unit/test_*.py", "toy_kind"),
+    "admin": ("unit/cli", "unit/config", "unit/signing", "unit/rehearsal"),
+    "data": ("unit/data",),
+    "storage": ("unit/storage",),
+    "ranks": ("distributed", "zoo"),
+    "parsers": _PARSERS,
 }
-"""Part -> its directories below tests/. The longest come first, so that the last ones to end are short."""
+"""Part -> its directories and files below tests/, without the files in them that another part names.
+
+The longest come first, so that the last ones to end are short."""
+WAITING_FOR_STEPS = "job"
+"""The one of them that waits more than it computes: it takes no worker from the others."""
+
+
+def _lane(name: str) -> Lane:
+    return Lane.STEPS if name == WAITING_FOR_STEPS else Lane.PROCESSOR
 
 
 def _computing(marks: str, timeout: int, options: Tuple[str, ...] = ()) -> Tuple[Part, ...]:
     return tuple(
-        Part(name, Lane.PROCESSOR, tuple(f"tests/{path}" for path in paths), (), marks, timeout, options)
+        Part(name, _lane(name), _below_tests(paths), _below_tests(_of_others(name)), marks, timeout, options)
         for name, paths in _COMPUTING.items()
     )
+
+
+def _below_tests(paths: Iterable[str]) -> Tuple[str, ...]:
+    return tuple(f"tests/{path}" for path in paths)
+
+
+def _of_others(name: str) -> List[str]:
+    """The files of other parts that lie in this one's directories."""
+    others = [path for other, paths in _COMPUTING.items() if other != name for path in paths]
+    return [path for path in others if any(path.startswith(f"{directory}/") for directory in _COMPUTING[name])]
 
 
 _FEWER_EXAMPLES = ("--hypothesis-profile=gate",)  # tests/support/examples.py

@@ -26,9 +26,16 @@ PREFIX = {
     Lane.MACHINES: [],
     Lane.SLURM: APART,
     Lane.MOUNTS: APART,
+    Lane.STEPS: APART,
     # What waits has first call on the processors, what computes is behind it.
     Lane.PROCESSOR: [*APART, "nice", "-n", "10"],
 }
+COMPUTING = (Lane.STEPS, Lane.PROCESSOR)
+"""What can run beside anything."""
+WAITING = tuple(lane for lane in Lane if lane is not Lane.PROCESSOR)
+LONGEST = (Lane.MACHINES, Lane.STEPS)
+Queues = Sequence[Deque[Part]]
+"""Of a lane: it takes its next part from the first one that has any."""
 INTERRUPTED = 130
 
 
@@ -49,6 +56,7 @@ class Run:
         self._reader.start()
         self.status: Optional[int] = None
         self.seconds = 0.0
+        self.processor_seconds = 0.0
         self.report: Optional[Report] = None
         self.wrongly_skipped = 0
 
@@ -59,9 +67,12 @@ class Run:
 
     def has_ended(self) -> bool:
         """Whether pytest has ended; then what came of the part is known."""
-        status = self._process.poll()
-        if status is None:
+        pid, wait_status, usage = os.wait4(self._process.pid, os.WNOHANG)
+        if pid == 0:
             return False
+        status = os.waitstatus_to_exitcode(wait_status)
+        self._process.returncode = status
+        self.processor_seconds = usage.ru_utime + usage.ru_stime
         self._reader.join()
         self.seconds = time.monotonic() - self._begun
         try:
@@ -85,20 +96,20 @@ class Run:
         return max(counted, 1 if self.status else 0)
 
 
-def run_lanes(lanes: Iterable[Deque[Part]], start: Callable[[Part], Run], ended: Callable[[Run], None]) -> bool:
+def run_lanes(lanes: Iterable[Queues], start: Callable[[Part], Run], ended: Callable[[Run], None]) -> bool:
     """Start the next part of a lane when the one before has ended. Whether Ctrl-C has ended it early.
 
-    A queue that is there several times has as many parts running at once.
+    A queue that several lanes have runs so many of its parts at once.
     Ctrl-C reaches every pytest too, which cleans up: each is waited for, and no further part starts.
     """
-    queues = dict(enumerate(lanes))
+    numbered = dict(enumerate(lanes))
     running: Dict[int, Run] = {}
     interrupted = False
-    while running or (any(queues.values()) and not interrupted):
+    while running or (any(map(any, numbered.values())) and not interrupted):
         try:
-            for number, queue in queues.items():
-                if queue and number not in running and not interrupted:
-                    running[number] = start(queue.popleft())
+            for number, queues in numbered.items():
+                if any(queues) and number not in running and not interrupted:
+                    running[number] = start(next(queue for queue in queues if queue).popleft())
             for number, run in list(running.items()):
                 if run.has_ended():
                     del running[number]
@@ -109,23 +120,30 @@ def run_lanes(lanes: Iterable[Deque[Part]], start: Callable[[Part], Run], ended:
     return interrupted
 
 
-def stages_of(parts: Sequence[Part], apart: bool, workers: int) -> List[List[Deque[Part]]]:
-    """The queues of each stage, which run beside each other; one stage begins when the one before has ended.
+def stages_of(parts: Sequence[Part], apart: bool, workers: int) -> List[List[Queues]]:
+    """The lanes of each stage, which run beside each other; one stage begins when the one before has ended.
 
     Where the machines' tests cannot run beside anything else there are two stages: what computes comes first.
     """
-    computing = deque(part for part in parts if part.lane is Lane.PROCESSOR)
-    waiting = [deque(part for part in parts if part.lane is lane) for lane in Lane if lane is not Lane.PROCESSOR]
+    of_lane = {lane: deque(part for part in parts if part.lane is lane) for lane in Lane}
+    computing = of_lane[Lane.PROCESSOR]
+    computing_lanes: List[Queues] = [(computing,)] * workers
     if apart:
-        return [[*waiting, *[computing] * workers]]
-    return [[computing] * workers, [deque(part for queue in reversed(waiting) for part in queue)]]
+        # When the longest of those that wait have ended, processors would be idle: more of what computes runs at once.
+        waiting: Dict[Lane, List[Deque[Part]]] = {lane: [of_lane[lane]] for lane in WAITING}
+        for lane in LONGEST:
+            if of_lane[lane]:
+                waiting[lane].append(computing)
+        return [[*waiting.values(), *computing_lanes]]
+    machines_last = deque(part for lane in reversed(WAITING) if lane not in COMPUTING for part in of_lane[lane])
+    return [[(of_lane[Lane.STEPS],), *computing_lanes], [(machines_last,)]]
 
 
 def workers_of(part: Part, parts: Sequence[Part], workers: int) -> int:
     """How many processes a part has for itself: the others are there for other parts, if there are any."""
-    if part.lane is not Lane.PROCESSOR:
+    if part.lane not in COMPUTING:
         return 1
-    computing = sum(1 for other in parts if other.lane is Lane.PROCESSOR)
+    computing = sum(1 for other in parts if other.lane in COMPUTING)
     return workers if computing == 1 else 1
 
 

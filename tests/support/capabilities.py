@@ -272,7 +272,7 @@ def megatron_that_reshards() -> str:
 
 PROGRAMS = (
     *("apt-get", "aws", "cc", "chromium", "curl", "dpkg-deb", "fish", "mkfs.btrfs", "mkfs.ext4", "shellcheck"),
-    *("systemd-analyze", "systemd-escape", "zsh"),
+    *("systemd-analyze", "systemd-escape", "strace", "zsh"),
 )
 MODULES = ("accelerate", "deepspeed", "lightning", "megatron", "torch", "torchtitan", "transformers")
 
@@ -309,6 +309,7 @@ CAPABILITIES: Dict[str, Capability] = {
     "xxhash-library": Capability(xxhash_library, is_installed=True),
     "root-file-system": Capability(root_file_system, is_installed=True),
     "megatron-0.14": Capability(megatron_that_reshards),
+    "tensorboard": Capability(partial(module, "tensorboard")),
     "torchao": Capability(partial(module, "torchao")),
     "disk": Capability(disk, is_installed=True),
     "git-checkout": Capability(git_checkout, is_installed=True),

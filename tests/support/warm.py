@@ -1,6 +1,7 @@
-"""Programs in need of torch, as processes that are forked from one which has imported it already.
+"""Programs as processes that are forked from one which has imported already what they need: mostly torch.
 
-An import of torch costs seconds of processor time, and tests start many such programs. Each is a real process with an
+An import of torch costs seconds of processor time, one of a checkpoint agent a fifth of a second, and tests start many
+such programs. Each is a real process with an
 environment, descriptors, a pid and an end of its own: only that its interpreter was not started for it, so an option of
 the interpreter (`-W ignore`) is a variable here (`PYTHONWARNINGS`), and threads are as many as OMP_NUM_THREADS says.
 """
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import array
 import atexit
+import gc
 import importlib
 import io
 import json
@@ -32,33 +34,31 @@ from tests.support.wait import Deadline
 REPOSITORY = Path(__file__).resolve().parents[2]
 TORCH = ("torch", "torch._dynamo", "torch.distributed", "torch.utils.data", "hyperpod_kit.checkpoint.manager")
 TRANSFORMERS = (*TORCH, "transformers.trainer")
-_DESCRIPTORS = 3
+_DESCRIPTORS = 4
 
 
-class Program:
-    """`words`: the path of a program and its arguments; or `-m`, a module and its arguments; or `-c`, the text of a
-    program and its arguments. Its standard output is `stdout`, a pipe; its standard error goes there too with `both`,
-    else to the tests' own."""
+class Forked:
+    """A process that another one, which has imported these modules, was asked for. `words`: the path of a program and
+    its arguments; or `-m`, a module and its arguments; or `-c`, the text of a program and its arguments. `descriptors`:
+    its standard output and standard error, and its standard input, if it has any."""
 
     def __init__(
         self,
         words: Sequence[str],
         env: Mapping[str, str],
         *,
-        imported: Sequence[str] = TORCH,
-        cwd: Optional[Path] = None,
-        both: bool = False,
+        imported: Sequence[str],
+        descriptors: Sequence[int],
+        cwd: str,
+        session: bool = False,
     ) -> None:
-        reader, writer = os.pipe()
         self._end, told = socket.socketpair()
-        request = json.dumps({"words": list(words), "env": dict(env), "cwd": str(cwd or os.getcwd())}).encode()
-        try:
-            fds = array.array("i", [writer, writer if both else 2, told.fileno()])
-            zygote(tuple(imported)).sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
-        finally:
-            os.close(writer)
-            told.close()
-        self.stdout: TextIO = os.fdopen(reader)
+        request = {"words": list(words), "env": dict(env), "cwd": cwd, "session": session}
+        with told:
+            output, errors, *standard_input = descriptors
+            fds = array.array("i", [output, errors, told.fileno(), *standard_input])
+            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)]
+            zygote(tuple(imported)).sendmsg([json.dumps(request).encode()], ancillary)
         self.pid = self._number()
         self.returncode: Optional[int] = None
         self._ended = threading.Lock()
@@ -66,7 +66,7 @@ class Program:
     def _number(self) -> int:
         data = self._end.recv(4)
         if not data:
-            raise AssertionError("the process that has imported torch is gone")
+            raise AssertionError("the process that has imported what the program needs is gone")
         return int(struct.unpack("i", data)[0])
 
     def poll(self) -> Optional[int]:
@@ -100,6 +100,27 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
+class Program(Forked):
+    """Its standard output is `stdout`, a pipe; its standard error goes there too with `both`, else to the tests'."""
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        imported: Sequence[str] = TORCH,
+        cwd: Optional[Path] = None,
+        both: bool = False,
+    ) -> None:
+        reader, writer = os.pipe()
+        self.stdout: TextIO = os.fdopen(reader)
+        try:
+            descriptors = [writer, writer if both else 2]
+            super().__init__(words, env, imported=imported, descriptors=descriptors, cwd=str(cwd or os.getcwd()))
+        finally:
+            os.close(writer)
+
+
 def run(words: Sequence[str], env: Mapping[str, str], **how: Any) -> subprocess.CompletedProcess[str]:
     """To its end; what it wrote to standard output is `stdout`."""
     program = Program(words, env, **how)
@@ -110,8 +131,9 @@ def run(words: Sequence[str], env: Mapping[str, str], **how: Any) -> subprocess.
 
 @lru_cache(maxsize=None)
 def zygote(imported: Sequence[str]) -> socket.socket:
-    """Where a process that has imported these is asked for a program: a JSON object with `words`, `env` and `cwd`, and
-    three descriptors, for its output, its errors, and to tell its pid and its end."""
+    """Where a process that has imported these is asked for a program: a JSON object with `words`, `env` and `cwd`,
+    perhaps with `session` for one of its own, and three or four descriptors: for its output, for its errors, to tell
+    its pid and its end, and for its input."""
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with its:
         code = f"import sys; sys.path[:] = {sys.path!r}; from tests.support import warm; warm.serve({its.fileno()})"
@@ -125,11 +147,12 @@ def zygote(imported: Sequence[str]) -> socket.socket:
 
 
 def serve(descriptor: int) -> None:
-    """Be the process that has imported torch, until nobody can ask any more."""
+    """Be the process that has imported the modules of the command line, until nobody can ask any more."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for module in sys.argv[1:]:
             importlib.import_module(module)
+    gc.freeze()
     requests = socket.socket(fileno=descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who keeps a program tells of its end
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -149,18 +172,20 @@ def _keep(request: Mapping[str, Any], fds: Sequence[int]) -> None:
     """Start the program, tell its pid and its end; returns in the program alone, after its last line."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    out, err, told = fds
+    out, err, told, *standard_input = fds
     pid = os.fork()
     if pid:
-        os.close(out)
-        os.close(err)
+        for fd in (out, err, *standard_input):
+            os.close(fd)
         os.write(told, struct.pack("i", pid))
         status = os.waitpid(pid, 0)[1]
         with open(told, "wb", buffering=0) as end:
             end.write(struct.pack("i", os.waitstatus_to_exitcode(status)))
         os._exit(0)
+    if request.get("session"):
+        os.setsid()
     with open(os.devnull) as nothing:
-        os.dup2(nothing.fileno(), 0)
+        os.dup2(standard_input[0] if standard_input else nothing.fileno(), 0)
     os.dup2(out, 1)
     os.dup2(err, 2)
     for fd in fds:
@@ -174,9 +199,8 @@ def _keep(request: Mapping[str, Any], fds: Sequence[int]) -> None:
 def _be(words: Sequence[str]) -> None:
     if "PYTHONWARNINGS" in os.environ:
         warnings.simplefilter(os.environ["PYTHONWARNINGS"])  # type: ignore[arg-type]
-    import torch
-
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
     sys.path[:0] = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     assert isinstance(sys.stdout, io.TextIOWrapper)
     sys.stdout.reconfigure(line_buffering=True)

@@ -35,7 +35,8 @@ LINES = {
 def copy_of_the_tree(directory: Path) -> Path:
     tree = directory / "tree"
     for name in ("hyperpod_kit", "lifecycle_scripts", "templates", "slurm"):
-        shutil.copytree(CHECKOUT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "_bundle"))
+        # With what is compiled of it already: a copied file has its time and size.
+        shutil.copytree(CHECKOUT / name, tree / name, ignore=shutil.ignore_patterns("_bundle"))
     for name in ("provisioning_parameters.example.json", "LICENSE"):
         shutil.copyfile(CHECKOUT / name, tree / name)
     return tree
@@ -56,7 +57,7 @@ def run(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": f"{tree}:{CHECKOUT}", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "PYTHONPATH": f"{tree}:{CHECKOUT}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

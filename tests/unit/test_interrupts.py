@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -106,11 +107,27 @@ def test_a_command_of_an_admin_ends(program: List[str], filled: List[str], tmp_p
     assert after_ctrl_c(waiting, tmp_path / "log") == (130, "stopped")
 
 
+CLUSTER_OF_THIS_MACHINE = {
+    "ClusterType": "Slurm",
+    "ClusterConfig": {
+        "ClusterArn": "arn:aws:sagemaker:us-east-1:111122223333:cluster/abcde1234567",
+        "ClusterName": "demo",
+    },
+    "InstanceGroups": [
+        {"Name": "worker-group", "Instances": [{"InstanceId": "i-0w", "CustomerIpAddress": "127.0.0.1"}]}
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """lib/ of an installed bundle."""
-    place = tmp_path_factory.mktemp("interrupts") / "bundle"
+    """lib/ of a bundle that is installed below a root, as of a node with the address 127.0.0.1."""
+    place = tmp_path_factory.mktemp("interrupts") / "opt/hyperpod-kit/current"
+    place.parent.mkdir(parents=True)
     install(render(load(CHECKOUT / "provisioning_parameters.example.json")), place)
+    resource_config = place.parents[1] / "ml/config/resource_config.json"
+    resource_config.parent.mkdir(parents=True)
+    resource_config.write_text(json.dumps(CLUSTER_OF_THIS_MACHINE))
     return place / "lib"
 
 
@@ -127,7 +144,8 @@ def test_a_command_of_a_node_ends(library: Path, tmp_path: Path, way: str) -> No
 
     argv = {"lib": ["-I", "-S", str(library)], "module": ["-S", "-m", "hyperpod_kit.node"]}[way]
     words = ["node", "ask"] if way == "lib" else ["ask"]
-    program = WaitingProgram([sys.executable, *argv, *words], reads, {"PYTHONPATH": str(library)}, reader)
+    environment = {"PYTHONPATH": str(library), "HPK_ROOT": str(library.parents[3]), "HPK_NODE_ADDRESS": "127.0.0.1"}
+    program = WaitingProgram([sys.executable, *argv, *words], reads, environment, reader)
     try:
         assert after_ctrl_c(program, tmp_path / "log") == (130, "stopped")
     finally:

@@ -14,10 +14,10 @@ from tests.suite.parts import ALL, GATE, Lane, Part
 from tests.support.rows import share
 
 CHECKOUT = Path(__file__).parents[2]
-ROW = finished.Row("data", "tree", 0, 3, 0, 0, 1.5, "2026-11-27 03:00:00")
+ROW = finished.Row("data", "tree", 0, 3, 0, 0, 1.5, 1.0, "2026-11-27 03:00:00")
 
 
-COMPUTING = {Lane.MACHINES, Lane.PROCESSOR}
+COMPUTING = {Lane.MACHINES, *run.COMPUTING}
 MARK = ".".join(("pytest", "mark", "rehearsal"))  # not as a word, which would make this file one of them
 WAITING = {Lane.MACHINES, Lane.SLURM, Lane.MOUNTS}
 
@@ -107,10 +107,10 @@ def _parts(*lanes: Lane) -> List[Part]:
 @pytest.mark.parametrize(
     "apart, workers, at_first, order",
     [
-        (True, 2, ["0 MACHINES", "1 MOUNTS", "2 PROCESSOR", "3 PROCESSOR"], ["0", "1", "2", "3"]),
-        (True, 1, ["0 MACHINES", "1 MOUNTS", "2 PROCESSOR"], ["0", "1", "2", "3"]),
-        (False, 2, ["2 PROCESSOR", "3 PROCESSOR"], ["2", "3", "1", "0"]),
-        (False, 1, ["2 PROCESSOR"], ["2", "3", "1", "0"]),
+        (True, 2, ["0 MACHINES", "1 MOUNTS", "2 STEPS", "3 PROCESSOR", "4 PROCESSOR"], ["0", "1", "2", "3", "4"]),
+        (True, 1, ["0 MACHINES", "1 MOUNTS", "2 STEPS", "3 PROCESSOR"], ["0", "1", "2", "3", "4"]),
+        (False, 2, ["2 STEPS", "3 PROCESSOR", "4 PROCESSOR"], ["2", "3", "4", "1", "0"]),
+        (False, 1, ["2 STEPS", "3 PROCESSOR"], ["2", "3", "4", "1", "0"]),
     ],
 )
 def test_lanes_run_beside_each_other_where_they_can(
@@ -125,12 +125,30 @@ def test_lanes_run_beside_each_other_where_they_can(
     def ended(ending: Ending) -> None:
         events.append(f"end {ending.part.name}")
 
-    parts = _parts(Lane.MACHINES, Lane.MOUNTS, Lane.PROCESSOR, Lane.PROCESSOR)
+    parts = _parts(Lane.MACHINES, Lane.MOUNTS, Lane.STEPS, Lane.PROCESSOR, Lane.PROCESSOR)
     for lanes in run.stages_of(parts, apart, workers):
         assert not run.run_lanes(lanes, start, ended)  # type: ignore[arg-type]
     assert events[: len(at_first) + 1] == [*(f"start {name}" for name in at_first), f"end {at_first[0]}"]
     assert [event.split()[1] for event in events if event.startswith("start")] == order
     assert sum(event.startswith("end") for event in events) == len(parts)
+
+
+def test_what_waited_gives_its_place_to_what_computes() -> None:
+    parts = _parts(Lane.MACHINES, Lane.SLURM, Lane.STEPS, *[Lane.PROCESSOR] * 4)
+    (lanes,) = run.stages_of(parts, True, 1)
+    begun: List[str] = []
+
+    class Waiting(Ending):
+        def has_ended(self) -> bool:
+            """What computes ends when three of its parts run; the other parts at once."""
+            return self.part.lane is not Lane.PROCESSOR or len(begun) >= 6
+
+    def start(part: Part) -> Waiting:
+        begun.append(part.name)
+        return Waiting(part)
+
+    assert not run.run_lanes(lanes, start, lambda ending: None)  # type: ignore[arg-type]
+    assert begun[:6] == ["0 MACHINES", "1 SLURM", "2 STEPS", "3 PROCESSOR", "4 PROCESSOR", "5 PROCESSOR"]
 
 
 def test_a_part_that_computes_alone_has_all_workers() -> None:

@@ -73,12 +73,18 @@ class Group:
     def rows(self) -> Iterator[dict[str, Any]]:
         """What the ranks tell, until they are through; of a case in which one of them ends so, or none goes on, too."""
         begun, since = None, time.monotonic()
+        part = "program"
+        outcome: dict[str, str] = {}
         while True:
             over = any(rank.poll() is not None for rank in self.ranks)
             for row in self._new_rows():
                 since = time.monotonic()
-                begun = row.get("begin")
-                if begun is None:
+                if "begin" in row:
+                    begun, part, outcome = row["begin"], "program", {}
+                elif "part" in row:
+                    part, outcome = row["part"], row["outcome"]
+                else:
+                    begun = None
                     yield row
             if over or time.monotonic() - since > CASE_SECONDS:
                 break
@@ -86,7 +92,7 @@ class Group:
         if begun is not None:
             codes = [rank.poll() for rank in self.ranks]
             what = "no end" if not over else f"crash: exit codes {codes}"
-            yield {"number": begun, "outcome": {"program": "same", "ours": what}}
+            yield {"number": begun, "outcome": {**outcome, part: what}}
         self.end()
 
     def _new_rows(self) -> list[dict[str, Any]]:

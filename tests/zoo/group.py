@@ -15,7 +15,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,13 @@ def compared(training: Training, losses: list[float], want: tuple[list[float], d
 
 
 class Trial:
-    """One case in one layout, on this rank."""
+    """One case in one layout, on this rank. `enter` hears which part of it begins, and what came of those before."""
 
-    def __init__(self, case: Case, layout: Layout, folder: Path) -> None:
+    def __init__(
+        self, case: Case, layout: Layout, folder: Path, enter: Callable[[str, dict[str, str]], None] | None = None
+    ) -> None:
         self.case, self.layout, self.folder = case, layout, folder
+        self._enter = enter or (lambda part, outcome: None)
 
     def controls(self) -> list[Control]:
         if not self.layout.is_sharded:
@@ -81,11 +85,16 @@ class Trial:
                 saved.append(control)
             except RAISED as error:
                 refusals[control.name] = outcome_of(error)
-        want = (train(training, BEFORE, AFTER), everything(training))
+        try:
+            want = (train(training, BEFORE, AFTER), everything(training))
+        except RAISED as error:
+            return {"program": outcome_of(error)}
         del training
         found = {"program": SAME, **refusals}
         for control in saved:
+            self._enter(control.name, found)
             found[control.name] = self._again(control, want)
+        self._enter("ours", found)
         found["ours"] = self._ours(want)
         return found
 
@@ -161,6 +170,15 @@ def process_group(layout: Layout, world: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def _tell(rows: Path, row: dict[str, Any]) -> None:
+    with rows.open("a") as file:
+        print(json.dumps(row), file=file)
+
+
+def _tell_part(rows: Path, part: str, outcome: dict[str, str]) -> None:
+    _tell(rows, {"part": part, "outcome": outcome})
+
+
 def main(folder: str, name: str, *numbers: str) -> int:
     from tests.zoo.cases import every_case
 
@@ -176,14 +194,13 @@ def main(folder: str, name: str, *numbers: str) -> int:
             place = Path(folder, f"case-{name.replace(' ', '')}-{number}")
             if rank == 0:
                 place.mkdir()
-                with rows.open("a") as file:
-                    print(json.dumps({"begin": number}), file=file)
-            outcome, alike = agreed(number, Trial(cases[number], layout, place).run(), world)
+                _tell(rows, {"begin": number})
+            enter = partial(_tell_part, rows) if rank == 0 else None
+            outcome, alike = agreed(number, Trial(cases[number], layout, place, enter).run(), world)
             gc.collect()
             if rank == 0:
                 row = {"number": number, "seconds": round(time.monotonic() - begun, 2), "outcome": outcome}
-                with rows.open("a") as file:
-                    print(json.dumps(row), file=file)
+                _tell(rows, row)
                 shutil.rmtree(place, ignore_errors=True)
             if not alike or "lost" in _course(outcome):
                 os._exit(APART)

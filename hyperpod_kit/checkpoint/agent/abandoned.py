@@ -9,6 +9,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import List, Sequence
@@ -50,9 +51,9 @@ def flushed() -> List[str]:
     )
     try:
         lines, _ = child.communicate(timeout=LIMIT)
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired as expired:
         child.kill()  # not waited for: it may be in the kernel, on a dead mount
-        return []
+        lines = expired.output or b""
     return lines.decode("utf-8", "replace").splitlines()
 
 
@@ -73,4 +74,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # no thread is waited for: it may be in the kernel, on a dead mount

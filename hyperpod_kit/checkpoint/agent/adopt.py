@@ -16,6 +16,7 @@ from hyperpod_kit.checkpoint.agent.shm_slots import SlotName
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system.process import Process
+from hyperpod_kit.untrusted import by_descriptor
 
 _SLOTS = 100
 
@@ -80,5 +81,5 @@ def _link(source: str, folder: str, name: SlotName, to: SlotName) -> None:
     """Before anything is removed: wherever this ends, one place or both have the whole slot."""
     for suffix in ("img", "ctl"):
         with contextlib.suppress(FileNotFoundError):
-            os.link(os.path.join(source, name.file(suffix)), os.path.join(folder, to.file(suffix)))
+            by_descriptor.link(os.path.join(source, name.file(suffix)), os.path.join(folder, to.file(suffix)))
         failpoint("agent.adopting")

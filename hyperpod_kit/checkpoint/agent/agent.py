@@ -43,6 +43,7 @@ from hyperpod_kit.checkpoint.agent.worker import Worker, Workers
 from hyperpod_kit.checkpoint.repository import identity
 from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.system.process import alive
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import version
 
 _TICK = 0.25
@@ -301,11 +302,10 @@ class Agent:
             for name in self.intake.files.names():
                 shm_slots.remove(folder, name)
             self.copies.remove()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(log)
+            by_descriptor.unlink(log, missing_ok=True)
         with contextlib.suppress(FileNotFoundError):
             if os.stat(log).st_size == 0:
-                os.unlink(log)
+                by_descriptor.unlink(log)
         if self.link.leader is not None and not unsaved:
             saves_note.remove(folder, places.node_uid(), self.setup.run_hash)
         failpoint("agent.before_unlock")

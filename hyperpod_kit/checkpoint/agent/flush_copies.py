@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import List, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.checkpoint.agent import capture_age, flush_captures, losses_announced, partner_memory, shm_slots
-from hyperpod_kit.checkpoint.agent.capture_age import Clock
+from hyperpod_kit.checkpoint.agent.capture_age import BootMoment, Clock
 from hyperpod_kit.checkpoint.agent.shm_slots import OpenSlot
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.errors import CheckpointError
@@ -28,22 +28,17 @@ class CopiesOutcome(NamedTuple):
     lost: str
 
 
-def flush(folder: str, job: Optional[str], max_age: float, clock: Clock) -> List[CopiesOutcome]:
-    """See to the copies that lie beside the slots in `folder`, of job `job`, or of all, or too old ones. Raises
-    OSError."""
-    outcomes = []
-    for run in sorted({name.run for name in partner_memory.names(partner_memory.folder_of(folder))}):
-        locks = partner_memory.locked(folder, run)
-        if locks is None:
-            continue  # an agent is at work: it renews its copies, and frees them
-        try:
-            outcome = _flush_run(folder, run, job, max_age, clock)
-        finally:
-            for taken in locks:
-                taken.release()
-        if outcome is not None:
-            outcomes.append(outcome)
-    return outcomes
+def flush(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
+    """See to the copies of a run that lie beside the slots in `folder`, of job `job`, or of all, or too old ones. None
+    where there is nothing to say. Raises CheckpointError, OSError."""
+    locks = partner_memory.locked(folder, run)
+    if locks is None:
+        return None  # an agent is at work: it renews its copies, and frees them
+    try:
+        return _flush_run(folder, run, job, max_age, clock)
+    finally:
+        for taken in locks:
+            taken.release()
 
 
 def _flush_run(folder: str, run: str, job: Optional[str], max_age: float, clock: Clock) -> Optional[CopiesOutcome]:
@@ -55,43 +50,50 @@ def _flush_run(folder: str, run: str, job: Optional[str], max_age: float, clock:
         if page is not None:
             copies.append(shm_slots.dated(OpenSlot(slot, page), clock))
     try:
-        return _settle(place, run, copies, job, max_age, clock)
+        return _settled(place, run, copies, job, max_age, clock)
     finally:
         for copy in copies:
             copy.slot.close()
 
 
-def _settle(
+def _settled(
     place: str, run: str, copies: List[OpenSlot], job: Optional[str], max_age: float, clock: Clock
 ) -> Optional[CopiesOutcome]:
     """None when there is nothing to say to whoever asked for `job`."""
     moment = clock()
-    ours = job is None or any(str(one.page.origin.job.get("slurm_job_id")) == job for one in copies)
-    asked = [one for one in copies if ours or capture_age.outlived(one.page, max_age, moment)]
-    if not asked:
+    candidates = _candidates(copies, job, max_age, moment)
+    if not candidates:
         return None
-    committed, problem = _committed(asked[0])
-    remaining = [one for one in asked if committed is None or one.page.key[:2] > committed]
-    given_up = [one for one in remaining if capture_age.outlived(one.page, _TWICE * max_age, moment)]
-    waiting = [one for one in remaining if one not in given_up]
-    lost = f"{_words(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
-    if lost:
-        losses_announced.announce(run, lost)
-    for one in asked:
-        if one not in waiting:
-            shm_slots.remove(place, one.slot.name)
-    stay = f"{_words(waiting)}, not on storage yet{problem}" if waiting else ""
-    return CopiesOutcome(run, stay, lost) if stay or lost else None
+    committed, problem = _committed(candidates[0])
+    unsaved = [copy for copy in candidates if committed is None or copy.page.key[:2] > committed]
+    given_up = [copy for copy in unsaved if capture_age.outlived(copy.page, _TWICE * max_age, moment)]
+    waiting = [copy for copy in unsaved if copy not in given_up]
+    loss = f"{_words(given_up)}, given up after {_TWICE * max_age / 3600:g} hours{problem}" if given_up else ""
+    if loss:
+        losses_announced.announce(run, loss)
+    for copy in candidates:
+        if copy not in waiting:
+            shm_slots.remove(place, copy.slot.name)
+    unfinished = f"{_words(waiting)}, not on storage yet{problem}" if waiting else ""
+    return CopiesOutcome(run, unfinished, loss) if unfinished or loss else None
 
 
-def _committed(one: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
+def _candidates(copies: List[OpenSlot], job: Optional[str], max_age: float, moment: BootMoment) -> List[OpenSlot]:
+    """All of the run where a copy is of `job`, or none is named; else those that are too old."""
+    is_of_job = job is None or any(str(copy.page.origin.job.get("slurm_job_id")) == job for copy in copies)
+    return [copy for copy in copies if is_of_job or capture_age.outlived(copy.page, max_age, moment)]
+
+
+def _committed(copy: OpenSlot) -> Tuple[Optional[Tuple[int, int]], str]:
     """((epoch, seq) of the newest commit, None where nobody can say; and then why, in words that go on a sentence)."""
     try:
-        return flush_captures.storage_of(one.page)[1], ""
+        return flush_captures.storage_of(copy.page)[1], ""
     except (CheckpointError, OSError) as err:
         return None, f": {verify.reason_of(err)}"
 
 
 def _words(copies: List[OpenSlot]) -> str:
-    ranks = ", ".join(map(str, sorted({one.page.origin.rank for one in copies})))
-    return f"copies of what rank {ranks} captured on another node, {flush_captures.steps_of(o.page for o in copies)}"
+    ranks = ", ".join(map(str, sorted({copy.page.origin.rank for copy in copies})))
+    return (
+        f"copies of what rank {ranks} captured on another node, {flush_captures.steps_of(copy.page for copy in copies)}"
+    )

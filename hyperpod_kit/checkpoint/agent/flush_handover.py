@@ -20,12 +20,10 @@ from hyperpod_kit.checkpoint.agent.flush_progress import Sign
 from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.untrusted import by_descriptor
 
 LIMIT = 3600.0
 """Seconds in all; after it the timer of hyperpod-kit-memory.service comes back to what is left."""
-
-STALL = 120.0
-"""Seconds in which no byte moves, after which a try is given up: storage hangs."""
 
 PAUSES = BackOff(2.0, 30.0)
 """Between two tries: of storage that is away it is not known when it is back."""
@@ -75,8 +73,7 @@ def hand_over(
     who calls this, which is slurmd's, unless Slurm runs its hooks in the job (PrologFlags=RunInJob).
     """
     announce = os.environ.get(HPK_ROOT, "") + MARK.format(ended)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(announce)
+    by_descriptor.unlink(announce, missing_ok=True)
     unit = UNIT.format(ended)
     by_systemd = _systemctl("start", "--no-block", unit) is not None
     child = 0 if by_systemd else _detached(ended, folder, max_age, announce)
@@ -90,8 +87,7 @@ def hand_over(
         return os.waitpid(child, os.WNOHANG)[0] == child
 
     known = look_until(over, bool, BackOff(0.05, 0.5), seconds=seconds)
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(announce)
+    by_descriptor.unlink(announce, missing_ok=True)
     if not known:
         say(
             f"storage does not know after {seconds:g} s what was captured here; {unit if by_systemd else child} goes on"
@@ -139,7 +135,7 @@ def carry_out(
     announce: str,
     say: Callable[[str], None],
     limit: float = LIMIT,
-    stall: float = STALL,
+    stall: float = flush.STALL,
     pauses: BackOff = PAUSES,
 ) -> int:
     """Try until nothing is left here that could be saved, or a new start has taken it over, or `limit` seconds are
@@ -199,4 +195,4 @@ class Announcement:
         path, self._path = self._path, ""
         if path:
             with contextlib.suppress(OSError):
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+                by_descriptor.touch(path, 0o600)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from dataclasses import replace
 from typing import Callable, Dict, List, NamedTuple, Tuple
 
@@ -23,6 +24,9 @@ EVERY = 1.0
 STILL = 10.0
 """Seconds without a byte moved after which a flush does not call itself at work."""
 
+_LAST = 2.0
+"""Seconds for the notes that are still there at the end: their storage may hang."""
+
 
 class Sign(NamedTuple):
     """`announced`: what is on its way is noted on storage, or cannot be. Bytes; seconds since one was moved."""
@@ -34,18 +38,19 @@ class Sign(NamedTuple):
 
 
 class FlushProgress:
-    """Of all runs that one flush works at. A thread tells it every second, another renews the notes, which may hang."""
+    """Of all runs that one flush works at. A thread tells it every second, one for each run renews its note, which may
+    hang."""
 
     def __init__(self, tell: Callable[[Sign], None]) -> None:
         self._tell = tell
         self._notes: Dict[str, Tuple[Store, str, FlushNote]] = {}
-        self._locks: List[Lock] = []
+        self._locks: Dict[str, List[Lock]] = {}
         self._lock = threading.Lock()
         self._moved: Dict[str, int] = {}
+        self._moved_at: Dict[str, float] = {}
         self._announced = False
         self._over = threading.Event()
-        for work in (self._say_on, self._note_on):
-            threading.Thread(target=work, daemon=True, name="flush-progress").start()
+        threading.Thread(target=self._say_on, daemon=True, name="flush-progress").start()
 
     def begin(self, run: str, store: Store, note: FlushNote) -> None:
         """This run's captures are on their way. Where no note can be written nobody elsewhere waits for it."""
@@ -56,6 +61,7 @@ class FlushProgress:
             flush_note.write(store, name, note)
             with self._lock:
                 self._notes[run] = (store, name, note)
+            threading.Thread(target=self._note_on, args=(run,), daemon=True, name="flush-note").start()
 
     def newest(self, run: str, epoch: int, seq: int, step: int) -> None:
         """What is newer is on storage, or never will be; this one is next."""
@@ -67,18 +73,20 @@ class FlushProgress:
     def end(self, run: str) -> None:
         """Nothing of this run is on its way any more."""
         with self._lock:
-            held = self._notes.pop(run, None)
-        if held is not None:
-            flush_note.remove(held[0], held[1])
+            ended = self._notes.pop(run, None)
+        if ended is not None:
+            flush_note.remove(ended[0], ended[1])
 
     def announced(self) -> None:
         """All that can be known of what is to come is noted."""
         self._announced = True
         self._say()
 
-    def holds(self, locks: List[Lock]) -> None:
-        """Whoever waits for these sees in them that we get on."""
-        self._locks = locks
+    def holds(self, run: str, locks: List[Lock]) -> None:
+        """Whoever waits for these sees in them that this run gets on."""
+        with self._lock:
+            self._locks[run] = locks
+            self._moved_at[run] = time.monotonic()
 
     def how(self, run: str) -> persist.How:
         """Of a write whose bytes count here."""
@@ -86,45 +94,51 @@ class FlushProgress:
 
     def close(self) -> None:
         self._over.set()
-        for run in list(self._notes):
+        last = threading.Thread(target=self._end_all, daemon=True, name="flush-notes-end")
+        last.start()
+        last.join(_LAST)
+
+    def _end_all(self) -> None:
+        with self._lock:
+            runs = list(self._notes)
+        for run in runs:
             self.end(run)
 
     def _count(self, run: str, count: int) -> None:
         with self._lock:
             self._moved[run] = self._moved.get(run, 0) + count
+            self._moved_at[run] = time.monotonic()
 
     def _say_on(self) -> None:
         while not self._over.wait(EVERY):
             self._say()
 
     def _say(self) -> None:
-        still = movement.still_for()
-        if still < STILL:
-            for held in self._locks:
-                held.renew()
+        now = time.monotonic()
         with self._lock:
+            for run, locks in self._locks.items():
+                if now - self._moved_at[run] < STILL:
+                    for lock in locks:
+                        lock.renew()
             of = sum(note.bytes for _, _, note in self._notes.values())
             moved = sum(self._moved.values())
-        self._tell(Sign(self._announced, moved, of, still))
+        self._tell(Sign(self._announced, moved, of, movement.still_for()))
 
-    def _note_on(self) -> None:
+    def _note_on(self, run: str) -> None:
         while not self._over.wait(EVERY):
             with self._lock:
-                runs = list(self._notes)
-            for run in runs:
-                with self._lock:
-                    if run not in self._notes:
-                        continue
-                    store, name, note = self._notes[run]
-                    note = replace(note, beat=note.beat + 1, moved=self._moved.get(run, 0))
-                    self._notes[run] = (store, name, note)
-                with contextlib.suppress(CheckpointError, OSError):
-                    flush_note.write(store, name, note)
-                # It may have ended meanwhile, before what was written just now.
-                with self._lock:
-                    gone = run not in self._notes
-                if gone:
-                    flush_note.remove(store, name)
+                if run not in self._notes:
+                    return
+                store, name, note = self._notes[run]
+                note = replace(note, beat=note.beat + 1, moved=self._moved.get(run, 0))
+                self._notes[run] = (store, name, note)
+            with contextlib.suppress(CheckpointError, OSError):
+                flush_note.write(store, name, note)
+            # It may have ended meanwhile, before what was written just now.
+            with self._lock:
+                gone = run not in self._notes
+            if gone:
+                flush_note.remove(store, name)
 
 
 class _Counted(persist.Pace):

@@ -15,7 +15,7 @@ import select
 import signal
 import sys
 import time
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, NoReturn, Optional, Tuple
 
 from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, places
@@ -31,6 +31,12 @@ _PIECE = 65536
 _NOTE = 2000
 PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
+_EXIT = 2.0
+"""Seconds that a child that has answered has for its end: then the kernel holds it on a dead mount."""
+
+ANSWERING = 5.0
+"""Seconds beyond its time that a child has to say what it could not save, before it is killed."""
+
 
 def flush_as(
     uid: int,
@@ -44,50 +50,84 @@ def flush_as(
     stall: Optional[float] = None,
     tell: Callable[[Sign], None] = lambda sign: None,
 ) -> List[flush.FlushOutcome]:
-    """Flush the segments of `uid` in a child process; it is killed at the deadline, and where it has moved nothing for
-    `stall` seconds. `tell` hears each second how far it is. Raises OSError.
+    """Flush the segments of `uid` in a child process, which is killed where it has no answer a little after `timeout`
+    seconds, or after `stall` seconds in which it has moved nothing. `tell` hears each second how far it is. Raises
+    OSError.
 
-    `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by `asked_by`.
+    A child that hangs on a dead mount does not die: it is left behind, and holds nothing of the caller's, neither a
+    pipe nor a file. `gid`: instead of the user's own group. What was done for another user is recorded, as asked for by
+    `asked_by`.
     """
-    read, write = os.pipe()
+
+    def work() -> List[flush.FlushOutcome]:
+        return flush.flush(
+            folder=folder,
+            job=job,
+            timeout=timeout,
+            limit=timeout,
+            stall=timeout if stall is None else stall,
+            max_age=max_age,
+            tell=lambda sign: _put(put_answer, sign),
+        )
+
+    answer, put_answer = os.pipe()
+    errors, put_error = os.pipe()
     parent = os.getpid()
+    sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        code = 1
-        try:
-            if uid != places.node_uid():
-                _become(uid, gid, write)
-                dies_with(parent)()
-            found = flush.flush(
-                folder=folder, job=job, timeout=timeout, max_age=max_age, tell=lambda sign: _put(write, sign)
-            )
-            with os.fdopen(write, "w") as out:
-                json.dump([list(outcome) for outcome in found], out)
-            code = 0
-        except BaseException as err:
-            print(f"flush of uid {uid}: {clean(f'{type(err).__name__}: {err}')}", file=sys.stderr, flush=True)
-        finally:
-            os._exit(code)
-    os.close(write)
+        os.close(answer)
+        os.close(errors)
+        _child(uid, gid, parent, put_answer, put_error, work)
+    os.close(put_answer)
+    os.close(put_error)
+    limit = stall + ANSWERING if stall is not None else None
     try:
-        data, why = _answer(read, time.monotonic() + timeout, stall, tell)
+        data, failure = _answer(answer, errors, time.monotonic() + timeout + ANSWERING, limit, tell)
     finally:
-        os.close(read)
-    if not why:
-        why = _end(pid, time.monotonic() + 5.0)
-    if why:
-        # A child in D state on a dead mount does not die: it is abandoned, not waited for.
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-        return [flush.FlushOutcome(f"uid {uid}", None, False, why.format(timeout=timeout))]
+        os.close(answer)
+        os.close(errors)
+    status = _end(pid, 0.0 if failure else _EXIT)
+    if failure:
+        return [flush.FlushOutcome(f"uid {uid}", None, False, failure.format(timeout=timeout, stall=stall))]
+    if status:
+        return [flush.FlushOutcome(f"uid {uid}", None, False, "failed, see standard error")]
     outcomes = _outcomes(data)
     if outcomes is None:
         return [flush.FlushOutcome(f"uid {uid}", None, False, "its answer is none, see standard error")]
     if uid != os.geteuid():
         _record(uid, outcomes, asked_by)
     return outcomes
+
+
+def _child(
+    uid: int, gid: Optional[int], parent: int, put_answer: int, put_error: int, work: Callable[[], List[Any]]
+) -> NoReturn:
+    code = 1
+    try:
+        _leave_streams(put_error)
+        if uid != places.node_uid():
+            _become(uid, gid, put_answer)
+            dies_with(parent)()
+        outcomes = work()
+        with os.fdopen(put_answer, "w") as out:
+            json.dump([list(outcome) for outcome in outcomes], out)
+        code = 0
+    except BaseException as err:
+        print(f"flush of uid {uid}: {clean(f'{type(err).__name__}: {err}')}", file=sys.stderr, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _leave_streams(put_error: int) -> None:
+    """Let go of the caller's input and output: whoever reads them waits until nobody has them any more."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, 0)
+    os.dup2(nowhere, 1)
+    os.dup2(put_error, 2)
+    os.close(nowhere)
+    os.close(put_error)
+    sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
 
 
 def _put(write: int, sign: Sign) -> None:
@@ -105,10 +145,13 @@ def _sign(line: bytes) -> Optional[Sign]:
     return found if good else None
 
 
-def _answer(read: int, end: float, stall: Optional[float], tell: Callable[[Sign], None]) -> Tuple[bytes, str]:
-    """(what the child has written behind its signs, why it was not all of it or "")."""
+def _answer(
+    answer: int, errors: int, end: float, stall: Optional[float], tell: Callable[[Sign], None]
+) -> Tuple[bytes, str]:
+    """(what the child has written behind its signs, why it was not all of it or ""). Its errors are passed on."""
     poll = select.poll()
-    poll.register(read, select.POLLIN)
+    poll.register(answer, select.POLLIN)
+    poll.register(errors, select.POLLIN)
     data = bytearray()
     moved = time.monotonic()
     while True:
@@ -116,11 +159,16 @@ def _answer(read: int, end: float, stall: Optional[float], tell: Callable[[Sign]
         if now >= end:
             return b"", "not done after {timeout:g} s"
         if stall is not None and now >= moved + stall:
-            return b"", f"it has moved nothing for {stall:g} s"
-        if not poll.poll(((end if stall is None else min(end, moved + stall)) - now) * 1000):
+            return b"", "it has moved nothing for {stall:g} s"
+        ready = poll.poll(((end if stall is None else min(end, moved + stall)) - now) * 1000)
+        readable = {descriptor for descriptor, _ in ready}
+        if errors in readable and not _pass_on(errors):
+            poll.unregister(errors)
+        if answer not in readable:
             continue
-        part = os.read(read, _PIECE)
+        part = os.read(answer, _PIECE)
         if not part:
+            _pass_on(errors)
             return bytes(data), ""
         data += part
         while b"\n" in data:
@@ -134,12 +182,34 @@ def _answer(read: int, end: float, stall: Optional[float], tell: Callable[[Sign]
             return b"", f"its answer has more than {_LONGEST_ANSWER} bytes"
 
 
-def _end(pid: int, end: float) -> str:
-    left = end - time.monotonic()
-    done, status = look_until(lambda: os.waitpid(pid, os.WNOHANG), lambda found: found[0], every(0.005), seconds=left)
+def _pass_on(errors: int) -> bool:
+    """What the child has said on standard error by now goes to ours; whether more may come."""
+    if not select.select([errors], [], [], 0)[0]:
+        return True
+    text = os.read(errors, _PIECE).decode("utf-8", "backslashreplace")
+    for line in text.splitlines():
+        print(clean(line, _NOTE), file=sys.stderr, flush=True)
+    return bool(text)
+
+
+def _end(pid: int, patience: float) -> int:
+    """End the child, which has `patience` seconds to end by itself; its exit status, 0 too for one that has to be left
+    behind."""
+    done = status = 0
+
+    def look() -> int:
+        nonlocal done, status
+        done, status = os.waitpid(pid, os.WNOHANG)
+        return done
+
+    look_until(look, bool, every(0.005), seconds=patience)
     if not done:
-        return "it has answered and does not end"
-    return "" if status == 0 else "failed, see standard error"
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, os.WNOHANG)
+        return 0
+    return status
 
 
 def _outcomes(data: bytes) -> Optional[List[flush.FlushOutcome]]:

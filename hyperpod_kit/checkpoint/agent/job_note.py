@@ -20,6 +20,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Union
 
 from hyperpod_kit.checkpoint.agent import note_page
 from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
+from hyperpod_kit.untrusted import by_descriptor
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9]{1,10})\.(?:job|time)")
 _JOB = re.compile(r"[0-9]{1,10}([_+][0-9]{1,10})?")
@@ -99,7 +100,7 @@ class HeldNote:
     def close(self) -> None:
         """The job ends here, or goes on elsewhere."""
         with contextlib.suppress(OSError):
-            os.unlink(self._path)
+            by_descriptor.unlink(self._path)
         os.close(self._fd)
 
 
@@ -114,7 +115,7 @@ def sweep(folder: str, uid: int) -> None:
             fd = note_page.opened_own(path)
             try:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                os.unlink(path)
+                by_descriptor.unlink(path)
             finally:
                 os.close(fd)
 

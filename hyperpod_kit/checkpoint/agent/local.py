@@ -24,7 +24,7 @@ from hyperpod_kit.checkpoint.repository.failpoint import failpoint
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.errors import CheckpointError, Untrusted
-from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted import by_descriptor, files
 from hyperpod_kit.untrusted.held import hold
 
 _OURS = "ours"
@@ -75,7 +75,7 @@ def _is_ours(path: str) -> bool:
 
 def _make(path: str) -> None:
     """Raises CheckpointError when another has made it, OSError."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    by_descriptor.make_parents(path)
     whose = _whose(path)
     try:
         if whose in ("", _OURS):

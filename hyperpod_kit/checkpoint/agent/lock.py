@@ -19,7 +19,7 @@ from hyperpod_kit.errors import CheckpointError, RunIsOwned, Untrusted
 from hyperpod_kit.system import process
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.system.process import Process, alive, myself
-from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted import by_descriptor, files, parse
 from hyperpod_kit.untrusted.ours import open_ours
 
 STOP = signal.SIGUSR2
@@ -49,7 +49,7 @@ class Lock:
 
     def release(self) -> None:
         with contextlib.suppress(OSError):
-            os.unlink(self._path)
+            by_descriptor.unlink(self._path)
         os.close(self._fd)
 
 
@@ -74,7 +74,7 @@ def _try_acquire(path: str, trainer: Process) -> Optional[Lock]:
     except BaseException:
         if os.fstat(fd).st_size == 0:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                by_descriptor.unlink(path)
         os.close(fd)
         raise
     os.close(fd)

@@ -6,6 +6,7 @@ import contextlib
 import os
 
 from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.ours import open_ours
 from hyperpod_kit.untrusted.text import clean
 
@@ -23,6 +24,6 @@ def last_words(path: str) -> str:
     finally:
         os.close(fd)
     with contextlib.suppress(OSError):
-        os.unlink(path)
+        by_descriptor.unlink(path)
     lines = tail.decode("utf-8", "replace").strip().splitlines()
     return clean(lines[-1]) if lines else ""

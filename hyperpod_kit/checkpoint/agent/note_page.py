@@ -15,7 +15,7 @@ import os
 from typing import Any, Callable, Dict, List, Mapping, Match, NamedTuple, Optional, Pattern, TypeVar
 
 from hyperpod_kit.checkpoint.agent import places
-from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted import by_descriptor, parse
 from hyperpod_kit.untrusted.held import opened
 
 PAGE = 4096
@@ -41,7 +41,9 @@ class FoundPage(NamedTuple):
 
 def opened_own(path: str) -> int:
     """A descriptor to write the note that is ours, made where there is none. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with by_descriptor.place(path) as (folder, name):
+        fd = os.open(name, flags, 0o600, dir_fd=folder)
     there = os.fstat(fd)
     if (there.st_uid, there.st_nlink, there.st_size in (0, PAGE)) != (os.geteuid(), 1, True):
         os.close(fd)

@@ -18,6 +18,7 @@ from hyperpod_kit.checkpoint.agent import lock, places, shm_slots
 from hyperpod_kit.checkpoint.agent.control_page import WHOLE, Key, Page, SlotState
 from hyperpod_kit.checkpoint.agent.shm_slots import Slot, SlotName
 from hyperpod_kit.errors import NotEnoughSharedMemory, Untrusted
+from hyperpod_kit.untrusted import by_descriptor
 
 NAME = "partners"
 
@@ -34,7 +35,7 @@ def room_for(own: str, run: str, page: Page, number: int, extra: int) -> Slot:
     """
     folder = folder_of(own)
     with contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
+        by_descriptor.make_directory(folder, 0o700)
     name = SlotName(places.node_uid(), run, page.origin.rank, number)
     slot = next(shm_slots.attached(folder, [name]), None)
     if slot is not None and (slot.room[0] < page.shard.size or slot.room[1] < extra):
@@ -61,6 +62,11 @@ def names(folder: str, run: Optional[str] = None) -> List[SlotName]:
     with contextlib.suppress(FileNotFoundError):
         return shm_slots.names(folder, uid=places.node_uid(), run=run)
     return []
+
+
+def runs(own: str) -> List[str]:
+    """The runs of which copies lie here. Raises OSError."""
+    return sorted({name.run for name in names(folder_of(own))})
 
 
 def find(own: str, run: str, rank: int, key: Key) -> Optional[Slot]:

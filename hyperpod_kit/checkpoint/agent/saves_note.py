@@ -12,6 +12,7 @@ from typing import Any, List, NamedTuple, Optional
 
 from hyperpod_kit.checkpoint.agent import note_page, shm_slots
 from hyperpod_kit.checkpoint.agent.note_page import is_count, is_time
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.text import clean
 
 _NAME = re.compile(r"hpk-([0-9]{1,10})-([0-9a-f]{12})-00000\.saves")
@@ -51,7 +52,7 @@ def write(path: str, note: Note) -> None:
 def remove(folder: str, uid: int, run: str) -> None:
     """The run has ended, or is dead and has nothing in memory any more. What is not ours stays."""
     with contextlib.suppress(OSError):
-        os.unlink(os.path.join(folder, shm_slots.saves_file(uid, run, 0)))
+        by_descriptor.unlink(os.path.join(folder, shm_slots.saves_file(uid, run, 0)))
 
 
 def read_all(folder: str) -> List[FoundNote]:

@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.agent import capture_age, control_page
 from hyperpod_kit.checkpoint.agent.control_page import CaptureOrigin, Page, SlotState
 from hyperpod_kit.checkpoint.repository import mapping
 from hyperpod_kit.errors import CheckpointError, NotEnoughSharedMemory
+from hyperpod_kit.untrusted import by_descriptor, walk
 from hyperpod_kit.untrusted.held import hold, mount_of
 
 EXTRA_ROOM = 256 * 1024
@@ -32,6 +33,7 @@ _CURES = {
     errno.ENOENT: f"mount -t tmpfs tmpfs /dev/shm, {_OTHER}",
 }
 """What to do about an error of shared memory."""
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL
 NAME = re.compile(r"hpk-([0-9]+)-([0-9a-f]{12})-([0-9]{5})-([0-9]{2})\.(ctl|img)")
 
 
@@ -227,9 +229,10 @@ def dated(one: OpenSlot, clock: capture_age.Clock) -> OpenSlot:
 
 def remove(folder: str, name: SlotName) -> None:
     """Remove a slot's files. The control page goes first: an image without one is nobody's."""
-    for suffix in ("ctl", "img"):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(folder, name.file(suffix)))
+    with contextlib.suppress(FileNotFoundError), _passed(folder) as there:
+        for suffix in ("ctl", "img"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(name.file(suffix), dir_fd=there)
 
 
 def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_ROOM) -> Slot:
@@ -241,8 +244,7 @@ def create(folder: str, name: SlotName, size: int, *, extra_room: int = EXTRA_RO
     mapped = {}
     try:
         for suffix, length in (("img", size), ("ctl", control_page.PAGE + extra_room)):
-            path = os.path.join(folder, name.file(suffix))
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = by_descriptor.open_file(os.path.join(folder, name.file(suffix)), _NEW, 0o600)
             try:
                 # Reserved now, so that a full /dev/shm is an error here and not a SIGBUS in mid-copy.
                 os.posix_fallocate(fd, 0, length)
@@ -294,8 +296,7 @@ def remove_stray_image(folder: str, name: SlotName) -> bool:
     """An image without a control page was left by a crash in `create`. Whether there is no such page."""
     if os.path.lexists(os.path.join(folder, name.file("ctl"))):
         return False
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(folder, name.file("img")))
+    by_descriptor.unlink(os.path.join(folder, name.file("img")), missing_ok=True)
     return True
 
 
@@ -309,21 +310,35 @@ def is_unmade(folder: str, name: SlotName) -> bool:
 
 def attach(folder: str, name: SlotName) -> Slot:
     """Map a slot that is there. Raises FileNotFoundError, CheckpointError when it is not a slot, OSError."""
-    mapped = {}
-    for suffix in ("ctl", "img"):
-        fd = os.open(os.path.join(folder, name.file(suffix)), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            info = os.fstat(fd)
-            size = info.st_size
-            if info.st_uid != os.geteuid():
-                # Anybody may create files in /dev/shm; only our own say what is to be written where.
-                raise CheckpointError(f"{name.file(suffix)} belongs to uid {info.st_uid}")
-            if size < (control_page.PAGE if suffix == "ctl" else 1):
-                raise CheckpointError(f"{name.file(suffix)} has {size} bytes")
-            mapped[suffix] = mapping.map_file(fd, size)
-        finally:
-            os.close(fd)
-    return Slot(folder, name, mapped["ctl"], mapped["img"])
+    with _passed(folder) as there:
+        control = _mapped(name.file("ctl"), there, control_page.PAGE)
+        image = _mapped(name.file("img"), there, 1)
+    return Slot(folder, name, control, image)
+
+
+def _mapped(file: str, folder: int, least: int) -> Any:
+    """The mapping of a file of a slot, of `least` bytes. Raises FileNotFoundError, CheckpointError, OSError."""
+    fd = os.open(file, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        info = os.fstat(fd)
+        if info.st_uid != os.geteuid():
+            # Anybody may create files in /dev/shm; only our own say what is to be written where.
+            raise CheckpointError(f"{file} belongs to uid {info.st_uid}")
+        if info.st_size < least:
+            raise CheckpointError(f"{file} has {info.st_size} bytes")
+        return mapping.map_file(fd, info.st_size)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _passed(folder: str) -> Iterator[int]:
+    """A descriptor of the directory of slots, for `dir_fd=`. Raises UntrustedPlace, OSError."""
+    handle = walk.passed(folder)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def attached(folder: str, wanted: List[SlotName]) -> Iterator[Slot]:

@@ -7,7 +7,7 @@ shard; here is only where (see repository/own_tree).
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.agent import held, replicas
 from hyperpod_kit.checkpoint.agent.shard_report import Parts
@@ -15,6 +15,8 @@ from hyperpod_kit.checkpoint.repository import layout, own_tree, sealed_text
 from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.text import clean
 
 RECORDS = "records"
 """Key of a tree: which kinds of records are in it; see `checkpoint/codec.py`."""
@@ -29,12 +31,14 @@ def encode(
     *,
     stages: bool,
     attempt: Tuple[int, int, int] = (0, 0, 0),
+    typed: bool = False,
 ) -> bytes:
     """Rank 0's tree is shared; each rank adds only what it has differently. Texts are put together, not parsed.
 
     `attempt`: (epoch, seq, step) that it is of. `own`: where the rest of a rank's tree lies, None where its parts are
     all there are. `stages`: not all ranks hold the same names. Then what a rank has as an earlier one has it is said
-    so: the ranks of one pipeline stage would each repeat its names.
+    so: the ranks of one pipeline stage would each repeat its names. `typed`: there are typed records, although no tree
+    says so.
     """
     by_rank = [
         {key: text for key, text in trees[rank] if key not in (replicas.REPLICAS, held.HELD)} for rank in sorted(trees)
@@ -48,7 +52,7 @@ def encode(
         in_shards = f',"own":{json.dumps(places, separators=(",", ":"))}'
     else:
         in_shards = ""
-    if any(parts.get(RECORDS) == TYPED for parts in by_rank):
+    if typed or any(parts.get(RECORDS) == TYPED for parts in by_rank):
         form = layout.EXTRA_FORMAT_OF_TYPED_RECORDS
     like = f',"like":{json.dumps(_like(ranks), separators=(",", ":"))}' if stages else ""
     # Not sorted: dicts come back in the order in which they were saved.
@@ -90,7 +94,12 @@ def read(store: Store, attempt: str, extra: bytes, rank: int) -> Dict[str, Any]:
 
 
 def _body(extra: bytes) -> Dict[str, Any]:
-    body = dict(json.loads(extra))
+    """The document, of which every part has its type: whoever may write to a root may have written any other. Raises
+    CheckpointError."""
+    try:
+        body = parse.json_object(extra, len(extra))
+    except ValueError as err:
+        raise CheckpointError(f"{layout.EXTRA_FILE} is damaged: {err}") from None
     known = (
         layout.EXTRA_FORMAT,
         layout.EXTRA_FORMAT_OF_STAGES,
@@ -98,15 +107,31 @@ def _body(extra: bytes) -> Dict[str, Any]:
         layout.EXTRA_FORMAT_OF_TYPED_RECORDS,
     )
     if body.get("format") not in known:
-        raise CheckpointError(f"{layout.EXTRA_FILE} has format {body.get('format')!r}")
+        raise CheckpointError(f"{layout.EXTRA_FILE} has format {clean(body.get('format'))}")
+    if not isinstance(body.get("shared"), dict) or not _are_objects(body.get("ranks")):
+        raise CheckpointError(f"{layout.EXTRA_FILE} has no trees of ranks")
+    if "like" in body and not _is_like(body["like"], body["ranks"]):
+        raise CheckpointError(f"{layout.EXTRA_FILE} names trees of ranks that it does not have")
     return body
+
+
+def _are_objects(values: Any) -> bool:
+    return isinstance(values, list) and all(isinstance(value, dict) for value in values)
+
+
+def _is_like(like: Any, ranks: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether it says, for each rank, which other rank has a part of its tree."""
+    if not _are_objects(like) or len(like) != len(ranks):
+        return False
+    pairs = [pair for parts in like for pair in parts.items()]
+    return all(type(rank) is int and 0 <= rank < len(ranks) and key in ranks[rank] for key, rank in pairs)
 
 
 def _places(body: Mapping[str, Any]) -> List[Optional[OwnTree]]:
     """Where each rank's own tree lies; None where its parts are all there are. Raises CheckpointError."""
-    said = body.get("own", [None] * len(body["ranks"]))
+    own = body.get("own", [None] * len(body["ranks"]))
     try:
-        places = [None if one is None else own_tree.place_of(one) for one in said]
+        places = [None if value is None else own_tree.place_of(value) for value in own]
     except (ValueError, TypeError) as err:
         raise CheckpointError(f"{layout.EXTRA_FILE}: {err}") from None
     if len(places) != len(body["ranks"]):

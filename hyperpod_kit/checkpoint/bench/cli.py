@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint import bench
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.bench import launch, machine, run, summary
 from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
+from hyperpod_kit.errors import first_line
 from hyperpod_kit.version import version
 
 _LINES = (
@@ -88,7 +89,7 @@ def _tried(found: dict[str, Any], work: Callable[[], None]) -> bool:
         return True
     except launch.BenchError as err:
         print(f"error: {err}", file=sys.stderr, flush=True)
-        found["errors"].append(str(err).splitlines()[0])
+        found["errors"].append(first_line(err))
         return False
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -17,6 +16,7 @@ from hyperpod_kit.checkpoint.bench import machine, rank
 from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.workload import ranks_of
 from hyperpod_kit.environment import HPK_FAILPOINT, HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_SHM_DIR
+from hyperpod_kit.untrusted import by_descriptor
 
 _LONGEST = 420.0
 _END_SECONDS = 10.0
@@ -61,8 +61,8 @@ class Bench:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.end_agents()
-        shutil.rmtree(self.directory, ignore_errors=True)
-        shutil.rmtree(self.shared, ignore_errors=True)
+        by_descriptor.remove_tree(self.directory, ignore_errors=True)
+        by_descriptor.remove_tree(self.shared, ignore_errors=True)
         if self._before is None:
             os.environ.pop(HPK_SHM_DIR, None)
         else:
@@ -72,15 +72,15 @@ class Bench:
     def place(self, name: str) -> Path:
         """A directory for one run's files."""
         path = self.directory / name
-        path.mkdir()
+        by_descriptor.make_directory(path)
         return path
 
     def forget(self, place: Path) -> None:
         """Remove a run's files, and what its killed trainers left in shared memory."""
         self.end_agents()
-        shutil.rmtree(place)
+        by_descriptor.remove_tree(place)
         for entry in os.scandir(self.shared):
-            os.unlink(entry.path)
+            by_descriptor.unlink(entry.path)
 
     def phase(self, phase: str, size: str, mode: str, repeat: int, place: Path, deadline: float) -> dict[str, Any]:
         """Run all ranks of a phase; rank 0's result, with `digests` of all. After `deadline` (time.monotonic()) the

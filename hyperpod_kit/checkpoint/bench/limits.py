@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from hyperpod_kit.checkpoint.repository import digest, stream
+from hyperpod_kit.untrusted import by_descriptor
 
 BLOCK = 8 * 1024 * 1024
 WRITE_THREADS = (1, 2)
@@ -167,7 +168,7 @@ def write_seconds(source: mmap.mmap, size: int, directory: Path, name: str, thre
     finally:
         view.release()
         for number in range(threads):
-            (directory / f"{name}-{number}").unlink(missing_ok=True)
+            by_descriptor.unlink(directory / f"{name}-{number}", missing_ok=True)
 
 
 def read_seconds(files: list[Path], threads: int) -> float:
@@ -200,7 +201,8 @@ def read_seconds(files: list[Path], threads: int) -> float:
 
 def _open(path: Path, flags: int) -> int:
     try:
-        return os.open(path, flags | _DIRECT | os.O_CLOEXEC, 0o600)
+        return by_descriptor.open_file(path, flags | _DIRECT, 0o600)
     except OSError:
-        path.unlink(missing_ok=True) if flags & os.O_CREAT else None
-        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+        if flags & os.O_CREAT:
+            by_descriptor.unlink(path, missing_ok=True)
+        return by_descriptor.open_file(path, flags, 0o600)

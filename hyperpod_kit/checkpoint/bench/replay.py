@@ -11,6 +11,7 @@ from pathlib import Path
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.bench import launch
 from hyperpod_kit.checkpoint.bench.replaying import WRITERS
+from hyperpod_kit.errors import first_line
 
 
 def main(argv: list[str]) -> int:
@@ -22,7 +23,7 @@ def main(argv: list[str]) -> int:
             phase = f"replay-{args.writer}"
             found = scratch.phase(phase, str(args.bytes), mode, args.repeat, scratch.place("replay"), 0.0)
         except launch.BenchError as err:
-            print(json.dumps({"error": str(err).splitlines()[0]}))
+            print(json.dumps({"error": first_line(err)}))
             return 1
     print(json.dumps({name: found[name] for name in ("writer", "ranks", "size", "seconds", "stall")}))
     return 0

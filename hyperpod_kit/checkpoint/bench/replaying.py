@@ -7,7 +7,6 @@ optimizer. DCP and ours write a part from every rank. All three end with an fsyn
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.saving import durable
 from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.untrusted import by_descriptor
 
 WRITERS = ("torch-save", "dcp", "hyperpod-kit")
 
@@ -44,7 +44,7 @@ class Replaying:
         for number in range(repeat + 1):
             place = self.directory / f"{writer}-{number}"
             if self.peers.rank == 0:
-                place.mkdir()
+                by_descriptor.make_directory(place)
             self.work.change()
             self.peers.barrier()
             begin = time.perf_counter()
@@ -52,7 +52,7 @@ class Replaying:
             seconds = self.peers.slowest(time.perf_counter() - begin)
             times.append((seconds, seconds))
             if self.peers.rank == 0:
-                shutil.rmtree(place)
+                by_descriptor.remove_tree(place)
             self.peers.barrier()
         return times
 
@@ -61,7 +61,7 @@ class Replaying:
         if self.peers.rank:
             return
         for name, state in states.items():
-            with (place / f"{name}.pt").open("wb") as file:
+            with by_descriptor.stream(place / f"{name}.pt", "wb") as file:
                 torch.save(state, file)
                 file.flush()
                 os.fsync(file.fileno())

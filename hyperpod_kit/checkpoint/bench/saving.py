@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.peers import Peers
 from hyperpod_kit.checkpoint.bench.workload import Workload
 from hyperpod_kit.checkpoint.handle import SaveState
+from hyperpod_kit.untrusted import by_descriptor
 
 PATIENCE = 300.0
 """Seconds after which a save that is not durable is an error."""
@@ -101,7 +101,7 @@ class Saving:
     def _forget(self, attempt: str | None) -> None:
         """Remove the checkpoint before this one, so that the disk holds two at most."""
         if self.peers.rank == 0 and self._last is not None:
-            shutil.rmtree(self.root / self._last, ignore_errors=True)
+            by_descriptor.remove_tree(self.root / self._last, ignore_errors=True)
         self._last = attempt
         self.peers.barrier()
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import Callable, List, Sequence
+from typing import Callable, List, Optional, Sequence
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import get, keep, look, repair
 from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.open import is_path
-from hyperpod_kit.errors import DigestUnavailable, UsageError
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
 
@@ -184,7 +185,7 @@ def build_parser(also: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def main(argv: List[str], also: Sequence[str] = ()) -> int:
-    """Exit codes: 0 ok, 1 found something wrong, 2 usage, 3 could not check. `also`: as `perform`'s."""
+    """The exit code, with errors on standard error. `also`: as `perform`'s."""
     return ending.run(lambda: perform(argv, also))
 
 
@@ -201,17 +202,23 @@ def perform(argv: List[str], also: Sequence[str] = ()) -> int:
         except BrokenPipeError:
             return ending.without_reader(0)  # it has seen enough (`ls | head`)
 
-    # What `get` writes belongs to who has called it.
     root = getattr(args, "root", None)
-    if os.geteuid() == 0 and root is not None and is_path(root) and args.run is not get.get:
-        from hyperpod_kit.untrusted import owner  # only root needs it
-
-        return ending.raised(lambda: int(owner.as_owner(root, work)), lambda err: _of_a_file(err, args))
+    if root is not None and is_path(root):
+        return ending.raised(
+            lambda: ending.bounded(work, root, _user_of(args, root)), lambda err: _of_a_file(err, args)
+        )
     return ending.raised(work, lambda err: _of_a_file(err, args))
 
 
+def _user_of(args: argparse.Namespace, root: str) -> Optional[int]:
+    """As whom root works on it: as its owner, but for `get`, of which what it writes belongs to who has called it."""
+    from hyperpod_kit.untrusted import owner  # not every command needs it
+
+    return None if args.run is get.get else owner.of(root)
+
+
 def _of_a_file(err: OSError, args: argparse.Namespace) -> ending.Ending:
-    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, DigestUnavailable.exit_code)
+    return ending.Ending(f"{err.filename or args.root}: {verify.reason_of(err)}", None, ExitCode.ABSENT)
 
 
 if __name__ == "__main__":

@@ -61,21 +61,21 @@ class _ProvedShard(NamedTuple):
 def rebuild_all(store: Store, whose: RunIdentity, *, dry_run: bool) -> List[Rebuilt]:
     """Every attempt without a manifest that may be a commit, newest first. Raises CheckpointError, OSError."""
     entries = catalog.attempts(store)
-    found: List[Rebuilt] = []
+    outcomes: List[Rebuilt] = []
     for entry in _in_question(store, entries):
         try:
             body = manifest_of(store, entry.attempt, whose)
             if not dry_run:
                 identity.confirm(store, whose)
                 store.create(f"{entry.attempt}/{layout.MANIFEST_FILE}", body.encode())
-            found.append(Rebuilt(entry.attempt, "", body.total_bytes, body.world))
+            outcomes.append(Rebuilt(entry.attempt, "", body.total_bytes, body.world))
         except FileExistsError:
             continue  # whoever was saving it has committed it just now
         except (CheckpointError, OSError) as err:
-            found.append(Rebuilt(entry.attempt, verify.reason_of(err)))
+            outcomes.append(Rebuilt(entry.attempt, verify.reason_of(err)))
     if not dry_run:
-        _hint_at_newest(store, {one.attempt for one in found if not one.why})
-    return found
+        _hint_at_newest(store, {outcome.attempt for outcome in outcomes if not outcome.why})
+    return outcomes
 
 
 def _hint_at_newest(store: Store, rebuilt: Set[str]) -> None:
@@ -101,14 +101,14 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
     """The manifest of an attempt every byte of which proves itself. Raises CheckpointError, OSError."""
     name = layout.parse_attempt(attempt)
     assert name is not None
-    there = store.sizes(attempt)
+    present = store.sizes(attempt)
     for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
-        if file not in there:
+        if file not in present:
             raise CheckpointError(f"{file} is missing")
     extra = store.read(f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
     world = _world(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
-    _require_files(files, {file for file in there if file.startswith("shard-")})
+    _require_files(files, {file for file in present if file.startswith("shard-")})
     shards = [_proved(store, attempt, rank, world, whose) for rank in range(world)]
     table = store.read(f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
     names = _covered(shards, table)
@@ -121,13 +121,13 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
         seq=name.seq,
         step=name.step,
         world=world,
-        plan=held.plan_of([one.meta["plan"] for one in shards]),
+        plan=held.plan_of([proved.meta["plan"] for proved in shards]),
         digest=shards[0].meta["digest"],
         chunk=shards[0].meta["chunk"],
-        total_bytes=sum(one.record.size for one in shards),
+        total_bytes=sum(proved.record.size for proved in shards),
         tensors=_count(names, shards[0].meta["plan"]),
         time=_time(store, attempt),
-        shards=tuple(one.record for one in shards),
+        shards=tuple(proved.record for proved in shards),
         extra=FileRecord.of(layout.EXTRA_FILE, extra),
         index=FileRecord.of(layout.INDEX_FILE, table),
         parent=saved.get("parent"),
@@ -146,12 +146,12 @@ def _world(extra: bytes, name: layout.AttemptName) -> int:
     return len(body["ranks"])
 
 
-def _require_files(wanted: Set[str], there: Set[str]) -> None:
-    missing, strange = sorted(wanted - there), sorted(there - wanted)
+def _require_files(expected: Set[str], present: Set[str]) -> None:
+    missing, strange = sorted(expected - present), sorted(present - expected)
     if missing:
         raise CheckpointError(f"{missing[0]} is missing" if len(missing) == 1 else f"{len(missing)} shards are missing")
     if strange:
-        raise CheckpointError(f"{strange[0]} is of no rank of it: {len(wanted)} ranks saved it")
+        raise CheckpointError(f"{strange[0]} is of no rank of it: {len(expected)} ranks saved it")
 
 
 def _proved(store: Store, attempt: str, rank: int, world: int, whose: RunIdentity) -> _ProvedShard:
@@ -207,8 +207,8 @@ def _require_meta(meta: Dict[str, Any], attempt: str, rank: int, world: int, who
     name = layout.parse_attempt(attempt)
     assert name is not None
     numbers = {number: f"{getattr(name, number):020d}" for number in ("epoch", "seq", "step")}
-    wanted = {"run": whose.run_id, "rank": rank, "world": world, **numbers}
-    for key, value in wanted.items():
+    expected = {"run": whose.run_id, "rank": rank, "world": world, **numbers}
+    for key, value in expected.items():
         if meta.get(key) != value:
             raise CheckpointError(f"{file} says {key} {str(meta.get(key))[:80]}, expected {value}")
     if not isinstance(meta.get("plan"), str):
@@ -217,10 +217,10 @@ def _require_meta(meta: Dict[str, Any], attempt: str, rank: int, world: int, who
 
 def _covered(shards: Sequence[_ProvedShard], table: bytes) -> Set[str]:
     """The names of all tensors, which the index and the headers have alike, every item once. Raises CheckpointError."""
-    alike = {(one.meta["digest"], one.meta["chunk"]) for one in shards}
+    alike = {(proved.meta["digest"], proved.meta["chunk"]) for proved in shards}
     if len(alike) > 1:
         raise CheckpointError("its shards have digests of several kinds")
-    built = index.build({rank: one.tensors for rank, one in enumerate(shards)})
+    built = index.build({rank: proved.tensors for rank, proved in enumerate(shards)})
     coverage.check(built)
     named = rows.read(table)
     if {piece for name in named for piece in named[name]} != set(built.pieces):

@@ -7,6 +7,7 @@ import os
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -24,11 +25,11 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from hyperpod_kit.checkpoint import codec
+from hyperpod_kit.checkpoint import codec, sharding
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.dcp import place as places
-from hyperpod_kit.checkpoint.dcp import reshard, sharing
+from hyperpod_kit.checkpoint.dcp import reshard, sharing, subclass_parts
 from hyperpod_kit.checkpoint.dcp.slices import Chunk, SliceRequests, TensorSlice, needs
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.reason import Reason, reason_in
@@ -40,7 +41,14 @@ BYTES = "bytes"
 """Key of the tree that a Writer makes: names of the items that are no tensors, stored as U8 tensors."""
 
 
-_Targets = list[tuple[ReadItem, torch.Tensor]]
+class _Targets(NamedTuple):
+    """What one rank fills of a load. `bodies`: stored items that are no tensors, as bytes; `parts`: those of subclasses
+    that the state dict has no tensor for."""
+
+    tensors: list[tuple[ReadItem, torch.Tensor]]
+    bodies: list[tuple[ReadItem, torch.Tensor]]
+    parts: list[tuple[ReadItem, dict[str, Any]]]
+    subclasses: subclass_parts.SubclassLoad
 
 
 class _Needs(NamedTuple):
@@ -81,6 +89,7 @@ class Reader(StorageReader):
         self._alias: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._stored_bytes: set[str] = set()
+        self._subclasses: dict[str, subclass_parts.Record] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """A `checkpoint_id` is a root, ROOT/ATTEMPT, or the name of an attempt under the present root."""
@@ -108,13 +117,14 @@ class Reader(StorageReader):
         rank = dist.get_rank() if dist.is_initialized() else 0
         tree = trees.read(self._store, self._attempt.name, extra, rank)
         paths = self._name(tree)
-        found: dict[str, Any] = {}
+        items: dict[str, Any] = {}
         for name, stored in self._alias.items():
             if name not in self._stored_bytes:
-                found[name] = _metadata_of(self._rows[stored])
-        found.update({name: BytesStorageMetadata() for name in (*self._values, *self._stored_bytes)})
+                items[name] = _metadata_of(self._rows[stored])
+        # A subclass has no one type and shape that a planner could divide: it is asked for as what is no tensor.
+        items.update({name: BytesStorageMetadata() for name in (*self._values, *self._stored_bytes, *self._subclasses)})
         return Metadata(
-            state_dict_metadata=found,
+            state_dict_metadata=items,
             planner_data=paths,
             storage_meta=StorageMeta(
                 checkpoint_id=self.checkpoint_id, save_id=self._attempt.name, load_id=self.load_id
@@ -136,19 +146,24 @@ class Reader(StorageReader):
         self._values = {}
         if written is not None:
             self._stored_bytes = set(written[BYTES])
+            self._subclasses = subclass_parts.records_in(written)
+            self._hide_parts()
             return {name: tuple(path) for name, path in written["paths"].items()}
-        flat, paths = flatten_state_dict(
-            {
-                key: codec.decode(part, _Named, plain=True)  # type: ignore[arg-type]
-                for key, part in tree.items()
-            }
-        )
+        flat, paths = flatten_state_dict({key: _leaves(part) for key, part in tree.items()})
+        self._subclasses = {name: value.record for name, value in flat.items() if isinstance(value, _Subclass)}
+        self._hide_parts()
         for name, value in flat.items():
             if isinstance(value, _Named):
                 self._alias[name] = value.stored
-            else:
+            elif not isinstance(value, _Subclass):
                 self._values[name] = value
         return dict(paths)
+
+    def _hide_parts(self) -> None:
+        """What a subclass is made of is no tensor of the state dict."""
+        for record in self._subclasses.values():
+            for name in subclass_parts.part_names(record):
+                self._alias.pop(name, None)
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """See StorageReader: everything is known from `read_metadata`."""
@@ -177,47 +192,68 @@ class Reader(StorageReader):
         work: sharing.Work = plan.storage_data
         ranks = Ranks(self._group, alone=len(work.alone) == 1)
         requests = SliceRequests(self._rows)
-        chunk = self._attempt.manifest.chunk
-
-        def want() -> tuple[_Targets, _Targets]:
-            tensors: _Targets = []
-            bodies: _Targets = []
-            for item in plan.items:
-                if item.type == LoadItemType.TENSOR:
-                    tensors.append((item, planner.resolve_tensor(item).detach()))
-                    requests.add(self._slice_of(item), tensors[-1][1])
-                elif self._is_stored(item):
-                    bodies.append((item, requests.add_whole(self._alias[item.storage_index.fqn])))
-            requests.freeze(chunk)
-            return tensors, bodies
-
         try:
             ranks.meet(None)
-            found = reshard.guarded(want)
-            problem = ranks.agree(reason_in(found))
+            targets = reshard.guarded(partial(self._request, plan, planner, requests))
+            problem = ranks.agree(reason_in(targets))
+            if problem is None and self._subclasses:
+                # Which chunks the parts of a subclass lie in is not known before the planner's own tensors are.
+                work = sharing.work_of(ranks, requests, self._attempt.manifest.chunk)
             if problem is None:
                 problem = reshard.carry_out(ranks, self._attempt, work, requests)
+            if problem is None and self._subclasses and not isinstance(targets, Reason):
+                problem = ranks.agree(reason_in(reshard.guarded(targets.subclasses.complete)))
         finally:
             self._attempt.close()
         if problem is not None:
             raise CheckpointError(
                 f"{self._attempt.name}: {problem}", hint=f"hyperpod-kit checkpoint verify {self._store.url}"
             )
-        assert not isinstance(found, Reason), "all ranks agreed that there is no problem"
-        tensors, bodies = found
-        for item, target in tensors:
-            planner.commit_tensor(item, target)
-        for item, body in bodies:
-            planner.load_bytes(item, io.BytesIO(bytes(body.tolist())))
-        for item in plan.items:
-            if item.type == LoadItemType.BYTE_IO and not self._is_stored(item):
-                held = io.BytesIO()
-                torch.save(self._values[item.storage_index.fqn], held)
-                held.seek(0)
-                planner.load_bytes(item, held)
+        assert not isinstance(targets, Reason), "all ranks agreed that there is no problem"
+        self._deliver(plan, planner, targets)
         done: Future[None] = Future()
         done.set_result(None)
         return done
+
+    def _request(self, plan: LoadPlan, planner: LoadPlanner, requests: SliceRequests) -> _Targets:
+        """Ask for everything that the planner fills. Raises CheckpointError for what does not fit."""
+        assert self._attempt is not None
+        targets = _Targets([], [], [], subclass_parts.SubclassLoad(self._rows, requests))
+        values: dict[str, Any] = getattr(planner, "state_dict", {})
+        for item in plan.items:
+            name = item.storage_index.fqn
+            value = values.get(item.dest_index.fqn)
+            if item.type == LoadItemType.TENSOR:
+                if isinstance(value, torch.Tensor):
+                    subclass_parts.refuse_unsaved(name, value)
+                target = sharding.settled(planner.resolve_tensor(item)).detach()
+                targets.tensors.append((item, target))
+                requests.add(self._slice_of(item), target)
+            elif self._is_stored(item):
+                targets.bodies.append((item, requests.add_whole(self._alias[name])))
+            elif name in self._subclasses:
+                self._request_subclass(item, value, targets)
+        requests.freeze(self._attempt.manifest.chunk)
+        return targets
+
+    def _request_subclass(self, item: ReadItem, value: Any, targets: _Targets) -> None:
+        record = self._subclasses[item.storage_index.fqn]
+        if isinstance(value, torch.Tensor):
+            targets.subclasses.request(item.storage_index.fqn, record, value)
+        else:
+            targets.parts.append((item, targets.subclasses.request_new(record)))
+
+    def _deliver(self, plan: LoadPlan, planner: LoadPlanner, targets: _Targets) -> None:
+        """All bytes are in: tell the planner."""
+        for item, tensor in targets.tensors:
+            planner.commit_tensor(item, tensor)
+        for item, body in targets.bodies:
+            planner.load_bytes(item, io.BytesIO(bytes(body.tolist())))
+        for item, parts in targets.parts:
+            planner.load_bytes(item, _pickled(parts))
+        for item in plan.items:
+            if item.type == LoadItemType.BYTE_IO and item.storage_index.fqn in self._values:
+                planner.load_bytes(item, _pickled(self._values[item.storage_index.fqn]))
 
     def _is_stored(self, item: ReadItem) -> bool:
         return item.type == LoadItemType.TENSOR or item.storage_index.fqn in self._stored_bytes
@@ -237,6 +273,27 @@ class _Named:
 
     def __init__(self, stored: str) -> None:
         self.stored = stored
+
+
+class _Subclass:
+    """Stands for a subclass, in the same way."""
+
+    def __init__(self, record: subclass_parts.Record) -> None:
+        self.record = record
+
+
+def _leaves(part: Any) -> Any:
+    """A part of a Manager's tree with tensors and subclasses as what stands for them."""
+    subclasses = {record["name"]: _Subclass(record) for record in codec.records(part) if record["$"] == "subclass"}
+    return codec.decode(part, _Named, wholes=subclasses, plain=True)  # type: ignore[arg-type]
+
+
+def _pickled(value: Any) -> io.BytesIO:
+    """As a planner takes what is no tensor."""
+    body = io.BytesIO()
+    torch.save(value, body)
+    body.seek(0)
+    return body
 
 
 def _metadata_of(rows: Sequence[index.Piece]) -> TensorStorageMetadata:

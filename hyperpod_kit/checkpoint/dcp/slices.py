@@ -184,10 +184,15 @@ def _chunks(landings: Mapping[int, Landing], chunk: int) -> list[Chunk]:
 def check_fit(rows: Rows, pieces: Sequence[TensorPiece]) -> None:
     """Types and shapes, before a byte is read. Raises CheckpointError."""
     for piece in pieces:
-        for row in rows.get(piece.spec.name, ())[:1]:
-            saved = row.spec
-            if (saved.dtype, saved.whole) != (NAMES[piece.tensor.dtype], piece.spec.whole):
-                raise CheckpointError(
-                    f"{saved.name} is {saved.dtype} {list(saved.whole)} in the checkpoint, "
-                    f"{piece.spec.dtype} {list(piece.spec.whole)} here"
-                )
+        check_kind(rows, piece.spec.name, NAMES[piece.tensor.dtype], piece.spec.whole)
+
+
+def check_kind(rows: Rows, name: str, dtype: str, whole: tuple[int, ...]) -> None:
+    """Whether a tensor of that type and whole shape can be filled from the one that was saved under its name. Raises
+    CheckpointError."""
+    for row in rows.get(name, ())[:1]:
+        saved = row.spec
+        if (saved.dtype, saved.whole) != (dtype, whole):
+            raise CheckpointError(
+                f"{name} is {saved.dtype} {list(saved.whole)} in the checkpoint, {dtype} {list(whole)} here"
+            )

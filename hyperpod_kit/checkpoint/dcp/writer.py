@@ -16,8 +16,11 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
+from hyperpod_kit.checkpoint import sharding, unsavable
 from hyperpod_kit.checkpoint.dcp import place as places
+from hyperpod_kit.checkpoint.dcp import subclass_parts
 from hyperpod_kit.checkpoint.dcp.reader import BYTES
+from hyperpod_kit.checkpoint.dcp.subclass_parts import Record, WrittenPart
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.load import bytes_of, view_of
 from hyperpod_kit.checkpoint.repository import (
@@ -65,10 +68,11 @@ class _File(NamedTuple):
 
 
 class _Written(NamedTuple):
-    """What a rank has written."""
+    """What a rank has written. `records`: of the subclasses that it took apart, by name."""
 
     place: _Place
     files: tuple[_File, ...]
+    records: dict[str, Record]
 
 
 class Writer(StorageWriter):
@@ -76,8 +80,10 @@ class Writer(StorageWriter):
 
     The save waits until the checkpoint is durable. A save that fails on any rank commits nothing: the attempt stays
     without a manifest and counts for nothing. `run` as in Manager. A `checkpoint_id` given to `dcp.save` is the root in
-    place of this one. Nothing is ever overwritten: each save makes an attempt, whose name is then in `save_id`.
-    Raises RunIsOwned, CheckpointError, OSError, inside the CheckpointException of torch.distributed.checkpoint.
+    place of this one. Nothing is ever overwritten: each save makes an attempt, whose name is then in `save_id`. A
+    tensor subclass is written by the tensors that it is made of, and a Reader fills these.
+    Raises RunIsOwned, StateNotSerializable (a tensor subclass that cannot be taken apart), CheckpointError, OSError,
+    inside the CheckpointException of torch.distributed.checkpoint.
     """
 
     def __init__(
@@ -157,27 +163,30 @@ class Writer(StorageWriter):
         """Write this rank's shards, durable. Raises CheckpointError, OSError."""
         place: _Place = plan.storage_data
         self.save_id = place.attempt
-        parts: list[dict[str, tuple[TensorSpec, torch.Tensor]]] = [{} for _ in range(place.files)]
-        specs: list[TensorSpec] = []
+        contents: list[dict[str, WrittenPart]] = [{} for _ in range(place.files)]
+        records: dict[str, Record] = {}
+        sizes: list[int] = []
         for item in plan.items:
-            spec, tensor = _resolve(item, planner)
-            next(part for part in parts if spec.name not in part)[spec.name] = spec, tensor
-            specs.append(spec)
-        written = _Written(place, tuple(self._file(place, place.rank + at, part) for at, part in enumerate(parts)))
+            parts = _resolve(item, planner, records)
+            for part in parts:
+                next(content for content in contents if part.spec.name not in content)[part.spec.name] = part
+            sizes.append(sum(part.spec.nbytes for part in parts))
+        files = tuple(self._file(place, place.rank + at, content) for at, content in enumerate(contents))
+        written = _Written(place, files, records)
         done: Future[list[WriteResult]] = Future()
         # One result carries the shard's own; the others only say that their item is written.
         done.set_result(
             [
-                WriteResult(index=item.index, size_in_bytes=spec.nbytes, storage_data=None)
-                for item, spec in zip(plan.items, specs, strict=True)
+                WriteResult(index=item.index, size_in_bytes=size, storage_data=None)
+                for item, size in zip(plan.items, sizes, strict=True)
             ]
             + [WriteResult(index=None, size_in_bytes=0, storage_data=written)]  # type: ignore[arg-type]
         )
         return done
 
-    def _file(self, place: _Place, number: int, part: dict[str, tuple[TensorSpec, torch.Tensor]]) -> _File:
+    def _file(self, place: _Place, number: int, content: dict[str, WrittenPart]) -> _File:
         made = lay_out(
-            [spec for spec, _ in part.values()],
+            [part.spec for part in content.values()],
             rank=number,
             world=place.world,
             run=place.run_id,
@@ -185,7 +194,9 @@ class Writer(StorageWriter):
             algorithm=place.algorithm,
         )
         return _File(
-            number, self._write(place, number, made, {name: tensor for name, (_, tensor) in part.items()}), made.tensors
+            number,
+            self._write(place, number, made, {name: part.tensor for name, part in content.items()}),
+            made.tensors,
         )
 
     def _write(self, place: _Place, number: int, made: ShardLayout, tensors: dict[str, torch.Tensor]) -> FileRecord:
@@ -226,10 +237,13 @@ class Writer(StorageWriter):
         found = index.build(placed)
         coverage.check(found)
         names = set(found.tensors())
-        if names != set(metadata.state_dict_metadata):
-            missing = sorted(set(metadata.state_dict_metadata) - names)
+        taken_apart = _records_of(ranks)
+        expected = set(metadata.state_dict_metadata) - taken_apart.keys()
+        expected.update(name for record in taken_apart.values() for name in subclass_parts.part_names(record))
+        if names != expected:
+            missing = sorted(expected - names)
             raise CheckpointError(f"{len(missing)} items are in no shard: {missing[:8]}")
-        extra = _tree(metadata, place)
+        extra = _tree(metadata, place, taken_apart)
         entries = rows.encode(placed)
         records = tuple(file.record for file in shards)
         body = Manifest(
@@ -270,30 +284,61 @@ def _without_empty(plans: Sequence[SavePlan]) -> list[list[WriteItem]]:
     return out
 
 
-def _resolve(item: WriteItem, planner: SavePlanner) -> tuple[TensorSpec, torch.Tensor]:
+def _resolve(item: WriteItem, planner: SavePlanner, records: dict[str, Record]) -> Sequence[WrittenPart]:
+    """What is written of an item; the record of a subclass is added to `records`. Raises StateNotSerializable,
+    CheckpointError."""
     name = item.index.fqn
-    data = planner.resolve_data(item)
+    values: dict[str, Any] = getattr(planner, "state_dict", {})
+    # Before the planner slices it: what a slice of a quantised tensor is, its class decides, and most often it is none.
+    subclass = subclass_parts.written(name, values.get(name))
+    if subclass is not None:
+        clash = next((part.spec.name for part in subclass.parts if part.spec.name in values), None)
+        if clash is not None:
+            raise CheckpointError(f"{clash} is a tensor of the state, and a part of the tensor subclass {name} too")
+        records[name] = subclass.record
+        return subclass.parts
+    return [_resolved(item, planner.resolve_data(item))]
+
+
+def _resolved(item: WriteItem, data: Any) -> WrittenPart:
+    name = item.index.fqn
     if item.type == WriteItemType.BYTE_IO:
-        assert not isinstance(data, torch.Tensor)
         tensor = torch.frombuffer(bytearray(data.getvalue()), dtype=torch.uint8)
-        return TensorSpec(name, "U8", (tensor.numel(),)), tensor
+        return WrittenPart(TensorSpec(name, "U8", (tensor.numel(),)), tensor)
     assert isinstance(data, torch.Tensor) and item.tensor_data is not None
-    if data.dtype not in NAMES:
-        raise CheckpointError(f"{name} is a tensor of {data.dtype}, which a checkpoint cannot hold")
+    data = sharding.settled(data)
+    if not sharding.is_plain(data):
+        raise unsavable.of_subclass(name, data)
+    unsavable.refuse(name, data)
     chunk, full = item.tensor_data.chunk, tuple(item.tensor_data.size)
     box = tuple(chunk.sizes) != full
-    return TensorSpec(
+    spec = TensorSpec(
         name, NAMES[data.dtype], tuple(chunk.sizes), tuple(chunk.offsets) if box else (), full if box else ()
-    ), data
+    )
+    return WrittenPart(spec, data)
 
 
-def _tree(metadata: Metadata, place: _Place) -> bytes:
+def _records_of(ranks: Sequence[_Written]) -> dict[str, Record]:
+    """The subclasses of all ranks, by name. Raises CheckpointError where ranks have another one under a name."""
+    records: dict[str, Record] = {}
+    for written in ranks:
+        for name, record in written.records.items():
+            known = records.setdefault(name, record)
+            if known != record:
+                raise CheckpointError(f"the ranks have different tensors at {name}: {known} and {record}")
+    return records
+
+
+def _tree(metadata: Metadata, place: _Place, records: dict[str, Record]) -> bytes:
     """extra.json: which items are no tensors, and the paths that the planner made the names from."""
     paths: dict[str, Sequence[Any]] = metadata.planner_data or {}
     names = sorted(
         name for name, entry in metadata.state_dict_metadata.items() if isinstance(entry, BytesStorageMetadata)
     )
-    shared = {"dcp": {BYTES: names, "paths": {name: list(path) for name, path in paths.items()}}}
+    written: dict[str, Any] = {BYTES: names, "paths": {name: list(path) for name, path in paths.items()}}
+    if records:
+        written[subclass_parts.SUBCLASSES] = subclass_parts.text_of(records)
+    shared = {"dcp": written}
     body = {
         "format": layout.EXTRA_FORMAT,
         "shared": shared,

@@ -15,7 +15,7 @@ import torch
 from hyperpod_kit.checkpoint import codec, whole_tensors
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.appearing import appearing
-from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dcp import reshard, subclass_parts
 from hyperpod_kit.checkpoint.exporting import preview, rooms, to_deepspeed, to_weights
 from hyperpod_kit.checkpoint.exporting.preview import LIGHTNING
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
@@ -23,7 +23,8 @@ from hyperpod_kit.checkpoint.repository import selection, verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
 from hyperpod_kit.checkpoint.whole_tensors import Room
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent, UsageError
+from hyperpod_kit.untrusted import by_descriptor
 
 FORMATS = ("dcp", "deepspeed", "huggingface", "lightning", "megatron", "safetensors", "torch")
 
@@ -73,7 +74,7 @@ def export(
     if target.exists():
         raise UsageError(f"{target} exists", hint="name a place that does not")
     if not target.parent.is_dir():
-        raise UsageError(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
+        raise Absent(f"{target.parent} is no directory", hint=f"mkdir -p {target.parent}")
     store = as_store(where)
     if dry_run:
         seen, rejected = _chosen(store, attempt, lambda name: preview.look(store, name, to))
@@ -126,7 +127,7 @@ def _read(store: Store, attempt: str, to: str, room: Room | None = None, progres
     preview.refuse_of_others(to, attempt, tree)
     with reshard.opened(store, attempt, body) as opened:
         rows = opened.rows()
-        names = set(codec.tensor_names(tree)) or set(rows)
+        names = set(codec.tensor_names(tree)) or set(rows)  # of what a Writer made the tree names no tensors
         tensors = whole_tensors.read(opened, rows, names, room, CountedBytes(body.total_bytes, progress))
     nested = (
         _from_dcp(tree["dcp"], tensors)
@@ -140,9 +141,11 @@ def _from_dcp(written: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict
     """What `dcp.save` was given, less the items that are pickles: those are nobody's to open unasked."""
     from torch.distributed.checkpoint._nested_dict import unflatten_state_dict
 
-    held = {name: tensor for name, tensor in tensors.items() if name not in written["bytes"]}
-    paths = {name: tuple(written["paths"].get(name, (name,))) for name in held}
-    return dict(unflatten_state_dict(held, paths))
+    opened = {name: tensor for name, tensor in tensors.items() if name not in written["bytes"]}
+    paths = {name: tuple(written["paths"].get(name, (name,))) for name in opened}
+    for name, record in subclass_parts.records_in(written).items():
+        paths.update(subclass_parts.part_paths(record, tuple(written["paths"].get(name, (name,)))))
+    return dict(unflatten_state_dict(opened, paths))
 
 
 def _to_dcp(state: _State, path: Path, _: Room) -> None:
@@ -152,6 +155,11 @@ def _to_dcp(state: _State, path: Path, _: Room) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that no process group is there is what is meant
         save(state.nested, storage_writer=FileSystemWriter(str(path)), no_dist=True)
+
+
+def _save(value: object, path: Path) -> None:
+    with by_descriptor.stream(path, "wb") as out:
+        torch.save(value, out)
 
 
 def _to_megatron(state: _State, path: Path, room: Room) -> None:
@@ -191,8 +199,8 @@ def _numbered(saved: dict[str, Any]) -> dict[str, Any]:
 
 _MAKERS: dict[str, Callable[[_State, Path, Room], None]] = {
     "dcp": _to_dcp,
-    "lightning": lambda state, path, _: torch.save(_lightning_of(state), path),
+    "lightning": lambda state, path, _: _save(_lightning_of(state), path),
     "megatron": _to_megatron,
-    "torch": lambda state, path, _: torch.save(state.nested, path),
+    "torch": lambda state, path, _: _save(state.nested, path),
 }
 """Those that write what is in memory: torch or Megatron's format, a file or a directory."""

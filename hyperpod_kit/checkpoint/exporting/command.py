@@ -6,8 +6,11 @@ import argparse
 from dataclasses import asdict
 
 from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands import on_paths
+from hyperpod_kit.checkpoint.commands.look import open_root
 from hyperpod_kit.checkpoint.exporting.checkpoint import FORMATS, export
 from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
 _EXAMPLES = """Examples:
@@ -37,12 +40,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 written, 1 not, 2 usage, 3 could not check. Raises HyperpodKitError."""
+    """Exit codes: 0 written, 1 not, 2 usage, 3 what is named is not there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.raised(lambda: _export(args), lambda err: ending.Ending(str(err), None, 1))
+    return ending.raised(
+        lambda: on_paths.bounded(lambda: _export(args), (args.root, args.output)),
+        lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
+    )
 
 
 def _export(args: argparse.Namespace) -> int:
+    open_root(args)
     made = export(
         args.root,
         args.to,

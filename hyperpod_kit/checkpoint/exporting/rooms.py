@@ -13,11 +13,13 @@ from typing import cast
 
 import torch
 
+from hyperpod_kit.checkpoint.appearing import destination
 from hyperpod_kit.checkpoint.dtypes import TYPES
 from hyperpod_kit.checkpoint.load import empty
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
 from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.untrusted import by_descriptor
 
 _ALIGN = 64
 
@@ -34,13 +36,13 @@ def scratch(beside: Path) -> Iterator[Room]:
             places[name] = at
             at += -(-spec.nbytes // _ALIGN) * _ALIGN
         made = _mapped(path, places, specs, at)
-        path.unlink()
+        by_descriptor.unlink(path)
         return made
 
     try:
         yield room
     finally:
-        path.unlink(missing_ok=True)
+        by_descriptor.unlink(path, missing_ok=True)
 
 
 def safetensors_file(path: Path, names: Mapping[str, str]) -> Room:
@@ -77,14 +79,15 @@ def _mapped(
 ) -> dict[str, torch.Tensor]:
     """The tensors at those places of a new file. Raises HyperpodKitError."""
     try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = by_descriptor.open_file(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
             if size:
                 os.posix_fallocate(fd, 0, size)  # a full disk is said here, not by a signal in the middle of a copy
         finally:
             os.close(fd)
     except OSError as err:
-        raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {path.parent}: {err}") from err
+        place = destination(path)
+        raise HyperpodKitError(f"cannot make {path.name} of {size} bytes in {place}: {err.strerror}") from err
     whole = (
         torch.from_file(str(path), True, size, dtype=torch.uint8)
         if size
@@ -106,7 +109,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 def _write(path: Path, head: bytes) -> None:
     try:
-        with path.open("r+b") as file:
+        with by_descriptor.stream(path, "r+b") as file:
             file.write(head)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.name} in {path.parent}: {err}") from err
+        raise HyperpodKitError(f"cannot write {path.name} in {destination(path)}: {err.strerror}") from err

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +12,7 @@ import torch
 
 from hyperpod_kit.checkpoint import codec, whole_tensors
 from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.appearing import destination
 from hyperpod_kit.checkpoint.boxed_state import object_of
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import preview
@@ -23,6 +23,7 @@ from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.whole_tensors import Room
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.extras import install_command
+from hyperpod_kit.untrusted import by_descriptor
 
 
 class WrittenFiles(NamedTuple):
@@ -87,22 +88,24 @@ def _said(attempt: str, words: torch.Tensor) -> Any:
 def _made(path: Path, folder: Path) -> None:
     try:
         if path.is_dir():
-            shutil.rmtree(path)
-        path.mkdir()
-        folder.mkdir()
+            by_descriptor.remove_tree(path)
+        by_descriptor.make_directory(path)
+        by_descriptor.make_directory(folder)
     except OSError as err:
-        raise HyperpodKitError(f"cannot make {path.parent}: {err}") from err
+        raise HyperpodKitError(f"cannot make {destination(path) / path.name}: {err.strerror}") from err
 
 
 def _save(said: Any, path: Path) -> None:
     try:
-        torch.save(said, path)
+        with by_descriptor.stream(path, "wb") as out:
+            torch.save(said, out)
     except (OSError, RuntimeError) as err:  # torch says a full disk with either
-        raise HyperpodKitError(f"cannot write {path.name} in {path.parents[2]}: {err}") from err
+        place = destination(path.parents[1])
+        raise HyperpodKitError(f"cannot write {path.name} in {place}: {err}") from err
 
 
 def _written(path: Path, text: str) -> None:
     try:
-        path.write_text(text)
+        by_descriptor.write_text(path, text)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.name} in {path.parents[1]}: {err}") from err
+        raise HyperpodKitError(f"cannot write {path.name} in {destination(path.parent)}: {err.strerror}") from err

@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from hyperpod_kit.checkpoint.boxed_state import name_of, object_of
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.checkpoint.whole_tensors import Room
+from hyperpod_kit.untrusted import by_descriptor
 
 _CONFIG = {
     "sharded_backend": "torch_dist",
@@ -46,9 +47,11 @@ def write(nested: dict[str, Any], path: Path, room: Room) -> None:
                 part = part.narrow(dim, at, extent)
             part.copy_(nested["tensors"][name_of(key, offsets, tuple(shape), whole)].view(part.shape))
     for key, data in nested["objects"].items():
-        made[key] = io.BytesIO()
-        torch.save([object_of(bytes(data.numpy()))], made[key])
-    path.mkdir()
+        buffer = io.BytesIO()
+        torch.save([object_of(bytes(data.numpy()))], buffer)
+        made[key] = buffer
+    by_descriptor.make_directory(path)
     save(made, storage_writer=FileSystemWriter(str(path)), planner=_Planner(flatten_state_dict=False), no_dist=True)
-    torch.save(nested["common"], path / "common.pt")
-    (path / "metadata.json").write_text(json.dumps(_CONFIG))
+    with by_descriptor.stream(path / "common.pt", "wb") as out:
+        torch.save(nested["common"], out)
+    by_descriptor.write_text(path / "metadata.json", json.dumps(_CONFIG))

@@ -4,13 +4,13 @@ straight into the file."""
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint import codec, whole_tensors
 from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.appearing import destination
 from hyperpod_kit.checkpoint.dcp import reshard
 from hyperpod_kit.checkpoint.exporting import rooms
 from hyperpod_kit.checkpoint.formats.byte_progress import CountedBytes, Progress, unsaid
@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.repository import verify
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.tensors import own_name
 from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.untrusted import by_descriptor
 
 LAYOUT = "huggingface"
 """Key of `extra` under which an adapter keeps what `from_pretrained` reads beside tensors: {"files": {name: text},
@@ -91,9 +92,9 @@ def _made(path: Path, files: Mapping[str, str]) -> None:
     """The directory and its texts. Raises HyperpodKitError."""
     try:
         if path.is_dir():
-            shutil.rmtree(path)
-        path.mkdir()
+            by_descriptor.remove_tree(path)
+        by_descriptor.make_directory(path)
         for name, text in files.items():
-            (path / os.path.basename(name)).write_text(text)
+            by_descriptor.write_text(path / os.path.basename(name), text)
     except OSError as err:
-        raise HyperpodKitError(f"cannot write {path.parent}: {err}") from err
+        raise HyperpodKitError(f"cannot write {destination(path) / path.name}: {err.strerror}") from err

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import io
 import pickle
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,7 @@ WRONG = (
     ArithmeticError,
     RuntimeError,
     MemoryError,
+    struct.error,
 )
 """What a pickle that is damaged ends in."""
 

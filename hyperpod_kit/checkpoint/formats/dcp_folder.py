@@ -6,6 +6,7 @@ names anything else is refused.
 
 from __future__ import annotations
 
+import enum
 import io
 import itertools
 import os
@@ -70,6 +71,15 @@ class _PassedOver:
 
     def __setstate__(self, state: Any) -> None:
         del state
+
+
+def _member(kind: Any, name: Any) -> Any:
+    """A member of an enumeration, as pickles of Python 3.11.0 to 3.11.3 say it: by `getattr`, which does more."""
+    if kind is _PassedOver:
+        return _PassedOver()
+    if not isinstance(kind, enum.EnumMeta) or name not in kind.__members__:
+        raise pickle.UnpicklingError(f"it asks for {str(name)[:80]!r} of {str(kind)[:80]}")
+    return kind[name]
 
 
 class DcpPlace(NamedTuple):
@@ -231,6 +241,8 @@ class _Records(CarefulUnpickler):
         """See Unpickler."""
         if module.partition(".")[0] == "pathlib":
             return os.path.join
+        if name == "getattr" and module in ("builtins", "__builtin__"):
+            return _member
         if name in _RECORDS.get(module, ()):
             return super().find_class(module, name)
         if name in _PASSED_OVER.get(module, ()):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hyperpod_kit.checkpoint.formats.byte_sources import FileBytes, ImportedFiles, ImportedPiece, text_of
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, TensorSpec, place_of, spec_of
-from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from hyperpod_kit.untrusted.parse import LARGEST, json_object
 
 WEIGHTS = "model.safetensors"
@@ -39,7 +39,7 @@ def of_file(files: ImportedFiles, path: Path) -> WeightFiles:
     """Raises UsageError for what is no file, or holds what cannot be taken over, CheckpointError for what is damaged,
     OSError."""
     if not path.is_file():
-        raise UsageError(f"{path} is no file", hint="name a .safetensors file; of a directory: --from huggingface")
+        raise Absent(f"{path} is no file", hint="name a .safetensors file; of a directory: --from huggingface")
     return WeightFiles(path, _pieces(files, path), {}, path.stat().st_size, 1)
 
 
@@ -73,7 +73,7 @@ def _indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict[str,
     pieces: dict[str, ImportedPiece] = {}
     names = set(wanted.values())
     for file in sorted(names):
-        if os.path.basename(file) != file or len(os.fsencode(file)) > _LONGEST_NAME or not (folder / file).is_file():
+        if not _is_file_in(folder, file):
             raise CheckpointError(f"{folder} is not whole, it lacks {file!r}, which {INDEX} names", hint=_AGAIN)
         found = _pieces(files, folder / file)
         other = sorted(set(found) ^ {name for name in wanted if wanted[name] == file})
@@ -83,6 +83,15 @@ def _indexed(files: ImportedFiles, folder: Path, index: Path) -> tuple[dict[str,
             )
         pieces.update(found)
     return pieces, names
+
+
+def _is_file_in(folder: Path, name: str) -> bool:
+    """Whether that name, which an index gives, is one of a file right in the directory."""
+    try:
+        length = len(os.fsencode(name))
+    except UnicodeEncodeError:  # half a character, as JSON can write it
+        return False
+    return os.path.basename(name) == name and length <= _LONGEST_NAME and (folder / name).is_file()
 
 
 def _none(folder: Path) -> UsageError:

@@ -5,11 +5,14 @@ Such a file is a zip: `data.pkl` says which tensors there are, and each storage 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import pickle
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +20,11 @@ import torch
 
 from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, FileBytes, ImportedFiles, TensorBytes
 from hyperpod_kit.checkpoint.formats.careful_pickle import WRONG, CarefulUnpickler
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, first_line
 
 _SLICE = 1 << 20
 _LOCAL_HEADER = struct.Struct("<26xHH")
-_DAMAGED = (zipfile.BadZipFile, zlib.error, struct.error, *WRONG)
+_DAMAGED = (zipfile.BadZipFile, zlib.error, AssertionError, *WRONG)
 
 
 class StoredTensor(NamedTuple):
@@ -46,23 +49,37 @@ def is_sound(path: Path, hint: str) -> bool:
     CheckpointError, with `hint`."""
     if not path.is_file():
         raise CheckpointError(f"{path} is no file", hint=hint)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = archive.infolist()
-            if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-                raise CheckpointError(f"{path} is compressed, which torch.save never does", hint=hint)
-            if not any(entry.CRC for entry in entries):
-                return False
-            for entry in entries:
-                with archive.open(entry) as data:
-                    while data.read(_SLICE):
-                        pass
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, ValueError) as err:
-        raise CheckpointError(
-            f"{path} is damaged, or not as torch.save writes files by default: {err}; {path.stat().st_size} bytes",
-            hint=hint,
-        ) from None
+    with damage_said(path, hint), zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise CheckpointError(f"{path} is compressed, which torch.save never does", hint=hint)
+        if not any(entry.CRC for entry in entries):
+            return False
+        for entry in entries:
+            with archive.open(entry) as data:
+                while data.read(_SLICE):
+                    pass
     return True
+
+
+@contextlib.contextmanager
+def damage_said(path: Path, hint: str) -> Iterator[None]:
+    """What reading a damaged file in the block ends in is raised as CheckpointError; pickle.UnpicklingError stays."""
+    try:
+        yield
+        return
+    except (CheckpointError, pickle.UnpicklingError):
+        raise
+    except _DAMAGED as err:
+        reason = first_line(err)
+    except OSError as err:
+        if err.errno != errno.EINVAL:  # a place before the file's beginning, or a mapping of nothing
+            raise
+        reason = first_line(err)
+    raise CheckpointError(
+        f"{path} is damaged, or not as torch.save writes files by default: {reason}; {path.stat().st_size} bytes",
+        hint=hint,
+    )
 
 
 def tensor_at(files: ImportedFiles, path: Path, begin: int, size: int) -> StoredTensor:
@@ -138,7 +155,7 @@ def value_at(files: ImportedFiles, path: Path, begin: int, size: int) -> Any:
         raise
     except _DAMAGED as err:
         raise CheckpointError(
-            f"{path} is damaged: {str(err).splitlines()[0]}; {size} bytes from {begin} on",
+            f"{path} is damaged: {first_line(err)}; {size} bytes from {begin} on",
             hint="copy it here again, or take another checkpoint",
         ) from None
 

@@ -23,7 +23,7 @@ from hyperpod_kit.checkpoint.importing import (
 )
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent, UsageError
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ def import_checkpoint(
         raise UsageError(f"step is {step}, expected 0 or more")
     store = as_store(where)
     path = origin.place_of(source)
+    if not path.exists():
+        raise Absent(f"{path} is not there", hint=f"ls {path.parent}")
     with open_files() as files:
         found = _deepspeed(path, tag) if kind == "deepspeed" else _KINDS[kind](files, path)
         chosen = step if step is not None else found.step if found.step is not None else _number_of(path)

@@ -6,8 +6,10 @@ import argparse
 from dataclasses import asdict
 
 from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
 from hyperpod_kit.checkpoint.importing.checkpoint import SOURCES, import_checkpoint
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.untrusted import terminal
 
 _EXAMPLES = """Examples:
@@ -41,9 +43,12 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 could not check. Raises HyperpodKitError."""
+    """Exit codes: 0 committed (or there already), 1 not, 2 usage, 3 nothing is there. Raises HyperpodKitError."""
     args = build_parser().parse_args(argv)
-    return ending.raised(lambda: _import(args), lambda err: ending.Ending(str(err), None, 1))
+    return ending.raised(
+        lambda: on_paths.bounded(lambda: _import(args), (args.source, args.output)),
+        lambda err: ending.Ending(str(err), None, ExitCode.PROBLEM),
+    )
 
 
 def _import(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ import torch
 from hyperpod_kit.checkpoint.boxed_state import object_bytes
 from hyperpod_kit.checkpoint.formats import torch_files, zero_files
 from hyperpod_kit.checkpoint.state_dict import StateDict
-from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from hyperpod_kit.extras import install_command
 
 _MODEL = "mp_rank_00_model_states.pt"
@@ -81,7 +81,7 @@ def _latest(folder: Path) -> str:
             return file.read(_MOST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         if not folder.is_dir():
-            raise UsageError(f"{folder} is no directory", hint="name the save_dir of engine.save_checkpoint") from None
+            raise Absent(f"{folder} is no directory", hint="name the save_dir of engine.save_checkpoint") from None
         found = _tags(folder)
         raise UsageError(
             f"{folder} has no file {_LATEST}, which names the checkpoint that counts",
@@ -142,7 +142,7 @@ def _some(words: list[str]) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        with torch.serialization.safe_globals(zero_files.known_classes()):
+        with torch_files.damage_said(path, _AGAIN), torch.serialization.safe_globals(zero_files.known_classes()):
             return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
@@ -150,8 +150,6 @@ def _read(path: Path) -> Any:
             hint=f"where they are DeepSpeed's: {install_command('torch', 'deepspeed')}; else save a client_state of "
             "plain values",
         ) from None
-    except (RuntimeError, ValueError, EOFError, KeyError) as err:
-        raise CheckpointError(f"{path} is damaged: {str(err).splitlines()[0]}", hint=_AGAIN) from None
 
 
 def _step(path: Path, tag: str, files: tuple[tuple[str, ...], ...]) -> int:

@@ -13,7 +13,7 @@ import torch
 from hyperpod_kit.checkpoint.formats import torch_files
 from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
-from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.errors import Absent, UsageError
 
 AGAIN = "copy it here again, or save it again"
 
@@ -30,17 +30,16 @@ class TorchFile(NamedTuple):
 def looked_at(path: Path) -> TorchFile:
     """Raises UsageError for what is no dict, or of classes that are not taken over, CheckpointError, OSError."""
     if not path.is_file():
-        raise UsageError(f"{path} is no file", hint="name a file that torch.save wrote")
+        raise Absent(f"{path} is no file", hint="name a file that torch.save wrote")
     summed = torch_files.is_sound(path, AGAIN)
     try:
-        said = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        with torch_files.damage_said(path, AGAIN):
+            said = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{path} holds values of classes that are not taken over: {torch_files.refused(err)}",
             hint="save dicts, tensors and plain values: model.state_dict() in the place of the model",
         ) from None
-    except (RuntimeError, ValueError, EOFError, KeyError) as err:
-        raise CheckpointError(f"{path} is damaged: {str(err).splitlines()[0]}", hint=AGAIN) from None
     if not isinstance(said, dict) or not said:
         raise UsageError(f"{path} holds a {type(said).__name__}, expected a dict that is not empty", hint=AGAIN)
     return TorchFile(path, said, path.stat().st_size, int(not summed))

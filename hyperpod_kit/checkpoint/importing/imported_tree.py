@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import codec, unsavable
+from hyperpod_kit.checkpoint import codec, sharding, unsavable
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.formats.byte_sources import ImportedPiece, TensorBytes
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
@@ -59,6 +59,8 @@ class ImportedTree:
     def _take(self, path: str, tensor: torch.Tensor) -> str:
         if id(tensor) in self._names:
             return self._names[id(tensor)][1]
+        if not sharding.is_plain(tensor):
+            raise unsavable.of_subclass(path, tensor)
         unsavable.refuse(path, tensor)
         if tensor.nbytes > tensor.untyped_storage().nbytes():
             raise StateNotSerializable(path, f"tensor of {list(tensor.shape)} whose items are partly one in memory")

@@ -116,7 +116,8 @@ def write(
             raise CheckpointError("the ranks' files do not hold the same of what all ranks share")
         table = index.build(placed)
         coverage.check(table)
-        extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step))
+        typed = any(codec.has_typed_records(text.encode()) for parts in texts.values() for _, text in parts)
+        extra = trees.encode(texts, {}, stages=False, attempt=(epoch, seq, step), typed=typed)
         entries = rows.encode(placed)
         body = Manifest(
             run=whose.run,

@@ -10,7 +10,8 @@ So a root without a manifest is no root on which nothing was ever committed, unl
     flushes/...json               `committed`: what the node found there
     .hpk: ledger, verdicts,       what jobs resumed from; elsewhere for a root in S3, which then says where
           decisions
-    attempts                      all shards are whole of two of one start: a save is committed before the next is whole
+    attempts                      two of one start are whole with all that a commit writes before the manifest: of one
+                                  alone it may be there without one
 
 What a run leaves before its first commit proves nothing: epoch files, shards, even all files of one attempt but
 its manifest (whoever saved it may have died in that moment), notes of a flush that is under way.
@@ -52,6 +53,8 @@ _LARGEST_LEDGER = 64 << 20
 _LARGEST_RECORD = 1 << 20
 _MOST_FILES = 4096
 """Verdicts and decisions that are read, the last ones by their names; the ledger has them all."""
+_MOST_ON_THE_WAY = 2
+"""Newer saves that may be whole on storage before an older one is committed: a Manager has two slots, or three."""
 _MOST_NAMED = 8
 """Checkpoints that a refusal names."""
 
@@ -192,17 +195,39 @@ def _flushes(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
 
 
 def _followed(store: Store, top: Sequence[str]) -> Iterator[CommitRecord]:
-    """Attempts that are whole but for their manifest, as a newer save of the same start is. Two attempts of one save
-    may be those of a trainer and of a flush that were both killed before its commit."""
+    """Attempts that are whole but for their manifest, as newer saves of the same start are that came after its commit.
+    Two attempts of one save may be those of a trainer and of a flush that were both killed before its commit."""
     names = [name for name in map(layout.parse_attempt, (file[:-1] for file in top if file.endswith("/"))) if name]
-    newer: Dict[int, layout.AttemptName] = {}
+    whole: Dict[int, List[layout.AttemptName]] = {}
     for name in sorted(names, key=lambda name: (name.epoch, name.seq), reverse=True):
-        attempt = str(name)
-        if leftovers.judge(store, attempt, "") is not Leftover.WHOLE:
+        if leftovers.judge(store, str(name), "") is not Leftover.WHOLE:
             continue
-        follower = newer.setdefault(name.epoch, name)
-        if name.seq < follower.seq:
-            yield CommitRecord(f"{follower}/", attempt)
+        newer = whole.setdefault(name.epoch, [])
+        follower = _follower(store, name, [other for other in newer if other.seq > name.seq])
+        if follower is not None:
+            yield CommitRecord(f"{follower}/", str(name))
+        newer.append(name)
+
+
+def _follower(
+    store: Store, name: layout.AttemptName, newer: Sequence[layout.AttemptName]
+) -> Optional[layout.AttemptName]:
+    """Of newer whole attempts one that shows that the commit of `name` was over; None where it may have been to come.
+
+    An agent commits one save after the other, but writes the shards of several at a time: two may be whole before the
+    first commit, and the files of a commit are there of only one of them.
+    """
+    if len({other.seq for other in newer}) > _MOST_ON_THE_WAY:
+        return newer[0]
+    if not _has_commit_files(store, name):
+        return None
+    return next((other for other in newer if _has_commit_files(store, other)), None)
+
+
+def _has_commit_files(store: Store, name: layout.AttemptName) -> bool:
+    """Whether what a commit writes before the manifest is there."""
+    sizes = store.sizes(str(name))
+    return layout.EXTRA_FILE in sizes and layout.INDEX_FILE in sizes
 
 
 def _sealed(store: Store, file: str) -> Mapping[str, Any]:

@@ -23,6 +23,8 @@ def failpoint(name: str) -> None:
     if name in wanted.split(",") or f"{name}@{_seen[name]}" in wanted.split(","):
         trace = os.environ.get(HPK_FAILPOINT_TRACE)
         if trace:
-            fd = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            from hyperpod_kit.untrusted import by_descriptor  # a process that does not die here goes without
+
+            fd = by_descriptor.open_file(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             os.write(fd, f"{name} {os.getpid()}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)

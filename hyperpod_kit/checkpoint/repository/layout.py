@@ -116,6 +116,14 @@ def is_ours(name: str) -> bool:
     return _FILES.fullmatch(name) is not None
 
 
+def is_of_root(name: str) -> bool:
+    """Whether a root has such a name, as a store lists it, directly below itself."""
+    plain = name.rstrip("/")
+    if plain in (RUN_FILE, LATEST_FILE, LEASES, PINS, PROOFS, REWINDS, FLUSHES, JOBS):
+        return True
+    return parse_attempt(plain) is not None or parse_epoch(plain) is not None or parse_tombstone(plain) is not None
+
+
 def shard_file(rank: int) -> str:
     return f"shard-{rank:05d}.safetensors"
 

@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorS
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.stream import Shard
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError, UsageError
+from hyperpod_kit.untrusted import walk
 
 NPY = {
     "F64": "<f8",
@@ -129,15 +130,23 @@ def _npy(spec: TensorSpec) -> bytes:
 
 
 class _Output:
-    """A file that has its name only when it is whole."""
+    """A file that has its name only when it is whole. Its directory is held meanwhile."""
 
     def __init__(self, path: str, head: bytes) -> None:
-        self._path, self._partial = path, f"{path}.partial-{os.getpid()}"
+        self._path = path
         self.begin = len(head)
-        self._fd = -1
         with self._ours():
-            self._fd = os.open(self._partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            os.pwrite(self._fd, head, 0)
+            self._folder, self._name = walk.parent_of(path)
+        self._partial = f"{self._name}.partial-{os.getpid()}"
+        self._fd = -1
+        try:
+            with self._ours():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                self._fd = os.open(self._partial, flags, 0o666, dir_fd=self._folder)
+                os.pwrite(self._fd, head, 0)
+        except BaseException:
+            self.drop()
+            raise
 
     def put(self, view: memoryview, at: int) -> None:
         """Safe for threads."""
@@ -149,12 +158,15 @@ class _Output:
     def finish(self) -> None:
         with self._ours():
             os.fsync(self._fd)
-            os.link(self._partial, self._path)  # what came there meanwhile stays
+            # What came there meanwhile stays.
+            os.link(self._partial, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder, follow_symlinks=False)
 
     def drop(self) -> None:
-        os.close(self._fd)
-        with contextlib.suppress(OSError):
-            os.unlink(self._partial)
+        if self._fd >= 0:
+            os.close(self._fd)
+            with contextlib.suppress(OSError):
+                os.unlink(self._partial, dir_fd=self._folder)
+        os.close(self._folder)
 
     @contextlib.contextmanager
     def _ours(self) -> Iterator[None]:

@@ -8,22 +8,22 @@ from typing import Set
 
 from hyperpod_kit.checkpoint.repository import layout, manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint
 
 FORMAT = "hpk-pin/1"
 _SUFFIX = ".json"
 
 
 def require(store: Store, attempt: str) -> None:
-    """Raises CheckpointError when that is no committed attempt, OSError."""
+    """Raises NoSuchCheckpoint when that is no committed attempt, OSError."""
     if layout.parse_attempt(attempt) is None or not store.exists(f"{attempt}/{layout.MANIFEST_FILE}"):
-        raise CheckpointError(
+        raise NoSuchCheckpoint(
             f"{attempt} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
         )
 
 
 def pin(store: Store, attempt: str, reason: str = "") -> None:
-    """Keep a committed attempt for good; twice is once. Raises CheckpointError when it is not there, OSError."""
+    """Keep a committed attempt for good; twice is once. Raises NoSuchCheckpoint when it is not there, OSError."""
     require(store, attempt)
     body = {"format": FORMAT, "attempt": attempt, "reason": reason, "by": _user(), "time": manifest.now()}
     with contextlib.suppress(FileExistsError):

@@ -18,12 +18,15 @@ from hyperpod_kit.errors import (
     DigestUnavailable,
     HyperpodKitError,
     NoCheckpoint,
+    NoSuchCheckpoint,
     NoValidCheckpoint,
     StorageUnreadable,
 )
 
 T = TypeVar("T")
 _NOTHING: Mapping[str, str] = {}
+_WALKS = 3
+"""How often a walk that has listed no manifest is repeated where a job commits one at the same time."""
 
 
 class Found(NamedTuple):
@@ -67,7 +70,7 @@ def walk(where: Where, *, first: Optional[str] = None, own: Optional[str] = None
             found = True
             yield entry
     if not found:
-        raise CheckpointError(
+        raise NoSuchCheckpoint(
             f"{first} is not a committed checkpoint under {store.url}", hint=f"hyperpod-kit checkpoint ls {store.url}"
         )
 
@@ -99,6 +102,19 @@ def newest(
     `past_unread` the caller decides, who finds it in `Found.unread`), OSError when the root cannot be read.
     """
     store = as_store(where)
+    for _ in range(_WALKS):
+        try:
+            return _newest_of_a_walk(store, take, passed_over, past_unread)
+        except NoValidCheckpoint as err:
+            if err.reasons or not _is_committed_now(store):
+                raise nothing_left(store, err.reasons) from None
+    raise nothing_left(store, ())
+
+
+def _newest_of_a_walk(
+    store: Store, take: Callable[[str], T], passed_over: Mapping[str, str], past_unread: bool
+) -> Tuple[T, Found]:
+    """Raises NoValidCheckpoint with a reason for each candidate; with none where no manifest was listed."""
     walked = _Walk(store, take, past_unread)
     marked: List[catalog.AttemptEntry] = []
     for number, entry in enumerate(walk(store)):
@@ -118,7 +134,15 @@ def newest(
         if walked.takes(entry.attempt):
             return walked.taken[0], walked.found(entry)
         walked.rejected = earlier
-    raise nothing_left(store, [*walked.rejected, *left(store)])
+    raise NoValidCheckpoint(store.url, [*walked.rejected, *left(store)])
+
+
+def _is_committed_now(store: Store) -> bool:
+    """Whether the records name a commit whose manifest is there, although the walk before has listed no manifest: a
+    running job has committed it since, and it is not lost."""
+    return any(
+        commit.attempt and store.exists(f"{commit.attempt}/{layout.MANIFEST_FILE}") for commit in lost_commits(store)
+    )
 
 
 def left(store: Store) -> List[Tuple[str, str]]:

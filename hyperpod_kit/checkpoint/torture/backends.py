@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from hyperpod_kit.checkpoint.repository.store.memory import MemoryStore
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
+from hyperpod_kit.untrusted import by_descriptor
 
 _HERE: Mapping[str, Callable[[str], Store]] = {
     "memory": MemoryStore,
@@ -38,8 +38,8 @@ def maker(name: str, path: Path) -> Iterator[Callable[[], Store]]:
     if name in _HERE:
 
         def local() -> Store:
-            shutil.rmtree(path, ignore_errors=True)
-            path.mkdir()
+            by_descriptor.remove_tree(path, ignore_errors=True)
+            by_descriptor.make_directory(path)
             return _HERE[name](str(path))
 
         yield local

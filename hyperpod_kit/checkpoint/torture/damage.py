@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import by_descriptor
 
 STEPS = 3
 """Checkpoints of a root: steps 0, 1 and 2 of epoch 1."""
@@ -42,8 +42,8 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget, *, most: int
     """At most `most` kinds, drawn by lot, in the scratch directory, or below `mounted` when that is given."""
     begin = time.monotonic()
     dice = random.Random(f"damage/{seed}")
-    here.disk.chmod(0o711)
-    here.disk.parent.chmod(0o711)  # whoever is not root must get as far as the root
+    by_descriptor.set_mode(here.disk, 0o711)
+    by_descriptor.set_mode(here.disk.parent, 0o711)  # whoever is not root must get as far as the root
     templates = [_template(here, seed, world) for world in (2, 1)]
     scene: _Scene = _Mount(Path(mounted)) if mounted else _Disk(here.disk / "case")
     plan = [(made, kind) for made in templates for kind in damage_kinds.kinds(made.objects, dice)]
@@ -107,9 +107,9 @@ class _Disk:
     def damaged(self, made: _Template, kind: DamageKind) -> Path:
         """The root, damaged."""
         if self._case.exists():
-            shutil.rmtree(self._case)
+            by_descriptor.remove_tree(self._case)
         root = self._case / "root"
-        root.mkdir(parents=True)
+        by_descriptor.make_directories(root)
         for name, data in (kind.change(made.objects) if kind.change else made.objects).items():
             _write(root / name, data)
         if kind.special is not None:
@@ -136,7 +136,7 @@ class _Mount:
         touched = {name for name in before if before[name] != made.objects.get(name)}
         kept = {name for name in found if name in wanted and name not in touched and before.get(name) == wanted[name]}
         for name in sorted(found - kept):
-            (root / name).unlink()
+            by_descriptor.unlink(root / name)
         for name in sorted(set(wanted) - kept):
             _write(root / name, wanted[name])
         self._there[root] = wanted
@@ -152,8 +152,8 @@ def _files(root: Path) -> list[Path]:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "xb") as file:
+    by_descriptor.make_parents(path)
+    with by_descriptor.stream(path, "xb") as file:
         file.write(data)
 
 
@@ -182,7 +182,7 @@ def _template(here: Ground, seed: int, world: int) -> _Template:
         process.join(120.0)
     root = Path(made.root)
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(root / "leases")
+        by_descriptor.remove_tree(root / "leases")
     objects = {str(path.relative_to(root)): path.read_bytes() for path in _files(root)}
     with contextlib.closing(Looker(seed)) as looker:
         seen = looker.look(made.root)
@@ -191,5 +191,5 @@ def _template(here: Ground, seed: int, world: int) -> _Template:
             f"an undamaged root of {world} ranks gave {seen}: "
             f"{[life.events(str(made.disk / f'life-{rank}')) for rank in range(world)]}"
         )
-    made.disk.chmod(0o711)
+    by_descriptor.set_mode(made.disk, 0o711)
     return _Template(world, root, objects)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from hyperpod_kit.checkpoint.agent import capture_age, partner_memory, shm_slots
+from hyperpod_kit.untrusted import by_descriptor
 
 DAY = 25 * 3600.0
 """Seconds, a little more than those after which a capture is given up."""
@@ -22,7 +23,7 @@ def of_the_run(folder: str, seconds: float = DAY) -> None:
                 path = os.path.join(place, name.file(suffix))
                 if os.path.exists(path):
                     earlier = os.stat(path).st_mtime - seconds
-                    os.utime(path, (earlier, earlier))
+                    by_descriptor.set_times(path, (earlier, earlier))
 
 
 def of_the_captures(folder: str, seconds: float = DAY) -> None:

@@ -7,7 +7,6 @@ away or there, another run's agent starts in the same memory, or a day passes be
 from __future__ import annotations
 
 import enum
-import os
 import random
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from hyperpod_kit.checkpoint.torture import day, life
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 _SECONDS = 60.0
 _BEFORE, _AFTER = 2, 3
@@ -155,7 +155,7 @@ class _DayRun:
         for node in self._nodes:
             self._pass_day(str(node.shm))
         _away(self._here.root)  # what is captured from now on cannot be written
-        self._go.touch()
+        by_descriptor.touch(self._go)
         self._wait(_BEFORE + _AFTER)
         until(self._dated, _SECONDS)  # of a capture that nobody has sealed the age is not known
         for node in self._nodes:
@@ -316,10 +316,10 @@ def _of_another_clock(folder: str) -> None:
 
 
 def _away(root: str) -> None:
-    os.rename(root, f"{root}.away")
-    Path(root).touch()
+    by_descriptor.rename(root, f"{root}.away")
+    by_descriptor.touch(root)
 
 
 def _back(root: str) -> None:
-    os.unlink(root)
-    os.rename(f"{root}.away", root)
+    by_descriptor.unlink(root)
+    by_descriptor.rename(f"{root}.away", root)

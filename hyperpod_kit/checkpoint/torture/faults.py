@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +28,7 @@ from hyperpod_kit.checkpoint.torture.faulty_calls import FaultyCalls
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import by_descriptor
 
 PREVIOUS, NEW = 1, 2
 """seq of the checkpoint that is there and of the one that is committed among failures."""
@@ -103,8 +103,8 @@ def _sweep(sweep: _Sweep, part: PartOutcome, budget: Budget) -> None:
         store = sweep.make()
         _fill(store, sweep.template.objects)
         memory = sweep.here.shm / "case"
-        shutil.rmtree(memory, ignore_errors=True)
-        shutil.copytree(sweep.template.memory, memory)
+        by_descriptor.remove_tree(memory, ignore_errors=True)
+        by_descriptor.copy_tree(sweep.template.memory, memory)
         failed, outcome = _flush_with(store, sweep, memory, at)
         what = f"{sweep.name}, {sweep.kind} at operation {at} ({', '.join(failed[:2])})"
         for wrong in _judge(store, sweep.template, outcome, memory):
@@ -241,7 +241,7 @@ def _template(here: Ground, seed: int) -> Template:
     }
     # What it looks like when nothing fails is what it must look like whatever fails.
     memory = here.shm / "reference"
-    shutil.copytree(made.shm, memory)
+    by_descriptor.copy_tree(made.shm, memory)
     _flush(memory)
     shards = {}
     for seq in (PREVIOUS, NEW):

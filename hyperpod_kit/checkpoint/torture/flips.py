@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.checkpoint.torture.subject import Subject
 from hyperpod_kit.environment import HPK_SHM_DIR
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.untrusted import by_descriptor
 
 OLD, NEW = 10, 11
 """Steps of the two checkpoints. The new one is damaged; the old one is there in every second root."""
@@ -85,7 +86,7 @@ class _Target:
         """The next flip must be found by itself, not because a restore has written this checkpoint off."""
         for name in set(os.listdir(self.root)) - self._known:
             if layout.parse_tombstone(name) is not None:
-                os.unlink(self.root / name)
+                by_descriptor.unlink(self.root / name)
 
     def verdict(self, file: str) -> str:
         """What `verify` says: `named`, or what it said instead of naming the damaged file."""
@@ -165,7 +166,7 @@ def _flip_one(target: _Target, stretch: Stretch, dice: random.Random, part: Part
 
 def flip(path: Path, at: int, mask: int) -> None:
     """Change one byte of a file; a second time undoes it."""
-    with open(path, "r+b") as file:
+    with by_descriptor.stream(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.system import process
 from hyperpod_kit.system.process import Process
 from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.untrusted import by_descriptor
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,8 @@ class Ground:
     def fresh(self, name: str) -> Ground:
         """A new, empty pair below this one."""
         made = Ground(self.disk / name, self.shm / name)
-        made.disk.mkdir()
-        made.shm.mkdir()
+        by_descriptor.make_directory(made.disk)
+        by_descriptor.make_directory(made.shm)
         return made
 
     @property
@@ -52,12 +52,12 @@ class Ground:
     def wipe_memory(self) -> None:
         """What a lost node does to its shared memory."""
         for path in self.shm.iterdir():
-            path.unlink()
+            by_descriptor.unlink(path)
 
     def clear(self) -> None:
         self.kill_agents()
-        shutil.rmtree(self.disk, ignore_errors=True)
-        shutil.rmtree(self.shm, ignore_errors=True)
+        by_descriptor.remove_tree(self.disk, ignore_errors=True)
+        by_descriptor.remove_tree(self.shm, ignore_errors=True)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import signal
 import time
 from collections import Counter
@@ -25,6 +24,7 @@ from hyperpod_kit.checkpoint.torture.ground import Ground, until
 from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 LIVES_PER_RUN = 25
 _LIFE_SECONDS = 180.0
@@ -205,7 +205,7 @@ class Campaign:
             self._part.counts["agents killed besides"] += here.kill_agents()
         if scene.afterwards == "node lost":
             here.wipe_memory()
-            shutil.rmtree(here.disk / "node-local", ignore_errors=True)
+            by_descriptor.remove_tree(here.disk / "node-local", ignore_errors=True)
             ledger.memory_lost()
         if scene.afterwards in ("agent finishes", "epilog"):
             # An agent that waits for the agent of a dead rank is no error, so the wait is short and its end not asked.

@@ -27,6 +27,7 @@ from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.untrusted import by_descriptor
 
 SAVES = 20
 """Of one life."""
@@ -115,9 +116,9 @@ def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
 
 def _one_root(here: Ground, seed: int, dice: random.Random, part: PartOutcome, budget: Budget) -> None:
     site, page = here.disk / "site", here.disk / "page"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(_SITE)
-    page.write_bytes(bytes(4096))
+    by_descriptor.make_directory(site)
+    by_descriptor.write_text(site / "sitecustomize.py", _SITE)
+    by_descriptor.write_bytes(page, bytes(4096))
     first = LyingLife(
         root=here.root,
         shm=str(here.shm),
@@ -193,8 +194,8 @@ def _whole(root: str) -> str:
 
 def _train(order: LyingLife) -> None:
     """In a process of its own: restore, then save while the disk lies, and look after each save."""
-    events = os.open(order.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    out = os.open(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    events = by_descriptor.open_file(order.events, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = by_descriptor.open_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
 
@@ -232,7 +233,7 @@ def _live(order: LyingLife, tell: Any) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     torch.set_num_threads(1)
     dice = random.Random(f"{order.seed}/{order.number}")
-    with open(order.page, "r+b") as file:
+    with by_descriptor.stream(order.page, "r+b") as file:
         page = mmap.mmap(file.fileno(), 4096)
     page[:16] = bytes(16)
     subject = Subject(order.seed)

@@ -20,6 +20,7 @@ from typing import Any
 
 from hyperpod_kit.checkpoint.torture.ground import until
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_FAILPOINT, HPK_FAILPOINT_TRACE, HPK_SHM_DIR
+from hyperpod_kit.untrusted import by_descriptor
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # The first optimizer of a process imports torch._dynamo, which costs more than all the rest of a life.
@@ -91,14 +92,14 @@ def events(path: str) -> list[dict[str, Any]]:
 
 class _Teller:
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._fd = by_descriptor.open_file(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def tell(self, what: str, **values: Any) -> None:
         os.write(self._fd, json.dumps({"what": what, **values}).encode() + b"\n")
 
 
 def _run(order: LifeSpec) -> None:
-    out = os.open(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    out = by_descriptor.open_file(order.events + ".out", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(out, 1)
     os.dup2(out, 2)
     faulthandler.enable()  # SIGABRT makes a life that hangs say where

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import by_descriptor
 
 _DURABLE, _SEALED = 1, 2
 _PAGE = 8192
@@ -33,8 +33,8 @@ class _MemoryTemplate:
     def restore(self) -> None:
         """Put disk and memory back to what they were."""
         for name, path in (("root", Path(self.here.root)), ("shm", self.here.shm)):
-            shutil.rmtree(path, ignore_errors=True)
-            shutil.copytree(self.kept / name, path)
+            by_descriptor.remove_tree(path, ignore_errors=True)
+            by_descriptor.copy_tree(self.kept / name, path)
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
@@ -88,8 +88,8 @@ def _template(here: Ground, seed: int) -> _MemoryTemplate:
     if newest != _DURABLE:
         raise CheckpointError(f"seq {newest} is durable, expected {_DURABLE}: {life.events(order.events)}")
     kept = here.disk / "kept"
-    shutil.copytree(made.root, kept / "root")
-    shutil.copytree(made.shm, kept / "shm")
+    by_descriptor.copy_tree(made.root, kept / "root")
+    by_descriptor.copy_tree(made.shm, kept / "shm")
     template = _MemoryTemplate(made, replace(order, saves=0, failpoint=""), kept)
     result = _restored(replace(template.order, events=str(here.disk / "undamaged")))
     made.kill_agents()

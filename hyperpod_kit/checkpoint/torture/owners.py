@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.handle import SaveState
@@ -13,6 +12,7 @@ from hyperpod_kit.checkpoint.torture.ground import Ground, until
 from hyperpod_kit.checkpoint.torture.ledger import RootHistory
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 
 def run(here: Ground, seed: int, part: PartOutcome, budget: Budget) -> None:
@@ -47,7 +47,7 @@ def _meet(first: LifeSpec, second: LifeSpec) -> tuple[list[dict[str, Any]], list
     until(lambda: any(e["what"] == SaveState.DURABLE for e in life.events(first.events)), 30.0)
     two = life.start(replace(second, holds=""))
     two.join(60.0)
-    Path(first.holds).touch()
+    by_descriptor.touch(first.holds)
     one.join(60.0)
     return life.events(first.events), life.events(second.events)
 
@@ -99,7 +99,7 @@ def _other_nodes(here: Ground, seed: int) -> str:
     """
     first = _first(here, seed)
     elsewhere = here.shm / "other-node"
-    elsewhere.mkdir()
+    by_descriptor.make_directory(elsewhere)
     second = replace(first, events=str(here.disk / "second"), shm=str(elsewhere))
     told, other = _meet(first, second)
     if any(event["what"] == "closed" and event["clean"] for event in told):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import socket
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground, until
 from hyperpod_kit.checkpoint.torture.life import LifeSpec
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
+from hyperpod_kit.untrusted import by_descriptor
 
 WORLDS = (3, 4, 3, 8)
 _SECONDS = 120.0
@@ -102,8 +102,8 @@ def _one(ground: Ground, nodes: Sequence[Ground], seed: int, loss: Loss, part: P
         return f"it could not begin: {told}"
     copied = not any("no copy of" in path.read_text() for node in nodes for path in node.shm.rglob("*.log"))
     for number in loss.nodes:
-        shutil.rmtree(nodes[number].shm)
-        nodes[number].shm.mkdir()
+        by_descriptor.remove_tree(nodes[number].shm)
+        by_descriptor.make_directory(nodes[number].shm)
     second = [
         replace(
             order,

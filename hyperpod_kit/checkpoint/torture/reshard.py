@@ -7,7 +7,6 @@ import os
 import random
 import time
 from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.handle import SaveState
@@ -15,6 +14,7 @@ from hyperpod_kit.checkpoint.torture import life
 from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
+from hyperpod_kit.untrusted import by_descriptor
 
 CHANGES = ((4, 2), (4, 3), (2, 4), (3, 1), (1, 2), (8, 3))
 _STEP = 7
@@ -66,7 +66,7 @@ def _rank(root: str, shm: str, meeting: str, answer: str, seed: int, rank: int, 
         said = _save_or_compare(root, seed, save)
     except Exception as err:
         said = f"{type(err).__name__}: {str(err)[:600]}"
-    Path(answer).write_text(json.dumps(said), encoding="utf-8")
+    by_descriptor.write_text(answer, json.dumps(said))
     os._exit(0)
 
 

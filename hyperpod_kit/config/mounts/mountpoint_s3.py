@@ -7,11 +7,12 @@ from typing import Iterator, Optional
 
 from hyperpod_kit.config import patterns
 from hyperpod_kit.config.field import Field
-from hyperpod_kit.config.findings import INFO, Finding
+from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.mounts import mountpoint_s3_options as options
 from hyperpod_kit.config.mounts.form import MountForm, ShortForm
 from hyperpod_kit.config.patterns import Pattern
 from hyperpod_kit.config.settings import ProvisioningParameters, Settings
+from hyperpod_kit.model.mounts.base import where_users_are
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 
 PREFIX = r"((?!\.\.?/)[A-Za-z0-9._=-]+/)+"
@@ -90,6 +91,22 @@ def ownership(settings: Settings) -> Iterator[Finding]:
                 )
 
 
+def users_write(settings: Settings) -> Iterator[Finding]:
+    """A mount for writing has somebody who writes: without uid, gid or a mode of its own all of it is root's."""
+    for mount, at in settings.written(S3Mount):
+        if not (MODE.fits(mount.dir_mode) and where_users_are(mount) and mount.only_root_writes()):
+            continue
+        yield Finding(
+            "HPK-S024",
+            f"{at}.read_only",
+            f"only root can write to `{mount.path}`: every directory there is shown with owner {mount.uid}, group "
+            f"{mount.gid} and mode {mount.dir_mode}",
+            "Set uid to the user who writes; or gid to a group, with dir_mode 0775 and file_mode 0664; or read_only to "
+            "true",
+            WARNING,
+        )
+
+
 def nobody_writes(settings: Settings) -> Iterator[Finding]:
     """No node may write where the bundle is: who replaces it there is root of every node made afterwards."""
     bundle = settings.bundle
@@ -151,6 +168,7 @@ KIND = MountForm(
         short_form_is_read_only,
         prefix_and_writes,
         ownership,
+        users_write,
         nobody_writes,
         options.cache,
         options.parts,

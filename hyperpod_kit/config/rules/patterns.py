@@ -25,7 +25,7 @@ def match(settings: Settings) -> Iterator[Finding]:
         if pattern is not None:
             for path, text in _texts(read):
                 if not pattern.fits(text):
-                    yield Finding(pattern.code, path, pattern.why.replace("{value}", text), pattern.hint)
+                    yield Finding(pattern.code, path, pattern.why.replace("{value}", text), pattern.remedy(text))
 
 
 def of_mounts(settings: Settings) -> Iterator[Finding]:
@@ -35,7 +35,9 @@ def of_mounts(settings: Settings) -> Iterator[Finding]:
         for key, field in {**COMMON, **form.fields}.items():
             text, pattern = getattr(mount, key, None), field.pattern
             if pattern is not None and isinstance(text, str) and not pattern.fits(text):
-                yield Finding(pattern.code, form.place(at, key), pattern.why.replace("{value}", text), pattern.hint)
+                yield Finding(
+                    pattern.code, form.place(at, key), pattern.why.replace("{value}", text), pattern.remedy(text)
+                )
 
 
 def _texts(read: KeyRead) -> Iterator[tuple[str, str]]:

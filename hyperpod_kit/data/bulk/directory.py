@@ -13,7 +13,7 @@ from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.listing import is_directory, listed
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import NoData
 from hyperpod_kit.system.token_bucket import TokenBucket
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -26,7 +26,7 @@ class Directory:
     def __init__(self, source: str, *, rate: float | None, workers: int, answer: float) -> None:
         self._mounts = SourceMounts(answer)
         if not is_directory(self._mounts, source):
-            raise DataError(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
+            raise NoData(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
         self._source = source
         self._bucket = TokenBucket(rate) if rate is not None else None
         self._workers = workers

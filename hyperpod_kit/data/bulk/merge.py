@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, parse
 
@@ -39,7 +39,7 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
     """All regular files of a directory into tars of about `size` bytes. Raises DataError, OSError."""
     files = list(_files(source))
     if not files:
-        raise DataError(f"{source}: no files")
+        raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
     if os.path.exists(os.path.join(out, LIST)):
         raise DataError(f"{out} has merged files already", hint=f"another directory, or: rm -r {out}")
@@ -71,6 +71,8 @@ def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> Mer
     try:
         head = parse.json_object(Path(merged, LIST).read_bytes(), _LARGEST)
     except FileNotFoundError:
+        if not os.path.isdir(merged):
+            raise NoData(f"{merged} is no directory", hint="name a directory that `data merge` wrote") from None
         raise DataError(f"{merged} has no {LIST}: what is there was not merged, or not to its end") from None
     except ValueError as err:
         raise DataError(f"{merged}/{LIST} is damaged: {err}") from None

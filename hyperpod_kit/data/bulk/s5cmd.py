@@ -19,7 +19,7 @@ from hyperpod_kit.data.bulk import etag
 from hyperpod_kit.data.bulk.staging import ArrivedPart, OtherBytes, StagedFile
 from hyperpod_kit.data.bulk.throttle import HeldRate
 from hyperpod_kit.data.reading.objects import split
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, Unreachable
 from hyperpod_kit.extras import install_command
 from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.untrusted import by_descriptor
@@ -80,7 +80,7 @@ class S5cmd:
                     path = key[len(below) :] if key.startswith(below) else key
                     yield StagedFile(path, int(item.get("size", 0)), when * 10**9, str(item.get("etag", "")))
             if process.wait() and "no object found" not in self.said:
-                raise DataError(f"{words} cannot be listed: {self.said}", hint="aws s3 ls, with the same credentials")
+                raise Unreachable(f"{words} cannot be listed: {self.said}", hint="aws s3 ls, with the same credentials")
 
     def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
         """See StageEngine."""

@@ -22,7 +22,7 @@ from hyperpod_kit.data.bulk.s5cmd import S5cmd
 from hyperpod_kit.data.bulk.staging import OWN, FileList, OtherBytes, StagedFile, StageEngine, is_there
 from hyperpod_kit.data.bulk.throttle import sizes
 from hyperpod_kit.data.reading.bounded import ANSWER
-from hyperpod_kit.errors import DataError, DataUnavailable
+from hyperpod_kit.errors import DataError, DataUnavailable, NoData
 from hyperpod_kit.system.file_lock import lock_within, try_lock
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted.owned_directory import OwnedDirectory
@@ -85,7 +85,7 @@ def stage(
         for file in engine.files():
             listed.add(file)
         if not listed.files:
-            raise DataError(f"{source}: there are no files")
+            raise NoData(f"{source}: there are no files")
         work = _Stage(engine, out, place, listed, progress)
         if place is not None:
             place.check_room(listed)

@@ -14,7 +14,7 @@ from hyperpod_kit.data import megatron
 from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.errors import DataError, UsageError
+from hyperpod_kit.errors import DataError, NoData, UsageError
 from hyperpod_kit.untrusted import by_descriptor, terminal
 
 _RUN = 512
@@ -28,7 +28,7 @@ class TextTokenizer:
         from tokenizers import Tokenizer
 
         if not os.path.exists(path):
-            raise UsageError(f"there is no {path}", hint="the tokenizer.json of a model")
+            raise NoData(f"there is no {path}", hint="the tokenizer.json of a model")
         try:
             self._tokenizer: Any = Tokenizer.from_file(path)
         except Exception as err:  # of the library, whose errors have no class of their own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.formats import digests, parquet_pages
+from hyperpod_kit.data.formats.parquet_footer import ColumnChunk, ParquetFooter
 from hyperpod_kit.data.formats.ranged_file import RangedFile
 from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
@@ -48,8 +50,11 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     pieces = digests.of_pieces(file.read, file.size, advance)
     import pyarrow
 
+    footer = ParquetFooter(file.read, file.size)
+    for number in range(len(footer)):
+        footer.columns(number)
     try:
-        facts = _opened(file.read, file.size).metadata
+        facts = _opened(footer.serving(file.read), file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     except ReadUnanswered:
         raise
@@ -74,7 +79,7 @@ class ParquetReader:
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
         self._memory = memory
-        self._opened: OrderedDict[str, tuple[Any, Any]] = OrderedDict()
+        self._opened: OrderedDict[str, tuple[Any, Any, ParquetFooter]] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
         self._kept = 0
         self._gone: OrderedDict[tuple[str, int], None] = OrderedDict()
@@ -82,19 +87,24 @@ class ParquetReader:
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """One row: column -> value."""
-        _, begins = self._file(file)
+        _, begins, _ = self._file(file)
         number = int(np.searchsorted(begins, start, side="right")) - 1
         group = self._group(file, number)
         row = start - int(begins[number])
         return {name: group.column(name)[row].as_py() for name in group.column_names}
 
-    def _file(self, file: Any) -> tuple[Any, Any]:
+    def _file(self, file: Any) -> tuple[Any, Any, ParquetFooter]:
         found = self._opened.get(file.path)
         if found is None:
-            opened = _opened(lambda at, size: self._files.read(file, at, size), file.size)
+            read = functools.partial(self._files.read, file)
+            try:
+                footer = ParquetFooter(read, file.size)
+            except ValueError as err:
+                raise BadRecord(f"{file.path}: {err}") from None
+            opened = _opened(footer.serving(read), file.size)
             facts = opened.metadata
             rows = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
-            found = self._opened[file.path] = (opened, np.concatenate([[0], np.cumsum(rows)[:-1]]))
+            found = self._opened[file.path] = (opened, np.concatenate([[0], np.cumsum(rows)[:-1]]), footer)
             if len(self._opened) > _MOST_FILES:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(file.path)
@@ -122,12 +132,13 @@ class ParquetReader:
         """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
         import pyarrow
 
-        opened = self._file(file)[0]
+        opened, _, footer = self._file(file)
         try:
             facts = opened.metadata.row_group(number)
-            if self._is_small(file, facts):
-                return opened.read_row_group(number, use_threads=False).combine_chunks()
-            return self._in_steps(file, number, facts)
+            group = self._read(file, number, facts.total_byte_size, footer.columns(number))
+            if group.num_rows != facts.num_rows:
+                raise ValueError(f"it has {group.num_rows} rows, and says that it has {facts.num_rows}")
+            return group
         except ReadUnanswered:
             raise
         except (pyarrow.ArrowException, ValueError, MemoryError) as err:
@@ -137,59 +148,53 @@ class ParquetReader:
                 raise
             raise BadRecord(f"{file.path}: row group {number}: {err}") from None  # pyarrow's own word for damage
 
-    def _is_small(self, file: Any, facts: Any) -> bool:
-        """Whether it decodes to about what it says. Raises ValueError for what no data is."""
-        columns = [facts.column(at) for at in range(facts.num_columns)]
-        packed = sum(column.total_compressed_size for column in columns)
-        if packed > file.size or min((column.total_compressed_size for column in columns), default=0) < 0:
+    def _read(self, file: Any, number: int, claimed: int, columns: list[ColumnChunk]) -> Any:
+        if self._is_small(file, claimed, columns):
+            opened = self._file(file)[0]
+            return opened.read_row_group(number, use_threads=False).combine_chunks()
+        return self._in_steps(file, number, claimed, columns)
+
+    def _is_small(self, file: Any, claimed: int, columns: list[ColumnChunk]) -> bool:
+        """Whether it decodes to about the `claimed` bytes. Raises ValueError for what no data is."""
+        packed = sum(column.compressed for column in columns)
+        if packed > file.size or min((column.compressed for column in columns), default=0) < 0:
             raise ValueError(f"{packed:,} bytes in a file of {file.size:,}")
-        if facts.total_byte_size > _SMALL + _RATIO * packed:
-            raise ValueError(f"{facts.total_byte_size:,} bytes in {packed:,}, as no data has")
+        if claimed > _SMALL + _RATIO * packed:
+            raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
         expanded = 0
         for column in columns:
             self._require_honest(file, column)
-            if column.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"):
-                # Each value may be as long as the whole dictionary.
-                expanded += column.num_values * column.total_uncompressed_size if column.has_dictionary_page else 0
-            else:
-                expanded += 8 * column.num_values
-        return bool(expanded <= _SMALL)
+            if not column.has_words:
+                expanded += 8 * column.values
+            elif column.dictionary_page is not None:
+                expanded += column.values * column.uncompressed
+        return expanded <= _SMALL
 
-    def _require_honest(self, file: Any, column: Any) -> None:
+    def _require_honest(self, file: Any, column: ColumnChunk) -> None:
         """That the pages are not larger than the file's own index says. Raises ValueError."""
-        size = column.total_compressed_size
-        if size > _WALKED:
+        if column.compressed > _WALKED:
             return
-        at = column.data_page_offset
-        if column.has_dictionary_page:
-            at = min(at, column.dictionary_page_offset)
-        if at < 0 or at + size > file.size:
+        if column.begin < 0 or column.begin + column.compressed > file.size:
             raise ValueError("a column that lies beyond the end of the file")
-        pages = parquet_pages.uncompressed(self._files.read(file, at, size))
-        if pages > _SMALL // 4 + 2 * column.total_uncompressed_size:
-            raise ValueError(f"pages of {pages:,} bytes, where its index says {column.total_uncompressed_size:,}")
+        pages = parquet_pages.uncompressed(self._files.read(file, column.begin, column.compressed))
+        if pages > _SMALL // 4 + 2 * column.uncompressed:
+            raise ValueError(f"pages of {pages:,} bytes, where its index says {column.uncompressed:,}")
 
-    def _in_steps(self, file: Any, number: int, facts: Any) -> Any:
+    def _in_steps(self, file: Any, number: int, claimed: int, columns: list[ColumnChunk]) -> Any:
         """A few rows at a time, words of dictionaries as their numbers. Raises ValueError when it becomes too large."""
         import pyarrow
         import pyarrow.parquet
 
-        flat = [
-            facts.column(at).path_in_schema
-            for at in range(facts.num_columns)
-            if facts.column(at).physical_type == "BYTE_ARRAY" and "." not in facts.column(at).path_in_schema
-        ]
+        flat = [at for at, column in enumerate(columns) if column.is_text]
         source = RangedFile(lambda at, size: self._files.read(file, at, size), file.size)
         opened = pyarrow.parquet.ParquetFile(source, read_dictionary=flat, pre_buffer=False)
         batches, size = [], 0
-        most = _SMALL + _EXPANDS * facts.total_byte_size
+        most = _SMALL + _EXPANDS * claimed
         for batch in opened.iter_batches(_ROWS, row_groups=[number], use_threads=False):
             batches.append(batch)
             size += batch.nbytes
             if size > most:
-                raise ValueError(
-                    f"it decodes to more than {most:,} bytes, and says that it has {facts.total_byte_size:,}"
-                )
+                raise ValueError(f"it decodes to more than {most:,} bytes, and says that it has {claimed:,}")
         return pyarrow.Table.from_batches(batches, opened.schema_arrow).combine_chunks()
 
     def _decoded_again(self, group: Any) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.distinct import distinct
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.untrusted import parse
 
 FORMAT = "hpk-data/1"
@@ -92,9 +92,7 @@ class SampleIndex:
         try:
             head = parse.json_object(Path(place, HEADER).read_bytes(), _LARGEST)
         except FileNotFoundError:
-            raise DataError(
-                f"there is no index in {place}", hint=f"hyperpod-kit data index SRC --out {place}"
-            ) from None
+            raise NoData(f"there is no index in {place}", hint=f"hyperpod-kit data index SRC --out {place}") from None
         except ValueError as err:
             raise DataError(f"{place}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:

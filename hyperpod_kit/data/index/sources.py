@@ -13,7 +13,7 @@ from hyperpod_kit.data.formats.table import format_of
 from hyperpod_kit.data.reading import objects
 from hyperpod_kit.data.reading.listing import bounded, is_directory, listed, storage_of
 from hyperpod_kit.data.reading.mounts import SourceMounts
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, NoData
 
 _AT_A_TIME = 256
 """Names that fit a pattern, of one call."""
@@ -41,7 +41,8 @@ def look(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = N
     """All files of the sources. `format`: of all files, whatever they are called.
 
     Names that begin with a dot or an underscore are passed over in directories, as Hadoop and pyarrow do.
-    Raises DataError for a source without files, DataUnavailable for a mount that does not answer.
+    Raises NoData for a source where nothing is, DataError for one without files of a known format, DataUnavailable for
+    a mount that does not answer.
     """
     places: list[str] = []
     files: list[FoundFile] = []
@@ -54,10 +55,11 @@ def look(sources: Sequence[str], mounts: SourceMounts, *, format: str | None = N
             if (kind := format or format_of(path or base)) is not None
         ]
         passed_over += len(there) - len(known)
+        if not there:
+            raise NoData(f"{words}: there is nothing there", hint="is it mounted here, and is the name right?")
         if not known:
             raise DataError(
-                f"{words}: no files of a known format"
-                + (f" among {len(there)}" if there else ", there is nothing there"),
+                f"{words}: no files of a known format among {len(there)}",
                 hint="name the format: hyperpod-kit data index SRC --format lines",
             )
         for base, path, kind, size, mtime in known:

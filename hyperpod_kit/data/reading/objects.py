@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from hyperpod_kit.checkpoint.repository.store.s3 import boto3_client
-from hyperpod_kit.errors import DataError
+from hyperpod_kit.errors import DataError, MissingExtra
 
 
 def split(url: str) -> tuple[str, str]:
@@ -22,7 +22,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def client() -> Any:
-    """A client of this process. Raises DataError without boto3."""
+    """A client of this process. Raises MissingExtra without boto3."""
     return _client(os.getpid())
 
 
@@ -30,7 +30,7 @@ def client() -> Any:
 def _client(pid: int) -> Any:
     found = boto3_client()
     if found is None:
-        raise DataError("s3:// needs boto3, which this Python does not have", hint="pip install boto3")
+        raise MissingExtra("s3:// needs boto3, which is not installed", hint="pip install boto3")
     return found
 
 

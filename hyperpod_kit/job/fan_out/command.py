@@ -2,7 +2,8 @@
 
 Standard library only, Python 3.8: this file is part of the bundle.
 
-Exit codes: 0 every node has all of it · 1 some node has not · 2 usage · 3 the source cannot be read.
+Exit codes: 0 every node has all of it · 1 some node has not · 2 usage · 3 the source is not there or cannot be read,
+or this is no job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import subprocess
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
-from hyperpod_kit.errors import JobError, Unreachable, UsageError
+from hyperpod_kit.errors import JobError, NotInAJob, Unreachable, UsageError
 from hyperpod_kit.job import bare_step
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.job.fan_out.tasks import Tasks
@@ -41,8 +42,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         return task.main(source, args.target, os.environ)
     try:
         nodes = JobEnvironment.read(os.environ).nodes
-    except JobError as err:
-        raise UsageError(
+    except NotInAJob as err:
+        raise NotInAJob(
             "fan-out copies to the nodes of a job, and this is none", hint="call it inside of a batch script or salloc"
         ) from err
     files = listing.listed(source)

@@ -16,26 +16,53 @@ from hyperpod_kit.errors import CheckpointError, JobError, Unreachable
 from hyperpod_kit.job import job_index, ledger, state_place
 from hyperpod_kit.job.goodput import groups, job_time, root_time, standing
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
+from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.job_time import JobTime
-from hyperpod_kit.job.goodput.time_table import TimeTable, percents
+from hyperpod_kit.job.goodput.time_table import percents
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
 _HEAD = ("goodput", "GPU-hours")
+_NO_GPUS = "how many GPUs some of these jobs held is not known (`?`): in the shares each of their nodes counts as one"
 
 
 def main(args: argparse.Namespace) -> int:
     """Run the command that was parsed; returns its exit code. Raises HyperpodKitError."""
     now = time.time()
     begin = groups.since(args.since, now)
-    roots = [state_place.absolute(root) for root in args.root] or noted_roots()
+    problems: List[str] = []
+    jobs = _jobs_on(_roots(args.root, problems), now, problems)
+    shown = groups.tables(jobs, args.by, begin, now)
+    if args.json:
+        rows = {name: group.to_dict() for name, group in shown.items()}
+        terminal.data({"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2)
+        return 0
+    terminal.out("\n".join(lines(shown, args.by, args.price)) or "no job had any time since then")
+    if not all(group.counts_gpus for group in shown.values()):
+        terminal.say(_NO_GPUS)
+    for problem in problems:
+        terminal.say(problem)
+    return 0
+
+
+def _roots(named: Sequence[str], problems: List[str]) -> List[str]:
+    """Those that are named, or those of the jobs that are noted. Raises Absent, Unreachable."""
+    for root in named:
+        state_place.require_root(root)
+    roots = [state_place.absolute(root) for root in named] or _noted_roots(problems)
     if not roots:
         raise Unreachable(
-            f"no job is noted in {job_index.notes()}", hint="hyperpod-kit job goodput --root DIR, for each root"
+            "; ".join([f"no job is noted in {job_index.notes()}", *problems]),
+            hint="hyperpod-kit job goodput --root DIR, for each root",
         )
+    return roots
+
+
+def _jobs_on(roots: Sequence[str], now: float, problems: List[str]) -> List[JobTime]:
+    """The jobs on all of them. `problems`: gets a sentence for each root that cannot be read. Raises Unreachable where
+    nothing can."""
     jobs: List[JobTime] = []
-    problems: List[str] = []
     for root in roots:
         try:
             jobs += jobs_of(root, now)
@@ -43,15 +70,7 @@ def main(args: argparse.Namespace) -> int:
             problems.append(f"{root} is not counted: {err}")
     if problems and not jobs:
         raise Unreachable("; ".join(problems))
-    found = groups.tables(jobs, args.by, begin, now)
-    if args.json:
-        rows = {name: table.to_dict() for name, table in found.items()}
-        terminal.data({"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2)
-    else:
-        terminal.out("\n".join(lines(found, args.by, args.price)) or "no job had any time since then")
-        for problem in problems:
-            terminal.say(problem)
-    return 0
+    return jobs
 
 
 def jobs_of(root: str, now: float) -> List[JobTime]:
@@ -63,8 +82,8 @@ def jobs_of(root: str, now: float) -> List[JobTime]:
     return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in names]
 
 
-def noted_roots() -> List[str]:
-    """Of this user's jobs; for root, of every user's."""
+def _noted_roots(problems: List[str]) -> List[str]:
+    """Of this user's jobs; for root, of every user's. `problems`: gets a sentence for each file that cannot be read."""
     files = [job_index.notes()]
     if os.geteuid() == 0:
         files += [job_index.notes({"HOME": user.pw_dir}) for user in pwd.getpwall()]
@@ -72,34 +91,43 @@ def noted_roots() -> List[str]:
     for file in dict.fromkeys(files):
         try:
             roots.update((str(row["root"]), None) for row in ledger.read(file) if row.get("root"))
-        except OSError:
-            continue
+        except NotADirectoryError:
+            continue  # the home of a user of the system's, which has none
+        except OSError as err:
+            problems.append(f"the jobs that are noted in {file} are not counted: {err.strerror}")
     return list(roots)
 
 
-def lines(found: Dict[str, TimeTable], by: str, price: Optional[float]) -> List[str]:
+def lines(shown: Dict[str, GroupTime], by: str, price: Optional[float]) -> List[str]:
     """One line a group, and one for all where there are several."""
-    if not found:
+    if not shown:
         return []
-    shown = {**found, "all": _sum(list(found.values()))} if len(found) > 1 else found
-    causes = [cause for cause in TimeCause if any(table.seconds.get(cause, 0.0) > 0 for table in found.values())]
-    held = [cause for cause in causes if cause is not TimeCause.QUEUE]
-    head = [by, *_HEAD, *(["dollars"] if price is not None else []), *(LABELS[cause] for cause in held), "queue, hours"]
-    rows = [head, *(_row(name, table, held, price) for name, table in shown.items())]
+    every = {**shown, "all": groups.total(list(shown.values()))} if len(shown) > 1 else shown
+    causes = [cause for cause in TimeCause if any(group.table.seconds.get(cause, 0.0) > 0 for group in shown.values())]
+    columns = [cause for cause in causes if cause is not TimeCause.QUEUE]
+    dollars = ["dollars"] if price is not None else []
+    head = [by, *_HEAD, *dollars, *(LABELS[cause] for cause in columns), "queue, hours"]
+    rows = [head, *(_row(name, group, columns, price) for name, group in every.items())]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
     return ["  ".join(text.rjust(width) for text, width in zip(row, widths)) for row in rows]
 
 
-def _row(name: str, table: TimeTable, held: Sequence[TimeCause], price: Optional[float]) -> List[str]:
-    goodput = f"{table.goodput:.1%}" if table.goodput is not None else "?"
-    hours = table.held / 3600
-    shares = percents([table.gpu_seconds.get(cause, 0.0) for cause in held])
-    money = [f"{hours * price:,.2f}"] if price is not None else []
+def _row(name: str, group: GroupTime, columns: Sequence[TimeCause], price: Optional[float]) -> List[str]:
+    table = group.table
+    shares = percents([table.gpu_seconds.get(cause, 0.0) for cause in columns])
     queue = f"{table.seconds.get(TimeCause.QUEUE, 0.0) / 3600:,.1f}"
-    return [clean(name, 40), goodput, f"{hours:,.1f}", *money, *(f"{share:.1f} %" for share in shares), queue]
+    return [
+        clean(name, 40),
+        f"{table.goodput:.1%}" if table.goodput is not None else "?",
+        *_hours(group, price),
+        *(f"{share:.1f} %" for share in shares),
+        queue,
+    ]
 
 
-def _sum(found: Sequence[TimeTable]) -> TimeTable:
-    seconds = {cause: sum(table.seconds.get(cause, 0.0) for table in found) for cause in TimeCause}
-    held = {cause: sum(table.gpu_seconds.get(cause, 0.0) for table in found) for cause in TimeCause}
-    return TimeTable(seconds, held)
+def _hours(group: GroupTime, price: Optional[float]) -> List[str]:
+    """GPU-hours, and dollars where a GPU-hour has a price."""
+    if not group.counts_gpus:
+        return ["?"] if price is None else ["?", "?"]
+    hours = group.table.held / 3600
+    return [f"{hours:,.1f}"] if price is None else [f"{hours:,.1f}", f"{hours * price:,.2f}"]

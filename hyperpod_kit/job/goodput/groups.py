@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import datetime
 import re
-from typing import Dict, List, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Sequence, Set, Tuple
 
 from hyperpod_kit.errors import UsageError
+from hyperpod_kit.job.goodput.cause import TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.pieces import TimePiece, within
 from hyperpod_kit.job.goodput.time_table import TimeTable, table_of
@@ -19,6 +20,25 @@ BY = ("user", "partition", "cluster", WEEK, "job")
 """What jobs can be added up by."""
 
 NOT_KNOWN = "(not known)"
+
+GPU, MIXED = "gpu", "mixed"
+
+
+class GroupTime(NamedTuple):
+    """The time of a group of jobs. `unit`: "gpu" where all of them say how many GPUs they held, "node" where none does:
+    a node counts as one then; "mixed" where some do."""
+
+    table: TimeTable
+    unit: str = GPU
+
+    @property
+    def counts_gpus(self) -> bool:
+        return self.unit == GPU
+
+    def to_dict(self) -> Dict[str, Any]:
+        """For --json."""
+        return {"unit": self.unit, **self.table.to_dict()}
+
 
 _UNITS = {"h": 3600.0, "d": 86400.0, "w": 604800.0}
 _SPAN = re.compile(r"([0-9]{1,6})([hdw])")
@@ -35,14 +55,28 @@ def since(text: str, now: float) -> float:
         raise UsageError(f"--since is {text!r}, expected 24h, 7d, 4w or 2026-11-02") from None
 
 
-def tables(jobs: Sequence[JobTime], by: str, begin: float, end: float) -> Dict[str, TimeTable]:
+def tables(jobs: Sequence[JobTime], by: str, begin: float, end: float) -> Dict[str, GroupTime]:
     """Of all their time between two moments; a group without any is left out."""
     pieces: Dict[str, List[TimePiece]] = {}
+    units: Dict[str, Set[str]] = {}
     for job in jobs:
         for piece in within(job.pieces, begin, end):
             for name, part in by_week(piece) if by == WEEK else [(group_of(job, by), piece)]:
                 pieces.setdefault(name, []).append(part)
-    return {name: table_of(found) for name, found in sorted(pieces.items())}
+                units.setdefault(name, set()).add(job.unit)
+    return {name: GroupTime(table_of(parts), _common(units[name])) for name, parts in sorted(pieces.items())}
+
+
+def total(groups: Sequence[GroupTime]) -> GroupTime:
+    """Of all groups together."""
+    seconds = {cause: sum(group.table.seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
+    held = {cause: sum(group.table.gpu_seconds.get(cause, 0.0) for group in groups) for cause in TimeCause}
+    return GroupTime(TimeTable(seconds, held), _common({group.unit for group in groups}))
+
+
+def _common(units: Iterable[str]) -> str:
+    distinct = sorted(set(units))
+    return distinct[0] if len(distinct) == 1 else MIXED
 
 
 def group_of(job: JobTime, by: str) -> str:

@@ -83,8 +83,8 @@ class AttemptLog:
     @property
     def first_step(self) -> Optional[int]:
         """The step that it began with; None where it did none, or nobody knows."""
-        told = [row.begins for row in self.rows if row.begins is not None]
-        return min(told) if told else self.begins
+        first_steps = [row.begins for row in self.rows if row.begins is not None]
+        return min(first_steps) if first_steps else self.begins
 
 
 @dataclass
@@ -112,8 +112,28 @@ class JobTime:
     state: JobState = JobState.OVER
     unit: str = "gpu"
 
+    @property
+    def current(self) -> Optional[TimeRow]:
+        """What rank 0 of the attempt at work wrote last; None where none is at work, or it has written nothing."""
+        last = self.runs[-1].attempts[-1] if self.runs and self.runs[-1].attempts else None
+        if self.state is not JobState.RUNS or last is None or last.ended is not None or not last.rows:
+            return None
+        return last.rows[-1]
+
+    def _now(self) -> Optional[Dict[str, Any]]:
+        row = self.current
+        if row is None:
+            return None
+        return {
+            "at": row.t,
+            "phase": row.phase.value,
+            "step": row.step,
+            "step_seconds": launch_time.usual_step(row),
+            "memory": row.captured._asdict() if row.captured is not None else None,
+        }
+
     def to_dict(self) -> Dict[str, Any]:
-        """For --json: the table, and what it covers."""
+        """For --json: the table, what it covers, and how far the attempt at work is."""
         table = table_of(self.pieces)
         ends = (self.pieces[0].start, self.pieces[-1].end) if self.pieces else (None, None)
         return {
@@ -122,6 +142,7 @@ class JobTime:
             "until": ends[1],
             "unit": self.unit,
             **table.to_dict(),
+            "now": self._now(),
             "not_known": list(self.unknown),
         }
 
@@ -176,32 +197,52 @@ def _end(attempt: AttemptLog, row: Row, t: float) -> None:
 def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[JobStanding] = None) -> JobTime:
     """The time of one job among all runs of a root. `now`: Unix seconds, up to which one that runs is shown.
     `standing`: None where nobody asked Slurm."""
-    own = [run for run in runs if run.key[0] == job]
+    own = _of_newest_life([run for run in runs if run.key[0] == job])
     if not own:
         return JobTime(job)
-    own = [run for run in own if run.key[1] == own[-1].key[1]]
-    kept = _kept(runs)
-    reports = any(row.reports for run in runs for attempt in run.attempts for row in attempt.rows[-1:])
     state = _state(own[-1], now, standing)
     ends = [
         *(_end_of(run, following) for run, following in zip(own, own[1:])),
         _last_end(own[-1], now, state, standing),
     ]
     unit = "gpu" if all(run.row is not None and run.row.gpus for run in own) else "node"
+    steps = _StepFacts(_kept(runs), _reports(runs))
     pieces: List[TimePiece] = []
-    at = own[0].row.queued if own[0].row and own[0].row.queued else _begin(own[0])
+    at = _submitted(own[0])
     before: Optional[RunLog] = None
     for run, end in zip(own, ends):
         laid = PieceRow(at, max(at, end))
         laid.until(_begin(run), _waiting_after(before))
-        held_from = laid.end
-        _within(laid, run, end, kept, reports, state is JobState.RUNS and run is own[-1])
+        allocated_at = laid.end
+        _within(laid, run, end, steps, state is JobState.RUNS and run is own[-1])
         weight = _weight(run, unit)
-        pieces += [piece._replace(gpus=weight if piece.start >= held_from else 0) for piece in laid.pieces]
+        pieces += [piece._replace(gpus=weight if piece.start >= allocated_at else 0) for piece in laid.pieces]
         at, before = laid.end, run
     if state is JobState.WAITS and now > at:
         pieces.append(TimePiece(at, now, _waiting_after(before)))
     return JobTime(job, pieces, _not_known(own), own, state, unit)
+
+
+class _StepFacts(NamedTuple):
+    """Of all runs on a root. `kept`: attempt -> the step from which on a later one did its steps again; `reports`:
+    whether any program on it says what it does."""
+
+    kept: Mapping[str, int]
+    reports: bool
+
+
+def _reports(runs: Sequence[RunLog]) -> bool:
+    return any(row.reports for run in runs for attempt in run.attempts for row in attempt.rows[-1:])
+
+
+def _of_newest_life(runs: List[RunLog]) -> List[RunLog]:
+    """Slurm gives numbers again once its controller has lost its state."""
+    return [run for run in runs if run.key[1] == runs[-1].key[1]]
+
+
+def _submitted(run: RunLog) -> float:
+    """When a job whose first run this is came into the queue; when it began where nobody knows that."""
+    return run.row.queued if run.row is not None and run.row.queued else _begin(run)
 
 
 def _begin(run: RunLog) -> float:
@@ -244,7 +285,7 @@ def _waiting_after(before: Optional[RunLog]) -> TimeCause:
     return TimeCause.NODES if lost else TimeCause.QUEUE
 
 
-def _within(laid: PieceRow, run: RunLog, end: float, kept: Mapping[str, int], reports: bool, running: bool) -> None:
+def _within(laid: PieceRow, run: RunLog, end: float, steps: _StepFacts, running: bool) -> None:
     """While it held its nodes."""
     for number, attempt in enumerate(run.attempts):
         laid.until(attempt.t, *((TimeCause.BACK_OFF, "") if number else (TimeCause.START_UP, BATCH_SCRIPT)))
@@ -252,7 +293,7 @@ def _within(laid: PieceRow, run: RunLog, end: float, kept: Mapping[str, int], re
         over = attempt.ended if attempt.ended is not None else end if is_last else run.attempts[number + 1].t
         at_work = running and is_last and attempt.ended is None
         start = len(laid.pieces)
-        _attempt(laid, attempt, over, kept.get(attempt.name), reports, at_work)
+        _attempt(laid, attempt, over, steps.kept.get(attempt.name), steps.reports, at_work)
         laid.pieces[start:] = [
             piece._replace(attempt=attempt.name, nodes=attempt.nodes) for piece in laid.pieces[start:]
         ]

@@ -6,7 +6,8 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import html
-from typing import Dict, List, Sequence
+import time as clock
+from typing import Dict, List, Sequence, Tuple
 
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobTime
@@ -15,6 +16,9 @@ from hyperpod_kit.job.goodput.time_table import TimeTable, percents, table_of
 from hyperpod_kit.job.status import duration
 
 WIDTH, LEFT, RIGHT, ROW = 960, 190, 130, 22
+
+COLUMNS = WIDTH - LEFT - RIGHT
+"""Of a picture, a unit each."""
 
 NODES = 64
 """Nodes that have a line of their own."""
@@ -40,7 +44,11 @@ def both(time: JobTime) -> str:
     table = table_of(time.pieces)
     if not table.whole:
         return ""
-    return f"{waterfall(table)}\n{gantt(time)}"
+    begin = clock.strftime("%Y-%m-%d %H:%M %Z", clock.localtime(time.pieces[0].start))
+    return (
+        f"<h3>What the time went into</h3>\n{waterfall(table)}\n"
+        f"<h3>What each node did, from {html.escape(begin)} on</h3>\n{gantt(time)}"
+    )
 
 
 def waterfall(table: TimeTable) -> str:
@@ -72,7 +80,7 @@ def gantt(time: JobTime) -> str:
     for number, (name, pieces) in enumerate(rows):
         y = number * ROW
         marks.append(f'<text x="{LEFT - 8}" y="{y + 15}" text-anchor="end">{html.escape(name[:28])}</text>')
-        marks += [_block(piece, begin, end, y) for piece in _joined(pieces, end - begin)]
+        marks += [_block(piece, begin, end, y) for piece in _drawn(pieces, begin, end)]
     height = len(rows) * ROW + 18
     marks += [
         f'<text x="{_x(part, 4):.1f}" y="{height - 4}" text-anchor="middle">{duration((end - begin) * part / 4)}</text>'
@@ -92,21 +100,41 @@ def _block(piece: TimePiece, begin: float, end: float, y: int) -> str:
     )
 
 
-def _joined(pieces: Sequence[TimePiece], whole: float) -> List[TimePiece]:
-    """What is narrower than a pixel goes into its neighbour: of a long job there are tens of thousands."""
-    least = whole / (WIDTH - LEFT - RIGHT)
-    found: List[TimePiece] = []
-    for piece in pieces:
-        last = found[-1] if found else None
-        if last is None or last.attempt != piece.attempt or last.end < piece.start:
-            found.append(piece)
-        elif last.cause is piece.cause or piece.seconds < least:
-            found[-1] = last._replace(end=piece.end)
-        elif last.seconds < least:
-            found[-1] = piece._replace(start=last.start)
+def _drawn(pieces: Sequence[TimePiece], begin: float, end: float) -> List[TimePiece]:
+    """At most one piece a column of the picture: of a long job there are tens of thousands. What a column does not show
+    of its time is carried on to the next ones of the attempt, so that each cause has the width of its time."""
+    width = (end - begin) / COLUMNS
+    unshown: Dict[Tuple[str, TimeCause], float] = {}
+    drawn: List[TimePiece] = []
+    for column, share in enumerate(_shares(pieces, begin, width)):
+        if not share:
+            continue
+        for key, seconds in share.items():
+            unshown[key] = unshown.get(key, 0.0) + seconds
+        attempts = {attempt for attempt, _ in share}
+        shown = max((key for key in unshown if key[0] in attempts), key=lambda key: unshown[key])
+        unshown[shown] -= sum(share.values())
+        start = begin + column * width
+        piece = TimePiece(start, start + width, shown[1], attempt=shown[0])
+        if drawn and (drawn[-1].attempt, drawn[-1].cause) == shown and start - drawn[-1].end < width / 2:
+            drawn[-1] = drawn[-1]._replace(end=piece.end)
         else:
-            found.append(piece)
-    return found
+            drawn.append(piece)
+    return drawn
+
+
+def _shares(pieces: Sequence[TimePiece], begin: float, width: float) -> List[Dict[Tuple[str, TimeCause], float]]:
+    """Seconds by attempt and cause in each column."""
+    shares: List[Dict[Tuple[str, TimeCause], float]] = [{} for _ in range(COLUMNS)]
+    for piece in pieces:
+        first, last = (min(COLUMNS - 1, int((at - begin) / width)) for at in (piece.start, piece.end))
+        for column in range(first, last + 1):
+            start = begin + column * width
+            seconds = min(piece.end, start + width) - max(piece.start, start)
+            if seconds > 0:
+                key = (piece.attempt, piece.cause)
+                shares[column][key] = shares[column].get(key, 0.0) + seconds
+    return shares
 
 
 def _x(at: float, whole: float) -> float:

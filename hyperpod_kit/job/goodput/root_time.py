@@ -21,7 +21,12 @@ def runs(root: str) -> List[RunLog]:
 
 def runs_in(state: str) -> List[RunLog]:
     """The same, of a directory of records. Raises OSError."""
-    rows = [row for row in ledger.read(os.path.join(state, "attempts.jsonl")) if not ledger_row.problem(row)]
+    return runs_of(state, ledger.read(os.path.join(state, "attempts.jsonl")))
+
+
+def runs_of(state: str, ledger_rows: Sequence[ledger.Row]) -> List[RunLog]:
+    """The same, where the ledger has been read. Raises OSError."""
+    rows = [row for row in ledger_rows if not ledger_row.problem(row)]
     times: Dict[str, Sequence[TimeRow]] = {}
     run_rows: Dict[RunKey, RunRow] = {}
     for row in rows:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Dict, List, Optional, Sequence
 
+from hyperpod_kit.checkpoint.agent.losses import ago
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.job_time import JobState, JobTime
 from hyperpod_kit.job.goodput.launch_time import usual_step
@@ -80,6 +81,15 @@ def now_at(row: TimeRow) -> str:
         return f"rank 0 is in the phase {row.phase.value} and has completed no step yet"
     usual = usual_step(row)
     return f"now at step {row.step}" + (f", {usual:.3g} s a step" if usual else "")
+
+
+def newest_in_memory(row: TimeRow, now: float) -> str:
+    """What a crash of a running attempt would go back to, where its nodes are kept. `now`: Unix seconds."""
+    capture = row.captured
+    if capture is None:
+        return f"newest in memory: unknown: rank 0 saw no capture of this job on {row.node}"
+    age = f", {ago(now - capture.at)}" if capture.at is not None else ", of unknown age"
+    return f"newest in memory: step {capture.step}{age}{', on storage too' if capture.on_storage else ''}"
 
 
 def _cure(cause: TimeCause, table: TimeTable) -> str:

@@ -15,7 +15,7 @@ import time
 from typing import Callable, Dict, Optional, Protocol
 
 from hyperpod_kit.job.goodput import time_rows
-from hyperpod_kit.job.goodput.time_rows import TimeRow
+from hyperpod_kit.job.goodput.time_rows import MemoryCapture, TimeRow
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.phase_clock import COUNTED, ClockReading, PhaseClock
 from hyperpod_kit.slurm.progress import RankState
@@ -155,7 +155,8 @@ class RowSchedule:
 
 
 class TimeLog:
-    """Appends rows from its making on until `stop`. `rank`: only 0 has anything to write."""
+    """Appends rows from its making on until `stop`. `rank`: only 0 has anything to write. `captured`: asks for the
+    newest capture in memory at a moment in Unix seconds, for each row that is written."""
 
     def __init__(
         self,
@@ -165,9 +166,10 @@ class TimeLog:
         measured: RankTime,
         *,
         rank: int,
+        captured: Callable[[float], Optional[MemoryCapture]] = lambda now: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._progress, self._measured, self._clock = progress, measured, clock
+        self._progress, self._measured, self._clock, self._captured = progress, measured, clock, captured
         self._schedule = RowSchedule()
         self._over = threading.Event()
         self._path = ""
@@ -195,5 +197,5 @@ class TimeLog:
         row, age = self._measured.row(self._progress, over), self._clock() - self._began
         if self._schedule.is_due(age, row):
             with contextlib.suppress(OSError):
-                append(self._path, time_rows.encoded(row))
+                append(self._path, time_rows.encoded(row._replace(captured=self._captured(row.t))))
                 self._schedule.written(age, row)

@@ -11,10 +11,9 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.slurm.phase import Phase
@@ -30,9 +29,20 @@ IMPORT, OPEN_STEP, DATA = "import", "open-step", "data"
 
 _KINDS = (IMPORT, OPEN_STEP, DATA, *(phase.value for phase in COUNTED))
 _NAME = re.compile(r"[A-Za-z0-9_+.-]{1,200}")
-_LARGEST = 256 << 20
+LARGEST = 256 << 20
+"""Bytes of a file of rows."""
+
 _MOST = 1 << 62
 _LATEST = 1e11
+
+
+class MemoryCapture(NamedTuple):
+    """A capture in the memory of rank 0's node. `at`: when it was sealed, Unix seconds, None where nobody knows;
+    `on_storage`: whether storage has it, too."""
+
+    step: int
+    at: Optional[float]
+    on_storage: bool
 
 
 class TimeRow(NamedTuple):
@@ -41,7 +51,7 @@ class TimeRow(NamedTuple):
     `phase`, `since`: what it does, and from when; `begins`: its first step; `step`: the last one completed. `first`:
     how many steps its first report was of, and their seconds; `slowest`: of a step after them. `seconds`: by phase,
     with IMPORT, OPEN_STEP and DATA; they add up to `t` less `began`. `reports`: whether the program says what it does.
-    `over`: it has ended.
+    `over`: it has ended. `captured`: the newest capture in memory, None where it is not known.
     """
 
     launch: str
@@ -57,6 +67,7 @@ class TimeRow(NamedTuple):
     seconds: Mapping[str, float]
     reports: bool = True
     over: bool = False
+    captured: Optional[MemoryCapture] = None
 
 
 class RunRow(NamedTuple):
@@ -93,6 +104,9 @@ def encoded(row: TimeRow) -> bytes:
     value["seconds"] = {name: round(seconds, 3) for name, seconds in row.seconds.items() if seconds}
     for name in ("began", "t", "since", "slowest"):
         value[name] = round(value[name], 3)
+    del value["captured"]
+    if row.captured is not None:
+        value["captured"] = row.captured._asdict()
     return (json.dumps(value, separators=(",", ":")) + "\n").encode()
 
 
@@ -102,47 +116,52 @@ def encoded_run(row: RunRow) -> bytes:
     return (json.dumps(value, separators=(",", ":")) + "\n").encode()
 
 
+def decoded(line: bytes) -> Optional[TimeRow]:
+    """A row of an attempt; None for what is none: whoever may write to the root may have written such a line."""
+    try:
+        return _time_row(_value(line, FORMAT))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def decoded_run(line: bytes) -> Optional[RunRow]:
+    """A row of a run; None for what is none."""
+    try:
+        return _run_row(_value(line, RUN_FORMAT))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _value(line: bytes, form: str) -> Mapping[str, Any]:
+    value = parse.json_object(line.decode("utf-8", "replace"))
+    if value.get("format") != form:
+        raise ValueError("of another format")
+    return value
+
+
 def read(state: str, name: str) -> List[TimeRow]:
     """The rows of an attempt, as they were written; none where there is no file. Raises OSError."""
-    return [row for row in map(_guarded(_time_row), _values(state, name, FORMAT)) if row is not None]
+    return [row for row in map(decoded, _lines(state, name)) if row is not None]
 
 
 def read_run(state: str, name: str) -> Optional[RunRow]:
     """The row of a run, None where there is none. Raises OSError."""
-    rows = [row for row in map(_guarded(_run_row), _values(state, name, RUN_FORMAT)) if row is not None]
-    return rows[0] if rows else None
+    rows = (decoded_run(line) for line in _lines(state, name))
+    return next((row for row in rows if row is not None), None)
 
 
-def _values(state: str, name: str, form: str) -> List[Dict[str, Any]]:
-    values: List[Dict[str, Any]] = []
+def _lines(state: str, name: str) -> List[bytes]:
     try:
-        data = files.read(path(state, name), _LARGEST)
+        return files.read(path(state, name), LARGEST).split(b"\n")
     except (FileNotFoundError, Untrusted, ValueError):
-        return values
-    for line in data.decode("utf-8", "replace").splitlines():
-        try:
-            value = parse.json_object(line)
-        except ValueError:
-            continue
-        if value.get("format") == form:
-            values.append(value)
-    return values
-
-
-def _guarded(read_value: Callable[[Mapping[str, Any]], Any]) -> Callable[[Mapping[str, Any]], Any]:
-    """None in place of an error: whoever may write to the root may have written such a row."""
-
-    def guarded(value: Mapping[str, Any]) -> Any:
-        try:
-            return read_value(value)
-        except (KeyError, TypeError, ValueError):
-            return None
-
-    return guarded
+        return []
 
 
 def _time_row(value: Mapping[str, Any]) -> TimeRow:
-    seconds = {name: _amount(value["seconds"].get(name, 0.0)) for name in _KINDS}
+    by_kind = value["seconds"]
+    if not isinstance(by_kind, dict):
+        raise ValueError("no seconds by phase")
+    seconds = {name: _amount(by_kind.get(name, 0.0)) for name in _KINDS}
     steps, first = value["first"]
     return TimeRow(
         _text(value["launch"]),
@@ -158,7 +177,17 @@ def _time_row(value: Mapping[str, Any]) -> TimeRow:
         seconds,
         bool(value["reports"]),
         bool(value["over"]),
+        _captured(value.get("captured")),
     )
+
+
+def _captured(value: Any) -> Optional[MemoryCapture]:
+    if value is None:
+        return None
+    step, at = _step(value["step"]), value["at"]
+    if step is None:
+        raise ValueError("no step")
+    return MemoryCapture(step, None if at is None else _amount(at), bool(value["on_storage"]))
 
 
 def _run_row(value: Mapping[str, Any]) -> RunRow:
@@ -181,7 +210,7 @@ def _text(value: Any) -> str:
 
 
 def _amount(value: Any) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value < _LATEST:
+    if type(value) not in (int, float) or not 0 <= value < _LATEST:
         raise ValueError("no amount")
     return float(value)
 

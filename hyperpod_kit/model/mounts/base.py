@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Optional, Tuple
 
+from hyperpod_kit.model.states import Role
+
 PROTECTED = ("nosuid", "nodev")
 """Flags of every mount but those with `suid_and_devices`: root of another client of a file system, or whoever its
 server takes for root, makes set-user-id programs and device files there; with these flags they are ordinary files."""
@@ -75,6 +77,14 @@ class Traits:
     storage_config: str
 
 
+def lets_users_write(mode: str, uid: int, gid: int) -> bool:
+    """Whether a directory of this octal mode, owner and group lets anybody but root write."""
+    bits = int(mode, 8)
+    owner = bits & 0o200 and uid
+    group = bits & 0o020 and gid
+    return bool(owner or group or bits & 0o002)
+
+
 class Mount(ABC):
     """What every kind of mount has: a frozen dataclass with these fields, `kind`, `traits` and the methods below.
 
@@ -123,6 +133,15 @@ class Mount(ABC):
         """Whether the probe of a health check may make a small file there and remove it again."""
         return not self.read_only
 
+    def only_root_writes(self) -> bool:
+        """Whether the configuration itself leaves writing to root alone; False where that is its file system's word."""
+        return False
+
+    @property
+    def cache_place(self) -> Optional[str]:
+        """Directory on this node that the mount's client keeps a cache in."""
+        return None
+
     def target(self) -> Tuple[object, ...]:
         """What is mounted, without how."""
         return tuple(getattr(self, key) for key in self.traits.target)
@@ -134,3 +153,8 @@ class Mount(ABC):
     def carried_by(self, role: str, group: str) -> bool:
         """Whether a node of that role, in that instance group, has it."""
         return role in self.roles and (not self.groups or group in self.groups)
+
+
+def where_users_are(mount: Mount) -> bool:
+    """Whether nodes carry it on which people work or jobs run: on a controller neither should."""
+    return Role.LOGIN in mount.roles or Role.COMPUTE in mount.roles

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, List, Optional, Tuple
 
-from hyperpod_kit.model.mounts.base import Mount, MountService, Traits
+from hyperpod_kit.model.mounts.base import Mount, MountService, Traits, lets_users_write
 from hyperpod_kit.model.states import ROLES
 
 
@@ -129,6 +129,9 @@ class S3Mount(Mount):
 
     def probe_may_write(self) -> bool:
         return self.allow_delete and not self.read_only
+
+    def only_root_writes(self) -> bool:
+        return not self.read_only and not lets_users_write(self.dir_mode, self.uid, self.gid)
 
 
 def _bytes(mib: Optional[int]) -> Optional[int]:

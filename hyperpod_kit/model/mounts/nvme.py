@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Tuple
 
-from hyperpod_kit.model.mounts.base import ONE_SHOT, Mount, Traits
+from hyperpod_kit.model.mounts.base import ONE_SHOT, Mount, Traits, lets_users_write
 from hyperpod_kit.model.states import ROLES
 
 
@@ -48,6 +48,9 @@ class NvmeMount(Mount):
     required: bool = True
     roles: Tuple[str, ...] = ROLES
     groups: Tuple[str, ...] = ()
+
+    def only_root_writes(self) -> bool:
+        return not lets_users_write(self.mode, self.uid, self.gid)
 
     def host(self, region: str, dns_suffix: str) -> str:
         return ""

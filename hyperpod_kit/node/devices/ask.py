@@ -12,7 +12,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass
-from typing import Sequence, Tuple
+from typing import Optional, Sequence, Tuple
 
 from hyperpod_kit.node.files import jot, read_json
 from hyperpod_kit.system.process import Process, alive, identify
@@ -102,14 +102,14 @@ def _stuck(note: str) -> Process | None:
     return None
 
 
-def kernel_log(path: str, seconds: float = 2.0) -> str:
-    """The records of /dev/kmsg, bounded; "" where it cannot be read."""
+def kernel_log(path: str, seconds: float = 2.0) -> Optional[str]:
+    """The records of /dev/kmsg, bounded; None where it cannot be read."""
     parts: list[bytes] = []
     size, end = 0, time.monotonic() + seconds
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return None
     try:
         while size < 16 * LARGEST and time.monotonic() < end:
             try:

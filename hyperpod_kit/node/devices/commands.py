@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from hyperpod_kit.errors import NodeError, Unreachable
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.model.optional_steps import DeviceChecks
 from hyperpod_kit.node.context import Node, open_node
 from hyperpod_kit.node.devices.cycle import device_cycle
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
 
 
 def devices_command(args: argparse.Namespace) -> int:
-    """Exit code 0 without a fault, 1 with one, 3 when another look is at it."""
+    """Exit code 0 without a fault, 1 with one, 3 when another look is at it, or nobody knows what should be here."""
     node = open_node()
     asked = node.config.steps.device_checks or DeviceChecks()
     if not args.count:
         found = recorded(look(node, asked, dcgm=args.dcgm), None, node.clock.wall())
         _show(node, found, args.json)
-        return 1 if found.faults else 0
+        if found.faults:
+            return ExitCode.PROBLEM
+        return ExitCode.ABSENT if found.gpus_expected is None else ExitCode.OK
     try:
         done = device_cycle(node, asked)
     except PermissionError as err:

@@ -57,11 +57,12 @@ UNREADABLE, NO_DRIVER, NOT_ASKED = "unreadable", "no_driver", "not_asked"
 @dataclass(frozen=True)
 class Seen:
     """One look. gpus_expected, efas_expected: by the instance type, None where it is not known; gpus_on_bus: NVIDIA's
-    GPUs that the PCI bus lists. Each program with what it said, and what that means; None: it was not asked."""
+    GPUs that the PCI bus lists, None where it cannot be read. Each program with what it said, and what that means;
+    None: it was not asked."""
 
     instance_type: str = ""
     gpus_expected: Optional[int] = None
-    gpus_on_bus: int = 0
+    gpus_on_bus: Optional[int] = None
     smi: ProgramOutcome = ProgramOutcome(NOT_ASKED)
     gpus: Tuple[Gpu, ...] = ()
     remaps: Mapping[str, Tuple[bool, bool]] = field(default_factory=dict)
@@ -75,9 +76,14 @@ class Seen:
     dcgm_failed: Tuple[str, ...] = ()
 
     @property
-    def wants_gpus(self) -> int:
-        """GPUs that there should be: of a type that is not known, as many as the bus lists."""
+    def known_gpus(self) -> Optional[int]:
+        """GPUs that there should be: of a type that is not known, as many as the bus lists. None: nobody knows."""
         return self.gpus_on_bus if self.gpus_expected is None else self.gpus_expected
+
+    @property
+    def wants_gpus(self) -> int:
+        """The same, as far as it is known."""
+        return self.known_gpus or 0
 
 
 REPLACE_XIDS: Mapping[int, str] = {

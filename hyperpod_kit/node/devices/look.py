@@ -77,7 +77,7 @@ def look(
     )
     asker = Asker(node, each, end)
     if seen.wants_gpus:
-        seen = _gpus(replace(seen, xids=answers.read_xids(kernel_log(node.paths.kernel_log))), asker)
+        seen = _with_kernel_log(_gpus(seen, asker), kernel_log(node.paths.kernel_log))
     if seen.efas_expected:
         said, efas = _told(asker.ask(FI_INFO, "-p", "efa", "-t", "FI_EP_RDM"), answers.read_efas, NO_NAMES)
         seen = replace(seen, fi_info=said, efas=efas)
@@ -85,6 +85,12 @@ def look(
         said, failed = _told(asker.ask(DCGMI, "diag", "-r", "1", "-j"), answers.read_dcgm, NO_NAMES)
         seen = replace(seen, dcgm=said, dcgm_failed=failed)
     return seen
+
+
+def _with_kernel_log(seen: Seen, records: Optional[str]) -> Seen:
+    if records is None:
+        return replace(seen, unread=(*seen.unread, "the kernel's log cannot be read: whether it has Xids is not known"))
+    return replace(seen, xids=answers.read_xids(records))
 
 
 def _gpus(seen: Seen, asker: Asker) -> Seen:
@@ -147,14 +153,15 @@ def instance_type(node: Node) -> str:
     return resource_config.instance_type(raw, node.facts.group) if isinstance(raw, dict) else ""
 
 
-def gpus_on_bus(node: Node) -> int:
-    """NVIDIA's GPUs that the PCI bus lists: display controllers of its vendor. Asks no driver."""
+def gpus_on_bus(node: Node) -> Optional[int]:
+    """NVIDIA's GPUs that the PCI bus lists: display controllers of its vendor; None where it cannot be read. Asks no
+    driver."""
     place = node.paths.pci_devices
     count = 0
     try:
         devices = os.listdir(place)
     except OSError:
-        return 0
+        return None
     for device in devices:
         try:
             vendor = (read_text(f"{place}/{device}/vendor") or "").strip()

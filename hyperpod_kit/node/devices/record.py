@@ -17,7 +17,8 @@ from hyperpod_kit.node.files import read_json, write_volatile_json
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """gpus, efas: how many answered, None where they were not counted; expected: None where nobody knows."""
+    """gpus, efas: how many answered, None where they were not counted; gpus_expected, efas_expected: None where nobody
+    knows."""
 
     checked_at: float = 0.0
     instance_type: str = ""
@@ -38,6 +39,8 @@ class DeviceRecord:
             _counted(self.gpus, self.gpus_expected, "GPUs"),
             _counted(self.efas, self.efas_expected, "EFA devices"),
         ]
+        if self.gpus_expected is None:
+            counts.insert(0, "unknown whether there should be GPUs: neither the instance type nor the PCI bus tells")
         return ", ".join(words for words in counts if words) or "no GPU and no EFA device is expected here"
 
 
@@ -54,7 +57,7 @@ def recorded(seen: Seen, before: Optional[DeviceRecord], now: float) -> DeviceRe
         now,
         seen.instance_type,
         len(seen.gpus) if seen.smi.outcome == ANSWERED else None,
-        seen.wants_gpus or None,
+        seen.known_gpus,
         len(seen.efas) if seen.fi_info.outcome == ANSWERED else None,
         seen.efas_expected,
         tuple(replace(finding, looks=known.get(finding.name, 0) + 1) for finding in judge(seen)),

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, List
 
-from hyperpod_kit.errors import NodeError
+from hyperpod_kit.errors import Absent, NodeError
 from hyperpod_kit.node.file_audit.collect import AuditLog, collect
 from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.system.readable import readable
@@ -25,7 +25,7 @@ SHORTEST, LONGEST = 0.1, 10.0
 
 
 def run(place: str, log: str) -> int:
-    """Until SIGTERM or SIGINT. Raises NodeError where it cannot be begun."""
+    """Until SIGTERM or SIGINT. Raises NodeError, Absent where it cannot be begun."""
     _possible(place, log)
     ending: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -48,7 +48,7 @@ def _possible(place: str, log: str) -> None:
     if os.geteuid() != 0:
         raise NodeError("only root may watch a file system", hint="sudo hyperpod-kit node audit …")
     if not os.path.ismount(place) or os.stat(place).st_dev == os.stat("/").st_dev:
-        raise NodeError(
+        raise Absent(
             f"{place} is no mount of its own: what is watched is a whole file system, and never that of /",
             hint="findmnt lists the mounts",
         )

@@ -30,6 +30,7 @@ from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair_policy import decide
 from hyperpod_kit.node.locks import held, is_held
 from hyperpod_kit.node.mounts.protect import unprotected
+from hyperpod_kit.node.observe import user_access
 from hyperpod_kit.node.observe.check import DEEP, DEEP_EVERY, Look, deep_mode, look_at
 from hyperpod_kit.node.slurm import munge
 from hyperpod_kit.system.mountinfo import MountEntry
@@ -76,6 +77,7 @@ def _check_cycle(node: Node) -> CheckCycle:
                 record, repairs=record.repairs + 1, repairs_total=record.repairs_total + 1, repaired_at=now
             )
         records[mount.name] = record
+    records = ask_users(node, before, records, now)
     # Before anything is ordered: a repair reads how often its mount has failed.
     unkept = keep(node, records, now)
     units = [repair_unit(name) for name in ordered]
@@ -117,6 +119,30 @@ def _check_cycle(node: Node) -> CheckCycle:
     except OSError as err:
         said.append(f"nobody outside is told: {err}")
     return CheckCycle(records, tuple(ordered), tuple(said), unkept)
+
+
+def ask_users(
+    node: Node, before: Mapping[str, HealthRecord], records: Mapping[str, HealthRecord], now: float
+) -> Dict[str, HealthRecord]:
+    """The records with what users cannot write: tried now and then, and at once on a mount that is new."""
+    asked = dict(records)
+    due = [mount for mount in node.mounts if users_are_due(before.get(mount.name), records[mount.name], now)]
+    if not due or os.geteuid():
+        return asked
+    refused = user_access.refusals(node, due)
+    for mount in due:
+        words = refused.get(mount.name, "")
+        asked[mount.name] = replace(records[mount.name], users_refused=words, users_asked_at=now)
+    return asked
+
+
+def users_are_due(before: Optional[HealthRecord], record: HealthRecord, now: float) -> bool:
+    """Whether users are to be asked for: of a mount that serves, or serves again."""
+    if record.state != MountState.OK:
+        return False
+    if before is None or before.state != MountState.OK or before.mount_id != record.mount_id:
+        return True
+    return not 0 <= now - record.users_asked_at < DEEP_EVERY
 
 
 def keep(node: Node, records: Mapping[str, HealthRecord], now: float) -> str:
@@ -209,6 +235,8 @@ def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord
         if record.nearly_full != old.nearly_full:
             said = MountStatus(**record.status)
             lines.append(f"{name}: {'' if record.nearly_full else 'no longer '}nearly full: {said.fullness}")
+        if record.users_refused != old.users_refused:
+            lines.append(f"{name}: {record.users_refused or 'users can write there again'}")
         if record.degraded and not old.degraded:
             lines.append(f"{name}: degraded after {record.failures} failed checks")
     return lines

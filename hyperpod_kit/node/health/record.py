@@ -29,7 +29,8 @@ class HealthRecord:
     failures: checks in a row that keep jobs away; since: when the mount came into its present state;
     repairs: repairs ordered since it was last healthy for long enough, which the back-off counts;
     repairs_total, failed_repairs_total: since boot; repaired_at: when the last was ordered; result_at: of the last
-    result that was read; deep_at: of the last list or write that succeeded, on the mount `mount_id`.
+    result that was read; deep_at: of the last list or write that succeeded, on the mount `mount_id`;
+    users_refused: what its users cannot write, in words, "" for nothing; users_asked_at: when that was tried.
     """
 
     status: Mapping[str, Any]
@@ -45,6 +46,8 @@ class HealthRecord:
     last_repair: str = ""
     deep_at: float = 0.0
     mount_id: int = 0
+    users_refused: str = ""
+    users_asked_at: float = 0.0
 
     @property
     def state(self) -> str:

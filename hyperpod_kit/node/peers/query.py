@@ -119,11 +119,11 @@ def main(stream: Optional[TextIO] = None, environ: Mapping[str, str] = os.enviro
     """`hyperpod-kit node ask`. Exit code 0 when all nodes were asked, whatever they said."""
     from hyperpod_kit.node.context import open_node
 
+    node = open_node()
     question = PeerQuestion.read(stream or sys.stdin)
     # A shell that is no login shell does not know where Slurm is.
     os.environ["PATH"] = environ.get("PATH", "/usr/bin:/bin") + ":/opt/slurm/bin"
     count = 0
-    node = open_node()
     for answer in ask(question, LocalRunner(), node.facts.instance_id, node.paths.real(PROGRAM)):
         print(json.dumps(answer), flush=True)
         count += 1

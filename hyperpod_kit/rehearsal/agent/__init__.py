@@ -1,1 +1,4 @@
-"""What HyperPod's agent does inside a node. Standard library only, Python 3.8; copied into the node by itself."""
+"""What HyperPod's agent does inside a node, where it lies with what it imports of `untrusted` alone.
+
+Standard library only, Python 3.8: this file runs in a node.
+"""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from typing import Any, Dict, List
 
 from hyperpod_kit.rehearsal.agent import managed_slurm, managed_storage, step_retry
 from hyperpod_kit.rehearsal.agent.s3_client import S3ClientError, credentials_of, download_prefix, split_uri
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
 
 CONFIG = "/etc/hyperpod-rehearsal/node.json"
 STATUS = "/var/lib/hyperpod-rehearsal/agent.json"
@@ -32,12 +33,9 @@ class Failed(Exception):
 
 def report(state: str, message: str = "") -> None:
     """Tell the control plane, which reads this file, how far the node is: Pending, Running or Failed."""
-    os.makedirs(os.path.dirname(STATUS), exist_ok=True)
-    # As hyperpod_kit.system.atomic_file does it: this program imports nothing of ours.
-    temporary = STATUS + ".new"
-    with open(temporary, "w") as file:
-        json.dump({"state": state, "message": message, "at": time.time()}, file)
-    os.replace(temporary, STATUS)
+    by_descriptor.make_directories(os.path.dirname(STATUS))
+    words = json.dumps({"state": state, "message": message, "at": time.time()})
+    atomic_file.replace(STATUS, words.encode())
 
 
 def already_created() -> bool:
@@ -69,7 +67,7 @@ def fetch(endpoint: str, uri: str, script: str) -> str:
     """Download the bundle to /tmp/<bucket>/<prefix>/ and return that directory. Raises Failed."""
     bucket, prefix = split_uri(uri)
     target = os.path.join(STAGING, bucket, prefix)
-    os.makedirs(target, exist_ok=True)
+    by_descriptor.make_directories(target)
     try:
         count = download_prefix(credentials_of(os.environ), endpoint, uri, target)
     except S3ClientError as err:
@@ -78,18 +76,18 @@ def fetch(endpoint: str, uri: str, script: str) -> str:
         raise Failed(f"{script} was not found under {uri} ({count} objects there)")
     parameters = os.path.join(target, "provisioning_parameters.json")
     if os.path.isfile(parameters):
-        os.makedirs(ML_CONFIG, exist_ok=True)
-        shutil.copyfile(parameters, os.path.join(ML_CONFIG, "provisioning_parameters.json"))
+        by_descriptor.make_directories(ML_CONFIG)
+        by_descriptor.copy_file(parameters, os.path.join(ML_CONFIG, "provisioning_parameters.json"))
     return target
 
 
 def run_script(directory: str, script: str, timeout: float) -> None:
     """Run the entry script as root in its directory. Raises Failed when it does not exit 0 in time."""
-    os.chmod(os.path.join(directory, script), 0o755)
-    os.makedirs(os.path.dirname(LOG), exist_ok=True)
-    os.makedirs(os.path.dirname(PROVISION_LOG), exist_ok=True)
+    by_descriptor.set_mode(os.path.join(directory, script), 0o755)
+    for log_file in (LOG, PROVISION_LOG):
+        by_descriptor.make_directories(os.path.dirname(log_file))
     environment = dict(os.environ, HOME="/root", SAGEMAKER_RESOURCE_CONFIG_PATH=ML_CONFIG + "/resource_config.json")
-    with open(LOG, "ab") as log:
+    with by_descriptor.stream(LOG, "ab") as log:
         try:
             code = subprocess.run(
                 ["/bin/bash", os.path.join(directory, script)],

@@ -12,6 +12,8 @@ import subprocess
 import time
 from typing import Sequence
 
+from hyperpod_kit.untrusted import by_descriptor
+
 DROP_IN = "/etc/systemd/system/slurmd.service.d/hyperpod.conf"
 
 
@@ -55,15 +57,15 @@ def start(role: str, controller_ip: str, patience: float = 120.0) -> None:
     """Start munge and this role's Slurm daemon, enabled for later boots. Raises subprocess.SubprocessError."""
     _run(["systemctl", "enable", "--now", "munge"])
     if role == "Controller":
-        os.makedirs("/var/spool/slurmctld", exist_ok=True)
+        by_descriptor.make_directories("/var/spool/slurmctld", shared=True)
         _run(["systemctl", "enable", "--now", "slurmctld"])
         _wait_for_controller(patience)
         return
-    os.makedirs(os.path.dirname(DROP_IN), exist_ok=True)
-    with open(DROP_IN, "w") as file:
-        file.write(
-            f"[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={controller_ip}\nRestart=on-failure\nRestartSec=1\n"
-        )
+    by_descriptor.make_directories(os.path.dirname(DROP_IN))
+    by_descriptor.write_text(
+        DROP_IN,
+        f"[Service]\nEnvironment=SLURMD_OPTIONS=--conf-server={controller_ip}\nRestart=on-failure\nRestartSec=1\n",
+    )
     _run(["systemctl", "daemon-reload"])
     _run(["systemctl", "enable", "--now", "slurmd"])
     _wait_for_registration(patience)

@@ -6,9 +6,10 @@ Standard library only, Python 3.8: this file runs in a node.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from typing import Any, Mapping, Sequence
+
+from hyperpod_kit.untrusted import by_descriptor
 
 FSTAB = "/etc/fstab"
 LUSTRE_OPTIONS = "noatime,flock,_netdev"
@@ -33,9 +34,9 @@ def mount(storage: Sequence[Mapping[str, Any]], fstab: str = FSTAB) -> None:
     """
     for line in filter(None, map(fstab_line, storage)):
         path = line.split()[1]
-        with open(fstab, "a+") as file:
+        with by_descriptor.stream(fstab, "a+") as file:
             file.seek(0)
             if line not in file.read().splitlines():
                 file.write(line + "\n")
-        os.makedirs(path, exist_ok=True)
+        by_descriptor.make_directories(path, shared=True)
         subprocess.run(["mount", path], check=True, timeout=60, stdin=subprocess.DEVNULL)

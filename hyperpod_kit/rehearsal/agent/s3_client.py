@@ -14,6 +14,7 @@ from typing import Iterator, Mapping, Sequence, Tuple
 from xml.etree import ElementTree
 
 from hyperpod_kit.rehearsal.standins.sigv4 import EMPTY_SHA256, AccessKey, sign
+from hyperpod_kit.untrusted import by_descriptor
 
 # The endpoint is on the node's own network: a proxy from the environment would be wrong.
 _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -105,9 +106,8 @@ def download_prefix(who: AccessKey, endpoint: str, uri: str, target: str, patien
         path = os.path.normpath(os.path.join(target, relative))
         if not path.startswith(os.path.normpath(target) + os.sep):
             raise S3ClientError(f"key {key} leaves the bundle's directory")
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        by_descriptor.make_directories(os.path.dirname(path))
         data = _get(who, endpoint, f"/{bucket}/{urllib.parse.quote(key, safe='/-_.~')}", (), deadline)
-        with open(path, "wb") as file:
-            file.write(data)
+        by_descriptor.write_bytes(path, data)
         count += 1
     return count

@@ -5,8 +5,9 @@ Standard library only, Python 3.8: this file runs in a node.
 
 from __future__ import annotations
 
-import os
 import subprocess
+
+from hyperpod_kit.untrusted import by_descriptor
 
 MARK = "/opt/sagemaker_cluster"
 PLUGIN = MARK + "/hyperpod_auto_resume.so"
@@ -18,15 +19,13 @@ UNIT = "sagemaker-cluster-agent.service"
 
 def install(controller: bool) -> None:
     """Before any Slurm daemon starts. Raises subprocess.SubprocessError, OSError."""
-    os.makedirs(MARK, exist_ok=True)
+    by_descriptor.make_directories(MARK)
     partial = PLUGIN + ".partial"
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", partial, SOURCE], check=True, timeout=120)
-    os.replace(partial, PLUGIN)
+    by_descriptor.rename(partial, PLUGIN)
     if not controller:
         return
     # The other nodes have both files from slurmctld (configless).
-    with open(PLUGSTACK, "w") as file:
-        file.write(f"optional {PLUGIN}\n")
-    with open(GRES, "w") as file:
-        file.write("Name=gpu File=/dev/null\n")
+    by_descriptor.write_text(PLUGSTACK, f"optional {PLUGIN}\n")
+    by_descriptor.write_text(GRES, "Name=gpu File=/dev/null\n")
     subprocess.run(["systemctl", "enable", "--now", UNIT], check=True, timeout=60)

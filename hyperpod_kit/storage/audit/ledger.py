@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Iterable, Iterator, Mapping, NamedTuple, Optional
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.storage import own_database
 from hyperpod_kit.storage.audit.accounting import SlurmJob
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, Entry, sound
@@ -58,7 +58,7 @@ class AuditLedger:
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         if not create and not path.exists():
-            raise UsageError(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
+            raise Absent(f"there is no {path}", hint="hyperpod-kit storage audit import … makes it")
         self._base = own_database.connect(path, timeout=60.0)
         try:
             with self._whole():

@@ -8,9 +8,10 @@ import zlib
 from pathlib import Path
 from typing import IO, Iterator, NamedTuple
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.audit import changelog, cloudtrail, node_log, s3_access_log
 from hyperpod_kit.storage.audit.record import OVERLONG, AuditGap, Entry, Importer
+from hyperpod_kit.untrusted.files import at_once
 
 
 class AuditSource(NamedTuple):
@@ -30,7 +31,7 @@ IMPORTERS: dict[str, AuditSource] = {
 
 
 def files(places: tuple[Path, ...]) -> list[Path]:
-    """Files, and every file below directories, in a stable order. Raises UsageError."""
+    """Files, and every file below directories, in a stable order. Raises Absent."""
     found: list[Path] = []
     for place in places:
         if place.is_dir():
@@ -38,20 +39,20 @@ def files(places: tuple[Path, ...]) -> list[Path]:
         elif place.is_file():
             found.append(place)
         else:
-            raise UsageError(f"there is no {place}")
+            raise Absent(f"there is no {place}")
     return found
 
 
 def read(kind: str, path: Path) -> Iterator[Entry]:
     """Entries of one file, gzip or plain; where it is damaged what came before that, and a gap.
 
-    Raises UsageError when it cannot be opened.
+    Raises Absent when it cannot be opened.
     """
     source = IMPORTERS[kind]
     try:
-        raw = open(path, "rb")  # noqa: SIM115  # closed below
+        raw = open(path, "rb", opener=at_once)  # noqa: SIM115  # closed below
     except OSError as err:
-        raise UsageError(f"cannot read {path}: {err}") from err
+        raise Absent(f"cannot read {path}: {err}") from err
     damage: list[str] = []
     with raw:
         packed = raw.read(2) == b"\x1f\x8b"

@@ -83,7 +83,7 @@ def _flock(place: Path) -> ProbeResult:
 def _atime(place: Path) -> ProbeResult:
     """Whether a read moves the access time: the file is aged first, for relatime moves only an old one."""
     path = _written(place / "a")
-    os.utime(path, (1e9, 1e9 + 1))
+    by_descriptor.set_times(path, (1e9, 1e9 + 1))
     before = path.stat().st_atime
     if before != 1e9:
         return ProbeResult(False, "an access time cannot be set")

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable
 
-from hyperpod_kit.errors import HyperpodKitError, RunError, UsageError
+from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
 from hyperpod_kit.storage.bench import fio, probes, replays, small, streams
 from hyperpod_kit.storage.bench.replays import ReplayAsked, ReplayFailed
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
@@ -78,7 +78,7 @@ def place(text: str) -> Place:
     """`/fsx` or `/fsx=fsx-lustre`. Raises UsageError."""
     path, _, kind = text.partition("=")
     if not os.path.isdir(path):
-        raise UsageError(f"{path} is no directory here")
+        raise Absent(f"{path} is no directory here")
     found = mountinfo.holding(mountinfo.read(), os.path.realpath(path))
     kind_of = found.fs_type if found else "unknown"
     about = {

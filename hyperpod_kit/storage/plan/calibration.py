@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, NamedTuple
 
-from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.parse import json_object
@@ -131,11 +131,11 @@ def save(calibration: Calibration, path: Path) -> None:
 
 
 def load(path: Path) -> Calibration:
-    """Read the file. Raises ConfigError that names what is wrong with it, UsageError when it is not there."""
+    """Read the file. Raises ConfigError that names what is wrong with it, Absent when it is not there."""
     try:
         body = json_object(files.read(str(path), LARGEST), LARGEST)
     except FileNotFoundError:
-        raise UsageError(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
+        raise Absent(f"there is no {path}", hint=f"hyperpod-kit storage bench MOUNT --output {path}") from None
     except ValueError as err:
         raise ConfigError(f"{path} is no calibration: {err}") from None
     if body.get("format") != FORMAT or body.get("version") != VERSION:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Mapping
+import math
+from dataclasses import dataclass, replace
+from typing import Iterator, Mapping
 
+from hyperpod_kit.checkpoint.repository.store.s3_upload import part_size
 from hyperpod_kit.storage.plan import catalog, interval, seeds
 from hyperpod_kit.storage.plan.calibration import Calibration, Rate
 from hyperpod_kit.storage.plan.catalog import LustreSize, StorageKind
 from hyperpod_kit.storage.plan.facts import JobFacts, SavedBy
 from hyperpod_kit.storage.plan.prices import Price
-from hyperpod_kit.storage.plan.sizing import DEFAULT_PART_MIB, CheckpointSize, gib, largest_file, open_writers
+from hyperpod_kit.storage.plan.sizing import (
+    DEFAULT_PART_MIB,
+    MIB,
+    MOST_PARTS,
+    CheckpointSize,
+    gib,
+    largest_file,
+    open_writers,
+)
 
 FULLEST = 0.8
 """Of a file system's room that a plan uses."""
@@ -43,9 +53,9 @@ class Band:
 
 @dataclass(frozen=True)
 class Cost:
-    """US dollars a month, and the prices that they are from."""
+    """US dollars a month, None where a price is not known, and the prices that they are from."""
 
-    usd: float
+    usd: float | None
     prices: tuple[tuple[str, Price], ...]
 
 
@@ -53,7 +63,8 @@ class Cost:
 class StorageChoice:
     """`calibrated`: whether this kind and writer were measured; `durable`: until a save is where other nodes see it;
     `stall`: training stands still; `rhythm`: the best one, or the one asked for; `refused`: why not, nothing when it
-    can be taken; `lustre`: the size to buy; `headroom`: share of its bandwidth that the writers leave."""
+    can be taken; `lustre`: the size to buy; `headroom`: share of its bandwidth that the writers leave; `requests`: of
+    one save that are billed, `reads`: of reading it back; `load`: seconds to read it back after a node was lost."""
 
     kind: StorageKind
     calibrated: bool
@@ -65,29 +76,95 @@ class StorageChoice:
     notes: tuple[str, ...] = ()
     lustre: LustreSize | None = None
     headroom: float | None = None
+    requests: int = 0
+    reads: int = 0
+    load: float = 0.0
 
     @property
     def monthly(self) -> float:
-        return self.cost.usd
+        """US dollars; without end where a price is not known."""
+        return math.inf if self.cost.usd is None else self.cost.usd
 
 
-def candidate(
+SPARSER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+"""Times the interval of least waste that a kind is offered at, where each save costs money."""
+
+
+def offers(
     kind: StorageKind,
     facts: JobFacts,
     size: CheckpointSize,
     calibration: Calibration | None,
     prices: Mapping[str, Price],
 ) -> list[StorageChoice]:
-    """The kind, once for each throughput that it can be bought with."""
+    """The kind in every size that it can be bought in; where each save and each lost GPU hour cost money, in rarer
+    rhythms too."""
+    made = [_made(kind, facts, size, calibration, prices, lustre) for lustre in _sizes(kind, facts, size, calibration)]
+    if facts.every is not None or not facts.gpu_hour or not (kind.put_price or kind.write_price):
+        return made
+    return [
+        _made(kind, facts, size, calibration, prices, one.lustre, one.rhythm.every * times)
+        for one in made
+        for times in SPARSER
+    ]
+
+
+def _sizes(
+    kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None
+) -> list[LustreSize | None]:
     if not kind.bought:
-        return [_made(kind, facts, size, calibration, prices, None)]
-    wanted = [facts.fsx_throughput] if facts.fsx_throughput else list(catalog.FSX_THROUGHPUTS)
+        return [None]
+    throughputs = [facts.fsx_throughput] if facts.fsx_throughput else list(catalog.FSX_THROUGHPUTS)
     room = size.total * (facts.keep + 1) / FULLEST
     demand = _demand(facts, size, _rate(kind.name, facts, calibration)[0])
     return [
-        _made(kind, facts, size, calibration, prices, catalog.lustre_for(demand, room, throughput))
-        for throughput in wanted
+        lustre for throughput in throughputs for lustre in catalog.lustre_sizes(demand, room, throughput, facts.efa)
     ]
+
+
+def requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
+    """PUTs of one save: of each part of each file, and two more to begin and end an upload of several."""
+    return sum(parts + (2 if parts > 1 else 0) for parts in _parts_of_files(kind, facts, size))
+
+
+def reads(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
+    """GETs that read one save back, in the parts in which it was written."""
+    return sum(_parts_of_files(kind, facts, size))
+
+
+def loads_a_month(facts: JobFacts) -> float:
+    """How often a checkpoint is read back from storage: after each failure that leaves none in memory."""
+    return MONTH / facts.mtbf * (1.0 - memory_share(facts))
+
+
+def memory_share(facts: JobFacts) -> float:
+    """Of the failures, those that leave the newest save in some memory. Another's writer has none there."""
+    return facts.memory_share if facts.writer is SavedBy.OURS else 0.0
+
+
+def _parts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> list[int]:
+    """Of each file of a save that S3 takes; none where requests are not billed."""
+    if kind.puts is None:
+        return []
+    files = [size.rank] * size.files if facts.writer.sharded else [size.model, size.optimizer]
+    parts = {file: max(1, math.ceil(file / _part(kind, facts, size, file))) for file in set(files) if file}
+    return [parts[file] for file in files if file]
+
+
+def _part(kind: StorageKind, facts: JobFacts, size: CheckpointSize, file: float) -> float:
+    """Bytes of one request."""
+    if kind.parts:
+        return float((facts.mountpoint_part_mib or size.part_mib) * MIB)
+    if kind.then is not None:
+        return max(catalog.S5CMD_PART, file / MOST_PARTS)
+    return float(part_size(math.ceil(file)))
+
+
+def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
+    """The least time that so many requests take."""
+    if kind.puts is None:
+        return 0.0
+    return count / (kind.puts * (1 if kind.whole_bucket else facts.prefixes))
 
 
 def _demand(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
@@ -118,15 +195,37 @@ def _rate(storage: str, facts: JobFacts, calibration: Calibration | None) -> tup
 
 
 def _written(
-    storage: str, limit: float, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None
+    storage: str, limit: float, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None, least: float
 ) -> tuple[Band, bool]:
-    """Seconds until all bytes are on `storage`, of which `limit` bytes a second pass at most."""
+    """Seconds until all bytes are on `storage`, of which `limit` bytes a second pass at most, and `least` at least."""
     rate, measured = _rate(storage, facts, calibration)
-    at_limit = size.total / limit
+    at_limit = max(size.total / limit, least)
     likely = max(rate.seconds(size.total, size.files), at_limit)
     if measured:
         return Band.around(likely, rate.error), True
     return Band(at_limit, likely, 2 * likely), False
+
+
+def _limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
+    """Bytes a second that pass at most: of a node, of one file, of the whole."""
+    nodes = facts.nodes if facts.writer.sharded else 1
+    if kind.local:
+        return nodes * 100e9  # no network in its way
+    client = catalog.EFA_CLIENT if facts.efa and (kind.bought or kind.tiered) else kind.client
+    limits = [nodes * min(facts.network, client or facts.network)]
+    if kind.whole is not None:
+        limits.append(kind.whole)
+    if kind.tiered:
+        limits.append(tiering_throughput(kind, facts, size))
+    if lustre is not None:
+        limits += [lustre.bandwidth, size.files * lustre.stream(size.file)]
+    return min(limits)
+
+
+def tiering_throughput(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> float:
+    """Bytes a second to buy: what the writers drive, in whole steps."""
+    demand = _demand(facts, size, _rate(kind.name, facts, None)[0])
+    return max(1, math.ceil(demand / catalog.TIERING_STEP)) * catalog.TIERING_STEP
 
 
 def _made(
@@ -136,30 +235,31 @@ def _made(
     calibration: Calibration | None,
     prices: Mapping[str, Price],
     lustre: LustreSize | None,
+    every: float | None = None,
 ) -> StorageChoice:
     nodes = facts.nodes if facts.writer.sharded else 1
-    limit = nodes * min(facts.network, kind.client or facts.network)
-    if kind.local:
-        limit = nodes * 100e9  # no network in its way
-    for whole in (kind.whole, lustre.bandwidth if lustre else None):
-        limit = min(limit, whole) if whole else limit
-    written, calibrated = _written(kind.name, limit, facts, size, calibration)
-    durable = written
+    count = requests(kind, facts, size)
+    least = _request_seconds(kind, facts, count)
+    limit = _limit(kind, facts, size, lustre)
+    written, calibrated = _written(kind.name, limit, facts, size, calibration, 0.0 if kind.then else least)
+    durable = away = written
     if kind.then is not None:
-        onward, also = _written(kind.then, nodes * facts.network, facts, size, calibration)
-        durable, calibrated = written + onward, calibrated and also
+        # After a lost node all of it comes from there.
+        away, also = _written(kind.then, nodes * facts.network, facts, size, calibration, least)
+        durable, calibrated = written + away, calibrated and also
     stall = written if facts.writer.waits else _stall(kind, facts, size, calibration)
     failing = interval.Failing(
         facts.mtbf,
         stall.likely,
         max(0.0, durable.likely - stall.likely),
-        facts.memory_share if facts.writer is SavedBy.OURS else 0.0,
+        memory_share(facts),
         facts.restart,
-        load_storage=written.likely,
+        load_storage=away.likely,
     )
     # Every save of ours goes to storage, and another's stands still for it: never closer than one takes.
-    least = max(1.0, durable.likely)
-    rhythm = interval.at(failing, facts.every) if facts.every else interval.best(failing, least=least, captures=1)
+    closest = max(1.0, durable.likely)
+    every = every or facts.every
+    rhythm = interval.at(failing, every) if every else interval.best(failing, least=closest, captures=1)
     rate = _rate(kind.name, facts, calibration)[0]
     made = StorageChoice(
         kind,
@@ -167,12 +267,15 @@ def _made(
         durable,
         stall,
         rhythm,
-        _cost(kind, facts, size, prices, lustre, rhythm),
+        _cost(kind, facts, size, prices, lustre, rhythm, count),
         notes=_notes(kind, facts, size, rate, calibrated),
         lustre=lustre,
         headroom=lustre.bandwidth / _demand(facts, size, rate) - 1 if lustre else None,
+        requests=count,
+        reads=reads(kind, facts, size),
+        load=away.likely,
     )
-    return StorageChoice(**{**vars(made), "refused": _refused(made, facts, size)})
+    return replace(made, refused=_refused(made, facts, size))
 
 
 def _stall(kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None) -> Band:
@@ -190,19 +293,30 @@ def _cost(
     prices: Mapping[str, Price],
     lustre: LustreSize | None,
     rhythm: interval.Rhythm,
+    count: int,
 ) -> Cost:
     if lustre is not None:
-        key = f"fsx-lustre-{lustre.throughput}"
-        return Cost(lustre.gigabytes * prices[key].usd, ((key, prices[key]),))
-    key = kind.price
-    kept = catalog.gigabytes(size.total) * facts.keep
-    used = [(key, prices[key])]
-    usd = kept * prices[key].usd
+        return _priced(prices, {f"fsx-lustre-{lustre.throughput}": lustre.gigabytes})
+    amounts = {kind.price: catalog.gigabytes(size.total) * facts.keep}
+    saves = MONTH * rhythm.goodput / rhythm.every
     if kind.write_price is not None:
-        saves = MONTH * rhythm.goodput / rhythm.every
-        used.append((kind.write_price, prices[kind.write_price]))
-        usd += saves * catalog.gigabytes(size.total) * prices[kind.write_price].usd
-    return Cost(usd, tuple(used))
+        amounts[kind.write_price] = saves * catalog.gigabytes(size.total)
+    if kind.put_price is not None:
+        amounts[kind.put_price] = saves * count / 1000
+    loads = loads_a_month(facts)
+    if kind.read_price is not None:
+        amounts[kind.read_price] = loads * catalog.gigabytes(size.total)
+    if kind.get_price is not None:
+        amounts[kind.get_price] = loads * reads(kind, facts, size) / 1000
+    if kind.tiered:
+        amounts["fsx-intelligent-tiering-throughput"] = tiering_throughput(kind, facts, size) / catalog.MB
+    return _priced(prices, amounts)
+
+
+def _priced(prices: Mapping[str, Price], amounts: Mapping[str, float]) -> Cost:
+    used = tuple((key, prices[key]) for key in amounts)
+    known = [price.usd * amounts[key] for key, price in used if price.usd is not None]
+    return Cost(sum(known) if len(known) == len(used) else None, used)
 
 
 def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate, calibrated: bool) -> tuple[str, ...]:
@@ -215,6 +329,8 @@ def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate,
     each = size.total / size.files
     if calibrated and each > FARTHEST * rate.largest:
         out.append(f"measured with {gib(rate.largest)} a writer, planned with {gib(each)}: measure larger ones, too")
+    if kind.one_zone:
+        out.append("in one zone: where that is lost, every checkpoint is")
     if kind.bought and not facts.writer.sharded:
         out.append("one writer may be held back by one stripe: measure with a larger stripe count before buying more")
     return tuple(out)
@@ -222,26 +338,50 @@ def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate,
 
 def _refused(made: StorageChoice, facts: JobFacts, size: CheckpointSize) -> tuple[str, ...]:
     """Why it cannot be taken, everything at once."""
-    out = []
-    if facts.writer.needs_rename and not made.kind.rename:
-        out.append(f"{facts.writer.value} renames its files, which {made.kind.title} cannot")
-    if not made.kind.mounted and facts.writer is not SavedBy.OURS:
-        out.append(f"{facts.writer.value} writes files, and there is no mount")
-    if made.kind.parts:
-        part = facts.mountpoint_part_mib or size.part_mib
-        if size.file > largest_file(part):
-            out.append(
-                f"a file of {gib(size.file)} is larger than 10,000 parts of {part} MiB ({gib(largest_file(part))}): "
-                f"write_part_size_mib {size.part_mib} or more"
-            )
-        if facts.mountpoint_memory is not None:
-            most, needed = open_writers(facts.mountpoint_memory, part), -(-size.files // facts.nodes)
-            if needed > most:
-                out.append(f"{needed} files a node are open for writing, Mountpoint allows {most} with that memory")
-    if made.stall.likely > made.rhythm.every:
-        out.append(f"training waits {made.stall.likely:.0f} s for each {made.rhythm.every:.0f} s of work")
-    elif made.durable.likely > made.rhythm.every + made.stall.likely:
-        out.append(f"a save takes {made.durable.likely:.0f} s, and the next one begins after {made.rhythm.every:.0f} s")
-    if facts.budget is not None and made.monthly > facts.budget:
-        out.append(f"{made.monthly:,.0f} US dollars a month, the budget is {facts.budget:,.0f}")
-    return tuple(out)
+    return (
+        *_of_writer(made.kind, facts),
+        *_of_parts(made.kind, facts, size),
+        *_of_rhythm(made),
+        *_of_money(made, facts),
+    )
+
+
+def _of_writer(kind: StorageKind, facts: JobFacts) -> Iterator[str]:
+    if facts.writer.needs_rename and not kind.rename:
+        yield f"{facts.writer.value} renames its files, which {kind.title} cannot"
+    if kind.local and facts.writer is SavedBy.OURS and facts.nodes > 1:
+        yield "hyperpod-kit commits one manifest over the shards of all nodes, which no node's own disk holds"
+    if not kind.mounted and facts.writer is not SavedBy.OURS:
+        yield f"{facts.writer.value} writes files, and there is no mount"
+
+
+def _of_parts(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> Iterator[str]:
+    if not kind.parts:
+        return
+    part = facts.mountpoint_part_mib or size.part_mib
+    if size.file > largest_file(part):
+        yield (
+            f"a file of {gib(size.file)} is larger than 10,000 parts of {part} MiB ({gib(largest_file(part))}): "
+            f"write_part_size_mib {size.part_mib} or more"
+        )
+    if facts.mountpoint_memory is None:
+        return
+    most, needed = open_writers(facts.mountpoint_memory, part), -(-size.files // facts.nodes)
+    if needed > most:
+        yield f"{needed} files a node are open for writing, Mountpoint allows {most} with that memory"
+
+
+def _of_rhythm(made: StorageChoice) -> Iterator[str]:
+    stall, durable, every = made.stall.likely, made.durable.likely, made.rhythm.every
+    if stall > every:
+        yield f"training waits {stall:.0f} s for each {every:.0f} s of work"
+    elif durable > every + stall:
+        yield f"a save takes {durable:.0f} s, and the next one begins after {every:.0f} s"
+
+
+def _of_money(made: StorageChoice, facts: JobFacts) -> Iterator[str]:
+    if made.cost.usd is None:
+        unknown = ", ".join(key for key, price in made.cost.prices if price.usd is None)
+        yield f"its price is not known: --prices FILE with {unknown}"
+    elif facts.budget is not None and made.monthly > facts.budget:
+        yield f"{made.monthly:,.0f} US dollars a month, the budget is {facts.budget:,.0f}"

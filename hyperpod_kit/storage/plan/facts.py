@@ -12,10 +12,6 @@ from hyperpod_kit.errors import UsageError
 GIB = 2**30
 GB = 10**9
 
-GPU_HOURS_PER_FAILURE = 50_000.0
-"""GPU hours between two failures, where nobody has counted: 16,384 GPUs then fail every 3.05 h. Meta counted 419
-interruptions in 54 days on as many (Llama 3, 2024): every 3.09 h."""
-
 BYTES_PER_PARAMETER = {
     ("fp32", "adam"): (4, 8),
     ("bf16", "adam"): (2, 12),
@@ -86,6 +82,8 @@ class JobFacts:
     that memory survives (a process or a node with a replica); `restart`: seconds from a failure to the first step;
     `keep`: checkpoints that stay; `network`: bytes a second of a node's network; `gpu_hour`: US dollars, 0 unknown;
     `budget`: US dollars a month for storage, None: any; `fsx_throughput`: MB/s a TiB of FSx, None: any;
+    `mtbf_source`: where `mtbf` is from; `prefixes`: of S3 that a checkpoint is spread over; `efa`: whether FSx is
+    reached by it;
     `mountpoint_memory`: bytes that Mountpoint may use (its --memory-target), None: no limit on open files is known.
     """
 
@@ -108,11 +106,14 @@ class JobFacts:
     mountpoint_memory: float | None = None
     mountpoint_part_mib: int | None = None
     data: DataSet | None = None
+    mtbf_source: str = "as given"
+    prefixes: int = 1
+    efa: bool = False
 
     def __post_init__(self) -> None:
         if (self.dtype, self.optimizer) not in BYTES_PER_PARAMETER:
             raise UsageError(f"{self.dtype} with {self.optimizer}: expected one of {sorted(BYTES_PER_PARAMETER)}")
-        for name in ("parameters", "ranks", "nodes", "mtbf", "keep", "network"):
+        for name in ("parameters", "ranks", "nodes", "mtbf", "keep", "network", "prefixes"):
             value = getattr(self, name)
             if not (value > 0 and math.isfinite(value)):
                 raise UsageError(f"{name} is {value!r}: expected a number above 0")

@@ -1,14 +1,61 @@
-"""How often a job fails, counted from its ledger."""
+"""How often a job fails: as published fleets of its size do, or counted from its own ledger."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.job import ledger, ledger_row
 
 FAILURES = ("node_lost", "storage", "stall", "crash")
 """Classes of an attempt's end that training did not want."""
+
+
+class PublishedFleet(NamedTuple):
+    """A job or fleet of `gpus` GPUs that failed once in `hours`."""
+
+    name: str
+    gpus: int
+    hours: float
+    source: str
+
+    @property
+    def gpu_hours(self) -> float:
+        """Between two failures."""
+        return self.gpus * self.hours
+
+
+FLEETS = (
+    PublishedFleet(
+        "RSC-1, jobs of 1,024 GPUs",
+        1024,
+        7.9,
+        "Kokolis and others, Revisiting Reliability in Large-Scale Machine Learning Research Clusters, 2024",
+    ),
+    PublishedFleet("BLOOM", 384, 112.0, "BigScience's model card, 2022: 1 to 2 GPU failures a week, 1.5 taken"),
+    PublishedFleet("OPT-175B", 992, 7.5, "G. Lockwood, Job reliability (read 2026-11), of Meta's log book of 2021"),
+    PublishedFleet(
+        "Llama 3 405B", 16_384, 54 * 24 / 419, "The Llama 3 Herd of Models, 2024: 419 interruptions in 54 days"
+    ),
+)
+"""What is known of sizes; of jobs below some hundred GPUs nothing is published that the kit knows."""
+
+
+def fleet_for(ranks: int) -> PublishedFleet:
+    """The fleet that is nearest in size, by factor."""
+    return min(FLEETS, key=lambda fleet: abs(math.log(fleet.gpus / ranks)))
+
+
+def as_fleet(ranks: int) -> tuple[float, str]:
+    """(seconds between two failures of a job of so many GPUs, where that is from)."""
+    fleet = fleet_for(ranks)
+    low, high = (choose(one.gpu_hours for one in FLEETS) / ranks for choose in (min, max))
+    words = (
+        f"as {fleet.name}, the published fleet nearest in size ({fleet.source}); others: {low:,.1f} to {high:,.1f} h"
+    )
+    return fleet.gpu_hours / ranks * 3600, words
 
 
 def from_ledger(path: Path) -> float:

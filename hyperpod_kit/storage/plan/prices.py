@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 from typing import Any, Mapping, NamedTuple
 
-from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.untrusted import files
 from hyperpod_kit.untrusted.parse import json_object
 
@@ -18,31 +18,47 @@ LARGEST = 1 << 20
 
 
 class Price(NamedTuple):
-    """`usd`: US dollars for a GB (10^9) kept a month, or moved where the key ends in `-write`; `date`: when it was
-    read; `source`: by whom it was published."""
+    """`usd`: US dollars, None where nobody here knows; `date`: when it was read; `source`: by whom it was published;
+    `unit`: what it is for."""
 
-    usd: float
+    usd: float | None
     date: str
     source: str
+    unit: str = "GB-month"
 
+
+GETS = "aws.amazon.com/s3/pricing, as others print it"
+FAQ = "aws.amazon.com/s3/faqs, example 1 of S3 Express One Zone, a stored copy"
+NOBODY = "no source that this kit has read"
+THOUSAND = "1,000 requests"
 
 PRICES: Mapping[str, Price] = {
     "fsx-lustre-125": Price(0.145, "2026-09", "published by others"),
     "fsx-lustre-250": Price(0.210, "2026-09", "not confirmed"),
     "fsx-lustre-500": Price(0.340, "2026-09", "not confirmed"),
     "fsx-lustre-1000": Price(0.600, "2026-09", "not confirmed"),
+    "fsx-intelligent-tiering": Price(None, "2026-11", NOBODY),
+    "fsx-intelligent-tiering-throughput": Price(None, "2026-11", NOBODY, "MB/s-month"),
     "efs": Price(0.30, "2026-06-13", "published by others"),
-    "efs-write": Price(0.06, "2026-06-13", "published by others"),
+    "efs-write": Price(0.06, "2026-06-13", "published by others", "GB written"),
+    "efs-read": Price(0.03, "2026-06-13", "published by others", "GB read"),
     "s3": Price(0.023, "2026-09", "published by others"),
+    "s3-put": Price(0.005, "2026-09", "published by others", THOUSAND),
+    "s3-get": Price(0.0004, "2026-11", GETS, THOUSAND),
+    "s3-express": Price(0.11, "2026-11", FAQ),
+    "s3-express-put": Price(0.00113, "2026-11", FAQ, THOUSAND),
+    "s3-express-upload": Price(0.0032, "2026-11", FAQ, "GB written"),
+    "s3-express-get": Price(0.00003, "2026-11", FAQ, THOUSAND),
+    "s3-express-retrieval": Price(0.0006, "2026-11", FAQ, "GB read"),
 }
 
 
 def load(path: Path) -> dict[str, Price]:
-    """`{"fsx-lustre-250": {"usd": 0.2, "date": "2026-11-01"}}` over PRICES. Raises ConfigError, UsageError."""
+    """`{"fsx-lustre-250": {"usd": 0.2, "date": "2026-11-01"}}` over PRICES. Raises ConfigError, Absent."""
     try:
-        body: Mapping[str, Any] = json_object(files.read(str(path), LARGEST), LARGEST)
+        body: Mapping[str, Any] = json_object(files.read_given(str(path), LARGEST), LARGEST)
     except FileNotFoundError:
-        raise UsageError(f"there is no {path}") from None
+        raise Absent(f"there is no {path}") from None
     except ValueError as err:
         raise ConfigError(f"{path} is no list of prices: {err}") from None
     out = dict(PRICES)
@@ -51,8 +67,8 @@ def load(path: Path) -> dict[str, Price]:
             raise ConfigError(f"{path}: {key[:80]!r} is no price that is used; expected some of {', '.join(PRICES)}")
         usd, date = (row.get("usd"), row.get("date")) if isinstance(row, dict) else (None, None)
         if isinstance(usd, bool) or not isinstance(usd, (int, float)) or not 0 <= usd < math.inf:
-            raise ConfigError(f"{path}: {key}.usd is {usd!r}: expected US dollars for a GB")
+            raise ConfigError(f"{path}: {key}.usd is {usd!r}: expected US dollars for a {PRICES[key].unit}")
         if not isinstance(date, str) or not date:
             raise ConfigError(f"{path}: {key}.date is {date!r}: a price without its day is none")
-        out[key] = Price(float(usd), date, str(row.get("source", path.name)))
+        out[key] = Price(float(usd), date, str(row.get("source", path.name)), PRICES[key].unit)
     return out

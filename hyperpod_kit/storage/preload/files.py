@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
-from hyperpod_kit.errors import Unreachable, Untrusted, UsageError
-from hyperpod_kit.untrusted import owner, walk
+from hyperpod_kit.errors import Absent, Unreachable, Untrusted
+from hyperpod_kit.untrusted import files, owner, walk
 
 CHUNK = 1000
 DEEPEST = 200
@@ -23,7 +23,7 @@ DEEPEST = 200
 
 
 @dataclass(frozen=True)
-class WantedFile:
+class PreloadFile:
     """A regular file and its size in bytes. `uid`: whose it is, where root asks; `folder`: its directory without
     links, where it is known."""
 
@@ -37,64 +37,64 @@ class WantedFile:
 class PreloadList:
     """`unread`: what could not be looked at, one sentence each: what is in there stays unknown."""
 
-    files: tuple[WantedFile, ...]
+    files: tuple[PreloadFile, ...]
     unread: tuple[str, ...]
 
     @property
     def size(self) -> int:
         """Bytes of all."""
-        return sum(one.size for one in self.files)
+        return sum(file.size for file in self.files)
 
 
 def listed(places: Sequence[str], files_from: Optional[Path] = None) -> PreloadList:
     """Every regular file of the places and of the list, each path once, in a stable order.
 
-    Links are not followed below a place. Raises UsageError for a place that is not there.
+    Links are not followed below a place. Raises Absent for a place that is not there.
     """
-    found: dict[str, WantedFile] = {}
+    by_path: dict[str, PreloadFile] = {}
     unread: list[str] = []
     waiting = [*places, *_lines(files_from)]
     while waiting:
         begun = 0
 
-        def heard(rows: list[Any]) -> None:
+        def take(message: list[Any]) -> None:
             nonlocal begun
-            kind, *words = rows
+            kind, *values = message
             if kind == _BEGUN:
-                begun = words[0]
+                begun = values[0]
             elif kind == _UNREAD:
-                unread.append(words[0])
+                unread.append(values[0])
             else:
-                found.update((row[0], WantedFile(*row)) for row in words[0])
+                by_path.update((row[0], PreloadFile(*row)) for row in values[0])
 
         uid = 0 if owner.is_root() else None
         try:
-            owner.streamed(waiting[0], uid, partial(_look, list(waiting)), heard)
+            owner.streamed(waiting[0], uid, partial(_look, list(waiting)), take)
             break
         except Unreachable as err:
             unread.append(f"{waiting[begun]}: {err}")
             waiting = waiting[begun + 1 :]
-    return PreloadList(tuple(found.values()), tuple(unread))
+    return PreloadList(tuple(by_path.values()), tuple(unread))
 
 
+_LARGEST_LIST = 4 << 30
+"""Bytes of a list of names."""
 _BEGUN, _UNREAD, _FILES = "begun", "unread", "files"
 
 
-def _look(places: Sequence[str], tell: Callable[[Any], None]) -> None:
+def _look(places: Sequence[str], report: Callable[[Any], None]) -> None:
     for number, place in enumerate(places):
-        tell([_BEGUN, number])
+        report([_BEGUN, number])
         whole = os.path.abspath(place)
         try:
             named = _held(whole) if owner.is_root() else os.open(whole, os.O_PATH | os.O_CLOEXEC)
         except Untrusted as err:
-            tell([_UNREAD, str(err)])
+            report([_UNREAD, str(err)])
             continue
         except OSError as err:
-            raise UsageError(
-                f"{place}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts"
-            ) from err
+            raise Absent(f"{place}: {err.strerror}", hint="is it mounted here? hyperpod-kit validate-mounts") from err
         try:
-            _place(named, whole, tell)
+            _place(named, whole, report)
         finally:
             os.close(named)
 
@@ -110,13 +110,13 @@ def _held(path: str) -> int:
         os.close(folder)
 
 
-def _place(named: int, path: str, tell: Callable[[Any], None]) -> None:
+def _place(named: int, path: str, report: Callable[[Any], None]) -> None:
     status = os.fstat(named)
     if stat.S_ISDIR(status.st_mode):
-        FilesBelow(tell).directory(named, path, os.readlink(f"/proc/self/fd/{named}"), 0)
+        FilesBelow(report).directory(named, path, os.readlink(f"/proc/self/fd/{named}"), 0)
     elif stat.S_ISREG(status.st_mode):
         folder = os.path.dirname(os.readlink(f"/proc/self/fd/{named}"))
-        tell([_FILES, [(path, status.st_size, _uid(status), folder)]])
+        report([_FILES, [(path, status.st_size, _uid(status), folder)]])
 
 
 def _uid(status: os.stat_result) -> Optional[int]:
@@ -124,10 +124,10 @@ def _uid(status: os.stat_result) -> Optional[int]:
 
 
 class FilesBelow:
-    """Tells of every regular file below a directory. Links are not followed."""
+    """Reports every regular file below a directory. Links are not followed."""
 
-    def __init__(self, tell: Callable[[Any], None]) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[Any], None]) -> None:
+        self._report = report
         self._as_root = owner.is_root()
 
     def directory(self, named: int, path: str, real: str, depth: int) -> None:
@@ -139,7 +139,7 @@ class FilesBelow:
             with owner.acting(uid):
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=named)
         except OSError as err:
-            self._tell([_UNREAD, f"{path}: {err.strerror}"])
+            self._report([_UNREAD, f"{path}: {err.strerror}"])
             return
         try:
             with owner.acting(uid):
@@ -154,7 +154,7 @@ class FilesBelow:
             with owner.acting(uid):
                 named = self._named(handle, name, path)
         except (OSError, Untrusted) as err:
-            self._tell([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
+            self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
             return
         try:
             self.directory(named, f"{path.rstrip('/')}/{name}", f"{real.rstrip('/')}/{name}", depth + 1)
@@ -162,7 +162,7 @@ class FilesBelow:
             os.close(named)
 
     def _entries(self, handle: int, path: str, real: str) -> list[str]:
-        """Names of its directories, after its files were told of."""
+        """Names of its directories, after its files were reported."""
         below: list[str] = []
         files: list[tuple[str, int, Optional[int], str]] = []
         for name in sorted(os.listdir(handle)):
@@ -171,7 +171,7 @@ class FilesBelow:
             except FileNotFoundError:
                 continue
             except (OSError, Untrusted) as err:
-                self._tell([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
+                self._report([_UNREAD, f"{path}/{name}: {getattr(err, 'strerror', None) or err}"])
                 continue
             try:
                 status = os.fstat(named)
@@ -183,10 +183,10 @@ class FilesBelow:
                 uid = status.st_uid if self._as_root else None
                 files.append((f"{path.rstrip('/')}/{name}", status.st_size, uid, real))
             if len(files) >= CHUNK:
-                self._tell([_FILES, files])
+                self._report([_FILES, files])
                 files = []
         if files:
-            self._tell([_FILES, files])
+            self._report([_FILES, files])
         return below
 
     def _named(self, handle: int, name: str, path: str) -> int:
@@ -201,8 +201,8 @@ def _lines(path: Optional[Path]) -> list[str]:
     if path is None:
         return []
     try:
-        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        text = files.read_given(str(path), _LARGEST_LIST).decode("utf-8", "surrogateescape")
     except OSError as err:
-        raise UsageError(f"cannot read {path}: {err.strerror}") from err
+        raise Absent(f"cannot read {path}: {err.strerror}") from err
     # With `find -print0` names may have ends of lines in them.
     return [line for line in text.split("\0" if "\0" in text else "\n") if line]

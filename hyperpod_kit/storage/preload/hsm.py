@@ -23,7 +23,7 @@ _STATE = re.compile(r": \(0x([0-9a-fA-F]{8})\)")
 
 
 class PreloadError(HyperpodKitError):
-    """A tool did not say what it says."""
+    """A tool did not answer as it does."""
 
 
 @dataclass
@@ -36,11 +36,11 @@ class HsmDone:
 
 def states(runner: Runner, paths: Sequence[str]) -> dict[str, int]:
     """HSM flags of each file, as `lfs hsm_state` prints them. Raises PreloadError, RunError."""
-    found: dict[str, int] = {}
+    flags: dict[str, int] = {}
     for start in range(0, len(paths), BATCH):
-        some = paths[start : start + BATCH]
-        found.update(parse(runner.run(["lfs", "hsm_state", *some], timeout=SECONDS).stdout, some))
-    return found
+        batch = paths[start : start + BATCH]
+        flags.update(parse(runner.run(["lfs", "hsm_state", *batch], timeout=SECONDS).stdout, batch))
+    return flags
 
 
 def parse(text: str, paths: Sequence[str]) -> dict[str, int]:
@@ -48,30 +48,30 @@ def parse(text: str, paths: Sequence[str]) -> dict[str, int]:
 
     A path may have a line's end in it, so each is looked for as it was asked.
     """
-    found: dict[str, int] = {}
+    flags: dict[str, int] = {}
     at = 0
     for path in paths:
         begin = text.find(path, at)
         match = _STATE.match(text, begin + len(path)) if begin >= 0 else None
         if match is None:
-            said = text[at : at + 200].strip()
-            raise PreloadError(f"{path}: `lfs hsm_state` said {said!r}, expected its path and (0x…)")
-        found[path], at = int(match[1], 16), match.end()
-    return found
+            answer = text[at : at + 200].strip()
+            raise PreloadError(f"{path}: `lfs hsm_state` answered {answer!r}, expected its path and (0x…)")
+        flags[path], at = int(match[1], 16), match.end()
+    return flags
 
 
 def restore(
     runner: Runner,
     paths: Sequence[str],
-    told: Callable[[int], None],
+    progress: Callable[[int], None],
     *,
     patience: float = 3600.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HsmDone:
-    """Restore what is released, and look until all is here. `told(files here)`; `patience`: seconds without a change.
+    """Restore what is released, and look until all is here.
 
-    Raises PreloadError, RunError.
+    `progress(files here)`; `patience`: seconds without a change. Raises PreloadError, RunError.
     """
     done = HsmDone([], {})
     waiting: dict[str, int] = {}
@@ -85,7 +85,7 @@ def restore(
     _request(runner, waiting)
     last, pause = clock(), 1.0
     while waiting:
-        told(len(done.here))
+        progress(len(done.here))
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
         arrived = [path for path, flags in states(runner, list(waiting)).items() if not flags & RELEASED]
@@ -98,20 +98,20 @@ def restore(
             done.failed.update({path: f"still released after {patience:.0f} s without a change" for path in waiting})
             break
         _again(runner, waiting, done)
-    told(len(done.here))
+    progress(len(done.here))
     return done
 
 
 def _request(runner: Runner, waiting: dict[str, int]) -> None:
-    for some in _batches(list(waiting)):
-        runner.run(["lfs", "hsm_restore", *some], timeout=SECONDS, check=False)
-        for path in some:
+    for batch in _batches(list(waiting)):
+        runner.run(["lfs", "hsm_restore", *batch], timeout=SECONDS, check=False)
+        for path in batch:
             waiting[path] += 1
 
 
 def _again(runner: Runner, waiting: dict[str, int], done: HsmDone) -> None:
     """Ask once more for what nobody works at, and give up what was asked for often enough."""
-    idle = [path for some in _batches(list(waiting)) for path in _idle(runner, some)]
+    idle = [path for batch in _batches(list(waiting)) for path in _idle(runner, batch)]
     # Between the two questions it may have come.
     idle = [path for path, flags in states(runner, idle).items() if flags & RELEASED]
     for path in [path for path in idle if waiting[path] >= TRIES]:
@@ -121,10 +121,10 @@ def _again(runner: Runner, waiting: dict[str, int], done: HsmDone) -> None:
     waiting.update(lost)
 
 
-def _idle(runner: Runner, some: Sequence[str]) -> Iterator[str]:
+def _idle(runner: Runner, batch: Sequence[str]) -> Iterator[str]:
     """Those of which `lfs hsm_action` prints `PATH: NOOP`."""
-    text = runner.run(["lfs", "hsm_action", *some], timeout=SECONDS, check=False).stdout
-    for path in some:
+    text = runner.run(["lfs", "hsm_action", *batch], timeout=SECONDS, check=False).stdout
+    for path in batch:
         if f"{path}: NOOP" in text:
             yield path
 

@@ -72,7 +72,7 @@ def send(runner: Runner, first: Sequence[str], words: Sequence[str]) -> Submitte
 
 
 def _number(text: str) -> str:
-    found = _NUMBER.search(text)
-    if found is None:
-        raise PreloadError(f"sbatch said {text.strip()[:200]!r}, expected the job's number")
-    return found[1]
+    match = _NUMBER.search(text)
+    if match is None:
+        raise PreloadError(f"sbatch answered {text.strip()[:200]!r}, expected the job's number")
+    return match[1]

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.preload import hsm, through
-from hyperpod_kit.storage.preload.files import PreloadList, WantedFile
+from hyperpod_kit.storage.preload.files import PreloadFile, PreloadList
 from hyperpod_kit.system import mountinfo
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
@@ -38,117 +38,117 @@ class Preloaded:
 
     def to_json(self) -> dict[str, Any]:
         """Counts, and the first failures."""
-        some = dict(list(self.failed.items())[:HELD_BACK])
-        return {**vars(self), "failed": some, "failed_files": len(self.failed), "whole": self.whole}
+        listed = dict(list(self.failed.items())[:HELD_BACK])
+        return {**vars(self), "failed": listed, "failed_files": len(self.failed), "whole": self.whole}
 
 
-def plan(wanted: PreloadList, mounts: Optional[str] = None) -> dict[str, list[WantedFile]]:
+def plan(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[PreloadFile]]:
     """Way -> files. `mounts`: the text of mountinfo, this machine's by default."""
     mounts = mountinfo.read() if mounts is None else mounts
-    found: dict[str, list[WantedFile]] = {LUSTRE: [], OTHERS: []}
+    by_way: dict[str, list[PreloadFile]] = {LUSTRE: [], OTHERS: []}
     kinds: dict[str, str] = {}
-    for one in wanted.files:
-        directory = one.folder or os.path.dirname(one.path)
+    for file in listed.files:
+        directory = file.folder or os.path.dirname(file.path)
         if directory not in kinds:
-            entry = mountinfo.holding(mounts, one.folder or os.path.realpath(directory))
+            entry = mountinfo.holding(mounts, file.folder or os.path.realpath(directory))
             kinds[directory] = "" if entry is None else entry.fs_type
-        found[LUSTRE if kinds[directory] == "lustre" else OTHERS].append(one)
-    return found
+        by_way[LUSTRE if kinds[directory] == "lustre" else OTHERS].append(file)
+    return by_way
 
 
 def run(
-    wanted: PreloadList,
-    ways: dict[str, list[WantedFile]],
+    listed: PreloadList,
+    ways: dict[str, list[PreloadFile]],
     runner: Runner,
-    told: Callable[[str], None],
+    progress: Callable[[str], None],
     *,
     workers: int = 16,
     rate: Optional[float] = None,
     patience: float = 3600.0,
 ) -> Preloaded:
-    """Bring them. Exactly the files of `wanted` are answered for. Raises PreloadError, RunError."""
+    """Bring them. Exactly the files of `listed` are answered for. Raises PreloadError, RunError."""
     failed: dict[str, str] = {}
     on_lustre, others = ways[LUSTRE], ways[OTHERS]
     if on_lustre:
-        failed.update(_restored(on_lustre, runner, told, patience))
+        failed.update(_restored(on_lustre, runner, progress, patience))
     if others:
-        failed.update(_read(others, told, workers, rate))
+        failed.update(_read(others, progress, workers, rate))
     failed.update(_not_here(on_lustre, failed, runner))
     counts = {way: len(of) for way, of in ways.items() if of}
-    return Preloaded(len(wanted.files), wanted.size, counts, failed, wanted.unread)
+    return Preloaded(len(listed.files), listed.size, counts, failed, listed.unread)
 
 
-def _owners(files: Sequence[WantedFile]) -> Iterator[tuple[Optional[int], list[WantedFile]]]:
+def _owners(files: Sequence[PreloadFile]) -> Iterator[tuple[Optional[int], list[PreloadFile]]]:
     """Files by whose they are: root brings each user's as that user."""
-    owners: dict[Optional[int], list[WantedFile]] = {}
-    for one in files:
-        owners.setdefault(one.uid, []).append(one)
+    owners: dict[Optional[int], list[PreloadFile]] = {}
+    for file in files:
+        owners.setdefault(file.uid, []).append(file)
     yield from owners.items()
 
 
 def _restored(
-    files: Sequence[WantedFile], runner: Runner, told: Callable[[str], None], patience: float
+    files: Sequence[PreloadFile], runner: Runner, progress: Callable[[str], None], patience: float
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
     before = 0
-    for uid, some in _owners(files):
-        paths = [one.path for one in some]
+    for uid, of_user in _owners(files):
+        paths = [file.path for file in of_user]
 
-        def work(tell: Callable[[Any], None], paths: list[str] = paths) -> dict[str, str]:
-            return hsm.restore(runner, paths, tell, patience=patience).failed
+        def work(report: Callable[[Any], None], paths: list[str] = paths) -> dict[str, str]:
+            return hsm.restore(runner, paths, report, patience=patience).failed
 
-        def heard(here: int, before: int = before) -> None:
-            told(f"{before + here:,} of {len(files):,} files restored")
+        def take(here: int, before: int = before) -> None:
+            progress(f"{before + here:,} of {len(files):,} files restored")
 
-        failed.update(_as_user(uid, some, work, heard))
-        before += len(some)
+        failed.update(_as_user(uid, of_user, work, take))
+        before += len(of_user)
     return failed
 
 
 def _read(
-    files: Sequence[WantedFile], told: Callable[[str], None], workers: int, rate: Optional[float]
+    files: Sequence[PreloadFile], progress: Callable[[str], None], workers: int, rate: Optional[float]
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
-    total, before = sum(one.size for one in files), 0
-    for uid, some in _owners(files):
+    total, before = sum(file.size for file in files), 0
+    for uid, of_user in _owners(files):
 
-        def work(tell: Callable[[Any], None], some: list[WantedFile] = some) -> dict[str, str]:
-            return through.read_all(some, tell, workers=workers, rate=rate)
+        def work(report: Callable[[Any], None], of_user: list[PreloadFile] = of_user) -> dict[str, str]:
+            return through.read_all(of_user, report, workers=workers, rate=rate)
 
-        def heard(count: int, before: int = before) -> None:
-            told(f"{(before + count) / 2**20:,.0f} of {total / 2**20:,.0f} MiB read")
+        def take(count: int, before: int = before) -> None:
+            progress(f"{(before + count) / 2**20:,.0f} of {total / 2**20:,.0f} MiB read")
 
-        failed.update(_as_user(uid, some, work, heard))
-        before += sum(one.size for one in some)
+        failed.update(_as_user(uid, of_user, work, take))
+        before += sum(file.size for file in of_user)
     return failed
 
 
 def _as_user(
     uid: Optional[int],
-    files: Sequence[WantedFile],
+    files: Sequence[PreloadFile],
     work: Callable[[Callable[[Any], None]], dict[str, str]],
-    heard: Callable[[Any], None],
+    take: Callable[[Any], None],
 ) -> dict[str, str]:
     """Path -> why it is not here. What one user's files do does not end the others'."""
     try:
-        failed: dict[str, str] = owner.streamed(files[0].path, uid, work, heard, LFS)
+        failed: dict[str, str] = owner.streamed(files[0].path, uid, work, take, LFS)
         return failed
     except (HyperpodKitError, OSError) as err:
         if not uid:
             raise
-        return dict.fromkeys((one.path for one in files), str(err))
+        return dict.fromkeys((file.path for file in files), str(err))
 
 
-def _not_here(files: Sequence[WantedFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
+def _not_here(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
     """What Lustre has released again meanwhile: a file system that is nearly full does that."""
     released: dict[str, str] = {}
-    for uid, some in _owners([one for one in files if one.path not in failed]):
-        paths = [one.path for one in some]
+    for uid, of_user in _owners([file for file in files if file.path not in failed]):
+        paths = [file.path for file in of_user]
 
-        def work(tell: Callable[[Any], None], paths: list[str] = paths) -> dict[str, str]:
+        def work(report: Callable[[Any], None], paths: list[str] = paths) -> dict[str, str]:
             states = hsm.states(runner, paths)
             again = [path for path, flags in states.items() if flags & hsm.RELEASED]
             return dict.fromkeys(again, "released again, before the end: is the file system full?")
 
-        released.update(_as_user(uid, some, work, lambda words: None))
+        released.update(_as_user(uid, of_user, work, lambda value: None))
     return released

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Callable, Iterator, Optional, Sequence
 
-from hyperpod_kit.storage.preload.files import WantedFile
+from hyperpod_kit.storage.preload.files import PreloadFile
 
 BLOCK = 4 << 20
 
@@ -37,49 +37,49 @@ class PreloadPace:
 
 
 def read_all(
-    files: Sequence[WantedFile],
-    told: Callable[[int], None],
+    files: Sequence[PreloadFile],
+    progress: Callable[[int], None],
     *,
     workers: int = 16,
     rate: Optional[float] = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, str]:
-    """Read them; path -> why it is not whole. `told(bytes so far)`; `rate`: bytes a second. Other threads go on."""
+    """Read them; path -> why it is not whole. `progress(bytes so far)`; `rate`: bytes a second. Other threads go on."""
     pace, lock = PreloadPace(rate, clock, sleep), Lock()
     failed: dict[str, str] = {}
     so_far = 0
 
-    def one(wanted: WantedFile) -> None:
+    def read(file: PreloadFile) -> None:
         nonlocal so_far
         try:
-            for count in _blocks(wanted):
+            for count in _blocks(file):
                 pace.spend(count)
                 with lock:
                     so_far += count
-                    told(so_far)
+                    progress(so_far)
         except OSError as err:
             with lock:
-                failed[wanted.path] = err.strerror or str(err)
+                failed[file.path] = err.strerror or str(err)
 
     # The largest first: a large one that begins last would be waited for alone.
     with ThreadPoolExecutor(workers, thread_name_prefix="preload") as pool:
-        list(pool.map(one, sorted(files, key=lambda wanted: -wanted.size)))
+        list(pool.map(read, sorted(files, key=lambda file: -file.size)))
     return failed
 
 
-def _blocks(wanted: WantedFile) -> Iterator[int]:
+def _blocks(file: PreloadFile) -> Iterator[int]:
     """Sizes of the blocks of one file. Raises OSError, also when it ends before its size."""
     # A FIFO may have come into its place, of which an open waits for a writer.
-    descriptor = os.open(wanted.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file any more")
-        buffer, at = bytearray(min(BLOCK, max(wanted.size, 1))), 0
-        while at < wanted.size:
+        buffer, at = bytearray(min(BLOCK, max(file.size, 1))), 0
+        while at < file.size:
             count = os.preadv(descriptor, [buffer], at)
             if not count:
-                raise OSError(errno.EIO, f"it ends at {at:,} of {wanted.size:,} bytes")
+                raise OSError(errno.EIO, f"it ends at {at:,} of {file.size:,} bytes")
             at += count
             yield count
     finally:

@@ -8,6 +8,7 @@ import stat
 from dataclasses import replace
 from typing import Iterator, NamedTuple, Sequence
 
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota.btrfs import Btrfs
 from hyperpod_kit.storage.quota.limits import QuotaBackend, QuotaError, QuotaLimits, QuotaUsed
@@ -39,14 +40,14 @@ class QuotaDirectory(NamedTuple):
 @contextlib.contextmanager
 def looked_at(directory: str) -> Iterator[QuotaDirectory]:
     """The directory without its links, for as long as the block lasts: no link of another user's is followed, and no
-    file system that another user serves is asked anything. Raises QuotaError, Untrusted, OSError."""
+    file system that another user serves is asked anything. Raises QuotaError, Absent, Untrusted, OSError."""
     try:
         handle = walk.passed(os.path.abspath(directory))
     except (FileNotFoundError, NotADirectoryError):
-        raise QuotaError(f"{directory} is no directory here", hint=_MOUNTED) from None
+        raise Absent(f"{directory} is no directory here", hint=_MOUNTED) from None
     try:
         if not stat.S_ISDIR(os.fstat(handle).st_mode):
-            raise QuotaError(f"{directory} is no directory here", hint=_MOUNTED)
+            raise Absent(f"{directory} is no directory here", hint=_MOUNTED)
         target = QuotaDirectory(os.readlink(f"/proc/self/fd/{handle}"), handle)
         try:
             yield target

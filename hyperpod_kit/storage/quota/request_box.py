@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.errors import Absent, Untrusted
 from hyperpod_kit.storage.quota.limits import QuotaError
 from hyperpod_kit.storage.quota.requests import LARGEST, QuotaDecision, QuotaRequest, encoded, parse
 from hyperpod_kit.system.atomic_file import replace
@@ -46,13 +46,13 @@ class RequestBox:
     """The box of `place`, a directory of root's. Its descriptor is open until `close`."""
 
     def __init__(self, place: str) -> None:
-        """Raises QuotaError where there is none, Untrusted, OSError."""
+        """Raises Absent where there is none, QuotaError, Untrusted, OSError."""
         self.place = place
         self.path = os.path.join(place, NAME)
         try:
             self._folder = walk.directory(self.path)
         except FileNotFoundError:
-            raise QuotaError(
+            raise Absent(
                 f"{place} has no {NAME}, where requests would lie",
                 hint=f"as root: hyperpod-kit storage requests open {place}",
             ) from None
@@ -229,6 +229,8 @@ def above(directory: str) -> str:
             continue
         if stat.S_ISDIR(found.st_mode) and found.st_uid in (0, os.geteuid()):
             return place
+    if not os.path.lexists(directory):
+        raise Absent(f"{directory} is not there", hint=f"is it mounted here? findmnt --target {directory}")
     raise QuotaError(
         f"no directory above {directory} takes requests",
         hint="ask an admin for: hyperpod-kit storage requests open DIRECTORY",

@@ -11,6 +11,7 @@ import stat
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
 from hyperpod_kit.untrusted import held
 from hyperpod_kit.untrusted.parse import json_object
@@ -110,7 +111,7 @@ def _require_admins(found: os.stat_result, path: str, directory: str) -> None:
 
 def _require_askers(found: os.stat_result, directory: str, uid: int) -> None:
     if not stat.S_ISDIR(found.st_mode):
-        raise QuotaError(f"{directory} is no directory")
+        raise Absent(f"{directory} is no directory")
     shared = bool(found.st_mode & stat.S_IWGRP) and found.st_gid in groups_of(uid)
     if found.st_uid != uid and not shared:
         raise QuotaError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, Optional, Protocol, Sequence
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent, UsageError
 from hyperpod_kit.system import mountinfo
 
 REPORTS = ".hyperpod-kit/tasks"
@@ -40,7 +40,7 @@ def link(fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional
     found = fsx.file_system(file_system)
     lustre = (found or {}).get("LustreConfiguration")
     if not lustre:
-        raise UsageError(f"--release {file_system}: FSx has no such file system of Lustre here", hint="which region?")
+        raise Absent(f"--release {file_system}: FSx has no such file system of Lustre here", hint="which region?")
     linked = [one for one in fsx.associations(file_system) if one.get("Lifecycle") in ("AVAILABLE", "UPDATING")]
     answer = {}
     for root in roots:

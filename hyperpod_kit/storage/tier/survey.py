@@ -10,7 +10,7 @@ from hyperpod_kit.checkpoint.repository import identity, layout, retention, veri
 from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
-from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from hyperpod_kit.storage.tier.rules import Pool, TierItem
 from hyperpod_kit.untrusted import owner
 
@@ -36,10 +36,12 @@ def intact(store: Store, attempt: str) -> bool:
 def look(root: str, keep: int) -> TierRoot:
     """The `keep` newest valid ones are read whole: what is damaged of them stays, and does not count.
 
-    Raises CheckpointError when the root is nobody's, UsageError when it is no directory, OSError.
+    Raises CheckpointError when the root is nobody's, UsageError for S3, Absent when it is no directory, OSError.
     """
-    if not is_path(root) or not os.path.isdir(root):
+    if not is_path(root):
         raise UsageError(f"{root}: expected a directory with a run's checkpoints", hint="for S3: lifecycle rules of S3")
+    if not os.path.isdir(root):
+        raise Absent(f"{root} is no directory: expected one with a run's checkpoints", hint=f"findmnt --target {root}")
     store = open_store(os.path.realpath(root))
     whose = identity.of_root(store)
     if whose is None:

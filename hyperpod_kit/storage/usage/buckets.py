@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect
 from collections import defaultdict
 from typing import Any, Callable, Iterator, NamedTuple
 
@@ -12,6 +13,7 @@ from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.storage.usage.ledger import UsageLedger
+from hyperpod_kit.storage.usage.scan import Ages
 
 OLD, MARKERS, UNFINISHED = "old versions", "delete markers", "unfinished uploads"
 PAGE = 1000
@@ -50,6 +52,7 @@ def count(where: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callab
             for one in page.get("Versions", []):
                 kinds["" if one["IsLatest"] else OLD].append((one["Key"], one["Size"]))
             kinds[MARKERS] = [(one["Key"], 0) for one in page.get("DeleteMarkers", [])]
+            ledger.add_ages(_ages(page.get("Versions", []), ledger.begun))
             for kind, found in kinds.items():
                 ledger.add(kind, _rows(where, depth, found))
             ledger.note("versions", json.dumps(marker) if marker else "done")
@@ -79,6 +82,17 @@ def _pages(s3: Any, where: BucketPrefix, marker: dict[str, str]) -> Iterator[tup
         yield page, marker
         if not marker:
             return
+
+
+def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, int, int]]:
+    """By when they were put: S3 does not say when an object was read."""
+    ages = Ages(now)
+    for one in versions:
+        if one["IsLatest"]:
+            age = ages.written[bisect(ages.bounds, one["LastModified"].timestamp())]
+            age[0] += 1
+            age[1] += one["Size"]
+    return [("written", age, count, size) for age, (count, size) in enumerate(ages.written) if count]
 
 
 def _uploads(s3: Any, where: BucketPrefix) -> list[tuple[str, str]]:

@@ -14,7 +14,11 @@ from typing import Any, Iterator, NamedTuple, Sequence
 from hyperpod_kit.storage import own_database
 from hyperpod_kit.storage.usage.scan import WalkDirectory
 
-FORMAT = "hpk-usage/1"
+FORMAT = "hpk-usage/2"
+AGELESS = "hpk-usage/1"
+"""Of builds that did not count ages: a walk that was begun with it begins anew."""
+MOST_BYTES = (1 << 63) - 1
+"""The largest number that SQLite has. One file may have that size and no byte on disk: a sum stays at it."""
 MOST_NAMED = 1000
 """Directories that could not be read, or are mounts, that are kept by name."""
 
@@ -31,6 +35,9 @@ create table sums (
 create table links (
   device integer, inode integer, place blob, run blob, uid integer, gid integer, size integer, allocated integer,
   of_task integer, primary key (device, inode)
+) without rowid;
+create table ages (
+  what text, age integer, count integer, allocated integer, primary key (what, age)
 ) without rowid;
 create table unread (path blob, why text);
 create table elsewhere (path blob);
@@ -144,12 +151,14 @@ class UsageLedger:
         if part.get("left"):
             self._push([WalkDirectory(*one) for one in part["left"]], number)
         for device, inode, place, run, *amounts in part.get("links", ()):
-            row = (_signed(device), _signed(inode), _raw(place), _raw(run), *amounts, number)
-            self._db.execute("insert or ignore into links values (?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            uid, gid, size, allocated = amounts
+            row = (_signed(device), _signed(inode), _raw(place), _raw(run), uid, gid, _kept(size), _kept(allocated))
+            self._db.execute("insert or ignore into links values (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, number))
         if "elsewhere" in part:
             self._db.execute("insert into elsewhere values (?)", (_raw(part["elsewhere"]),))
         if "end" in part:
             self.add("", part["sums"])
+            self.add_ages(part["ages"])
             for path, why in part["unread"]:
                 self._db.execute("insert into unread values (?, ?)", (_raw(path), why))
             self._db.execute("update links set of_task = null where of_task = ?", (number,))
@@ -160,20 +169,36 @@ class UsageLedger:
         """(place, run, uid, gid, count, size, allocated) each, to what is there."""
         self._db.executemany(
             "insert into sums values (?, ?, ?, ?, ?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
-            " size = size + excluded.size, allocated = allocated + excluded.allocated",
-            [(kind, _raw(place), _raw(run), *amounts) for place, run, *amounts in rows],
+            f" size = {_added('size')}, allocated = {_added('allocated')}",
+            [
+                (kind, _raw(place), _raw(run), uid, gid, entries, _kept(size), _kept(allocated))
+                for place, run, uid, gid, entries, size, allocated in rows
+            ],
         )
+
+    def add_ages(self, rows: Sequence[Sequence[Any]]) -> None:
+        """(written or read, class of age, count, allocated) each, to what is there: see scan.Ages."""
+        self._db.executemany(
+            "insert into ages values (?, ?, ?, ?) on conflict do update set count = count + excluded.count,"
+            f" allocated = {_added('allocated')}",
+            [(what, age, entries, _kept(allocated)) for what, age, entries, allocated in rows],
+        )
+
+    def ages(self) -> Iterator[tuple[str, int, int, int]]:
+        """All of them, the oldest class first."""
+        yield from self._db.execute("select what, age, count, allocated from ages order by what, age")
 
     def rows(self) -> Iterator[UsageRow]:
         """All sums; files with several names are counted where they were met first, as `du` does."""
         query = (
-            "select kind, place, run, uid, gid, sum(count), sum(size), sum(allocated) from ("
+            f"select kind, place, run, uid, gid, sum(count), {_whole('size')}, {_whole('allocated')} from ("
             " select * from sums union all"
-            " select '', place, run, uid, gid, count(*), sum(size), sum(allocated) from links group by 2, 3, 4, 5"
+            " select '', place, run, uid, gid, 1, size, allocated from links"
             ") group by 1, 2, 3, 4, 5"
         )
-        for kind, place, run, *amounts in self._db.execute(query):
-            yield UsageRow(kind, _text(place), _text(run), *amounts)
+        for kind, place, run, uid, gid, entries, *parts in self._db.execute(query):
+            size, allocated = parts[0] * _PART + parts[1], parts[2] * _PART + parts[3]
+            yield UsageRow(kind, _text(place), _text(run), uid, gid, entries, size, allocated)
 
     def counted(self) -> int:
         """Inodes or objects so far."""
@@ -193,6 +218,22 @@ class UsageLedger:
         """Mount points that were not entered."""
         query = "select distinct path from elsewhere order by path limit ?"
         return [_text(path) for (path,) in self._db.execute(query, (MOST_NAMED,))]
+
+
+_PART = 1 << 30
+"""SQLite refuses a sum beyond its largest number: upper and lower parts of numbers are summed apart."""
+
+
+def _whole(column: str) -> str:
+    return f"sum({column} / {_PART}), sum({column} % {_PART})"
+
+
+def _added(column: str) -> str:
+    return f"min({column}, {MOST_BYTES} - excluded.{column}) + excluded.{column}"
+
+
+def _kept(number: int) -> int:
+    return min(number, MOST_BYTES)
 
 
 def _raw(path: str) -> bytes:

@@ -13,6 +13,7 @@ from hyperpod_kit.system import mountinfo
 from hyperpod_kit.untrusted import owner
 
 if TYPE_CHECKING:
+    from hyperpod_kit.storage.usage.growth import Forecast, Growth
     from hyperpod_kit.storage.usage.retained import Deletable
 
 
@@ -28,12 +29,29 @@ class Total:
         return Total(self.entries + other.entries, self.size + other.size, self.allocated + other.allocated)
 
 
+GB = 10**9
+AGE_NAMES = ("over a year", "90 days to a year", "30 to 90 days", "7 to 30 days", "1 to 7 days", "less than a day")
+"""Of the classes in scan.Ages."""
+
+
+@dataclass(frozen=True)
+class AgeClass:
+    """Files, or objects, of one age by `what`: written or read."""
+
+    what: str
+    name: str
+    entries: int
+    allocated: int
+
+
 @dataclass(frozen=True)
 class UsageReport:
     """What was found below `root`. Each mapping has the largest first; a directory has what is below it too.
 
     `room`: bytes of the file system (total, free), None for a bucket; `unread`: (directory, why), the first of
-    `unread_count`; `elsewhere`: mounts below the root, which were not counted.
+    `unread_count`; `elsewhere`: mounts below the root, which were not counted; `ages`: the oldest first, without files
+    that have several names; `reads_kept`: whether the file system notes when a file is read; `growth` and
+    `forecast`: None where too few of the `history_days` are known; `price`: US dollars for a GB kept a month.
     """
 
     root: str
@@ -48,18 +66,38 @@ class UsageReport:
     unread_count: int = 0
     elsewhere: list[str] = field(default_factory=list)
     deletable: list[Deletable] = field(default_factory=list)
+    ages: list[AgeClass] = field(default_factory=list)
+    reads_kept: bool = True
+    growth: Growth | None = None
+    forecast: Forecast | None = None
+    history_days: int = 0
+    price: float | None = None
+
+    def cost(self, part: Total) -> float | None:
+        """US dollars a month of a part; None without a price."""
+        return None if self.price is None else part.allocated / GB * self.price
+
+    def _sum(self, part: Total) -> dict[str, Any]:
+        share = part.allocated / self.total.allocated if self.total.allocated else 0.0
+        cost = {} if self.price is None else {"usd_a_month": self.cost(part)}
+        return {**vars(part), "share": share, **cost}
 
     def to_json(self) -> dict[str, Any]:
         """Bytes and counts."""
         sums = ("users", "groups", "directories", "runs", "kinds")
         return {
             "root": self.root,
-            "total": vars(self.total),
-            **{name: {key: vars(one) for key, one in getattr(self, name).items()} for name in sums},
+            "total": self._sum(self.total),
+            **{name: {key: self._sum(one) for key, one in getattr(self, name).items()} for name in sums},
             "room": None if self.room is None else {"total": self.room[0], "free": self.room[1]},
             "unread": [{"path": path, "why": why} for path, why in self.unread],
             "unread_count": self.unread_count,
             "elsewhere": self.elsewhere,
+            "ages": [vars(one) for one in self.ages],
+            "reads_kept": self.reads_kept,
+            "history_days": self.history_days,
+            "growth": None if self.growth is None else self.growth.to_json(),
+            "full_in_days": None if self.forecast is None else self.forecast.to_json(),
             "deletable": [one.to_json() for one in self.deletable],
         }
 
@@ -98,7 +136,18 @@ def make(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageRepo
         ledger.unread(),
         ledger.unread_count(),
         ledger.elsewhere(),
+        ages=[AgeClass(what, AGE_NAMES[age], count, allocated) for what, age, count, allocated in ledger.ages()],
+        reads_kept=_keeps_reads(root),
     )
+
+
+def _keeps_reads(root: str) -> bool:
+    """Not where the mount says `noatime`, nor over FUSE, whose times of reading are made up (Mountpoint's are)."""
+    if root.startswith("s3://"):
+        return False
+    table = [one for one in mountinfo.parse(mountinfo.read()) if mountinfo.is_below(root, one.path) or one.path == root]
+    mount = max(table, key=lambda one: len(one.path), default=None)
+    return mount is not None and "noatime" not in mount.options and not mount.fs_type.startswith("fuse")
 
 
 def _upwards(place: str, root: str) -> Iterable[str]:

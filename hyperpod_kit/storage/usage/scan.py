@@ -12,12 +12,14 @@ from __future__ import annotations
 import functools
 import grp
 import json
+import math
 import mmap
 import os
 import pwd
 import signal
 import stat
 import sys
+from bisect import bisect
 from typing import Any, Iterator, NamedTuple
 
 RUN_FILE = "RUN.json"
@@ -25,6 +27,10 @@ RUN_FILE = "RUN.json"
 
 CHUNK = 2000
 """Directories, or files with several names, that are told at once: what is kept in memory is bounded by that."""
+
+
+AGES = (365, 90, 30, 7, 1)
+"""Days that the classes of age are bounded by, the oldest first: there is one class more."""
 
 
 class WalkDirectory(NamedTuple):
@@ -43,11 +49,42 @@ class Sums:
     def __init__(self) -> None:
         self.rows: dict[tuple[str, str, int, int], list[int]] = {}
 
-    def add(self, one: WalkDirectory, uid: int, gid: int, count: int, size: int, blocks: int) -> None:
-        row = self.rows.setdefault((one.place, one.run, uid, gid), [0, 0, 0])
+    def add(self, directory: WalkDirectory, uid: int, gid: int, count: int, size: int, blocks: int) -> None:
+        row = self.rows.setdefault((directory.place, directory.run, uid, gid), [0, 0, 0])
         row[0] += count
         row[1] += size
         row[2] += blocks * 512
+
+
+class Ages:
+    """Files by when they were last written and last read: [files, blocks] for each class, the oldest first. A file with
+    several names is not among them."""
+
+    def __init__(self, now: float) -> None:
+        self.bounds = [now - days * 86400 for days in AGES]
+        self.written = [[0, 0] for _ in range(len(AGES) + 1)]
+        self.read = [[0, 0] for _ in range(len(AGES) + 1)]
+
+    def span_of(self, when: float) -> tuple[int, float, float]:
+        """(class, from, until before) of a time."""
+        age = bisect(self.bounds, when)
+        edges = (-math.inf, *self.bounds, math.inf)
+        return age, edges[age], edges[age + 1]
+
+    def add(self, written: int, read: int, files: int, blocks: int) -> None:
+        """So many, last written and read in these classes."""
+        for row in (self.written[written], self.read[read]):
+            row[0] += files
+            row[1] += blocks
+
+    def rows(self) -> list[tuple[str, int, int, int]]:
+        """(what, class, files, bytes allocated)."""
+        return [
+            (what, age, files, blocks * 512)
+            for what, classes in (("written", self.written), ("read", self.read))
+            for age, (files, blocks) in enumerate(classes)
+            if files
+        ]
 
 
 PAGE = 1 << 14
@@ -78,7 +115,8 @@ class WhereAbouts:
 class TreeScan:
     """`root`: of the walk; `depth`: levels that are counted for themselves; `marks`: path -> name of directories that
     are so at any level; `elsewhere`: mount points, which are not entered; `unanswered`: directories at which another
-    process hung; `careful`: ask nothing of an entry before it is clear that nothing is mounted there."""
+    process hung; `careful`: ask nothing of an entry before it is clear that nothing is mounted there; `now`: what ages
+    are counted from."""
 
     def __init__(
         self,
@@ -89,7 +127,10 @@ class TreeScan:
         unanswered: list[str],
         careful: bool,
         where: WhereAbouts | None = None,
+        now: float = 0.0,
     ) -> None:
+        self._now = now
+        self._ages = Ages(now)
         self._depth = depth
         self._marks = marks
         self._elsewhere = frozenset(elsewhere)
@@ -108,6 +149,7 @@ class TreeScan:
         Parts of an answer; the last one has `end`.
         """
         sums = Sums()
+        self._ages = Ages(self._now)
         stack, unread, seen = list(first), [], 0
         while stack and seen < limit:
             here = stack.pop()
@@ -128,7 +170,7 @@ class TreeScan:
                 yield {"elsewhere": here.path}
                 continue
             try:
-                for part in self._one(handle, here, sums, stack):
+                for part in self._entries_of(handle, here, sums, stack):
                     if isinstance(part, int):
                         seen += part
                     else:
@@ -143,6 +185,7 @@ class TreeScan:
             "unread": unread,
             "seen": seen,
             "sums": [(*key, *row) for key, row in sums.rows.items()],
+            "ages": self._ages.rows(),
         }
 
     def _opened(self, path: str) -> int | None:
@@ -154,9 +197,9 @@ class TreeScan:
         try:
             if _mount_of(named) != self._mount:
                 return None
-            found = os.fstat(named)
-            if found.st_mode & 0o500 == 0o500:
-                _act_as(found.st_uid)
+            status = os.fstat(named)
+            if status.st_mode & 0o500 == 0o500:
+                _act_as(status.st_uid)
             return os.open(".", _LIST, dir_fd=named)
         finally:
             os.close(named)
@@ -175,25 +218,27 @@ class TreeScan:
                 return None
         return here
 
-    def _one(
+    def _entries_of(
         self, handle: int, here: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
     ) -> Iterator[int | dict[str, Any]]:
         own = os.fstat(handle)
-        if _has(handle, RUN_FILE):
-            here = here._replace(run=here.path)
+        here = here._replace(run=here.path) if _has(handle, RUN_FILE) else here
         sums.add(here, own.st_uid, own.st_gid, 1, own.st_size, own.st_blocks)
         links: list[tuple[int, int, str, str, int, int, int, int]] = []
         base = len(stack)
         # Most files of a directory have one owner: his sums are kept at hand.
         uid, gid, files, size, blocks = -1, -1, 0, 0, 0
+        ages = self._ages
+        # So have most files of a directory one age.
+        written, low, high = read, read_low, read_high = 0, math.inf, -math.inf
         with os.scandir(handle) as entries:
             for entry, file in self._looked_at(entries, handle, here):
                 if isinstance(file, str):
                     yield {"elsewhere": file}
                     continue
                 if entry.is_dir(follow_symlinks=False) if file is None else stat.S_ISDIR(file.st_mode):
-                    found = self._below(here, entry.name)
-                    stack.append(found)
+                    directory = self._below(here, entry.name)
+                    stack.append(directory)
                     if len(stack) - base >= CHUNK:
                         yield {"left": stack[base:]}
                         del stack[base:]
@@ -209,13 +254,19 @@ class TreeScan:
                         yield {"links": links}
                         links = []
                     continue
-                if file[4] != uid or file[5] != gid:
+                changed = file[8]
+                seen = file[7] if file[7] > changed else changed
+                if file[4] != uid or file[5] != gid or not low <= changed < high or not read_low <= seen < read_high:
                     yield self._counted(here, sums, uid, gid, files, size, blocks)
+                    ages.add(written, read, files, blocks)
+                    written, low, high = ages.span_of(changed)
+                    read, read_low, read_high = ages.span_of(seen)
                     uid, gid, files, size, blocks = file[4], file[5], 0, 0, 0
                 files += 1
                 size += file[6]
                 blocks += file.st_blocks
         yield self._counted(here, sums, uid, gid, files, size, blocks)
+        ages.add(written, read, files, blocks)
         if links:
             yield {"links": links}
         yield 1
@@ -316,7 +367,7 @@ def _act_as(uid: int) -> None:
 @functools.lru_cache(maxsize=1024)
 def _groups_of(uid: int) -> tuple[int, list[int]]:
     if not uid:
-        return os.getgid(), [one.gr_gid for one in grp.getgrall() if "root" in one.gr_mem]
+        return os.getgid(), [group.gr_gid for group in grp.getgrall() if "root" in group.gr_mem]
     try:
         entry = pwd.getpwuid(uid)
         return entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid)
@@ -342,7 +393,7 @@ def main() -> None:
     scan = TreeScan(**config)
     for line in lines:
         task = json.loads(line)
-        for part in scan.task([WalkDirectory(*one) for one in task["directories"]], task["limit"]):
+        for part in scan.task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
             answers.write(json.dumps({"id": task["id"], **part}) + "\n")
             if "end" in part:
                 answers.flush()

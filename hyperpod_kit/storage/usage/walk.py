@@ -151,6 +151,7 @@ class _Pool:
             "elsewhere": [one.path for one in table if one.path != root and mountinfo.is_below(one.path, root)],
             "unanswered": self._unanswered,
             "careful": bool(self._unanswered),
+            "now": self._ledger.begun,
         }
         return json.dumps(config)
 
@@ -204,7 +205,7 @@ class _Pool:
         if len(self._unanswered) > HANGS:
             raise Unreachable(
                 f"{self._asked.root} does not answer: nothing came of {path} for {HUNG:.0f} s, as of {HANGS} others",
-                hint=f"findmnt --submounts --target {self._asked.root}",
+                hint="findmnt --list",
             )
         self._selector.unregister(worker.out)
         worker.stop()

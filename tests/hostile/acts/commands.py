@@ -71,12 +71,21 @@ ENTRIES: Dict[str, Entry] = {
     "users apply": CLOUD,
     "users policy": Attacked("users policy {mine}/config.json"),
     "job run": SLURM,
-    "job status": Attacked("job status --root {mine}/run", "user"),
+    "job status": Attacked(
+        "job status --root {mine}/run",
+        "user",
+        alternatives=(
+            "job status --root {mine}/run --tensorboard {mine}/scalars",
+            "job status --root {mine}/run --html {out}/page.html --tensorboard {out}/scalars",
+        ),
+    ),
     "job lint": Attacked("job lint {mine}/train.sbatch", "user"),
     "job doctor": SLURM,
     "job sweep": SLURM,
     "job submit": SLURM,
-    "job goodput": Attacked("job goodput --root {mine}/run", "user"),
+    "job goodput": Attacked(
+        "job goodput --root {mine}/run", "user", alternatives=("job goodput --root {mine}/run --json",)
+    ),
     "job rewind": Attacked("job rewind {mine}/run {attempt}", "user"),
     "job prove": Attacked("job prove {mine}/foreign", "user"),
     "job task-prolog": SLURM,
@@ -90,6 +99,7 @@ ENTRIES: Dict[str, Entry] = {
     "checkpoint unpin": Attacked("checkpoint unpin {mine}/run {attempt}", waits=True),
     "checkpoint flush": NotAttacked("it takes captures in /dev/shm: tests/hostile/test_flush_as_root.py"),
     "checkpoint bench": OWN,
+    "checkpoint diff": Attacked("checkpoint diff {mine}/run {mine}/run", "user"),
     "checkpoint export": Attacked("checkpoint export {mine}/run --to safetensors --output {out}/exported", "user"),
     "checkpoint import": Attacked(
         "checkpoint import {mine}/w.safetensors --from safetensors --output {out}/new", "user"
@@ -116,7 +126,14 @@ ENTRIES: Dict[str, Entry] = {
     "storage bench": NotAttacked(
         "it measures a mount for minutes, in a directory of its own: tests/unit/storage/bench"
     ),
-    "storage usage": Attacked("storage usage {mine} --state {out}/state", waits=True),
+    "storage usage": Attacked(
+        "storage usage {mine} --state {out}/state --history {out}/history",
+        waits=True,
+        alternatives=(
+            "storage usage {mine} --state {out}/state --history {mine}/history --html {out}/page.html",
+            "storage usage {mine} --state {out}/state --alerts {mine}/quotas.json --alerts-state {out}/alerts",
+        ),
+    ),
     "storage quota set": Attacked("storage quota set {mine} --bytes 1GiB", waits=True),
     "storage quota show": Attacked("storage quota show {mine} {own}", waits=True),
     "storage quota check": Attacked("storage quota check {mine}/quotas.json --state {out}/quota.json"),

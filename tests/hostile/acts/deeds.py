@@ -101,7 +101,7 @@ def garbage(mine: Path, fsx: Path, rng: Random) -> None:
             path.chmod(0o644)
             kind = rng.randrange(4)
             if kind == 0:
-                os.truncate(path, rng.choice([0, 1, 1 << 32]))
+                os.truncate(path, rng.choice([0, 1, 1 << 30]))
             elif kind == 1:
                 path.write_bytes(rng.randbytes(rng.randint(1, 5000)))
             elif kind == 2:

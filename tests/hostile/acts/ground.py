@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Dict, Iterator
 
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.job.goodput import time_rows
+from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.storage.quota import request_box, requests
 from hyperpod_kit.untrusted import owner
 from tests.hostile.users import ATTACKER, VICTIM, place
@@ -67,6 +69,18 @@ class Ground:
         (made / "data").mkdir(parents=True)
         (made / "run").mkdir()
         self.names = [put_checkpoint(PosixStore(str(made / "run")), seq) for seq in (1, 2, 3)]
+        rows = [
+            {"t": 1.7e9, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0", "from": None},
+            {"t": 1.7e9 + 90, "job": "7", "restart": 0, "event": "ended", "attempt": "7.0.0", "outcome": "crash"},
+        ]
+        (made / "run" / ".hpk" / "time").mkdir(parents=True)
+        (made / "run" / ".hpk" / "attempts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        times = time_rows.TimeRow(
+            "7.0.0", "n1", 1.7e9, 1.7e9 + 60, Phase.STEP, 1.7e9 + 9, 1, 40, (1, 8.0), 0.5, {"step": 50.0}
+        )
+        (made / "run" / ".hpk" / "time" / "7.0.0.jsonl").write_bytes(time_rows.encoded(times))
+        (made / "history").write_text("{}")
+        (made / "scalars").mkdir()
         lines = b"".join(json.dumps({"text": f"line {number}"}).encode() + b"\n" for number in range(50))
         (made / "data" / "a.jsonl").write_bytes(lines)
         (made / "data" / "b.jsonl.gz").write_bytes(gzip.compress(lines))

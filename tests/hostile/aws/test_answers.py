@@ -16,6 +16,7 @@ from hyperpod_kit.aws import answers, back_off
 from hyperpod_kit.cli.main import run
 from tests.hostile.aws import objects
 from tests.hostile.aws.service import AT_ONCE, Liar
+from tests.support.rows import share
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 COMMANDS: Dict[str, List[str]] = {
@@ -91,7 +92,7 @@ def check(mode: str, names: Iterable[str], capfd: pytest.CaptureFixture[str]) ->
             assert code in (1, 3), where
 
 
-@pytest.mark.parametrize("mode", AT_ONCE)
+@pytest.mark.parametrize("mode", share(AT_ONCE, 12))
 def test_a_list_is_not_believed_blindly(mode: str, place: Path, liar: Liar, capfd: pytest.CaptureFixture[str]) -> None:
     liar.mode = mode
     check(mode, OF_LISTS, capfd)

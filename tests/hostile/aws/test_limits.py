@@ -15,6 +15,9 @@ from hyperpod_kit.errors import Unreachable, UnreadableAnswer
 from tests.hostile.aws.service import SLOW, Liar
 
 SECONDS = 0.6
+"""What an answer may take that does not come."""
+ENOUGH = 60.0
+"""What one may take that does."""
 
 
 @pytest.fixture
@@ -26,13 +29,22 @@ def liar() -> Iterator[Liar]:
 
 @pytest.fixture
 def sagemaker(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return client(liar, SECONDS, monkeypatch)
+
+
+@pytest.fixture
+def patient(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> Any:
+    return client(liar, ENOUGH, monkeypatch)
+
+
+def client(liar: Liar, seconds: float, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(answers.SILENCE, "given_up", False)
     options = Config(retries={"mode": "standard", "total_max_attempts": 2}, s3={"addressing_style": "path"})
     keys = {"aws_access_key_id": "t", "aws_secret_access_key": "t", "region_name": "us-east-1"}
-    client = answers.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
-    client._endpoint.http_session._seconds = SECONDS
-    client._endpoint.http_session._quiet = SECONDS / 2
-    return client
+    made = answers.guard(boto3.client("sagemaker", endpoint_url=liar.url, config=options, **keys))
+    made._endpoint.http_session._seconds = seconds
+    made._endpoint.http_session._quiet = seconds / 2
+    return made
 
 
 @pytest.mark.parametrize("mode", SLOW)
@@ -62,26 +74,27 @@ def test_after_one_that_was_silent_nobody_waits_as_long_for_the_next(
         0.2
     ] * 2
     liar.mode = "good"
+    monkeypatch.setattr(answers, "SECONDS_AFTER_SILENCE", ENOUGH)
     with translated("DescribeCluster", "demo"):
         sagemaker.describe_cluster(ClusterName="demo")
     assert not answers.SILENCE.given_up
 
 
-def test_a_large_answer_is_not_read_whole(sagemaker: Any, liar: Liar) -> None:
+def test_a_large_answer_is_not_read_whole(patient: Any, liar: Liar) -> None:
     liar.mode = "big"
     with pytest.raises(UnreadableAnswer, match="larger than 8 MiB"), translated("DescribeCluster", "demo"):
-        sagemaker.describe_cluster(ClusterName="demo")
+        patient.describe_cluster(ClusterName="demo")
 
 
-def test_what_is_said_of_a_shape(sagemaker: Any, liar: Liar) -> None:
+def test_what_is_said_of_a_shape(patient: Any, liar: Liar) -> None:
     liar.mode = "wrong6"
     with pytest.raises(UnreadableAnswer, match=r"0\.InstanceGroupName is missing"):
-        sagemaker.list_cluster_nodes(ClusterName="demo")
+        patient.list_cluster_nodes(ClusterName="demo")
     with pytest.raises(UnreadableAnswer, match="none of the members"):
-        sagemaker.describe_cluster(ClusterName="demo")
+        patient.describe_cluster(ClusterName="demo")
     liar.mode = "trunc"
     with pytest.raises(UnreadableAnswer, match="18 bytes that are no JSON"):
-        sagemaker.list_cluster_nodes(ClusterName="demo")
+        patient.list_cluster_nodes(ClusterName="demo")
 
 
 @pytest.mark.parametrize(("tokens", "why"), [("aaa", "in a circle"), ("abcdefgh", "no end after 5 pages")])

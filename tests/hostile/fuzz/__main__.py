@@ -1,17 +1,27 @@
-"""`make fuzz`: the whole table, and exit code 1 when anything was violated."""
+"""`make fuzz`: the whole table, and exit code 1 when anything was violated.
+
+With `--rows FILE` each parser that is through is a line of that file, and what has its line there is not run again.
+Ended by SIGTERM it takes its files away; of one that was killed the next one does so.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import os
 import shutil
+import signal
 import sys
-import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Callable, Dict, List
 
+from hyperpod_kit.system.process import dies_with
+from tests.hostile.fuzz import places
 from tests.hostile.fuzz.engine import Row, lines, run
 from tests.hostile.fuzz.table import PARSERS
 
@@ -24,17 +34,28 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=30.0, help="for all of it; what is not done then is not done")
     parser.add_argument("--only", default="", help="parsers with this in their name")
     parser.add_argument("--found", default="", help="a directory for the inputs that violate something")
+    parser.add_argument("--rows", type=Path, help="append a line a parser to this file, and leave out what is in it")
     args = parser.parse_args()
     begin = time.monotonic()
     until = begin + args.minutes * 60
-    wanted = [one for one in PARSERS if args.only in one.name]
-    place = tempfile.mkdtemp(prefix="hpk-fuzz-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    earlier = _earlier(args)
+    due = [one.name for one in PARSERS if args.only in one.name and one.name not in earlier]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    place = places.own_base()
     os.environ["HPK_FUZZ_DIR"] = place
 
     try:
-        with ProcessPoolExecutor(args.workers, mp_context=get_context("fork")) as pool:
-            asked = [pool.submit(_one, parser.name, args.count, args.seed, until) for parser in wanted]
-            rows = [one.result() for one in asked]
+        arm = dies_with(os.getpid())
+        with ProcessPoolExecutor(
+            args.workers, mp_context=get_context("fork"), initializer=_begin, initargs=(arm,)
+        ) as pool:
+            try:
+                results = [pool.submit(_fuzz, name, args, until) for name in due]
+                rows = [*earlier.values(), *(result.result() for result in results)]
+            except BaseException:
+                for worker in multiprocessing.active_children():
+                    worker.kill()
+                raise
     finally:
         shutil.rmtree(place, ignore_errors=True)
     print("\n".join(lines(rows)))
@@ -55,13 +76,34 @@ def main() -> int:
     return 1 if bad or short else 0
 
 
-def _one(name: str, count: int, seed: int, until: float) -> Row:
-    row = run(next(parser for parser in PARSERS if parser.name == name), count, seed, until)
+def _earlier(args: argparse.Namespace) -> Dict[str, Row]:
+    """The parsers that had all these inputs in an earlier run, by name, without a violation."""
+    if args.rows is None or not args.rows.exists():
+        return {}
+    entries: List[Dict[str, Any]] = [json.loads(line) for line in args.rows.read_text().splitlines()]
+    same = [entry for entry in entries if (entry["count"], entry["seed"]) == (args.count, args.seed)]
+    rows = [Row(**{**entry["row"], "violations": {}}) for entry in same if not entry["row"]["violations"]]
+    return {row.name: row for row in rows if args.only in row.name and row.inputs >= args.count}
+
+
+def _begin(arm: Callable[[], None]) -> None:
+    """In a worker: it ends with the program, and SIGTERM is the program's affair."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    arm()
+
+
+def _fuzz(name: str, args: argparse.Namespace, until: float) -> Row:
+    row = run(next(parser for parser in PARSERS if parser.name == name), args.count, args.seed, until)
     print(
         f"{row.seconds:6.0f} s  {row.name}: {row.inputs:,} inputs, {len(row.violations)} violations",
         file=sys.stderr,
         flush=True,
     )
+    if args.rows is not None:
+        violations = {reason: data.decode("latin-1") for reason, data in row.violations.items()}
+        entry = {"count": args.count, "seed": args.seed, "row": {**asdict(row), "violations": violations}}
+        with args.rows.open("a") as file:
+            file.write(json.dumps(entry) + "\n")
     return row
 
 

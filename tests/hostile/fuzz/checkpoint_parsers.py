@@ -11,7 +11,16 @@ import zlib
 from random import Random
 from typing import Any, Callable
 
-from hyperpod_kit.checkpoint.agent import control_page, job_note, local, lost_rows, note_page, saves_note, shm_slots
+from hyperpod_kit.checkpoint.agent import (
+    control_page,
+    job_note,
+    local,
+    lost_rows,
+    note_page,
+    saves_note,
+    shm_slots,
+    trees,
+)
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.agent.shard_report import Report
 from hyperpod_kit.checkpoint.repository import (
@@ -26,6 +35,7 @@ from hyperpod_kit.checkpoint.repository import (
     pins,
     rewinds,
     rows,
+    saved_tree,
     shard,
     shard_table,
     tombstone,
@@ -362,6 +372,28 @@ def read_report(data: bytes) -> None:
     os.unlink(file)
 
 
+TREE = {
+    "model": {
+        "w": {"$": "tensor", "name": "model.w"},
+        "q": {"$": "subclass", "class": "a.B", "name": "q", "parts": {}},
+    },
+    "extra": {"$": "dict", "v": [[1, {"$": "tuple", "v": [2, {"$": "tensor", "name": "extra.1"}]}]]},
+}
+EXTRA = {
+    "format": layout.EXTRA_FORMAT_OF_STAGES,
+    "shared": TREE,
+    "ranks": [{"save": {}}, {}],
+    "like": [{}, {"save": 0}],
+}
+
+
+def read_trees(data: bytes) -> None:
+    for rank in range(3):
+        list(saved_tree.tensors(trees.tree_of(data, rank)))
+    list(saved_tree.wholes(trees.whole_of(data)))
+    trees.parts_of(data, 3)
+
+
 REPORT = Report(PAGE, SHARDS[0], "{}", LAID.tensors).to_json()
 
 PARSERS = [
@@ -375,6 +407,13 @@ PARSERS = [
         read_latest_and_starts,
     ),
     sealed("checkpoint: step back", REWIND, read_rewind),
+    Parser(
+        "checkpoint: trees (extra.json)",
+        read_trees,
+        (CheckpointError,),
+        lambda rng: a_json(rng, [EXTRA]),
+        (json.dumps(EXTRA).encode(),),
+    ),
     Parser("checkpoint: names in a root", read_names, (), a_name_list, (NAMES,)),
     an_index(),
     a_compact_index(),

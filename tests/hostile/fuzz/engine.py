@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Callable, Dict, List, Tuple, Type
 
+from hyperpod_kit.system.process import dies_with
+
 MEGABYTES = 256
 SECONDS = 2.0
 PATIENCE = 20.0
@@ -81,12 +83,14 @@ def _batch(parser: Parser, row: Row, seed: int, first: int, count: int, until: f
     """One process, until it is through or violates something that it does not survive; the number of the next input."""
     shared = mmap.mmap(-1, _ROOM)
     said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - the child writes it, this process closes it
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
             # Ended from outside, an input that hangs would leave the others' counts unsaid.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            dies_with(parent)()
             found = _child(parser, shared, seed, first, count, until)
             json.dump(found, said)
             said.flush()
@@ -165,10 +169,7 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
     slowest = peak = 0.0
     number = first
     while number < count and time.monotonic() < until:
-        try:
-            data = parser.make(Random(f"{parser.name}/{seed}/{number}"))[:LARGEST]
-        except MemoryError:  # the maker's, under the parser's limit
-            data = b""
+        data = _made(parser, seed, number)
         shared[: _HEAD.size] = _HEAD.pack(number, len(data))
         shared[_HEAD.size : _HEAD.size + len(data)] = data
         what = ""
@@ -188,7 +189,7 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
         slowest = max(slowest, spent)
         if not what and spent > SECONDS:
             what = f"more than {SECONDS:g} s of processor time"
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) / 1024
+        grown = (_highest() - base) / 1024
         if grown > peak:
             peak = grown
             if not what and peak > MEGABYTES:
@@ -208,6 +209,23 @@ def _child(parser: Parser, shared: mmap.mmap, seed: int, first: int, count: int,
         "peak_mb": max(0.0, peak),
         "next": number,
     }
+
+
+def _made(parser: Parser, seed: int, number: int) -> bytes:
+    """One input. What its maker takes of memory, before it is cut down to an input, is not the parser's."""
+    highest = _highest()
+    try:
+        data = parser.make(Random(f"{parser.name}/{seed}/{number}"))[:LARGEST]
+    except MemoryError:  # under the parser's limit
+        data = b""
+    if _highest() > highest:
+        _reset_peak()
+    return data
+
+
+def _highest() -> int:
+    """KiB that this process had at most, since the peak was reset."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def _status(key: str) -> int:

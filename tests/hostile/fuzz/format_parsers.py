@@ -25,6 +25,7 @@ import zstandard
 
 from hyperpod_kit.checkpoint.formats import dcp_folder, safetensors_files, torch_files
 from hyperpod_kit.checkpoint.formats.byte_sources import ImportedFiles
+from hyperpod_kit.checkpoint.importing import from_deepspeed, from_torch
 from hyperpod_kit.data.formats import table
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.source_files import SourceFiles
@@ -151,6 +152,14 @@ def read_value(data: bytes) -> None:
     with_files(lambda files: torch_files.value_at(files, path, 0, len(data)))
 
 
+def read_torch(data: bytes) -> None:
+    from_torch.looked_at(Path(file_of(data, "t.pt")))
+
+
+def read_deepspeed(data: bytes) -> None:
+    from_deepspeed._read(Path(file_of(data, "mp_rank_00_model_states.pt")))
+
+
 def read_dcp(data: bytes, metadata: bool) -> None:
     place = Path(folder("dcp"))
     whole = a_dcp_once()
@@ -202,6 +211,8 @@ PARSERS = [
     an_importer("safetensors index", read_weights_folder, [_INDEX]),
     an_importer("torch tensor", read_tensor, [a_torch_file(torch.zeros(4))], words=_ZIP),
     an_importer("torch value", read_value, [a_torch_file({"a": [1, 2]})], pickle.UnpicklingError, words=_ZIP),
+    an_importer("torch file", read_torch, [a_torch_file({"w": torch.zeros(4), "n": [1, 2]})], words=_ZIP),
+    an_importer("DeepSpeed file", read_deepspeed, [a_torch_file({"module": {"w": torch.zeros(4)}})], words=_ZIP),
     an_importer("DCP .metadata", lambda data: read_dcp(data, True), [a_dcp_once()[0]], words=_ZIP),
     an_importer("DCP file", lambda data: read_dcp(data, False), [a_dcp_once()[1]], words=_ZIP),
 ]

@@ -28,8 +28,11 @@ from hyperpod_kit.job import (
 )
 from hyperpod_kit.job.foreign.candidate import PROOFS
 from hyperpod_kit.job.foreign.proven import ProvenFiles
+from hyperpod_kit.job.goodput import event_file, launch_time, time_rows
+from hyperpod_kit.job.goodput.event_file import ScalarPoint
 from hyperpod_kit.slurm import control, hostlist, records, verdict
 from hyperpod_kit.slurm.job_id import JobId
+from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.lines import Lines
 from tests.hostile.fuzz.engine import Parser
@@ -280,7 +283,21 @@ VERDICT = {
     "launch": "0.4000",
 }
 
+TIME = time_rows.TimeRow("7.0.0", "n1", 1.7e9, 1.7e9 + 60, Phase.STEP, 1.7e9 + 9, 1, 40, (1, 8.0), 0.5, {"step": 50.0})
+RUN_TIME = time_rows.RunRow("7", 0, 1.7e9, 1.7e9 - 60, 1.7e9 - 9, 8, ("n1",), "ada", "gpu", "c")
+TIMES = [parse.json_object(time_rows.encoded(TIME)), parse.json_object(time_rows.encoded_run(RUN_TIME))]
+
+
+def read_times(data: bytes) -> None:
+    state = os.path.dirname(os.path.dirname(file_of(data, f"state/{time_rows.FOLDER}/a.jsonl")))
+    rows = time_rows.read(state, "a")
+    points = [ScalarPoint(row.t, row.step or 0, {"a": launch_time.usual_step(row) or 0.0}) for row in rows]
+    event_file.encoded(points, 1.7e9)
+    time_rows.read_run(state, "a")
+
+
 PARSERS = [
+    Parser("goodput: rows of time", read_times, (OSError,), of_rows(*TIMES), (b"\n".join(map(js, TIMES)),)),
     Parser(
         "job: decision record",
         read_decision,

@@ -1,10 +1,24 @@
-"""Where inputs lie that a parser wants as a file: in memory, a directory a process."""
+"""Where inputs lie that a parser wants as a file: in memory, a directory a process, in one of the program."""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
 from functools import lru_cache
+
+_OF_A_RUN = re.compile(r"hpk-fuzz-([0-9]+)-.*")
+
+
+def own_base() -> str:
+    """A new directory of this program; those of programs that were killed go."""
+    base = _memory() or tempfile.gettempdir()
+    for name in os.listdir(base):
+        named = _OF_A_RUN.fullmatch(name)
+        if named and not os.path.exists(f"/proc/{named.group(1)}"):
+            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+    return tempfile.mkdtemp(prefix=f"hpk-fuzz-{os.getpid()}-", dir=base)
 
 
 @lru_cache(maxsize=None)

@@ -8,11 +8,13 @@ from random import Random
 from typing import Any, Callable, List, Tuple
 
 from hyperpod_kit.checkpoint.agent import flush_users
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.job.fan_out import listing
+from hyperpod_kit.storage.alerts import config, outbox
 from hyperpod_kit.storage.audit import accounting, sources
 from hyperpod_kit.storage.audit.record import AuditGap, AuditRecord, sound
 from hyperpod_kit.storage.quota import requests
+from hyperpod_kit.storage.usage import growth, history
 from hyperpod_kit.untrusted import parse
 from tests.hostile.fuzz.engine import Parser
 from tests.hostile.fuzz.mutate import ODD_WORDS, a_json, some_bytes, some_lines
@@ -106,9 +108,49 @@ REQUEST = {
     "at": 1.7e9,
 }
 ROWS: List[Tuple[Any, ...]] = [("a/b", "a/b", 40 << 20, 0o644, 10**18), ("c", "c", 0, 0o600, 0)]
+SIGN = [True, 3, 4, 5.0]
 OUTCOMES = [["run-a", "seq-000001.step-0000000010.e1-abcd", True, "committed", False, ""], ["b", None, 0, "", 0, ""]]
 
+DAYS = [
+    {
+        "day": f"2026-11-2{number}",
+        "at": 1795176000.0 + number * 86400,
+        "entries": 4,
+        "size": 9000,
+        "allocated": 12288,
+        "room": 1 << 40,
+        "free": 1 << 39,
+        "users": {"ada": 8192},
+    }
+    for number in range(5)
+]
+HISTORY = {"format": history.FORMAT, "root": "/fsx", "days": DAYS}
+ALERT = {"subject": "s", "sentence": "/fsx is full", "to": ["a@b"], "since": 1.7e9, "accepted": [], "over": True}
+ALERTS = {"format": outbox.FORMAT, "alerts": {"/fsx": ALERT}}
+ALERTED = {"admins": ["a@b"], "directories": {"/fsx/ada": ["ada@b"]}, "sinks": {"mail": "h:25", "cloudwatch": False}}
+
+
+def read_history(data: bytes) -> None:
+    days = history.read(Path(file_of(data, "history.json"))).days
+    grown = growth.growth(days)
+    if grown is not None:
+        growth.forecast(grown, 1 << 30)
+
+
+def read_standing(data: bytes) -> None:
+    for entry in outbox.read(Path(file_of(data, "alerts.json"))).values():
+        assert len(entry.message_id) == 32 and entry.worded().sentence is not None
+
+
+def read_alerted(data: bytes) -> None:
+    config.load(Path(file_of(data, "alerted.json")))
+
+
 PARSERS = [
+    Parser("storage: sizes by day", read_history, (HyperpodKitError,), of_json(HISTORY), (js(HISTORY),)),
+    Parser("storage: standing alerts", read_standing, (HyperpodKitError,), of_json(ALERTS), (js(ALERTS),)),
+    Parser("storage: who is alerted", read_alerted, (UsageError,), of_json(ALERTED), (js(ALERTED),)),
+    Parser("flush: signs", flush_users._sign, (), of_json(SIGN), (js(SIGN),)),
     log("node", [js(NODE) + b"\n", js({**NODE, "op": "gap"}) + b"\n"], a_node_log),
     log("cloudtrail", [js({"Records": [TRAIL]}), b'{"Records": []}'], a_trail),
     log(

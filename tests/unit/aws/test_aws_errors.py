@@ -6,7 +6,7 @@ import pytest
 from botocore import exceptions as boto
 
 from hyperpod_kit.aws.errors import translated
-from hyperpod_kit.errors import AwsError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
+from hyperpod_kit.errors import AbsentAtAws, AwsError, NoCredentials, Throttled, Unreachable, UnreadableAnswer
 
 
 def client_error(code: str, status: int = 400) -> boto.ClientError:
@@ -23,7 +23,7 @@ def client_error(code: str, status: int = 400) -> boto.ClientError:
             "Op x: AccessDeniedException: words",
             "aws sts get-caller-identity",
         ),
-        (client_error("ResourceNotFound"), AwsError, "Op x: ResourceNotFound: words", "aws sagemaker list-clusters"),
+        (client_error("ResourceNotFound"), AbsentAtAws, "Op x: ResourceNotFound: words", "aws sagemaker list-clusters"),
         (client_error("Odd"), AwsError, "Op x: Odd: words", None),
         (
             boto.EndpointConnectionError(endpoint_url="http://127.0.0.1:1/secret?sig=1"),

@@ -16,7 +16,7 @@ from hyperpod_kit.bundle.packages import control_fields, describe
 from hyperpod_kit.bundle.render import render
 from hyperpod_kit.cli.package_command import describe_package
 from hyperpod_kit.config.load import check, load
-from hyperpod_kit.errors import BundleError
+from hyperpod_kit.errors import Absent, BundleError
 from hyperpod_kit.model.node_config import NodeConfig
 from tests.support.capabilities import require
 
@@ -96,7 +96,7 @@ def test_the_same_package_from_elsewhere_is_the_same_bundle(tmp_path: Path) -> N
         ({"arch": "x86_64"}, r"mount-s3\.deb: Architecture is arm64, listed as amd64"),
         ({"name": "nfs-common"}, r"mount-s3\.deb: Package is mount-s3, listed as nfs-common"),
         ({"file": "nowhere.deb"}, r"nowhere\.deb: No such file or directory"),
-        ({"file": "."}, "Is a directory"),
+        ({"file": "."}, "is a directory"),
     ],
 )
 def test_a_file_that_is_not_what_is_listed(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -159,7 +159,7 @@ def test_the_entry_of_a_file(tmp_path: Path) -> None:
         describe(deb(tmp_path, name="x", arch="armel"))
     with pytest.raises(BundleError, match="is not a Debian package"):
         describe(path)
-    with pytest.raises(BundleError, match="No such file"):
+    with pytest.raises(Absent, match="No such file"):
         describe(tmp_path / "nowhere.deb")
     unreadable = tmp_path / "zstd.deb"
     unreadable.write_bytes(file.read_bytes().replace(b"control.tar.gz  ", b"control.tar.zst "))

@@ -18,7 +18,7 @@ HELPER = (
 ALLOWED = {
     "drain": (2.5, ""),
     "secrets": (2.7, ""),
-    "health": (3.8, ""),
+    "health": (4.2, "It becomes each user in turn, to ask what that user can write"),
     "slurm-state": (3.6, ""),
     "repair@": (BAR, ""),
     "sweep": (BAR, ""),

@@ -152,7 +152,8 @@ def _environment(more: Dict[str, str]) -> Any:
 
 
 def abandon(manager: Any) -> None:
-    """As if this trainer had died: its agent is killed for good, its slots stay."""
+    """As if this trainer had died: its agent is killed for good, its slots stay, and it makes no further ones."""
+    manager._staging._pool.settle()
     manager._agent.tries = 0
     os.kill(manager._agent.pid, signal.SIGKILL)
     manager._agent.wait_end(5)

@@ -83,7 +83,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", share(PLACES, 5))
+@pytest.mark.parametrize("place", share(PLACES, 3))
 def test_an_agent_killed_anywhere_loses_nothing(start, capture, shm: Path, place: str) -> None:
     """Two saves; rank 0's agent dies on the second one's way, the rest dies with it; the next start goes on."""
     run = start(world=2)
@@ -138,7 +138,7 @@ def test_one_in_a_dead_agents_place_frees_what_a_durable_capture_has_replaced(
 
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "new"])
 @pytest.mark.parametrize(
-    "place", share(("persist.slice", "local.before_report", "local.after_report", "persist.begin@2"), 2)
+    "place", share(("persist.slice", "local.before_report", "local.after_report", "persist.begin@2"), 1)
 )
 def test_one_in_a_dead_agents_place_goes_on_with_what_is_on_the_nodes_disk(
     start, capture, shm: Path, tmp_path: Path, place: str, kept: bool
@@ -275,6 +275,7 @@ def test_segments_of_dead_runs_that_hold_nothing_go_and_captures_stay(start, cap
     assert run.close()
 
 
+@pytest.mark.usefixtures("agents_of_an_interpreter")
 def test_an_agent_is_small(start, capture, tmp_path: Path) -> None:
     """Besides what it maps: at most 64 MiB, and descriptors that do not grow."""
     run = start(local=str(tmp_path / "nvme"))

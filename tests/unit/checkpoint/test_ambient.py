@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import hyperpod_kit
 from hyperpod_kit.checkpoint import Manager, State, load_state, load_weights
@@ -79,6 +80,7 @@ STATES: dict[str, Any] = {
     "device context": lambda: torch.device("meta"),
     "default dtype": default_dtype,
     "inference mode": torch.inference_mode,
+    "fake tensors": lambda: FakeTensorMode(allow_non_fake_inputs=True),
 }
 OF_THE_GATE = ("default device", "inference mode")
 CALLS: list[tuple[Any, str]] = [

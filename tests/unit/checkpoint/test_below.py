@@ -19,6 +19,7 @@ from hyperpod_kit.checkpoint.repository.policy import Latest
 from hyperpod_kit.checkpoint.repository.store import below
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.checkpoint.repository.store.restricted import RestrictedStore
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
 from tests.support.rows import share
 from tests.unit.checkpoint.small_checkpoint import SMALL_RUN, put_checkpoint
@@ -85,7 +86,7 @@ PUT = [fifo, link_to_fifo, socket_, directory, link_to_zeros, link_to_null, loop
 EVERY = pytest.mark.parametrize("put", PUT)
 
 
-@pytest.mark.parametrize("put", share(PUT, 4))
+@pytest.mark.parametrize("put", share(PUT, 2))
 @pytest.mark.parametrize("name", [layout.MANIFEST_FILE, layout.EXTRA_FILE, layout.shard_file(0)])
 def test_in_the_place_of_an_attempts_file_it_is_damage(store: PosixStore, tmp_path: Path, name: str, put: Put) -> None:
     old, new = put_checkpoint(store, 1), put_checkpoint(store, 2)
@@ -202,6 +203,24 @@ def test_links_above_the_root_and_the_root_as_a_link_are_fine(store: PosixStore,
     lease.Lease(linked, names[1], 10).release()
     pins.unpin(linked, names[0])
     assert retention.run(linked, Latest(1), SMALL_RUN).deleted == (names[0],)
+
+
+@pytest.mark.parametrize("kind", [PosixStore, RestrictedStore])
+@pytest.mark.parametrize("root", ["away", "away/run", "away/run/deep"])
+def test_a_root_behind_a_link_to_nowhere_is_not_made(kind: type[PosixStore], root: str, tmp_path: Path) -> None:
+    """What the link led to is unmounted: on the mount point below it nothing may be made."""
+    (tmp_path / "away").symlink_to(tmp_path / "mount" / "of-user")
+    with pytest.raises(FileExistsError):
+        kind(str(tmp_path / root)).create(layout.RUN_FILE, b"{}")
+    assert os.listdir(tmp_path) == ["away"]
+
+
+@pytest.mark.parametrize("kind", [PosixStore, RestrictedStore])
+def test_a_root_is_made_with_what_is_missing_above_it(kind: type[PosixStore], tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    kind(str(tmp_path / "link/team/run")).create(layout.RUN_FILE, b"{}")
+    assert (tmp_path / "real/team/run" / layout.RUN_FILE).read_bytes() == b"{}"
 
 
 def test_pins_that_are_a_link_to_nowhere_are_not_no_pins(store: PosixStore) -> None:

@@ -24,6 +24,7 @@ from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.repository import catalog  # noqa: E402
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable, UsageError  # noqa: E402
 from tests.support.damage import flip  # noqa: E402
+from tests.support.rows import share  # noqa: E402
 
 WEIGHT = torch.arange(6.0 * 8).view(6, 8)
 STACK = torch.arange(2.0 * 4, dtype=torch.bfloat16).view(2, 4)
@@ -71,7 +72,7 @@ def root(shm: Path, tmp_path: Path) -> Path:
     return tmp_path / "root"
 
 
-@pytest.mark.parametrize("rows", [(2, 4), (6,), (1, 2, 3)])
+@pytest.mark.parametrize("rows", share([pytest.param(rows) for rows in ((1, 2, 3), (2, 4), (6,))], 1))
 def test_boxes_are_filled_however_they_are_cut(root: Path, rows: tuple[int, ...]) -> None:
     wanted = blank(boxes(*rows))
     got, state = load(root, wanted)
@@ -124,6 +125,12 @@ def test_what_was_not_met_and_what_only_a_pickle_brings_back_are_refused(shm: Pa
             manager.save(1, state)
     with pytest.raises(StateNotSerializable, match="weights_only=True"):
         object_bytes("path", Path("x"))
+
+
+@pytest.mark.parametrize("pickled", [b"", b".", b"\x80\x02.", b"PK\x03\x04", b"\x80\x04c\x00."], ids=repr)
+def test_what_is_no_object_of_torchs_is_an_error_of_ours(pickled: bytes) -> None:
+    with pytest.raises(CheckpointError, match=r"an object in the checkpoint cannot be read by torch: ."):
+        object_of(len(pickled).to_bytes(8, "little") + pickled)
 
 
 def test_export_puts_the_tensors_together(root: Path, tmp_path: Path) -> None:

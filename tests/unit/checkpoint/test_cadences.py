@@ -126,7 +126,6 @@ def test_where_agents_die_too_the_flush_saves_the_newest_alone_or_the_next_start
         manager.restore(state_of(-1))
         for number, tier in enumerate(tiers):
             assert manager.save(step + number, state_of(step + number), tier=tier).wait("sealed", 60)  # type: ignore[arg-type]
-        os.kill(manager._agent.pid, signal.SIGKILL)
         abandon(manager)
         disown()
 

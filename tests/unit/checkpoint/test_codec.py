@@ -119,6 +119,40 @@ class Schedule:
         assert self.warmup >= 0, "a restore calls no code of a class"
 
 
+class Projector:
+    """An object that is its attributes, as optimizers keep them beside a parameter."""
+
+    def __init__(self, rank: int) -> None:
+        assert rank >= 0, "a restore calls no code of a class"
+        self.rank = rank
+        self.basis: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Projector and vars(other) == vars(self)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class WithSlots:
+    __slots__ = ("rank",)
+
+
+class WithReduce:
+    def __reduce__(self) -> Any:
+        raise AssertionError("a save calls no code of a class")
+
+
+class WithStateDict:
+    def state_dict(self) -> Any:
+        return {}
+
+
+@pytest.mark.parametrize("value", [WithSlots(), WithReduce(), WithStateDict(), ValueError(), object(), sys, len])
+def test_an_object_that_is_more_than_its_attributes_is_refused(value: Any) -> None:
+    with pytest.raises(StateNotSerializable, match=r"x\.a"):
+        codec.encode({"a": value}, "x", lambda *_: "")
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -139,6 +173,7 @@ class Schedule:
         timedelta(days=-1, microseconds=3),
         Point(1.5, torch.device("cpu")),
         Schedule(3, Color.RED, (1, 2)),
+        Projector(4),
         {Color.RED: 1, torch.float16: 2, None: 3},
     ],
     ids=lambda value: (
@@ -152,6 +187,9 @@ def test_values_of_other_kinds_come_back_as_they_were(value: Any) -> None:
 
 
 def test_values_hold_tensors() -> None:
+    projector = Projector(2)
+    projector.basis = torch.ones(3)
+    assert torch.equal(round_trip({"o": projector})["o"].basis, torch.ones(3))  # type: ignore[index]
     found: Any = round_trip({"q": deque([torch.ones(2)]), "p": Point(torch.zeros(1), torch.device("cpu"))})  # type: ignore[arg-type]
     assert torch.equal(found["q"][0], torch.ones(2)) and torch.equal(found["p"].x, torch.zeros(1))
 
@@ -169,9 +207,11 @@ def test_a_class_is_looked_up_and_never_imported() -> None:
     assert caught.value.hint == "import antigravity before the restore" and "antigravity" not in sys.modules
     assert codec.decode(record, no_tensor, plain=True) == 1
     for other in ("os:system", "pathlib:Path", f"{__name__}:Metres"):
-        for kind in ("enum", "named", "dataclass"):
+        for kind in ("enum", "named", "dataclass", "object"):
             with pytest.raises(CheckpointError):
-                codec.decode({"$": kind, "c": other, "n": "x", "v": {} if kind == "dataclass" else [1]}, no_tensor)
+                codec.decode(
+                    {"$": kind, "c": other, "n": "x", "v": {} if kind in ("dataclass", "object") else [1]}, no_tensor
+                )
     with pytest.raises(CheckpointError, match=r"torch\.load"):
         codec.decode({"$": "torch", "v": "load"}, no_tensor)
 

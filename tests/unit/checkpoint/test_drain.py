@@ -12,7 +12,7 @@ from hyperpod_kit.checkpoint.agent import local, persist, shm_slots, upload_loca
 from hyperpod_kit.checkpoint.repository import catalog, selection
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, DigestMismatch
-from tests.support.rows import share
+from tests.support.rows import full, share
 from tests.support.wait import until
 from tests.unit.checkpoint.agent_run import Start, save, states
 
@@ -54,7 +54,7 @@ def test_local_comes_before_durable_and_two_stay_on_the_disk(start, capture, shm
         3,
     ),
 )
-@pytest.mark.parametrize("memory_too", [False, True], ids=["memory stays", "memory lost"])
+@pytest.mark.parametrize("memory_too", [*full(False), True], ids=["memory stays", "memory lost"])
 def test_a_node_that_dies_on_the_way_goes_on_where_it_was(
     start, capture, shm: Path, tmp_path: Path, place: str, memory_too: bool
 ) -> None:

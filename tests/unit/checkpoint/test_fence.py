@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.rows import full
+
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import Manager, State  # noqa: E402
@@ -120,8 +122,9 @@ def rss() -> int:
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
-    root: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("saves", [250, *full(1000)])
+def test_many_saves_leave_no_memory_no_descriptor_and_touch_no_file(
+    root: str, monkeypatch: pytest.MonkeyPatch, saves: int
 ) -> None:
     job, manager = Job(width=512), Manager(root)
     manager.restore(job.state)
@@ -146,14 +149,14 @@ def test_a_thousand_saves_leave_no_memory_no_descriptor_and_touch_no_file(
     gc.collect()
     start = rss()
     watching = True
-    for step in range(20, 1020):
+    for step in range(20, 20 + saves):
         manager.save(step, job.state)  # skipped where no slot is free, which touches no file either
     watching = False
     assert seen == []
     assert rss() - start < 8 * 2**20
     assert len(os.listdir("/proc/self/fd")) <= before
     monkeypatch.undo()
-    assert manager.save(1020, job.state, on_busy="wait").wait("durable", 60)
+    assert manager.save(20 + saves, job.state, on_busy="wait").wait("durable", 60)
     manager.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 from typing import Any, Iterator, List
 
@@ -17,36 +16,47 @@ from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.environment import HPK_ROOT
 from hyperpod_kit.errors import CheckpointError
+from tests.support import warm
+
+SEED = 20261127
+PROGRAM = """
+import os, signal, sys
+from hyperpod_kit import audit
+from hyperpod_kit.checkpoint.agent import flush
 
 OPERATIONS = ("open", "write", "pwrite", "writev", "fsync", "mkdir", "rename", "link", "unlink", "rmdir", "ftruncate")
-SEED = 20261127
+count = 0
+
+def counted(real):
+    def act(*given, **named):
+        global count
+        count += 1
+        if count == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*given, **named)
+    return act
+
+audit.JOURNAL = "/nowhere"
+for name in OPERATIONS:
+    setattr(os, name, counted(getattr(os, name)))
+try:
+    flush.flush(job="7")
+finally:
+    os._exit(0)
+"""
 
 
 def flush_killed_before(number: int, said: Path) -> bool:
     """Flush in a process that is killed before its operation of that number; whether it was. `said`: what it said."""
-    pid = os.fork()
-    if pid == 0:
-        sys.stderr = said.open("w")
-        count = [0]
-
-        def counted(name: str) -> Any:
-            real = getattr(os, name)
-
-            def act(*given: Any, **named: Any) -> Any:
-                count[0] += 1
-                if count[0] == number:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*given, **named)
-
-            return act
-
-        for name in OPERATIONS:
-            setattr(os, name, counted(name))
-        try:
-            flush.flush(job="7")
-        finally:
-            os._exit(0)
-    return os.WIFSIGNALED(os.waitpid(pid, 0)[1])
+    with said.open("w") as errors:
+        process = warm.Forked(
+            ["-c", PROGRAM, str(number)],
+            dict(os.environ),
+            imported=("hyperpod_kit.audit", "hyperpod_kit.checkpoint.agent.flush"),
+            descriptors=[errors.fileno(), errors.fileno()],
+            cwd="/",
+        )
+    return process.wait() == -signal.SIGKILL
 
 
 def whole_ranks(shm: Path) -> List[int]:
@@ -103,7 +113,7 @@ def test_a_capture_is_in_memory_or_on_storage_whenever_its_flush_is_killed(
     assert number > 20, "operations were met"
 
 
-@pytest.mark.parametrize("stride", [2, pytest.param(1, marks=pytest.mark.full)])
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.full)])
 def test_what_a_flush_gives_up_is_said_before_it_goes(capture: Any, shm: Path, tmp_path: Path, stride: int) -> None:
     """Storage stays away, and the captures have become too old."""
     root, said = tmp_path / "root", tmp_path / "said"

@@ -141,6 +141,7 @@ def test_captures_that_do_not_belong_together_say_in_what_they_differ(changed: D
 torch = pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint import codec, holders, owned  # noqa: E402
+from hyperpod_kit.checkpoint.submeshes import TensorLayout  # noqa: E402
 
 
 class Group:
@@ -150,6 +151,9 @@ class Group:
         self.rank, self.holders = rank, holders.Holders(rank)
         self._said, self._all_here = said, all_here
 
+    def global_rank(self, rank: int) -> int:
+        return rank
+
     def gather(self, value: Any) -> List[Any]:
         self._said[self.rank] = value
         self._all_here.wait(10)
@@ -158,7 +162,7 @@ class Group:
         return found
 
 
-def _agree(*names: Dict[str, str]) -> List[holders.Holders]:
+def _agree(*names: Dict[str, TensorLayout]) -> List[holders.Holders]:
     said, all_here = [None] * len(names), threading.Barrier(len(names))
     ranks = [Group(rank, said, all_here) for rank in range(len(names))]
     with ThreadPoolExecutor(len(names)) as pool:
@@ -166,15 +170,19 @@ def _agree(*names: Dict[str, str]) -> List[holders.Holders]:
     return [mine.holders for mine in ranks]
 
 
+def _plain(**kinds: str) -> Dict[str, TensorLayout]:
+    return {name.replace("_", "."): TensorLayout(kind) for name, kind in kinds.items()}
+
+
 def test_ranks_with_the_same_names_know_of_nothing_else() -> None:
-    for found in _agree({"model.a": "x"}, {"model.a": "x"}):
+    for found in _agree(_plain(model_a="x"), _plain(model_a="x")):
         assert found.known == {} and found.of("model.a") is None and found.of("anything") is None
 
 
 def test_a_name_is_held_by_the_ranks_that_have_it_and_a_new_one_by_those_that_have_its_neighbours() -> None:
-    first = {"model.embed.w": "x", "model.a.w": "x", "optimizer": "", "optimizer.state.a.w": ""}
-    last = {"model.embed.w": "x", "model.b.w": "x", "optimizer": "", "optimizer.state.b.w": ""}
-    of = [found.of for found in _agree(first, first, last, {**last, "objects.ema.w": "x"})]
+    first = _plain(model_embed_w="x", model_a_w="x", optimizer="", optimizer_state_a_w="")
+    last = _plain(model_embed_w="x", model_b_w="x", optimizer="", optimizer_state_b_w="")
+    of = [found.of for found in _agree(first, first, last, {**last, **_plain(objects_ema_w="x")})]
     assert of[1]("model.a.w") == ((1, 2), (0, 1)) and of[2]("model.b.w") == ((0, 2), (2, 3))
     assert of[0]("model.embed.w") is None is of[3]("model.embed.w")
     assert of[0]("optimizer.state.a.w.exp_avg") == ((0, 2), (0, 1))  # not made yet when they agreed
@@ -185,7 +193,53 @@ def test_a_name_is_held_by_the_ranks_that_have_it_and_a_new_one_by_those_that_ha
 
 def test_one_name_of_two_shapes_is_refused_on_every_rank() -> None:
     with pytest.raises(CheckpointError, match=r"model.w is F32 \[2\] on rank 0 and F32 \[3\] on rank 1"):
-        _agree({"model.w": "F32 [2]"}, {"model.w": "F32 [3]"})
+        _agree(_plain(model_w="F32 [2]"), _plain(model_w="F32 [3]"))
+
+
+def _on(*ranks: int, kind: str = "F32 [4]", extents: Any = (), placements: str = "[Shard(dim=0)]") -> TensorLayout:
+    return TensorLayout(kind, extents or (len(ranks),), ranks, placements)
+
+
+def test_sub_meshes_that_hold_a_tensor_alike_are_known_by_its_name_its_state_and_its_mesh() -> None:
+    even, odd = {"model.w": _on(0, 2)}, {"model.w": _on(1, 3)}
+    for rank, found in enumerate(_agree(even, odd, even, odd)):
+        mine = (rank % 2, rank % 2 + 2)
+        assert found.known == {} and found.submeshes("model.w", mine) == ((0, 2), (1, 3))
+        assert found.submeshes("optimizer.state.w.exp_avg", mine) == ((0, 2), (1, 3))
+        assert found.submeshes("extra.late", mine) == ((0, 2), (1, 3))
+        assert found.submeshes("model.w", (0, 1, 2, 3)) == ()
+
+
+def test_a_stage_holds_alone_what_the_other_has_no_name_for() -> None:
+    first = {"model.embed": _on(0, 1), "model.a": _on(0, 1)}
+    last = {"model.embed": _on(2, 3), "model.b": _on(2, 3)}
+    for rank, found in enumerate(_agree(first, first, last, last)):
+        mine = (0, 1) if rank < 2 else (2, 3)
+        assert found.submeshes("model.embed", mine) == ((0, 1), (2, 3))
+        assert found.submeshes("model.a" if rank < 2 else "model.b", mine) == ()
+        assert found.submeshes("extra.late", mine) == ()  # which of the two it is, nobody knows
+
+
+@pytest.mark.parametrize(
+    ("layouts", "words"),
+    [
+        ([_on(0, 1), _on(0, 1), _on(2, 3, kind="F32 [8]"), _on(2, 3, kind="F32 [8]")], r"F32 \[8\] \[2, 3\]"),
+        ([_on(0, 1), _on(0, 1), _on(2, 3, placements="R"), _on(2, 3, placements="R")], r"\[2, 3\] R on rank 2"),
+        ([_on(0, 1, 2), _on(0, 1, 2), _on(0, 1, 2), _on(3)], r"\[0, 1, 2\] .* on rank 0 and .* \[3\]"),
+        ([_on(0, 1), _on(1, 2), _on(1, 2)], r"\[0, 1\] .* on rank 0 and .* \[1, 2\]"),
+        ([_on(0, 1), None, _on(2, 3), _on(2, 3)], r"\[0, 1\] .* rank 1 holds no part"),
+        ([_on(0, 1), _on(0, 1), TensorLayout("F32 [4]")], r"\[0, 1\] .* on rank 0 and F32 \[4\] on rank 2"),
+    ],
+)
+def test_meshes_that_cannot_hold_one_tensor_are_refused_by_name(layouts: List[Any], words: str) -> None:
+    with pytest.raises(CheckpointError, match=f"model.w is .*{words}"):
+        _agree(*({"model.w": layout} if layout else {} for layout in layouts))
+
+
+def test_optimizers_whose_parameters_have_numbers_alone_are_not_refused() -> None:
+    state = "optimizer.state.0"
+    for found in _agree(*({state: _on(*mesh, kind="")} for mesh in ([0, 1], [0, 1], [2], [3]))):
+        assert found.divided == {}
 
 
 @pytest.mark.parametrize(

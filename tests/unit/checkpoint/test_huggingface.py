@@ -140,6 +140,7 @@ class Counts(TrainerCallback, ExportableState):
         control.should_training_stop = self.steps >= self.limit
 
 
+@pytest.mark.full
 def test_what_callbacks_have_counted_goes_on(folder):
     with pytest.raises(RuntimeError, match="the program's own"):
         trainer(folder, callbacks=[Counts(), Fails(6)]).train()
@@ -182,7 +183,8 @@ def test_told_by_a_signal_it_saves_the_step_that_it_is_at_and_ends_with_75(folde
     assert same(weights(last.model), weights(calm.model)) and trace(last) == trace(calm)
 
 
-@pytest.mark.parametrize("damaged", ["shard-*", pytest.param("extra.json", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("damaged", ["shard-*", "extra.json"])
 def test_a_flipped_byte_goes_back_and_the_trainer_counts_from_there(folder, calm, damaged):
     with pytest.raises(RuntimeError):
         trainer(folder, callbacks=[Fails(14)]).train()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -219,7 +218,7 @@ def test_an_import_that_was_killed_counts_for_nothing_and_can_be_done_again(tmp_
     words = [sys.executable, "-m", "hyperpod_kit.checkpoint.cli", "import", str(tmp_path / "in"), "--from", "deepspeed"]
     env = {**os.environ, "HPK_FAILPOINT": "commit.before_manifest"}
     killed = subprocess.run([*words, "--output", str(root)], env=env, capture_output=True, timeout=120)
-    assert killed.returncode == -signal.SIGKILL, killed
+    assert killed.returncode == 1 and b"ended without an answer, by SIGKILL" in killed.stderr, killed
     assert len(list(root.glob("seq-*"))) == 1
     with pytest.raises(NoCheckpoint):
         newest_valid(str(root))

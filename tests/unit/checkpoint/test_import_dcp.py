@@ -7,6 +7,8 @@ sharded model do.
 from __future__ import annotations
 
 import contextlib
+import enum
+import io
 import json
 import os
 import pickle
@@ -20,6 +22,7 @@ torch = pytest.importorskip("torch")
 
 import torch.distributed.checkpoint as dcp  # noqa: E402
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner  # noqa: E402
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING as Encoding  # noqa: E402
 
 from hyperpod_kit import ending  # noqa: E402
 from hyperpod_kit.checkpoint import Manager, State, cli, load_weights  # noqa: E402
@@ -92,6 +95,40 @@ def test_all_of_it_is_what_torch_loads(tmp_path: Path, planner: Any, capsys: pyt
     theirs = {name: torch.zeros_like(value) for name, value in state().items() if isinstance(value, torch.Tensor)}
     dcp.load(theirs, checkpoint_id=str(folder), no_dist=True)
     assert all(same(value, ours.extra[name]) for name, value in theirs.items())
+
+
+class EarlyPickler(pickle.Pickler):
+    """Python 3.11.0 to 3.11.3, of which Debian 12 has one, name a member of an enumeration by `getattr`."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """See pickle.Pickler."""
+        return (getattr, (type(value), value.name)) if isinstance(value, enum.Enum) else NotImplemented
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_metadata_of_early_pythons_is_read(tmp_path: Path, protocol: int) -> None:
+    metadata = written(tmp_path / "step-12") / ".metadata"
+    words = io.BytesIO()
+    EarlyPickler(words, protocol).dump(pickle.loads(metadata.read_bytes()))
+    assert b"getattr" in words.getvalue()
+    metadata.write_bytes(words.getvalue())
+    assert import_checkpoint(tmp_path / "step-12", "dcp", tmp_path / "root").step == 12
+    assert load_state(tmp_path / "root", ours := StateDict({name: {} for name in state()})).step == 12
+    assert same(ours.extra, state())
+
+
+@pytest.mark.parametrize("asked", [(torch.Size, "__init__"), (torch.float32, "itemsize"), (Encoding, "__class__")])
+def test_getattr_of_a_pickle_takes_members_of_enumerations_only(
+    tmp_path: Path, asked: tuple[Any, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Asks:
+        def __reduce__(self) -> Any:
+            return getattr, asked
+
+    metadata = written(tmp_path / "step-12") / ".metadata"
+    metadata.write_bytes(pickle.dumps(Asks()))
+    assert typed(["import", str(tmp_path / "step-12"), "--from", "dcp", "--output", str(tmp_path / "root")]) == 1
+    assert f"it asks for '{asked[1]}' of " in capsys.readouterr().err
 
 
 def test_what_was_exported_comes_back_and_training_goes_on_with_it(shm: Path, tmp_path: Path) -> None:
@@ -252,6 +289,7 @@ def everything(folder: Path) -> dict[str, Any]:
         return read
 
 
+@pytest.mark.full
 def test_no_flipped_bit_of_a_file_changes_what_is_read(tmp_path: Path) -> None:
     folder = written(tmp_path / "1", planner=Cutting())
     expected, path = everything(folder), folder / "__0_0.distcp"

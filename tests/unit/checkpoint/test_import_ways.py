@@ -16,15 +16,17 @@ torch = pytest.importorskip("torch")
 import torch.distributed.checkpoint as dcp  # noqa: E402
 
 from hyperpod_kit import ending  # noqa: E402
-from hyperpod_kit.checkpoint import cli  # noqa: E402
+from hyperpod_kit.checkpoint import cli, load_state  # noqa: E402
 from hyperpod_kit.checkpoint.dtypes import NAMES  # noqa: E402
 from hyperpod_kit.checkpoint.exporting.checkpoint import export  # noqa: E402
 from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress  # noqa: E402
 from hyperpod_kit.checkpoint.importing.checkpoint import import_checkpoint  # noqa: E402
 from hyperpod_kit.checkpoint.repository.selection import newest_valid  # noqa: E402
 from hyperpod_kit.checkpoint.repository.shard import NATIVE  # noqa: E402
+from hyperpod_kit.checkpoint.state_dict import StateDict  # noqa: E402
 from hyperpod_kit.errors import NoCheckpoint, UsageError  # noqa: E402
 from tests.support.content import contents  # noqa: E402
+from tests.support.rows import full  # noqa: E402
 from tests.support.warm import Program  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
@@ -167,12 +169,12 @@ def test_an_import_that_is_done_again_does_nothing(tmp_path: Path, capsys: pytes
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == before
 
 
-@pytest.mark.parametrize("where", ["commit.before_extra", "commit.before_index", "commit.before_manifest"])
+@pytest.mark.parametrize("where", [*full("commit.before_extra", "commit.before_index"), "commit.before_manifest"])
 def test_an_import_that_is_killed_leaves_nothing_valid(tmp_path: Path, where: str) -> None:
     source, root = written("dcp", tmp_path / "in-7", {"a": torch.ones(5)}), tmp_path / "root"
     words = ["-m", "hyperpod_kit.checkpoint.cli", "import", str(source), "--from", "dcp", "--output", str(root)]
-    killed = Program(words, {**os.environ, "HPK_FAILPOINT": where})
-    assert killed.wait(120) == -signal.SIGKILL
+    killed = Program(words, {**os.environ, "HPK_FAILPOINT": where}, both=True)
+    assert killed.wait(120) == 1 and "ended without an answer, by SIGKILL" in killed.stdout.read()
     assert list(root.glob("seq-*"))
     with pytest.raises(NoCheckpoint):
         newest_valid(str(root))
@@ -200,7 +202,8 @@ def test_no_directory_for_the_export_is_said_before_anything_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "none" / "out"
-    assert typed(["export", str(tmp_path), "--to", "torch", "--output", str(out)]) == 2
+    (tmp_path / "RUN.json").write_text("{}")
+    assert typed(["export", str(tmp_path), "--to", "torch", "--output", str(out)]) == 3
     assert f"hint: mkdir -p {out.parent}" in capsys.readouterr().err
 
 
@@ -218,3 +221,17 @@ def test_what_takes_long_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     heard.clear()
     export(tmp_path / "root", "torch", tmp_path / "out", progress=lambda *said: heard.append(said))
     assert heard[-1][0] == 48 << 20
+
+
+def test_typed_values_have_the_number_of_their_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, value, number in (("plain", 0.1, 1), ("typed", torch.bfloat16, 4)):
+        torch.save({"model": {"w": torch.ones(2)}, "value": value}, tmp_path / f"{name}.pt")
+        root = tmp_path / name
+        words = ["import", str(tmp_path / f"{name}.pt"), "--from", "torch", "--step", "3", "--output", str(root)]
+        assert typed(words) == 0
+        (extra,) = root.glob("*/extra.json")
+        assert json.loads(extra.read_text())["format"] == f"hpk-extra/{number}"
+        values = {"model": {"w": torch.zeros(2)}, "value": None}
+        state = StateDict(values)
+        load_state(root, state)
+        assert state.extra["value"] == value and state.extra["model"]["w"].tolist() == [1.0, 1.0]

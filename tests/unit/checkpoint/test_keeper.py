@@ -85,7 +85,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize("place", share(PLACES, 5))
+@pytest.mark.parametrize("place", share(PLACES, 2))
 def test_wherever_it_dies_the_save_becomes_durable_once(
     place: str, root: str, state: State, shm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

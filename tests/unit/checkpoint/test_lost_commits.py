@@ -278,13 +278,13 @@ def module() -> torch.nn.Linear:
     return torch.nn.Linear(20, 20)
 
 
-def lost_root(root: Path) -> List[str]:
-    """A run's root that has lost all manifests; its attempts."""
-    with Manager(str(root)) as manager:
+def lost_root(root: Path, saves: int = 3) -> List[str]:
+    """A run's root that has lost all manifests; its attempts, the newest first."""
+    with Manager(str(root), keep=None) as manager:
         state = State(module())
         manager.restore(state)
-        for step in (9, 19, 29):
-            assert manager.save(step, state, on_busy="wait").wait("durable", 60)
+        for number in range(1, saves + 1):
+            assert manager.save(10 * number - 1, state, on_busy="wait").wait("durable", 60)
     names = [entry.attempt for entry in catalog.attempts(str(root))]
     for name in names:
         (root / name / "MANIFEST.json").unlink()
@@ -310,6 +310,35 @@ def test_of_all_that_is_small_the_attempts_themselves_say_that_they_were_committ
     shutil.copytree(root / names[0], root / f"{names[0].rpartition('-')[0]}-beef00")
     with pytest.raises(NoCheckpoint):
         selection.newest_whole(str(root))
+
+
+@pytest.mark.parametrize("begun", [None, 0, 1], ids=["no commit", "the older one's commit", "the newer one's commit"])
+def test_two_saves_on_their_way_at_a_kill_are_no_lost_commits(tmp_path: Path, begun: int | None) -> None:
+    """Shards are written side by side and committed one after the other: `begun` is whose commit the kill fell into."""
+    root = tmp_path / "root"
+    names = lost_root(root)
+    (root / "LATEST").unlink()
+    shutil.rmtree(root / names[2])
+    for number, name in enumerate(names[:2]):
+        if number != begun:
+            (root / name / layout.EXTRA_FILE).unlink()
+            (root / name / layout.INDEX_FILE).unlink()
+    with pytest.raises(NoCheckpoint):
+        selection.newest_whole(str(root))
+    with Manager(str(root)) as manager:
+        assert isinstance(manager.restore(State(module())), Fresh)
+
+
+def test_where_all_small_files_are_gone_more_shards_than_can_be_on_their_way_say_so(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    names = lost_root(root, 4)
+    (root / "LATEST").unlink()
+    for name in names:
+        (root / name / layout.EXTRA_FILE).unlink()
+        (root / name / layout.INDEX_FILE).unlink()
+    with pytest.raises(NoValidCheckpoint) as refused:
+        selection.newest_whole(str(root))
+    assert [name for name, _ in refused.value.reasons] == names[3:]
 
 
 def test_an_attempt_that_is_not_whole_says_nothing(tmp_path: Path) -> None:

@@ -215,6 +215,7 @@ def test_a_loader_that_was_iterated_before_the_restore(root: str) -> None:
 # --- the machine ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_limit_of_files_is_told_with_path_and_remedy(root: str) -> None:
     program = (
         "import sys, torch, resource, signal\n"

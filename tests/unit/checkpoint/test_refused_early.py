@@ -18,6 +18,7 @@ import torch
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.adapters.dcp import Checkpoints
 from hyperpod_kit.errors import StateNotSerializable
+from tests.support.rows import share
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def root(shm: Path, tmp_path: Path) -> str:
 
 
 class Opaque:
-    pass
+    __slots__ = ()
 
 
 class Stateful:
@@ -64,7 +65,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("full", share([False, True], 1))
 @pytest.mark.parametrize("case", sorted(REFUSED))
 def test_a_start_from_scratch_refuses_it(root: str, case: str, full: bool) -> None:
     make, path, kind = REFUSED[case]
@@ -128,6 +129,7 @@ def test_a_state_dict_as_dcp_takes_it_is_refused_too(root: str) -> None:
     checkpoints.close()
 
 
+@pytest.mark.full
 def test_the_traceback_of_a_program_says_it(root: str) -> None:
     program = (
         "import sys, torch\n"

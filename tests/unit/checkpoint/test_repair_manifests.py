@@ -29,6 +29,7 @@ from hyperpod_kit.checkpoint.repository import (
 )
 from hyperpod_kit.checkpoint.repository.store.open import open_store
 from hyperpod_kit.errors import CheckpointError, NoCheckpoint, NoValidCheckpoint
+from tests.support.rows import share
 
 STEPS = (9, 19, 29)
 
@@ -169,7 +170,7 @@ DAMAGE: List[tuple[str, str, Callable[[Path], object], str]] = [
 
 
 @pytest.mark.parametrize(
-    ("kind", "file", "damage", "why"), DAMAGE, ids=[f"{file}: {kind}" for kind, file, *_ in DAMAGE]
+    ("kind", "file", "damage", "why"), share(DAMAGE, 6), ids=[f"{file}: {kind}" for kind, file, *_ in DAMAGE]
 )
 def test_what_does_not_prove_itself_is_named_and_left(
     lost: Path, capsys: pytest.CaptureFixture[str], kind: str, file: str, damage: Callable[[Path], object], why: str

@@ -38,6 +38,24 @@ def test_nothing_committed_is_not_the_same_as_nothing_valid(committed, tmp_path:
     assert caught.value.reasons[0][0] == attempt
 
 
+def test_what_a_job_commits_during_the_walk_is_not_lost(
+    committed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, attempt = committed(seq=1)
+    manifest, away = Path(root, attempt, layout.MANIFEST_FILE), tmp_path / "away"
+    manifest.rename(away)
+    newest_first = catalog.newest_first
+
+    def listed_before_the_commit(where: Any) -> Any:
+        entries = list(newest_first(where))
+        if away.exists():
+            away.rename(manifest)
+        return iter(entries)
+
+    monkeypatch.setattr(catalog, "newest_first", listed_before_the_commit)
+    assert selection.newest_valid(root).attempt == attempt
+
+
 def test_order_is_by_epoch_and_seq_and_never_by_step(committed) -> None:
     committed(epoch=1, seq=20, step=200)
     root, rolled_back = committed(epoch=2, seq=21, step=110)

@@ -72,13 +72,15 @@ def test_the_probe_leaves_nothing_and_readers_write_nothing(tmp_path: Path) -> N
 def test_the_probe_without_unnamed_files_removes_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
 
-    def without(path: str, flags: int, *rest: int) -> int:
+    def without(path: str, flags: int, *rest: int, dir_fd: int | None = None) -> int:
         if flags & os.O_TMPFILE == os.O_TMPFILE:
             raise OSError(errno.EOPNOTSUPP, "no unnamed files")
-        return real(path, flags, *rest)
+        return real(path, flags, *rest, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "open", without)
-    direct.can_write(str(tmp_path))
+    folder = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    direct.can_write(folder)
+    os.close(folder)
     assert os.listdir(tmp_path) == []
 
 

@@ -21,6 +21,7 @@ from hyperpod_kit.rehearsal.s3.objects import Attributes, Checksums
 from hyperpod_kit.rehearsal.s3.receive import receive
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.rehearsal.sagemaker.api import ApiError
+from tests.support import kept_sources
 from tests.support.aws import ARN, endpoint
 
 EXAMPLE = Path(__file__).parents[3] / "provisioning_parameters.example.json"
@@ -200,6 +201,11 @@ def _no_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise Unreachable("no node of this cloud is a machine")
 
     monkeypatch.setattr(jobs_first, "open_slurm", nobody)
+
+
+@pytest.fixture(autouse=True)
+def _sources_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept_sources.keep(monkeypatch)
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Tuple
 
 import pytest
 
+from tests.support.rows import share
 from tests.unit.cli.aws_inputs import INPUTS, NEW, ON_EKS, Input, parameters
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def imported(given: Input, place: Path, hk: Hk) -> Tuple[Path, str]:
     return made, done.err
 
 
-@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("name", share(INPUTS, 4))
 def test_it_is_imported_and_nothing_is_lost_unsaid(name: str, tmp_path: Path, hk: Hk) -> None:
     given = INPUTS[name]
     made, said = imported(given, tmp_path, hk)

@@ -50,7 +50,7 @@ def test_the_whole_life(cloud: Cloud, project: Path, hk: Hk) -> None:
     assert hk("wait", "--json").code == 0
     gone = hk("delete-cluster", "--yes", "--wait", "--interval", "0.2")
     assert (gone.code, gone.err.splitlines()[-1]) == (0, "cluster demo is gone")
-    assert hk("describe-cluster").code == 1
+    assert hk("describe-cluster").code == 3
 
 
 def test_a_cluster_follows_its_configuration(
@@ -243,8 +243,8 @@ def test_a_cluster_is_named_by_file_or_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     nameless = hk("describe-cluster")
-    assert nameless.code == 2 and "hint: --cluster NAME, or name the configuration file" in nameless.err
+    assert nameless.code == 3 and "hint: --cluster NAME, or name the configuration file" in nameless.err
     (tmp_path / "provisioning_parameters.json").write_text("{}")
     unknown = hk("describe-cluster", "--cluster", "other", "--region", "us-east-1")
-    assert unknown.code == 1 and "ResourceNotFound" in unknown.err
+    assert unknown.code == 3 and "ResourceNotFound" in unknown.err
     assert hk("describe-cluster").code == 1

@@ -67,7 +67,7 @@ def test_the_schema_goes_where_it_is_asked(tmp_path: Path, hk: Hk) -> None:
     file = tmp_path / "schema.json"
     assert hk("config", "schema", "--output", str(file)).code == 0
     assert json.loads(file.read_text()) == json.loads(printed.out)
-    assert hk("config", "schema", "--output", str(tmp_path / "no/such/dir.json")).code == 2
+    assert hk("config", "schema", "--output", str(tmp_path / "no/such/dir.json")).code == 3
 
 
 VALUES = st.recursive(

@@ -160,7 +160,7 @@ def test_connect_says_what_is_missing_before_it_opens_a_session(
     assert missing.code == 3 and "session-manager-plugin is not on PATH" in missing.err and Sessions.asked == []
     shown = hk("connect", "worker-group/0", "--dry-run")
     assert shown.out.startswith("aws ssm start-session --region us-east-1 --target sagemaker-cluster:abcdefghijkl_w")
-    assert hk("connect", "--", "ls").code == 2 and hk("connect", "worker-group/9").code == 2
+    assert hk("connect", "--", "ls").code == 3 and hk("connect", "worker-group/9").code == 3
     config = hk("connect", "--ssh-config", "--ssh-user", "root").out
     assert config.count("Host demo-") == 4
     assert "connect worker-group/2 --cluster demo --region us-east-1 --proxy %p" in config

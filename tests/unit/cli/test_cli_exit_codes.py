@@ -54,6 +54,21 @@ def test_a_full_disk_behind_stdout_is_said(much: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "error: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("-m hyperpod_kit.cli.main checkpoint ls /nowhere", 3),
+        ("-m hyperpod_kit.cli.main nonsense", 2),
+        (f"-I -S {ROOT}/hyperpod_kit/job/__main__.py run --checkpoint-root /nowhere --", 2),
+        (f"-I -S {ROOT}/hyperpod_kit/job/__main__.py status --root /nowhere", 3),
+    ],
+)
+def test_an_exit_code_does_not_hang_on_what_can_be_said(tmp_path: Path, words: str, code: int) -> None:
+    """A job's log may be on a mount that is lost: without more, Python exits with 120."""
+    done = shell(f"{sys.executable} {words} 2> /dev/full", tmp_path)
+    assert done.returncode == code
+
+
 def test_a_defect_is_one_sentence_with_its_place(monkeypatch: pytest.MonkeyPatch, hk: Hk) -> None:
     module = types.ModuleType("hyperpod_kit.job.cli")
     exec(

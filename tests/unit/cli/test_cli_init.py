@@ -326,12 +326,12 @@ def test_a_region_of_habit_counts_less_than_the_clusters_own(
     [
         (["--from-cluster", "x", "--from-cluster-config", "cluster.json"], 2, "one of them"),
         (["--from-cluster-config", "cluster.json"], 2, "init needs --region"),
-        (["--from-cluster-config", "none.json"], 2, "there is no configuration file none.json"),
+        (["--from-cluster-config", "none.json"], 3, "there is no configuration file none.json"),
         (["--from-cluster-config", "broken.json"], 1, "is not JSON"),
         (["--from-cluster-config", "list.json"], 1, "this is no cluster"),
         (["--from-parameters", "list.json"], 1, "holds no object"),
         (["--user", "anna:-1"], 2, "expected NAME:UID"),
-        (["--from-example", "no/such/dir/c.json"], 2, "cannot write no/such/dir/c.json"),
+        (["--from-example", "no/such/dir/c.json"], 3, "cannot write no/such/dir/c.json"),
     ],
 )
 def test_what_init_cannot_use(empty: Path, hk: Hk, words: list[str], code: int, message: str) -> None:
@@ -344,7 +344,7 @@ def test_what_init_cannot_use(empty: Path, hk: Hk, words: list[str], code: int, 
 
 def test_a_cluster_that_nobody_knows(cloud: Cloud, empty: Path, hk: Hk) -> None:
     refused = hk("init", "--from-cluster", "none", "--region", "us-east-1")
-    assert refused.code == 1 and "ResourceNotFound" in refused.err and not empty.exists()
+    assert refused.code == 3 and "ResourceNotFound" in refused.err and not empty.exists()
 
 
 def test_the_file_of_somebody_who_was_faster_stays(empty: Path) -> None:

@@ -16,7 +16,7 @@ from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.remote import vacate
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.slurm import node_jobs, records
-from tests.support.rows import full
+from tests.support.rows import full, share
 from tests.unit.cli.conftest import put_bundle, put_cluster
 from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
 
@@ -32,7 +32,13 @@ ONE_NODE = [
     ("delete-node", "worker-group/0"),
     ("update-software", "--group", "worker-group"),
 ]
-IDS = [line[0] for line in ONE_NODE]
+NAMED = [pytest.param(line, id=line[0]) for line in ONE_NODE]
+ALTERNATING = [
+    pytest.param(line, option, id=f"{line[0]}-{option}", marks=[pytest.mark.full] if (row + column) % 2 else [])
+    for row, line in enumerate(ONE_NODE)
+    for column, option in enumerate(("--when-idle", "--drain"))
+]
+"""The gate has each line with one of the options, and each option with two lines."""
 
 
 @pytest.fixture
@@ -98,7 +104,7 @@ def restarted(queue: SlurmQueue, cloud: Cloud, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(cloud.control, "update_cluster_software", updated)
 
 
-@pytest.mark.parametrize("line", ONE_NODE, ids=IDS)
+@pytest.mark.parametrize("line", share(NAMED, 2))
 def test_the_question_names_the_jobs(
     cluster: Cloud, hk: Hk, line: Any, monkeypatch: pytest.MonkeyPatch, queue: SlurmQueue
 ) -> None:
@@ -115,7 +121,7 @@ def test_the_question_names_the_jobs(
     assert shown["jobs_unknown"] == "" and sent(cluster) == []
 
 
-@pytest.mark.parametrize("line", ONE_NODE, ids=IDS)
+@pytest.mark.parametrize("line", share(NAMED, 2))
 def test_a_slurm_that_does_not_answer_is_told_and_keeps_nobody_from_an_emergency(
     cluster: Cloud, hk: Hk, line: Any, queue: SlurmQueue
 ) -> None:
@@ -130,8 +136,7 @@ def test_a_slurm_that_does_not_answer_is_told_and_keeps_nobody_from_an_emergency
     assert told["jobs"] is None and told["jobs_unknown"] == "Slurm cannot be asked: no way"
 
 
-@pytest.mark.parametrize("option", ["--when-idle", "--drain"])
-@pytest.mark.parametrize("line", ONE_NODE, ids=IDS)
+@pytest.mark.parametrize(("line", "option"), ALTERNATING)
 def test_jobs_are_waited_for_with_the_nodes_drained(
     cluster: Cloud, hk: Hk, line: Any, queue: SlurmQueue, option: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +162,7 @@ def test_jobs_are_waited_for_with_the_nodes_drained(
     assert (queue.nodes[WORKERS[0]] == "") == stays, "what comes back takes jobs again"
 
 
-@pytest.mark.parametrize("line", ONE_NODE, ids=IDS)
+@pytest.mark.parametrize("line", share(NAMED, 2))
 def test_time_that_is_over_leaves_everything_as_it_was(cluster: Cloud, hk: Hk, line: Any, queue: SlurmQueue) -> None:
     queue.nodes[WORKERS[2]] = "somebody's own"
     late = hk(*line, "--yes", "--when-idle", "--drain-timeout", "1")

@@ -73,7 +73,7 @@ def test_another_account_and_another_file(made: Cloud, project: Path, hk: Hk, mo
     assert unknown.code == 3 and "nobody" in unknown.err
     monkeypatch.delenv("AWS_PROFILE")
     monkeypatch.chdir("/")
-    assert hk("list-cluster-nodes").code == 2
+    assert hk("list-cluster-nodes").code == 3
     monkeypatch.setenv("HPK_CONFIG", str(project / "provisioning_parameters.json"))
     assert "4 nodes" in hk("list-cluster-nodes").err
     assert hk("delete-node", "worker-group/0", "--dry-run").code == 0

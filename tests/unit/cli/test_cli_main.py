@@ -43,7 +43,7 @@ def test_typing_mistakes(hk: Hk) -> None:
     assert hk("upload", "--nope").code == 2
     assert hk("init", "--workers", "-1").code == 2
     there = hk("node", "mounts")
-    assert there.code == 2 and there.err.startswith("error: `hyperpod-kit node` is on the cluster's nodes, not on this")
+    assert there.code == 3 and there.err.startswith("error: `hyperpod-kit node` is on the cluster's nodes, not on this")
     assert "hint: hyperpod-kit connect NODE" in there.err and "Usage" not in there.err
 
 
@@ -74,7 +74,7 @@ def test_start_up_imports_nothing_heavy(tmp_path: Path) -> None:
     }
     assert not imported & heavy, imported & heavy
     ours = {name for name in imported if name.startswith("hyperpod_kit.")}
-    frame = ("cli", "cli.exit_codes", "cli.lazy", "cli.main", "ending", "errors", "extras", "version")
+    frame = ("cli", "cli.command_ending", "cli.lazy", "cli.main", "ending", "errors", "exit_codes", "extras", "version")
     assert ours == {f"hyperpod_kit.{name}" for name in frame}
 
 
@@ -122,5 +122,5 @@ def test_no_far_word_is_suggested_and_a_node_s_command_is_named_as_that(hk: Hk) 
     far = hk("frob")
     assert far.code == 2 and "no such command `frob`." in far.err and "Did you mean" not in far.err
     on_nodes = hk("node", "mounts")
-    assert on_nodes.code == 2 and "`hyperpod-kit node` is on the cluster's nodes" in on_nodes.err
+    assert on_nodes.code == 3 and "`hyperpod-kit node` is on the cluster's nodes" in on_nodes.err
     assert "hint: hyperpod-kit connect NODE" in on_nodes.err

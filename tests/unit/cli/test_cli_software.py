@@ -88,7 +88,7 @@ def test_slurms_state_and_the_script_are_looked_for_first(running: Cloud, projec
     refused = hk("update-software", "--yes")
     assert refused.code == 1 and "every job and queue is lost" in refused.err and "--forget-jobs" in refused.err
     unknown = hk("update-software", "--yes", "--cluster", "other")
-    assert unknown.code == 1 and "other" in unknown.err
+    assert unknown.code == 3 and "other" in unknown.err
     assert hk("update-software", "--yes", "--forget-jobs").code == 0 and len(running.control.software) == 1
     bucket = running.store.bucket(BUCKET)
     for key in bucket.sorted_keys():
@@ -103,7 +103,7 @@ def test_a_cluster_that_is_not_in_service_is_left_alone(running: Cloud, hk: Hk) 
     refused = hk(*WORKERS)
     assert refused.code == 1 and "is Updating" in refused.err and running.control.software == []
     other = hk("update-software", "--group", "gpu")
-    assert other.code == 2 and "expected one of controller-machine, worker-group" in other.err
+    assert other.code == 3 and "expected one of controller-machine, worker-group" in other.err
 
 
 @pytest.mark.parametrize("words", ["0", "-1", "1.5", "10 %", "101%", "%", "", "³", "9" * 7])

@@ -20,6 +20,7 @@ from hyperpod_kit.cli.main import SECTIONS, cli
 from hyperpod_kit.errors import Unreachable
 from hyperpod_kit.remote.target import NodeTarget
 from tests.support.aws import ARN
+from tests.support.rows import share
 from tests.unit.cli.conftest import put_bundle, put_cluster
 from tests.unit.cli.slurm_queue import QueuedJob, SlurmQueue, reach
 
@@ -82,9 +83,8 @@ def imported(tree: ast.Module) -> Dict[str, str]:
     return names
 
 
-def references(module: str, tree: ast.Module, function: ast.AST) -> Set[str]:
-    """What a function names: with dots, and methods of our client by their names alone."""
-    names = imported(tree)
+def references(module: str, names: Dict[str, str], function: ast.AST) -> Set[str]:
+    """What a function names: with dots, and methods of our client by their names alone. `names`: what is imported."""
     found: Set[str] = set()
     for node in ast.walk(function):
         if isinstance(node, ast.Name):
@@ -101,9 +101,10 @@ def taking() -> Set[Function]:
     uses: Dict[Function, Set[str]] = {}
     for module in modules():
         tree = parsed(module)
+        names = imported(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and module != SERVICE:
-                uses[module, node.name] = references(module, tree, node)
+                uses[module, node.name] = references(module, names, node)
     wanted = {f".{name}" for name in operations()}
     found: Set[Function] = set()
     while True:
@@ -159,7 +160,7 @@ def takes_a_name(command: click.Command) -> bool:
     return any(parameter.type is click.STRING for parameter in named)
 
 
-@pytest.mark.parametrize("name", sorted(NAMED))
+@pytest.mark.parametrize("name", share(sorted(NAMED), 3))
 def test_a_node_has_the_same_names_for_every_command(
     name: str, cloud: Cloud, project: Path, hk: Hk, queue: SlurmQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,7 +194,7 @@ def test_a_node_has_the_same_names_for_every_command(
     assert f"i-{1:08x}{0:09x}" in str(answers[0]), answers
     unknown = ("--node", "ip-10-0-1-99") if name == "events" else ("ip-10-0-1-99",)
     refused = hk(name, *unknown, *NAMED[name])
-    assert refused.code == 2 and "there is no node `ip-10-0-1-99`" in refused.err, refused
+    assert refused.code == 3 and "there is no node `ip-10-0-1-99`" in refused.err, refused
 
 
 def test_no_command_to_which_a_node_is_named_is_missing_here() -> None:
@@ -212,7 +213,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> SlurmQueue:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(LINES))
+@pytest.mark.parametrize("name", share(sorted(LINES), 3))
 def test_each_shows_the_jobs_to_people_and_programs(
     name: str, cloud: Cloud, project: Path, hk: Hk, queue: SlurmQueue
 ) -> None:

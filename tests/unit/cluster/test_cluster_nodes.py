@@ -9,7 +9,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from hyperpod_kit.aws.sagemaker import BATCH_LIMIT, NOT_ASKED, SageMaker
 from hyperpod_kit.cluster.nodes import ClusterNode, list_nodes, reboot, replace, resolve
-from hyperpod_kit.errors import AwsError, Unreachable, UsageError
+from hyperpod_kit.errors import Absent, AwsError, Unreachable, UsageError
 
 
 class Fleet(SageMaker):
@@ -53,7 +53,7 @@ def test_a_node_has_three_names() -> None:
     nodes = list_nodes(Fleet(), "demo")
     assert [node.instance_id for node in resolve(nodes, ["w/1", "10.0.0.9", "i-0"])] == ["i-2", "i-1", "i-0"]
     for wrong in ("w/2", "w", "i-9", "w/x"):
-        with pytest.raises(UsageError, match=f"there is no node `{wrong}`"):
+        with pytest.raises(Absent, match=f"there is no node `{wrong}`"):
             resolve(nodes, [wrong])
 
 
@@ -85,7 +85,7 @@ def test_an_address_that_several_nodes_have_is_refused_unless_all_but_one_are_go
     "name", ["", "ip", "ip-10-1-42", "ip-10-1-42-1", "ip-10-1-42-180", "ip-10-1-42-18x", "10.1.42"]
 )
 def test_a_name_that_only_resembles_one_is_no_nodes(name: str) -> None:
-    with pytest.raises(UsageError, match=f"there is no node `{name}`"):
+    with pytest.raises(Absent, match=f"there is no node `{name}`"):
         resolve([WORKER, OTHER, COMING], [name])
 
 

@@ -59,9 +59,9 @@ LUSTRE = {
     "dns_name": "fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com",
 }
 ZFS = {"kind": "openzfs", "name": "homes", "path": "/home", "dns_name": LUSTRE["dns_name"]}
-NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False}
+NVME = {"kind": "nvme", "name": "scratch", "path": "/scratch", "required": False, "uid": 2001}
 S3FILES = {"kind": "s3files", "name": "files", "path": "/files", "file_system_id": "fs-0123456789abcdef0"}
-WRITES = {"read_only": False}
+WRITES = {"read_only": False, "uid": 2001}
 WORKERS = [{"instance_group_name": "worker-group", "partition_name": "train"}]
 STEPS = "hyperpod_kit.steps"
 G = "hyperpod_kit.groups"
@@ -320,6 +320,9 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-S007", f"{M}[1].uid", mount(1, uid=-1)),
     ("HPK-S008", f"{M}[1].incremental_upload", mount(1, **WRITES, incremental_upload=True)),
     ("HPK-S009", f"{M}[1].world_writable", mount(1, world_writable=True)),
+    ("HPK-S024", f"{M}[1].read_only", mount(1, read_only=False)),
+    ("HPK-S024", f"{M}[1].read_only", mount(1, read_only=False, uid=2001, dir_mode="0555")),
+    ("HPK-S024", f"{M}[1].read_only", mount(1, read_only=False, gid=2001, dir_mode="0755")),
     ("HPK-S023", "bucketname", top(bucketname="my-data")),
     ("HPK-S010", f"{M}[1].cache_mib", mount(1, cache_mib=100)),
     ("HPK-S011", f"{M}[1].cache_dir", mount(1, cache_dir="/scratch/../etc")),
@@ -336,11 +339,13 @@ CASES: list[tuple[str, str, Change]] = [
     ("HPK-S021", f"{M}[1].sse", mount(1, sse="rot13")),
     ("HPK-S022", f"{M}[1].sse_kms_key_id", mount(1, sse_kms_key_id="alias/mine")),
     ("HPK-S022", f"{M}[1].sse_kms_key_id", mount(1, sse="aws:kms", sse_kms_key_id="my key")),
-    ("HPK-N001", f"{M}[2].uid", add_mount(**NVME, uid=-1)),
+    ("HPK-N001", f"{M}[2].uid", add_mount(**{**NVME, "uid": -1})),
     ("HPK-N002", f"{M}[2].mode", add_mount(**NVME, mode="0999")),
     ("HPK-N003", f"{M}[2].mode", add_mount(**NVME, mode="1777")),
     ("HPK-N004", f"{M}[2].mode", add_mount(**NVME, mode="0777", world_writable=True)),
     ("HPK-N006", f"{M}[2].groups", add_mount(**{**NVME, "required": True}, groups=["worker-group"])),
+    ("HPK-N007", f"{M}[2].mode", add_mount(**{**NVME, "uid": 0})),
+    ("HPK-N007", f"{M}[2].mode", add_mount(**{**NVME, "uid": 0}, gid=2001)),
     ("HPK-N005", f"{M}[2].world_writable", add_mount(**NVME, world_writable=True)),
     ("HPK-O001", "hyperpod_kit.scripts[0].name", kit(scripts=[{**SCRIPT, "name": "Docker"}])),
     ("HPK-O002", "hyperpod_kit.scripts[1].name", kit(scripts=[SCRIPT, SCRIPT])),

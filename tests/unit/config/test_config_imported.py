@@ -267,6 +267,42 @@ def test_the_listing_of_awss_own_announcement_gives_a_mode_that_mounts() -> None
     kit = found.values["hyperpod_kit"]
     assert kit["cluster"]["lifecycle_mode"] == "on_create" and kit["bundle"]["bucket"] == "sagemaker-mine"
     assert "`lifecycleConfig` of group `worker-group` as it is spelled: AWS says LifeCycleConfig" in found.notes
+    assert "`InstanceType` trn1.32xlarge of group `worker-group` as it is spelled: AWS says ml.trn1.32xlarge" in (
+        found.notes
+    )
+    assert (found.values["controller_group"], found.values["worker_groups"]) == (
+        "controller-group",
+        [{"instance_group_name": "worker-group", "partition_name": "worker-group"}],
+    )
+    answers = Answers(
+        name="demo",
+        region="us-west-2",
+        subnets=("subnet-0123456789abcdef0",),
+        security_groups=("sg-0123456789abcdef0",),
+    )
+    assert errors(validate(decode(fill(found.values, answers))[0])) == [], "nothing is left to be mended"
+
+
+@pytest.mark.parametrize(
+    ("names", "controller", "login"),
+    [
+        (("controller-machine", "login", "gpu"), "controller-machine", "login"),
+        (("Controller", "gpu"), "Controller", None),
+        (("controller-a", "controller-b", "gpu"), None, None),
+        (("machines", "gpu"), None, None),
+    ],
+)
+def test_names_say_who_is_who_where_nothing_else_does_and_they_say_it_once(
+    names: tuple[str, ...], controller: str | None, login: str | None
+) -> None:
+    values = from_aws([group(name) for name in names], None).values
+    assert (values.get("controller_group"), values.get("login_group")) == (controller, login)
+
+
+def test_what_awss_file_says_of_roles_counts_more_than_names() -> None:
+    legacy = {**LEGACY, "controller_group": "gpu-0"}
+    values = from_aws([group("gpu-0"), group("controller-group")], legacy).values
+    assert values["controller_group"] == "gpu-0"
 
 
 def test_the_input_of_several_controllers_as_aws_documents_it() -> None:

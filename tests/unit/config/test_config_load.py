@@ -16,7 +16,7 @@ from hyperpod_kit.config.decode import decode
 from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.load import check, load
 from hyperpod_kit.config.validate import validate
-from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
@@ -121,7 +121,7 @@ def test_yaml_that_cannot_be_parsed(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_says_what_to_type(tmp_path: Path) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(Absent) as caught:
         check(tmp_path / "nothing.json")
     assert caught.value.hint == "hyperpod-kit init"
 

@@ -94,7 +94,12 @@ def test_findings_that_come_together() -> None:
         both(mount(0, path="/shared", roles=["controller"]), mount(1, path="/shared", roles=["login"])),
         mount(1, bucket="a.b-c", prefix="a/b=1/"),
         mount(0, access_point_id=None, tls=False, iam=False),
-        mount(1, read_only=False, allow_overwrite=True, allow_delete=True),
+        mount(1, **WRITES, allow_overwrite=True, allow_delete=True),
+        # Somebody writes: a user, a group, everybody; or nobody works where it is mounted.
+        mount(1, read_only=False, gid=2001, dir_mode="0775"),
+        mount(1, read_only=False, roles=["controller"]),
+        # Scratch that is for the cache of another mount is root's.
+        both(add_mount(**{**NVME, "uid": 0}), mount(1, cache_dir="/scratch/s3", cache_mib=1000)),
         cluster(lifecycle_mode="on_init_complete"),
         group(1, count=0),
         kit(mounts=[], users=[]),
@@ -118,7 +123,10 @@ def test_findings_that_come_together() -> None:
         top(fsx_openzfs_dns_name="fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com"),
         add_mount(**ZFS, export="/fsx/homes"),
         both(group(1, instance_type="ml.p5.48xlarge"), add_mount(**{**NVME, "required": True}, roles=["compute"])),
-        both(add_mount(**NVME, mode="1777", world_writable=True), mount(1, cache_dir="/scratch/s3", cache_mib=1000)),
+        both(
+            add_mount(**{**NVME, "uid": 0}, mode="1777", world_writable=True),
+            mount(1, cache_dir="/scratch/s3", cache_mib=1000),
+        ),
         mount(1, cache_dir="/opt/dlami/nvme/s3", metadata_ttl="indefinite"),
         mount(1, **WRITES, largest_file_gib=790, write_part_size_mib=81, sse="aws:kms", sse_kms_key_id="alias/mine"),
         mount(1, **WRITES, dir_mode="0777", file_mode="0666", world_writable=True),

@@ -61,9 +61,9 @@ def test_bad_lines_raise_or_are_left_out_and_counted(corpus, capsys):
 
 
 def test_what_is_not_there_is_said(tmp_path, capsys):
-    assert run(["data", "index", str(tmp_path / "none")]) == 1
-    assert "no files of a known format, there is nothing there" in capsys.readouterr().err
-    assert run(["data", "show", str(tmp_path)]) == 1
+    assert run(["data", "index", str(tmp_path / "none")]) == 3
+    assert "there is nothing there" in capsys.readouterr().err
+    assert run(["data", "show", str(tmp_path)]) == 3
     assert run(["data", "index", str(tmp_path), "--format", "csv"]) == 2
     assert run(["data", "nothing"]) == 2
 
@@ -86,4 +86,4 @@ def test_verify_ledger(corpus, tmp_path, capsys):
     assert "never" in capsys.readouterr().out
     assert run(["data", "verify-ledger", str(ledger), "--json"]) == 1
     assert len(json.loads(capsys.readouterr().out)["epochs"][0]["missing"]) == 3
-    assert run(["data", "verify-ledger", str(tmp_path)]) == 1
+    assert run(["data", "verify-ledger", str(tmp_path)]) == 3

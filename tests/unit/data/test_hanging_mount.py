@@ -7,7 +7,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -20,15 +19,14 @@ pytestmark = pytest.mark.needs("fuse")
 
 
 def data(*words):
-    """(exit code, standard error, seconds) of a command that gives a mount a second to answer."""
-    begun = time.monotonic()
+    """(exit code, standard error) of a command that gives a mount a second to answer, and ends in time."""
     done = subprocess.run(
         [sys.executable, "-m", "hyperpod_kit.data.cli", *map(str, words), "--answer", "1"],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=30,
     )
-    return done.returncode, done.stderr, time.monotonic() - begun
+    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -45,11 +43,9 @@ def test_a_mount_that_hangs_from_the_beginning(tmp_path, words):
     (tmp_path / "out" / "a.txt").write_text("a\n")
     with silent_mount(tmp_path / "mount"):
         places = {"SRC": str(tmp_path / "mount"), "OUT": str(tmp_path / "out")}
-        code, said, seconds = data(
-            *(word.replace("SRC", places["SRC"]).replace("OUT", places["OUT"]) for word in words)
-        )
+        code, said = data(*(word.replace("SRC", places["SRC"]).replace("OUT", places["OUT"]) for word in words))
     assert (code, said.count("no answer for 1 s")) == (74, 1) and str(tmp_path / "mount") in said, said
-    assert "Traceback" not in said and seconds < 30, said
+    assert "Traceback" not in said, said
 
 
 @pytest.fixture
@@ -83,8 +79,8 @@ def test_one_that_hangs_later(tmp_path, mount):
             ["verify", tmp_path / "index", "--bytes"],
             ["stage", place, tmp_path / "copy"],
         ):
-            code, said, seconds = data(*words)
-            assert code == 74 and "no answer for 1 s" in said and str(place) in said and seconds < 60, (words, said)
+            code, said = data(*words)
+            assert code == 74 and "no answer for 1 s" in said and str(place) in said, (words, said)
     finally:
         daemon.send_signal(signal.SIGCONT)
     assert data("stage", place, tmp_path / "copy")[0] == 0, "it goes on"
@@ -120,5 +116,5 @@ def test_one_that_is_dead(tmp_path, mount):
     daemon.kill()
     daemon.wait(20)
     for words in (["index", place, "--out", tmp_path / "index"], ["stage", place, tmp_path / "copy"]):
-        code, said, _ = data(*words)
+        code, said = data(*words)
         assert code == 74 and str(place) in said and "not connected" in said, said

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """srun on one machine: runs --ntasks or SLURM_NTASKS copies of the command, kills the others when one ends badly.
 
-Writes each of its command lines to $FAKE_SRUN_LOG. Exit code: that of a killed rank, as with --kill-on-bad-exit.
+Writes each of its command lines to $FAKE_SRUN_LOG. With FAKE_SRUN_WAITS it kills none: each rank ends by itself, as
+where all fail so soon that Slurm's signals come too late. Exit code: that of a killed rank, as with --kill-on-bad-exit.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ def main() -> int:
         )
         for rank in range(int(tasks))
     ]
+    waits = "FAKE_SRUN_WAITS" in os.environ
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
     worst = 0
     while any(rank.poll() is None for rank in ranks):
         codes = [rank.poll() for rank in ranks]
         worst = max([worst, *(abs(code) for code in codes if code)])
-        if worst or stop:
+        if (worst and not waits) or stop:
             for rank in ranks:
                 if rank.poll() is None:
                     # Slurm signals the whole tree: the wrapper and its command.

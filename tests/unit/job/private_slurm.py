@@ -216,14 +216,8 @@ class PrivateSlurm:
         """Living processes whose environment has our SLURM_CONF; not the daemons and not ourselves."""
         ours = f"SLURM_CONF={self.base}/slurm.conf".encode()
         own = {os.getpid(), *(daemon.pid for daemon in self._daemons.values())}
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) not in own:
-                with contextlib.suppress(OSError):
-                    variables = (entry / "environ").read_bytes().split(b"\0")
-                    if ours in variables:
-                        found.append(int(entry.name))
-        return found
+        pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+        return [pid for pid in sorted(pids - own) if ours in _environment(pid)]
 
     def call(self, *argv: str, check: bool = True, as_user: bool = False, cwd: Optional[Path] = None) -> str:
         """Run a Slurm command, as root or as the ordinary user; returns its standard output."""
@@ -247,6 +241,20 @@ class PrivateSlurm:
     def state(self, job: str) -> str:
         found = re.search(r"JobState=(\S+)", self.call("scontrol", "-o", "show", "job", job))
         return found.group(1) if found else ""
+
+    def wait_for_script(self, job: str) -> None:
+        """Until a batch job's script runs. Until then Slurm says RUNNING of one that its node may still turn away."""
+        until(lambda: self._has_process_of(job), timeout=120, what=f"the script of job {job}")
+
+    def _has_process_of(self, job: str) -> bool:
+        variable = f"SLURM_JOB_ID={job}".encode()
+        return any(variable in _environment(pid) for pid in self.processes())
+
+    def lines_about(self, job: str) -> str:
+        """What the daemons have logged about a job."""
+        logs = sorted(self.base.glob("slurm*.log"))
+        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines()]
+        return "\n".join(line for line in lines if re.search(rf"JobId={job}\b", line))
 
     def _cgroup_conf(self) -> str:
         """Nothing here is tracked by cgroups, which newer slurmds would set up for themselves otherwise."""
@@ -275,6 +283,14 @@ class PrivateSlurm:
                 stdout=log,
                 stderr=log,
             )
+
+
+def _environment(pid: int) -> List[bytes]:
+    """The variables a process was started with; none of one that has gone."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from unittest.mock import patch
 from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_RESUME_FROM, HPK_STATE
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import exits
 from hyperpod_kit.job.step import StepPlan
 from hyperpod_kit.slurm import verdict
@@ -95,7 +96,7 @@ class RanksInProcess:
                 ),
             )
         # The wrapper ends well for a rank that has saved and asks to run again: it takes no other down.
-        return max(0 if code == exits.AGAIN else abs(code) for code in codes.values())
+        return max(0 if code == ExitCode.AGAIN else abs(code) for code in codes.values())
 
 
 def _options(words: Sequence[str]) -> argparse.Namespace:

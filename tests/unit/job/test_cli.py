@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hyperpod_kit.checkpoint.repository import selection
-from hyperpod_kit.errors import JobError, RunIsOwned, Unreachable, UsageError
+from hyperpod_kit.errors import Absent, JobError, RunIsOwned, Unreachable, UsageError
 from hyperpod_kit.job import cli
 from tests.unit.job.toy_trainer import commit_checkpoint
 
@@ -78,13 +78,13 @@ def test_errors_have_a_hint_and_an_exit_code() -> None:
         text=True,
         timeout=20,
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith("error: this is not a Slurm job") and "hint: " in done.stderr
 
 
 def test_a_root_that_is_not_there_is_no_job_without_attempts(tmp_path: Path) -> None:
     for words in (["--root", str(tmp_path / "nope")], ["7", "--root", str(tmp_path / "nope")]):
-        with pytest.raises(Unreachable, match="nope is not there") as caught:
+        with pytest.raises(Absent, match="nope is not there") as caught:
             cli.main(["status", *words])
         assert caught.value.exit_code == 3 and caught.value.hint
     assert cli.main(["status", "--root", str(tmp_path)]) == 0, "nobody has run a job there yet"
@@ -99,7 +99,7 @@ def test_a_limit_that_is_none_is_wrong_usage() -> None:
 def test_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["status", "--root", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attempts"] == []
-    with pytest.raises(UsageError, match="no attempt of job 9"):
+    with pytest.raises(Absent, match="no attempt of job 9"):
         cli.main(["status", "9", "--root", str(tmp_path)])
     with pytest.raises(UsageError, match="neither"):
         cli.main(["status"])

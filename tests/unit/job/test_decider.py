@@ -99,6 +99,7 @@ def test_a_poison_checkpoint_is_stepped_back_from_once(job: Job) -> None:
     assert told.read_text().split() == ["unset", "unset", "0", "0"], "memory may hold what was stepped back from"
 
 
+@pytest.mark.full
 def test_stepping_back_from_poison_can_be_the_cure(job: Job) -> None:
     job.root.mkdir()
     for seq, step in ((1, 10), (2, 20)):
@@ -161,7 +162,8 @@ def test_an_attempt_without_an_end_is_a_lost_node_where_a_node_was_lost(
     assert (done.name, done.kind) == ("7.1.0", "done")
 
 
-def test_the_corrupt_newest_is_passed_over_with_its_reason(job: Job) -> None:
+def test_the_corrupt_newest_is_passed_over_with_its_reason(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "10") == 0
     newest = sorted(job.root.glob("seq-*"))[-1]
     flip(newest / layout.shard_file(0), 3)

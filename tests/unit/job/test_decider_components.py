@@ -43,8 +43,9 @@ def test_the_last_task_of_an_array_acts_for_itself_alone(job: Job) -> None:
     assert {row["job"] for row in ledger.read(str(job.root / ".hpk" / "attempts.jsonl"))} == {"7_3"}
 
 
-def test_what_is_inherited_from_an_array_does_not_count(job: Job) -> None:
+def test_what_is_inherited_from_an_array_does_not_count(job_in_process: Job) -> None:
     """sbatch inside of an array's task passes SLURM_ARRAY_TASK_ID on to a job that is none."""
+    job = job_in_process
     job.environment.update(SLURM_ARRAY_JOB_ID="3", SLURM_ARRAY_TASK_ID="5")
     assert job.run("--steps", "3") == 0
     assert job.said("start")[0]["job"] == "7" and not any("3_5" in call for call in job.runner.calls)
@@ -73,7 +74,8 @@ def test_a_heterogeneous_job_runs_one_step_over_its_components(job: Job) -> None
     assert any(call.startswith("squeue --steps --noheader -j 7,8 ") for call in job.runner.calls)
 
 
-def test_a_component_can_be_asked_for(job: Job) -> None:
+def test_a_component_can_be_asked_for(job_in_process: Job) -> None:
+    job = job_in_process
     het(job)
     job.environment["SLURM_NTASKS"] = "1"
     assert job.run("--steps", "3", srun_args=("--het-group=1",)) == 0

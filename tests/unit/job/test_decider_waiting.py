@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import socket
 import threading
@@ -12,6 +13,7 @@ from hyperpod_kit.errors import GaveUp, JobError
 from hyperpod_kit.job import allocation, status, step_name, timeline
 from hyperpod_kit.job.allocation import Allocation
 from hyperpod_kit.job.hang import StallRule
+from hyperpod_kit.job.lifeline import Lifelines
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
 
@@ -33,7 +35,8 @@ def test_a_lost_node_ends_the_step_and_requeues(job: Job, monkeypatch: pytest.Mo
     assert "scontrol requeue 7" in job.runner.calls
 
 
-def test_a_spare_takes_the_place_of_a_node_that_is_down(job: Job) -> None:
+def test_a_spare_takes_the_place_of_a_node_that_is_down(job_in_process: Job) -> None:
+    job = job_in_process
     job.environment.update(SLURM_JOB_NODELIST="n[1-3]", SLURM_NTASKS="2")
     job.runner.answers["squeue job 7"] = "JobId=7 JobState=RUNNING NodeList=n[1-3] Comment=none"
     job.runner.answers["scontrol -o show node"] = "\n".join(
@@ -75,6 +78,14 @@ def with_lifelines(job: Job) -> Job:
     return job
 
 
+def test_a_wait_that_is_over_between_two_looks_at_it_ends_nothing(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is due at one moment is not any more at the next."""
+    answers = itertools.cycle((0.1, None))
+    monkeypatch.setattr(Lifelines, "due", property(lambda self: next(answers)))
+    assert with_lifelines(job).run("--steps", "3", refused_after=600) == 0
+    assert [event["class"] for event in job.said("ended")] == ["done"]
+
+
 def test_a_hang_of_ranks_that_report_steps_is_found_by_them_and_told(job: Job) -> None:
     """They print all the while. One is a step behind: it is named, and the ledger and `job status` know the step."""
     once = job.base / "once"
@@ -97,7 +108,9 @@ def test_a_healthy_job_that_prints_nothing_and_is_slow_at_times_is_left_alone(jo
     assert [event["class"] for event in job.said("ended")] == ["done"] and not job.said("intervene")
 
 
-def test_a_newer_one_that_cannot_be_read_is_waited_for_before_an_older_one_is_taken(job: Job) -> None:
+@pytest.mark.full
+def test_a_newer_one_that_cannot_be_read_is_waited_for_before_an_older_one_is_taken(job_in_process: Job) -> None:
+    job = job_in_process
     job.root.mkdir()
     old, new = (commit_checkpoint(str(job.root), 1, seq, step) for seq, step in ((1, 5), (2, 10)))
     stuck = [True]
@@ -119,7 +132,8 @@ def test_a_newer_one_that_cannot_be_read_is_waited_for_before_an_older_one_is_ta
     assert job.started_at()[-1] == 5
 
 
-def test_storage_that_does_not_answer_is_waited_for(job: Job) -> None:
+def test_storage_that_does_not_answer_is_waited_for(job_in_process: Job) -> None:
+    job = job_in_process
     answers = [OSError(5, "Input/output error")]
 
     def chooser(root: str, passed_over: object) -> object:
@@ -156,7 +170,8 @@ def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(jo
     assert job.said("controller"), "it was waited for"
 
 
-def test_a_step_that_slurm_still_has_is_ended_and_waited_for_aloud(job: Job) -> None:
+def test_a_step_that_slurm_still_has_is_ended_and_waited_for_aloud(job_in_process: Job) -> None:
+    job = job_in_process
     # Beside it the steps of another `job run` in this allocation, of one of an older bundle, and of the user.
     others = "7.1 hpk.0ther.7.0.0\n7.2 hpk-7.0.0\n7.3 monitor\n7.batch batch\n"
     held = [f"7.0 {step_name.OWN}7.0.0\n{others}"] * 3
@@ -172,8 +187,9 @@ UNHEARD = "".join(
 )
 
 
-def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job: Job) -> None:
+def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job_in_process: Job) -> None:
     """srun would be told that they are busy, say nothing, and ask again a minute later or more."""
+    job = job_in_process
     question = "scontrol -o show node"
     job.runner.answers[question] = UNHEARD
     heard = UNHEARD.replace("None", "2026-11-23T01:32:15")
@@ -186,14 +202,18 @@ def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job:
     assert job.runner.calls.count(f"{question} n[1-2]") > 2 and len(job.sruns) == 1
 
 
-def test_nodes_that_never_register_are_not_waited_for_without_end(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_that_never_register_are_not_waited_for_without_end(
+    job_in_process: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in_process
     monkeypatch.setattr("hyperpod_kit.job.patience.REGISTERED_WITHIN", 1.0)
     job.runner.answers["scontrol -o show node"] = UNHEARD
     assert job.run("--steps", "2", refused_after=60) == 0
     assert len(job.said("controller")) == 1
 
 
-def test_a_controller_that_stays_away_is_not_waited_for_without_end(job: Job) -> None:
+def test_a_controller_that_stays_away_is_not_waited_for_without_end(job_in_process: Job) -> None:
+    job = job_in_process
     job.runner.answers["squeue job 7"] = (1, "Unable to contact slurm controller")
     assert job.run("--steps", "2", controller_wait=0.0) == 0
 
@@ -269,12 +289,14 @@ def test_a_missing_mount_is_not_a_fresh_root(job: Job) -> None:
         job.run("--steps", "2", restart=1, storage_wait=0)
 
 
-def test_total_of_requeues_is_bounded(job: Job) -> None:
+def test_total_of_requeues_is_bounded(job_in_process: Job) -> None:
+    job = job_in_process
     with pytest.raises(GaveUp, match="requeued 3 times"):
         job.run("--steps", "2", restart=3, policy={"max_requeues": 2})
 
 
-def test_hyperpod_is_asked_to_retry_the_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hyperpod_is_asked_to_retry_the_step(job_in_process: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_in_process
     monkeypatch.setattr("hyperpod_kit.job.step.on_hyperpod", lambda runner: True)
     assert job.run("--steps", "2") == 0
     assert "--auto-resume=1" in job.sruns[0]

@@ -13,7 +13,7 @@ from typing import Any, Dict, Iterator, List
 
 import pytest
 
-from hyperpod_kit.errors import HyperpodKitError, JobError, UsageError
+from hyperpod_kit.errors import HyperpodKitError, JobError, NotInAJob, UsageError
 from hyperpod_kit.job import cli
 from hyperpod_kit.job.fan_out import command, destination, listing, part, peers
 from tests.support.rows import full
@@ -165,7 +165,7 @@ def test_who_does_not_have_the_key_gets_nothing(tmp_path: Path) -> None:
 
 def test_outside_of_a_job_it_says_so(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    with pytest.raises(UsageError, match="this is none"):
+    with pytest.raises(NotInAJob, match="this is none"):
         command.main([str(source), str(tmp_path)])
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.job import cli, lint, lint_captures, lint_containers, lint_parts, script
 
 JOBS = Path(__file__).parents[3] / "slurm" / "jobs"
@@ -219,5 +219,5 @@ def test_the_command_says_where_and_what_to_do(tmp_path: Path, capsys: pytest.Ca
     assert cli.main(["lint", str(bad), "--json"]) == 1
     [found] = json.loads(capsys.readouterr().out)
     assert (found["file"], found["code"], found["line"]) == (str(bad), "J006", 1)
-    with pytest.raises(UsageError, match="cannot read"):
+    with pytest.raises(Absent, match="cannot read"):
         cli.main(["lint", str(tmp_path / "missing")])

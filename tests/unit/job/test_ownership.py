@@ -106,7 +106,8 @@ def test_of_many_that_start_at_once_one_wins(tmp_path: Path) -> None:
     assert len(won) == 1 and len(lost) == 7 and claims(tmp_path) == won
 
 
-def test_the_second_job_writes_nothing(job: Job) -> None:
+def test_the_second_job_writes_nothing(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "6") == 0
     before = sorted(path.name for path in job.root.rglob("*"))
     job.environment["SLURM_JOB_ID"] = "8"

@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator
 import pytest
 import torch
 
-from hyperpod_kit.errors import CheckpointError, UsageError
+from hyperpod_kit.errors import CheckpointError, NoSuchCheckpoint
 from hyperpod_kit.job import checkpoint_choice, cli, proving_step, proving_watch, step
 from hyperpod_kit.job.foreign import dcp, newest, proven, proving
 from hyperpod_kit.job.foreign.archive import prove_file
@@ -351,7 +351,7 @@ def test_the_command_says_what_was_read_and_what_is_wrong(tmp_path: Path, capsys
     assert "iter_0000010 (megatron, step 10): every CRC-32 fits; 2 files" in capsys.readouterr().out
     assert cli.main(["prove", str(tmp_path), "iter_0000010", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["files_read"] == 0
-    with pytest.raises(UsageError, match="is called iter_0000011"):
+    with pytest.raises(NoSuchCheckpoint, match="is called iter_0000011"):
         cli.main(["prove", str(tmp_path), "iter_0000011"])
     path = make_lightning(tmp_path, 30)
     path.write_bytes(path.read_bytes()[:-50])

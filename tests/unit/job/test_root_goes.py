@@ -12,11 +12,13 @@ from tests.support.rows import full
 from tests.unit.job.conftest import Job
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("moment", [*full("attempt"), "ended"])
 def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(
-    job: Job, monkeypatch: pytest.MonkeyPatch, moment: str
+    job_in_process: Job, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """As a mount does that answered the question before from its cache."""
+    job = job_in_process
     assert job.run("--steps", "12", "--every", "4") == 0
     append, away = Ledger.append, job.root.with_name("away")
     back = threading.Timer(3.0, lambda: away.rename(job.root))
@@ -35,7 +37,8 @@ def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(
     assert rows == ["attempt", "restored", "ended"] * 2
 
 
-def test_a_root_that_is_away_while_it_is_read_is_no_empty_one(job: Job) -> None:
+def test_a_root_that_is_away_while_it_is_read_is_no_empty_one(job_in_process: Job) -> None:
+    job = job_in_process
     assert job.run("--steps", "12", "--every", "4") == 0
     away, asked = job.root.with_name("away"), []
 

@@ -1,50 +1,69 @@
-#!/usr/bin/python3 -IS
 """Stands in for systemctl, mount, useradd and the like below HPK_ROOT: records its command line, changes nothing else
-than the files below that root which the real program would have changed. One file, linked under every name."""
+than the files below that root which the real program would have changed. The shims of all names call this module.
 
-import json
+A creation starts a hundred of these, so what would cost more than the rest (json, pathlib, shlex) is imported nowhere,
+or by the call that needs it. What is kept between calls are Python's own literals.
+"""
+
 import os
-import shlex
-import signal
 import sys
 import time
-from pathlib import Path
 
-ROOT = Path(os.environ["HPK_ROOT"])
+ROOT = os.environ["HPK_ROOT"]
 NAME = os.path.basename(sys.argv[0])
 ARGS = sys.argv[1:]
-STATE = ROOT / "recorder"
-UNITS = ROOT / "etc/systemd/system"
-MOUNTINFO = ROOT / "proc/self/mountinfo"
+STATE = f"{ROOT}/recorder"
+UNITS = f"{ROOT}/etc/systemd/system"
+MOUNTINFO = f"{ROOT}/proc/self/mountinfo"
+UNQUOTED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
+"""Of a word of such characters alone, shlex.quote makes the same word."""
+
+
+def text_of(path):
+    with open(path) as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def state(name):
-    path = STATE / name
-    return json.loads(path.read_text()) if path.exists() else {}
+    path = f"{STATE}/{name}"
+    return eval(text_of(path)) if os.path.exists(path) else {}
 
 
 def keep(name, data):
-    (STATE / name).write_text(json.dumps(data))
+    write(f"{STATE}/{name}", repr(data))
+
+
+def quoted(words):
+    if all(word and UNQUOTED.issuperset(word) for word in words):
+        return " ".join(words)
+    import shlex
+
+    return shlex.join(words)
 
 
 def add_mount(path, fs_type, source, options="rw"):
-    lines = MOUNTINFO.read_text().splitlines()
-    number = 100 + len((STATE / "calls").read_text().splitlines())
+    lines = text_of(MOUNTINFO).splitlines()
+    number = 100 + len(text_of(f"{STATE}/calls").splitlines())
     lines.append(f"{number} 1 0:{number} / {path} rw,nosuid,nodev,relatime shared:1 - {fs_type} {source} {options}")
-    MOUNTINFO.write_text("\n".join(lines) + "\n")
+    write(MOUNTINFO, "\n".join(lines) + "\n")
 
 
 def loaded(unit):
     """Text of a unit as systemd knows it: what the file said when it was first used, or at the last daemon-reload."""
     texts = state("loaded")
-    if unit not in texts and (UNITS / unit).is_file():
-        texts[unit] = (UNITS / unit).read_text()
+    if unit not in texts and os.path.isfile(f"{UNITS}/{unit}"):
+        texts[unit] = text_of(f"{UNITS}/{unit}")
         keep("loaded", texts)
     return texts.get(unit, "")
 
 
 def reload():
-    texts = {unit: (UNITS / unit).read_text() for unit in state("loaded") if (UNITS / unit).is_file()}
+    texts = {unit: text_of(f"{UNITS}/{unit}") for unit in state("loaded") if os.path.isfile(f"{UNITS}/{unit}")}
     keep("loaded", texts)
 
 
@@ -55,11 +74,12 @@ def exec_lines(unit, key):
 
 def program(line):
     """Run a line of a unit that calls our own program, as systemd would."""
+    import shlex
     import subprocess
 
     words = shlex.split(line)
     python = os.environ.get("HPK_TEST_PYTHON")
-    ours = [python, "-I", "-S", f"{ROOT}/opt/hyperpod-kit/current/lib"] if python else [str(ROOT) + words[0]]
+    ours = [python, "-I", "-S", f"{ROOT}/opt/hyperpod-kit/current/lib"] if python else [ROOT + words[0]]
     return subprocess.run([*ours, *words[1:]], timeout=60).returncode
 
 
@@ -73,18 +93,20 @@ def start(unit):
     keep("running", running)
     code = 0
     if unit.startswith("hyperpod-kit-s3-"):
+        import shlex
+
         code = program(exec_lines(unit, "ExecStartPre")[0])
         words = shlex.split(exec_lines(unit, "ExecStart")[0])
-        process = ROOT / "proc" / str(running[unit])
-        process.mkdir(parents=True, exist_ok=True)
-        (process / "cmdline").write_text("\0".join(words) + "\0")
-        (process / "status").write_text("Uid:\t0\t0\t0\t0\n")
+        process = f"{ROOT}/proc/{running[unit]}"
+        os.makedirs(process, exist_ok=True)
+        write(f"{process}/cmdline", "\0".join(words) + "\0")
+        write(f"{process}/status", "Uid:\t0\t0\t0\t0\n")
         add_mount(words[-1], "fuse", "mountpoint-s3")
         code = code or program(exec_lines(unit, "ExecStartPost")[0])
     elif unit.startswith("hyperpod-kit-repair@"):
         del running[unit]  # a one-shot that does not remain
         keep("running", running)
-        line = (UNITS / "hyperpod-kit-repair@.service").read_text().partition("ExecStart=")[2].splitlines()[0]
+        line = text_of(f"{UNITS}/hyperpod-kit-repair@.service").partition("ExecStart=")[2].splitlines()[0]
         return program(line.replace("%i", unit.partition("@")[2].partition(".")[0]))
     elif unit.startswith("hyperpod-kit-mount-"):
         code = program(exec_lines(unit, "ExecStart")[0])
@@ -99,6 +121,8 @@ def stop(unit):
     was_running = running.pop(unit, None)
     keep("running", running)
     if was_running and unit.startswith("hyperpod-kit-s3-"):  # mount-s3 unmounts when it is told to end
+        import shlex
+
         remove_mount(shlex.split(exec_lines(unit, "ExecStart")[0])[-1])
 
 
@@ -117,8 +141,8 @@ def systemctl():
         reload()
     if verb == "show" and "NeedDaemonReload" in words:
         for unit in words[2:]:
-            path = UNITS / unit
-            stale = unit in state("loaded") and path.is_file() and path.read_text() != loaded(unit)
+            path = f"{UNITS}/{unit}"
+            stale = unit in state("loaded") and os.path.isfile(path) and text_of(path) != loaded(unit)
             print(f"NeedDaemonReload={'yes' if stale else 'no'}\n")
         return 0
     if verb == "show":
@@ -149,7 +173,7 @@ def getent():
     database, key = ARGS
     if database == "ahosts":
         return 0
-    for line in (ROOT / "etc" / database).read_text().splitlines():
+    for line in text_of(f"{ROOT}/etc/{database}").splitlines():
         fields = line.split(":")
         if key in (fields[0], fields[2]):
             print(line)
@@ -162,24 +186,24 @@ def option(name):
 
 
 def useradd():
-    with open(ROOT / "etc/passwd", "a") as file:
+    with open(f"{ROOT}/etc/passwd", "a") as file:
         file.write(f"{ARGS[-1]}:x:{option('--uid')}:{option('--gid')}::/home/{ARGS[-1]}:/bin/bash\n")
     return 0
 
 
 def groupadd():
-    with open(ROOT / "etc/group", "a") as file:
+    with open(f"{ROOT}/etc/group", "a") as file:
         file.write(f"{ARGS[-1]}:x:{option('--gid')}:\n")
     return 0
 
 
 def remove_mount(path):
-    lines = MOUNTINFO.read_text().splitlines()
+    lines = text_of(MOUNTINFO).splitlines()
     hit = [line for line in lines if line.split(" ")[4] == path]
     if not hit:
         return 32
     lines.remove(hit[-1])
-    MOUNTINFO.write_text("".join(line + "\n" for line in lines))
+    write(MOUNTINFO, "".join(line + "\n" for line in lines))
     return 0
 
 
@@ -204,7 +228,7 @@ def client():
 
 
 def cc():
-    Path(option("-o")).write_text("a shared object\n")
+    write(option("-o"), "a shared object\n")
     return 0
 
 
@@ -212,9 +236,9 @@ def call(name, args):
     """Be `name` once; its exit code."""
     global NAME, ARGS
     NAME, ARGS = name, args
-    STATE.mkdir(exist_ok=True)
-    with open(STATE / "calls", "a") as calls:
-        calls.write(shlex.join([NAME, *ARGS]) + "\n")
+    os.makedirs(STATE, exist_ok=True)
+    with open(f"{STATE}/calls", "a") as calls:
+        calls.write(quoted([NAME, *ARGS]) + "\n")
     actions = {
         "systemctl": systemctl,
         "mount": mount,
@@ -230,6 +254,5 @@ def call(name, args):
     return actions[NAME]() if NAME in actions else 0
 
 
-if __name__ == "__main__":
-    signal.alarm(90)
+def main():
     sys.exit(call(NAME, ARGS))

@@ -6,6 +6,7 @@ directory made, a command begun and a command ended; not one that only asks.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import io
@@ -182,7 +183,7 @@ def end_state(root: Path) -> Dict[str, Any]:
                 state[str(path.relative_to(root))] = _plain(json.loads(text)) if path.suffix == ".json" else text
     for name in ("enabled", "running", "loaded", "reconfigured"):
         path = root / "recorder" / name
-        data = json.loads(path.read_text()) if path.exists() else {}
+        data = ast.literal_eval(path.read_text()) if path.exists() else {}
         state[name] = sorted(data) if name != "loaded" else data
     mounts: List[str] = (root / "proc/self/mountinfo").read_text().splitlines()
     state["mounts"] = sorted(re.sub(r"^\d+ 1 0:\d+ ", "", line) for line in mounts)

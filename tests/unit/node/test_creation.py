@@ -192,12 +192,12 @@ def test_the_nodes_own_commands(make_sandbox: Any) -> None:
     assert json.loads(healed.stdout)["mounts"]["fsx"]["last_repair"].endswith("serves again")
     assert sandbox.node("mounts", "fsx").returncode == 0
     assert sandbox.node("repair", "fsx").stderr == "fsx: nothing to repair: it serves\n"
-    for wrong, said in (
-        (("mounts", "nosuch"), "no mount nosuch on a compute node; it has: fsx, home, data"),
-        (("mounts", "ensure", "data"), "is mounted by its daemon's unit"),
+    for wrong, code, words in (
+        (("mounts", "nosuch"), 3, "no mount nosuch on a compute node; it has: fsx, home, data"),
+        (("mounts", "ensure", "data"), 2, "is mounted by its daemon's unit"),
     ):
         done = sandbox.node(*wrong)
-        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+        assert (done.returncode, words in done.stderr) == (code, True), done.stderr
 
 
 @pytest.mark.full

@@ -6,13 +6,13 @@ import contextlib
 import fcntl
 import json
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hyperpod_kit.model.mounts.efs import EfsMount
+from tests.support.wait import Deadline
 
 NEEDED = EfsMount("home", "/efs", "fs-0123456789abcdef0")
 FAILING = {"HPK_TEST_FAIL": "fail-hyperpod-kit-mount-home.service"}
@@ -66,6 +66,7 @@ def test_what_is_not_required_fails_no_node(make_sandbox: Any, render_example: A
     assert (steps["mount:home"], steps["slurm-worker"], steps["summary"]) == ("failed", "changed", "ok")
 
 
+@pytest.mark.full
 def test_a_crash_of_the_program_itself_is_in_the_log(make_sandbox: Any, render_example: Any) -> None:
     sandbox = node_of(make_sandbox, render_example)
     (sandbox.root / "var").mkdir()
@@ -93,9 +94,9 @@ def test_two_at_once_wait_for_each_other(make_sandbox: Any, render_example: Any)
         try:
             assert second.stdout is not None
             assert "verify-bundle: ok" in second.stdout.readline()
-            started = time.monotonic()
+            deadline = Deadline(30)
             while not waits_for(second.pid, "flock"):
-                assert time.monotonic() - started < 30 and second.poll() is None
+                assert not deadline.has_passed() and second.poll() is None
             assert not (sandbox.root / "opt/hyperpod-kit/current").exists()
         finally:
             fcntl.flock(handle, fcntl.LOCK_UN)

@@ -47,6 +47,7 @@ def test_every_finding_counts_and_the_exit_code_says_so(tmp_path: Path) -> None:
         assert done.return_value == code, done.output
     for named in ("HPK-G001", "HPK-G009", "HPK-E"):
         assert named in done.output
+    assert "Write `ml.trn1.32xlarge`" in done.output
 
 
 # A1  an FSx file system is demanded although it is optional.
@@ -149,6 +150,7 @@ def test_every_command_of_a_node_has_a_deadline() -> None:
 
 
 # A5 (#1028)  provisioning_parameters.json is opened although HyperPod refuses it beside SlurmConfig.
+@pytest.mark.full
 def test_no_parameters_are_needed_on_a_node(make_sandbox: Any, render_example: Any) -> None:
     cluster = replace(load(EXAMPLE).cluster, lifecycle_mode="on_init_complete")
     sandbox = make_sandbox("compute", render_example(cluster=cluster, mounts=()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -34,6 +33,7 @@ from hyperpod_kit.node.devices.wish import (
     wish,
 )
 from hyperpod_kit.node.locks import held
+from tests.support.wait import Deadline
 
 CASES: List[Dict[str, Any]] = json.loads(Path(__file__).with_name("device_cases.json").read_text())
 P4D = [
@@ -123,11 +123,9 @@ def test_types_that_hyperpod_has() -> None:
 
 def test_a_program_that_hangs_or_never_stops_talking(tmp_path: Path) -> None:
     note = str(tmp_path / "notes/stuck.json")
-    began = time.monotonic()
+    deadline = Deadline(60)
     hung = ask(["sh", "-c", "trap '' TERM; sleep 300 & wait; sleep 300"], 0.5, note)
-    assert not hung.in_time and time.monotonic() - began < 60 and not os.path.exists(note), (
-        "it was killed, and has ended"
-    )
+    assert not hung.in_time and not deadline.has_passed() and not os.path.exists(note), "it was killed, and has ended"
     closed = ask(["sh", "-c", "exec >&- 2>&-; sleep 300"], 0.5, note)
     assert not closed.in_time
     endless = ask(["sh", "-c", "exec cat /dev/zero"], 60, note)
@@ -267,6 +265,26 @@ def test_what_slurm_is_told(wished: str, given: str, reason: str, holds: bool, u
 def test_a_refusal_of_ours_is_taken_for_ours() -> None:
     assert order(CLEAR, "", "Prolog error", holds=True, draining=True, by_our_gate=True).update == ("state=undrain",)
     assert order(OURS, "", "Prolog error", holds=True, draining=True, by_our_gate=True).reason == OURS
+
+
+def test_what_nobody_can_read_is_unknown(
+    make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither HyperPod's file nor the bus says what should be here: that is not "none"."""
+    nobody = make_node([]).node
+    monkeypatch.setattr(commands, "open_node", lambda: nobody)
+    assert node_cli(["devices"]) == 3
+    assert "unknown whether there should be GPUs" in capsys.readouterr().out
+    (Path(nobody.paths.pci_devices)).mkdir(parents=True)
+    assert node_cli(["devices"]) == 0
+    assert "no GPU and no EFA device is expected here" in capsys.readouterr().out
+
+
+def test_a_kernel_log_that_cannot_be_read_is_told(make_node: Any) -> None:
+    node = machine(make_node([]), {"type": "ml.p4d.24xlarge"})
+    os.remove(node.paths.kernel_log)
+    (finding,) = judge(look(node, node.config.steps.device_checks))
+    assert (finding.name, finding.cure) == ("gpu:unreadable", Cure.NOTICE) and "Xids" in finding.detail
 
 
 def test_the_command(make_node: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

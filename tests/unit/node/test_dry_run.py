@@ -66,9 +66,10 @@ def test_in_words_and_after_the_fact(make_sandbox: Any) -> None:
     config = json.loads((sandbox.staging / "node_config.json").read_text())
     assert (status["changed"], status["mode"]) == (0, config["lifecycle_mode"])
     wrong = sandbox.run(["/usr/bin/python3", "-S", "-m", "hyperpod_kit.node", "mounts", "nosuch"], PYTHONPATH=lib)
-    assert wrong.returncode == 2 and wrong.stderr.startswith("error: no mount nosuch")
+    assert wrong.returncode == 3 and wrong.stderr.startswith("error: no mount nosuch")
 
 
+@pytest.mark.full
 def test_what_cannot_be_told_is_said(make_sandbox: Any) -> None:
     sandbox = make_sandbox("compute")
     sandbox.install()

@@ -58,9 +58,7 @@ def test_a_node_is_created(version: Tuple[int, int], make_sandbox: Any) -> None:
     lib = sandbox.install() / "opt/hyperpod-kit/current"
 
     def node(*args: str) -> Any:
-        return sandbox.run(
-            [HERE[version], "-I", "-S", "-B", f"{lib}/lib", "node", *args], HPK_TEST_PYTHON=HERE[version]
-        )
+        return sandbox.run([HERE[version], "-I", "-S", f"{lib}/lib", "node", *args], HPK_TEST_PYTHON=HERE[version])
 
     for changed in (True, False):
         done = node("apply", "--mode", "on_create", "--json")

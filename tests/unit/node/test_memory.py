@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List
@@ -72,6 +73,26 @@ def test_nothing_is_touched_while_slurm_does_not_answer(left: Any) -> None:
     left.runner.on(SHOW, 1, "slurm_load_jobs error: Invalid job id specified")
     [swept] = sweep(left.node) or []
     assert swept.done, "at the first round in which Slurm answers"
+
+
+@pytest.mark.needs("root", "fuse")
+def test_a_round_ends_where_a_root_hangs(
+    make_node: Any, serving_mount: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only that job's captures stay; another's are saved in the same round."""
+    monkeypatch.setattr("hyperpod_kit.node.memory.sweep.FLUSH_SECONDS", 3.0)
+    fake = make_node([])
+    with serving_mount(tmp_path / "mount") as daemon:
+        (tmp_path / "mount/root").mkdir()
+        capture(fake.root / "dev/shm", tmp_path / "mount/root", job="5")
+        capture(fake.root / "dev/shm", tmp_path / "root", job="6")
+        for job in ("5", "6"):
+            fake.runner.on(f"squeue job {job}", 1, "slurm_load_jobs error: Invalid job id specified")
+        daemon.send_signal(signal.SIGUSR1)
+        stuck = next(swept for swept in sweep(fake.node) or [] if swept.job == "5")
+        assert not stuck.done and f"not done after 3 s: {tmp_path / 'mount/root'} has not taken step 10" in stuck.words
+        until(lambda: len(files(fake)) == 2 or sweep(fake.node) is None, what="the other job's captures saved")
+    assert selection.newest_valid(str(tmp_path / "root")).step == 10
 
 
 def test_what_no_job_left_is_saved_and_freed_once_nobody_comes_for_it_any_more(make_node: Any, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from hyperpod_kit.errors import RunError
 from hyperpod_kit.node.peers.over_slurm import OverSlurm, Way
 from hyperpod_kit.node.peers.query import PeerQuestion, ask
 from hyperpod_kit.run import LocalRunner
-from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 
 pytestmark = [pytest.mark.rehearsal, pytest.mark.needs("slurm")]
@@ -33,7 +32,7 @@ def test_free_nodes_get_a_job_and_busy_ones_a_step_beside_theirs(
     work.mkdir(mode=0o777)
     work.chmod(0o777)
     job = slurm.sbatch("--exclusive", "-w", "n1", "--wrap", "sleep 600", cwd=work)
-    until(lambda: slurm.state(job) == "RUNNING", what="running job")
+    slurm.wait_for_script(job)
     shim = tmp_path / "ssh"
     shim.write_text("#!/bin/sh\necho 'Permission denied (publickey).' >&2\nexit 255\n")
     shim.chmod(0o755)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import os
@@ -226,7 +227,7 @@ def test_the_value_is_in_no_argv_and_no_log(cloud: Cloud, make_sandbox: Any) -> 
     assert place.read_text() == VALUE
     steps = {line["step"]: (line["status"], line["detail"]) for line in sandbox.log if "detail" in line}
     assert steps["secrets"] == ("changed", "db")
-    assert "hyperpod-kit-secrets.service" in json.loads((sandbox.root / "recorder/enabled").read_text())
+    assert "hyperpod-kit-secrets.service" in ast.literal_eval((sandbox.root / "recorder/enabled").read_text())
     place.unlink()
     again = sandbox.node("secrets", **cloud.environment)
     assert (again.returncode, again.stdout, place.read_text()) == (0, "changed: db\n", VALUE)

@@ -96,23 +96,33 @@ def codes(node: Any) -> List[str]:
     return [finding.code for finding in done.record.findings]
 
 
+@contextlib.contextmanager
+def running_job(slurm: private_slurm.PrivateSlurm) -> Iterator[str]:
+    """A job whose script runs; it has gone afterwards."""
+    job = slurm.sbatch("--wrap", "sleep 600", "-o", "/dev/null", cwd=slurm.base)
+    try:
+        slurm.wait_for_script(job)
+        yield job
+    finally:
+        slurm.call("scancel", job)
+        until(lambda: not slurm.call("squeue", "-h", "-o", "%i").split(), what="a queue without it")
+
+
 def test_lines_that_were_removed_are_put_back_under_a_job(fake: Any, slurm: private_slurm.PrivateSlurm) -> None:
     node = fake.node
     wanted = {path: Path(path).read_text() for path in (node.paths.slurm_conf, node.paths.plugstack_conf)}
     shown = slurm.call("scontrol", "show", "config")
-    job = slurm.sbatch("--ntasks=1", "--wrap", "sleep 600", "-o", "/dev/null", cwd=slurm.base)
-    until(lambda: slurm.state(job) == "RUNNING", timeout=120, what=f"job {job} running")
-    for path, text in wanted.items():
-        Path(path).write_text(hooks.without_block(text))
-    slurm.call("scontrol", "reconfigure")
-    until(lambda: "UnkillableStepTimeout   = 60 sec" in slurm.call("scontrol", "show", "config"), what="the loss")
-    assert codes(node) == ["put-back"]
-    assert {path: Path(path).read_text() for path in wanted} == wanted
-    settings = [row for row in shown.splitlines() if "=" in row and "Configuration data" not in row]
-    now = slurm.call("scontrol", "show", "config").splitlines()
-    assert [row for row in settings if row.split()[0] not in ("BOOT_TIME", "NEXT_JOB_ID") and row not in now] == []
-    assert slurm.state(job) == "RUNNING"
-    slurm.call("scancel", job)
+    with running_job(slurm) as job:
+        for path, text in wanted.items():
+            Path(path).write_text(hooks.without_block(text))
+        slurm.call("scontrol", "reconfigure")
+        until(lambda: "UnkillableStepTimeout   = 60 sec" in slurm.call("scontrol", "show", "config"), what="the loss")
+        assert codes(node) == ["put-back"]
+        assert {path: Path(path).read_text() for path in wanted} == wanted
+        settings = [row for row in shown.splitlines() if "=" in row and "Configuration data" not in row]
+        now = slurm.call("scontrol", "show", "config").splitlines()
+        assert [row for row in settings if row.split()[0] not in ("BOOT_TIME", "NEXT_JOB_ID") and row not in now] == []
+        assert slurm.state(job) == "RUNNING", slurm.lines_about(job)
 
 
 def test_a_file_that_nobody_had_read_is_taken(fake: Any, slurm: private_slurm.PrivateSlurm) -> None:

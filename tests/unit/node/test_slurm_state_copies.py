@@ -288,7 +288,7 @@ def controller_node(slurm: private_slurm.PrivateSlurm, make_node: Any) -> Any:
 
 def submit(slurm: private_slurm.PrivateSlurm) -> str:
     job = slurm.sbatch("--ntasks=1", "--wrap", "sleep 600", "-o", "/dev/null", cwd=slurm.base)
-    until(lambda: slurm.state(job) == "RUNNING", timeout=120, what=f"job {job} running")
+    slurm.wait_for_script(job)
     return job
 
 

@@ -164,7 +164,7 @@ def test_the_command_prints_json_and_says_what_to_do_with_it(
         file_of = "trust.json" if words == ("--trust",) else "policy.json"
         assert f"next: write this to a file (> {file_of}), then aws iam" in printed.err, "nobody else wrote that file"
         assert printed.err.count(f"file://{file_of}") == 1
-    assert run(["policy", str(file), "--group", "nobody"]) == 2
+    assert run(["policy", str(file), "--group", "nobody"]) == 3
 
 
 def test_no_role_writes_where_the_bundle_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from hyperpod_kit.rehearsal import layer
 from hyperpod_kit.rehearsal.agent import main as agent
 from hyperpod_kit.rehearsal.agent import managed_storage
 from hyperpod_kit.rehearsal.agent.s3_client import S3ClientError, download_prefix, list_keys, split_uri
@@ -184,3 +186,12 @@ def test_fsx_is_mounted_by_the_platform_once_and_for_later_boots(tmp_path, monke
         f"fs-2.fsx:/fsx {target}/zfs nfs nfsvers=4.2,nconnect=16,_netdev 0 0",
     ]
     assert calls == [["mount", str(target)], ["mount", f"{target}/zfs"]] * 2 and target.is_dir()
+
+
+def test_the_agent_in_a_node_finds_all_that_it_imports(tmp_path):
+    """It is copied there without the rest of the package."""
+    layer.build(tmp_path / "layer")
+    place = str(tmp_path / "layer") + layer.AGENT_DIRECTORY
+    program = "import sys; sys.path.insert(0, sys.argv[1]); from hyperpod_kit.rehearsal.agent import main; print(main)"
+    words = [sys.executable, "-I", "-S", "-c", program, place]
+    assert place in subprocess.run(words, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout

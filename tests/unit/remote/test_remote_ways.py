@@ -88,7 +88,7 @@ def test_with_no_option_the_way_that_works_is_taken_and_said(
         assert "SSM sessions: session-manager-plugin is not on PATH" in err
         # A way that somebody has named must lead there, and what was said of how to log in must be right.
         assert run(["validate-mounts", "--cluster", "demo", "--via", "ssh"]) == 2
-        assert run(["validate-mounts", "--cluster", "demo", "--ssh-key", "/nowhere/key"]) == 2
+        assert run(["validate-mounts", "--cluster", "demo", "--ssh-key", "/nowhere/key"]) == 3
     assert "there is no private key /nowhere/key" in capsys.readouterr().err
 
 

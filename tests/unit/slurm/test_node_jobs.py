@@ -26,7 +26,7 @@ def slurm() -> Iterator[private_slurm.PrivateSlurm]:
 def submit(slurm: private_slurm.PrivateSlurm, node: str, *options: str) -> str:
     words = ("-w", node, "--exclusive", "-o", "/dev/null", *options, "--wrap", "sleep 600")
     job = slurm.sbatch(*words, cwd=slurm.base)
-    until(lambda: slurm.state(job) == "RUNNING", timeout=120, what=f"job {job} running")
+    slurm.wait_for_script(job)
     return job
 
 

@@ -16,7 +16,7 @@ from typing import Iterator, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.base import SMALL, NotAnObject
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted import by_descriptor, files
 from hyperpod_kit.untrusted.files import MAYBE_NO_FILE, kind_of
 
 _OVERWRITE = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -41,12 +41,28 @@ def read(path: str, most: int = SMALL, *, owner: Optional[int] = None) -> bytes:
     return files.read(path, most, owner=owner, error=NotAnObject)
 
 
-def open_folder(root: str, name: str) -> int:
-    """A descriptor of the directory in which `name` lies; no link leads there from the root.
+def make_root(root: str) -> None:
+    """The directory of a root that is missing, with those above it. Links above it are followed, and no link is that
+    leads nowhere: what it led to may be back tomorrow.
+
+    Raises UntrustedPlace, FileExistsError for such a link or a file on the way, OSError.
+    """
+    there = root
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if not os.path.isdir(there):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), there)
+    missing = os.path.relpath(root, there)
+    by_descriptor.make_directories(os.path.join(os.path.realpath(there), missing), 0o777, shared=True)
+
+
+def open_folder(root: str, name: str, *, top: int = -1) -> int:
+    """A descriptor of the directory in which `name` lies; no link leads there from the root, or from `top`, a
+    descriptor of it, where that is given.
 
     Raises NotAnObject when something else than a directory is on the way, FileNotFoundError, OSError.
     """
-    fd, path = os.open(root, _FOLDER), root
+    fd, path = os.open(root, _FOLDER) if top < 0 else os.open(".", _FOLDER, dir_fd=top), root
     try:
         for part in name.rstrip("/").split("/")[:-1]:
             path = os.path.join(path, part)
@@ -65,9 +81,9 @@ def open_folder(root: str, name: str) -> int:
 
 
 @contextlib.contextmanager
-def folder(root: str, name: str) -> Iterator[int]:
+def folder(root: str, name: str, *, top: int = -1) -> Iterator[int]:
     """`open_folder`, closed at the end."""
-    fd = open_folder(root, name)
+    fd = open_folder(root, name, top=top)
     try:
         yield fd
     finally:

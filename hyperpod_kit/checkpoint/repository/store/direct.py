@@ -17,13 +17,14 @@ _CANNOT = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EI
 PROBE_PREFIX = ".hpk-probe-"
 
 
-def can_write(folder: str) -> bool:
-    """Whether a file in `folder` can be written with O_DIRECT. The probe has no name, or loses it at once.
+def can_write(folder: int) -> bool:
+    """Whether a file in the directory `folder` can be written with O_DIRECT. The probe has no name, or loses it at
+    once.
 
     Raises OSError when `folder` cannot be written at all.
     """
     page = mmap.mmap(-1, ALIGN)
-    fd, path = _probe_file(folder)
+    fd, name = _probe_file(folder)
     if fd < 0:
         return False
     try:
@@ -34,24 +35,24 @@ def can_write(folder: str) -> bool:
         raise
     finally:
         os.close(fd)
-        if path:
+        if name:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                os.unlink(name, dir_fd=folder)
         page.close()
 
 
-def _probe_file(folder: str) -> tuple[int, str]:
-    """(descriptor or -1, its path or "" when it has no name)."""
+def _probe_file(folder: int) -> tuple[int, str]:
+    """(descriptor or -1, its name in `folder` or "" when it has none)."""
     flags = os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC
     with contextlib.suppress(OSError):
-        return os.open(folder, flags | os.O_TMPFILE, 0o600), ""
-    path = os.path.join(folder, PROBE_PREFIX + secrets.token_hex(6))
+        return os.open(".", flags | os.O_TMPFILE, 0o600, dir_fd=folder), ""
+    name = PROBE_PREFIX + secrets.token_hex(6)
     try:
-        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), path
+        return os.open(name, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder), name
     except OSError as err:
         # The open may have made the file and then refused the flag.
         with contextlib.suppress(OSError):
-            os.unlink(path)
+            os.unlink(name, dir_fd=folder)
         if err.errno in _CANNOT:
             return -1, ""
         raise

@@ -62,7 +62,41 @@ class FileReader:
         self._fd = self._direct = -1
 
 
-class FileWriter:
+class NewFile:
+    """A file that did not exist, by its descriptor, and its directory by `folder`, which is closed with it."""
+
+    def __init__(self, folder: int, path: str) -> None:
+        self._folder = folder
+        self._path = path
+        self._fd = durable.open_new(folder, os.path.basename(path))
+
+    def _close(self) -> None:
+        """The file, and then its directory."""
+        self._close_file()
+        self._leave()
+
+    def _discard(self) -> None:
+        """Close and remove it, as far as that works."""
+        with contextlib.suppress(OSError):
+            self._close_file()
+        with contextlib.suppress(OSError):
+            if self._folder >= 0:
+                os.unlink(os.path.basename(self._path), dir_fd=self._folder)
+        with contextlib.suppress(OSError):
+            self._leave()
+
+    def _close_file(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def _leave(self) -> None:
+        if self._folder >= 0:
+            folder, self._folder = self._folder, -1
+            os.close(folder)
+
+
+class FileWriter(NewFile):
     """Writes a file that it has created, past the page cache where that works, with one descriptor.
 
     What is not a multiple of ALIGN is kept until `finish`, which writes it through the cache. `folder` is a descriptor
@@ -70,10 +104,8 @@ class FileWriter:
     """
 
     def __init__(self, folder: int, path: str, size: int, *, past_cache: bool) -> None:
-        self._folder = folder
-        self._path = path
+        super().__init__(folder, path)
         self._size = size
-        self._fd = durable.open_new(folder, os.path.basename(path))
         self._rest: List[Tuple[int, bytes]] = []
         self._written = 0
         self._lock = threading.Lock()
@@ -146,37 +178,24 @@ class FileWriter:
         if not self._written == self._size == os.fstat(self._fd).st_size:
             raise OSError(errno.EIO, f"{self._written} bytes were written, expected {self._size}", self._path)
         os.fsync(self._fd)
-        fd, self._fd = self._fd, -1
-        os.close(fd)
-        self._leave()
+        self._close()
 
     def abort(self) -> None:
         """See StoreWriter."""
-        with contextlib.suppress(OSError):
-            if self._fd >= 0:
-                fd, self._fd = self._fd, -1
-                os.close(fd)
-        with contextlib.suppress(OSError):
-            if self._folder >= 0:
-                os.unlink(os.path.basename(self._path), dir_fd=self._folder)
-        with contextlib.suppress(OSError):
-            self._leave()
-
-    def _leave(self) -> None:
-        if self._folder >= 0:
-            folder, self._folder = self._folder, -1
-            os.close(folder)
+        self._discard()
 
 
 class PosixStore:
     """See Store. Only an object at its top level makes the root: one that is missing later is a mount that is gone.
 
-    `owner`: only files of this user are read.
+    `owner`: only files of this user are read. `top`: a descriptor of the root that its caller keeps open; everything is
+    made and removed there, whatever another lets the root's path lead to meanwhile.
     """
 
-    def __init__(self, root: str, *, owner: Optional[int] = None) -> None:
+    def __init__(self, root: str, *, owner: Optional[int] = None, top: int = -1) -> None:
         self.url = os.path.abspath(root)
         self._owner = owner
+        self._top = top
         self._lock = threading.Lock()
         self._synced: Optional[str] = None
         self._direct: Optional[bool] = None
@@ -192,20 +211,20 @@ class PosixStore:
     def _folder_to_make(self, name: str) -> int:
         """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
         folder = check_name(name).rpartition("/")[0]
-        if not folder:
-            os.makedirs(self.url, exist_ok=True)
-            return below.open_folder(self.url, name)
         with contextlib.suppress(FileNotFoundError):
-            return below.open_folder(self.url, name)
-        with below.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
+            return below.open_folder(self.url, name, top=self._top)
+        if not folder and self._top < 0:
+            below.make_root(self.url)
+            return below.open_folder(self.url, name, top=self._top)
+        with below.folder(self.url, folder, top=self._top) as top, contextlib.suppress(FileExistsError):
             os.mkdir(folder, dir_fd=top)
-        return below.open_folder(self.url, name)
+        return below.open_folder(self.url, name, top=self._top)
 
     def _sync_name_of(self, folder: str) -> None:
         """Whoever made it may have died before its name was on disk."""
         with self._lock:
             if folder and self._synced != folder:
-                with below.folder(self.url, folder) as top:
+                with below.folder(self.url, folder, top=self._top) as top:
                     durable.sync_folder(top)
                 self._synced = folder
 
@@ -290,7 +309,7 @@ class PosixStore:
             folder = self._folder_to_make(name)
             try:
                 if self._direct is None:
-                    self._direct = direct.can_write(os.path.dirname(path))
+                    self._direct = direct.can_write(folder)
                 return FileWriter(folder, path, size, past_cache=self._direct)
             except BaseException:
                 with contextlib.suppress(OSError):
@@ -301,13 +320,13 @@ class PosixStore:
         """See Store."""
         with below.doing("written", self._path(folder)):
             self._sync_name_of(folder)
-            with below.folder(self.url, f"{folder}/.") as found:
+            with below.folder(self.url, f"{folder}/.", top=self._top) as found:
                 durable.sync_folder(found)
 
     def replace(self, name: str, data: bytes) -> None:
         """See Store. In place: a reader may see it torn, and a hint that is torn is none."""
         path = self._path(name)
-        with below.doing("written", path), below.folder(self.url, name) as folder:
+        with below.doing("written", path), below.folder(self.url, name, top=self._top) as folder:
             fd = below.open_to_overwrite(folder, path)
             try:
                 durable.write_all(fd, data)
@@ -316,7 +335,7 @@ class PosixStore:
 
     def delete(self, name: str) -> None:
         """See Store. A directory that is not empty is left as it is."""
-        with self._deleting(name), below.folder(self.url, name) as folder:
+        with self._deleting(name), below.folder(self.url, name, top=self._top) as folder:
             self._remove(folder, name)
 
     def delete_all(self, names: Sequence[str]) -> None:
@@ -324,7 +343,7 @@ class PosixStore:
         change a directory."""
         for _, there in groupby(names, lambda name: name.rpartition("/")[0]):
             inside = list(there)
-            with self._deleting(inside[0]), below.folder(self.url, inside[0]) as folder:
+            with self._deleting(inside[0]), below.folder(self.url, inside[0], top=self._top) as folder:
                 for name in inside:
                     with self._deleting(name):
                         self._remove(folder, name)

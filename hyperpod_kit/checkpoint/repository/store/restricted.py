@@ -17,25 +17,25 @@ from hyperpod_kit.checkpoint.repository.store import below, durable
 from hyperpod_kit.checkpoint.repository.store.base import (
     SMALL,
     Capabilities,
+    NotAnObject,
     StoreReader,
     StoreWriter,
     Unsupported,
     check_name,
 )
-from hyperpod_kit.checkpoint.repository.store.posix import FileReader, PosixStore
+from hyperpod_kit.checkpoint.repository.store.posix import FileReader, NewFile, PosixStore
 
 
-class SequentialWriter:
-    """Writes a new file front to back."""
+class SequentialWriter(NewFile):
+    """Writes a new file front to back. `folder` is a descriptor of its directory, which is closed with it."""
 
     align = 1
 
     def __init__(self, folder: int, path: str, size: int) -> None:
-        self._path = path
+        super().__init__(folder, path)
         self._size = size
         self._at = 0
         self._lock = threading.Lock()
-        self._fd = durable.open_new(folder, os.path.basename(path))
 
     def write(self, view: memoryview, offset: int) -> None:
         """See StoreWriter. Raises OSError EINVAL when `offset` is not where the last piece ended."""
@@ -51,20 +51,14 @@ class SequentialWriter:
             if self._at != self._size:
                 raise OSError(errno.EIO, f"{self._at} bytes were written, expected {self._size}", self._path)
             os.fsync(self._fd)
-            fd, self._fd = self._fd, -1
-            os.close(fd)
+            self._close()
 
     def abort(self) -> None:
         """See StoreWriter. Closing would publish what is there so far, so the upload is broken first."""
-        fd, self._fd = self._fd, -1
         with contextlib.suppress(OSError):
-            if fd >= 0:
-                os.pwrite(fd, b"\\0", self._at + self._size + 1)
-        with contextlib.suppress(OSError):
-            if fd >= 0:
-                os.close(fd)
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
+            if self._fd >= 0:
+                os.pwrite(self._fd, b"\\0", self._at + self._size + 1)
+        self._discard()
 
 
 class RestrictedStore(PosixStore):
@@ -84,7 +78,9 @@ class RestrictedStore(PosixStore):
         """A descriptor of the directory in which `name` is to be made; it is there, and no link."""
         folder = check_name(name).rpartition("/")[0]
         if not folder:
-            os.makedirs(self.url, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                return below.open_folder(self.url, name)
+            below.make_root(self.url)
         else:
             with below.folder(self.url, folder) as top, contextlib.suppress(FileExistsError):
                 os.mkdir(folder, dir_fd=top)
@@ -114,12 +110,11 @@ class RestrictedStore(PosixStore):
             try:
                 return SequentialWriter(folder, path, size)
             except OSError as err:
+                os.close(folder)
                 # Mountpoint answers EPERM for what may not be overwritten, and while another descriptor writes it.
                 if err.errno == errno.EPERM and os.path.lexists(path):
                     raise FileExistsError(errno.EEXIST, "the file is there", path) from None
                 raise
-            finally:
-                os.close(folder)
 
     def sync(self, folder: str) -> None:
         """See Store: an object is durable with its name."""
@@ -132,8 +127,8 @@ class RestrictedStore(PosixStore):
         """See Store. The first refusal is remembered."""
         if name.endswith("/"):
             # One that exists because of its files goes with the last of them, and is refused before.
-            with contextlib.suppress(OSError):
-                os.rmdir(self._path(name))
+            with contextlib.suppress(OSError, NotAnObject), below.folder(self.url, name) as folder:
+                os.rmdir(os.path.basename(self._path(name.rstrip("/"))), dir_fd=folder)
             return
         if not self._delete:
             raise Unsupported(f"{self.url} does not delete")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Iterator
 
@@ -19,6 +18,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.clients import apt
 from hyperpod_kit.node.clients.install import install_clients
 from hyperpod_kit.node.context import Node
+from tests.support.wait import Deadline, until
 from tests.unit.node.clients.debian_root import DebianRoot
 
 DATA = S3Mount("data", "/mnt/data", "bucket")
@@ -53,14 +53,14 @@ def test_a_lock_is_waited_for(debian: DebianRoot, lock: str) -> None:
 def test_and_with_a_bound(debian: DebianRoot, lock: str) -> None:
     deb = debian.deb("mount-s3", "1.22.0", files=[PROGRAM])
     with held(debian.root / lock, 60) as holder:
-        started = time.monotonic()
+        deadline = Deadline(20)
         with pytest.raises(
             NodeError,
             match="cannot install mount-s3: the package lock was taken for 1 s "
             rf"by process {holder.pid} \(\w",
         ) as caught:
             apt.install(debian.node([DATA]), [str(deb)], ["mount-s3"], seconds=1.0)
-        assert time.monotonic() - started < 20
+        assert not deadline.has_passed()
     assert caught.value.hint and debian.installed() == {}
 
 
@@ -106,17 +106,16 @@ def threaded_kill(node: Node, debian: DebianRoot, at: Path) -> None:
     """Install while another thread kills everybody who takes part, once the package's script runs."""
 
     def kill() -> None:
-        end = time.monotonic() + 30
-        while not (at.exists() and at.read_text().strip()) and time.monotonic() < end:
-            time.sleep(0.01)
-        frontend = running_dpkg(debian.root / LOCKS[0])
-        for pid in (running_dpkg(debian.root / LOCKS[1]), int(at.read_text()), frontend):
+        until(lambda: at.exists() and at.read_text().strip(), what="the package's script")
+        # Who waits for others goes first, lest it ends by itself once they are dead.
+        for pid in (running_dpkg(debian.root / LOCKS[0]), running_dpkg(debian.root / LOCKS[1]), int(at.read_text())):
             if pid:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
     try:
         install_clients(node)
     finally:
-        killer.join(30)
+        killer.join()

@@ -112,7 +112,7 @@ def test_hostile_values_are_kept_or_become_gaps(ledger: AuditLedger) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(["storage", "audit", "query"]) == 2 and "there is no audit.sqlite" in capsys.readouterr().err
+    assert run(["storage", "audit", "query"]) == 3 and "there is no audit.sqlite" in capsys.readouterr().err
     lines = chained({"op": "write", "path": "/fsx/a", "uid": 2001, "pid": 3}, {"op": "gap", "why": "queue full"})
     (tmp_path / "n1.jsonl").write_text("\n".join(lines) + "\n")
     (tmp_path / "sacct").write_text("41|2001|alice|n1|0|200\n")

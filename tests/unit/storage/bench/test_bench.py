@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.errors import HyperpodKitError, RunError, UsageError
+from hyperpod_kit.errors import Absent, HyperpodKitError, RunError
 from hyperpod_kit.storage.bench import fio, probes, residency, run, small, streams
 from hyperpod_kit.storage.bench.replays import ReplayAsked
 from hyperpod_kit.storage.bench.scratch import BudgetSpent, Scratch
@@ -187,7 +187,7 @@ def test_fio_is_asked_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_a_mount_is_named_by_its_type_or_by_its_admin(tmp_path: Path) -> None:
     assert run.place(f"{tmp_path}=fsx-lustre").kind == "fsx-lustre"
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(Absent, match="is no directory"):
         run.place("/nowhere")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hyperpod_kit.errors import ConfigError, UsageError
+from hyperpod_kit.errors import Absent, ConfigError
 from hyperpod_kit.storage.plan import calibration, seeds
 from hyperpod_kit.storage.plan.calibration import Calibration, Sample
 
@@ -93,6 +93,6 @@ def test_a_file_that_is_none_is_named_with_what_is_wrong(tmp_path: Path, body: A
 
 
 def test_a_file_that_is_not_there_names_the_command_that_makes_it(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no") as found:
+    with pytest.raises(Absent, match="there is no") as found:
         calibration.load(tmp_path / "none.json")
     assert found.value.hint is not None and "storage bench" in found.value.hint

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from hyperpod_kit.storage.plan import interval
-from hyperpod_kit.storage.plan.facts import GPU_HOURS_PER_FAILURE
+from hyperpod_kit.storage.plan import failures, interval
 from hyperpod_kit.storage.plan.interval import Failing
 from tests.support.rows import share
 from tests.unit.storage.plan import simulation
@@ -46,12 +45,14 @@ def test_d10_no_interval_is_simulated_to_waste_less_than_the_best_by_2_percent(n
 
 @pytest.mark.parametrize(("stall", "percent"), [(332, 4.35), (92, 2.29), (0.2, 0.11)])
 def test_waste_of_512_gpus_is_what_young_says(stall: float, percent: float) -> None:
-    mtbf = GPU_HOURS_PER_FAILURE / 512 * HOUR
+    mtbf = 50_000 / 512 * HOUR
     assert interval.best(Failing(mtbf, stall), least=0.1).waste * 100 == pytest.approx(percent, rel=0.05)
 
 
 def test_failures_are_those_that_meta_counted() -> None:
-    assert pytest.approx(54 * 24 / 419, rel=0.02) == GPU_HOURS_PER_FAILURE / 16_384
+    seconds, words = failures.as_fleet(16_384)
+    assert seconds / HOUR == pytest.approx(54 * 24 / 419) and "Llama 3" in words
+    assert failures.as_fleet(1024)[0] / HOUR == pytest.approx(7.9) and "RSC-1" in failures.as_fleet(1024)[1]
 
 
 def test_dalys_rule_is_near_the_optimum_and_youngs_only_where_saves_are_cheap() -> None:

@@ -75,11 +75,96 @@ def test_d4_where_the_plan_differs_from_the_published_advice_it_says_why() -> No
     assert any("published advice" in text and "never renames" in text for text in found.warnings)
 
 
-def test_d5_names_4800_gib_for_the_published_job_with_the_headroom() -> None:
-    found = of(made(SEED, writer=SavedBy.DCP, fsx_throughput=250, every=4 * HOUR), "fsx-lustre")
-    assert found.lustre == LustreSize(4800, 250) and found.durable.likely == pytest.approx(92, rel=0.05)
-    assert found.headroom == pytest.approx(0.128, abs=0.001)
+def test_d5_the_smallest_fsx_that_holds_no_writer_back_is_on_the_curve_with_its_headroom() -> None:
+    curve = made(SEED, writer=SavedBy.DCP, fsx_throughput=250, every=4 * HOUR).curve
+    (last,) = [one for one in curve if one.lustre == LustreSize(4800, 250)]
+    assert last is curve[-1] and last.durable.likely == pytest.approx(92, rel=0.05)
+    assert last.headroom == pytest.approx(0.128, abs=0.001)
     assert LustreSize(60_000, 250).bandwidth == 15_000e6
+
+
+def test_fsx_is_offered_along_the_trade_off_of_money_against_stall() -> None:
+    curve = made(JobFacts(70.6e9, 512, 64, 97.7 * HOUR, dtype="bf16"), writer=SavedBy.DCP).curve
+    costs, losses = [one.monthly for one in curve], [one.rhythm.avoidable for one in curve]
+    assert costs == sorted(costs) and losses == sorted(losses, reverse=True)
+    assert len(curve) >= 6 and costs[0] < 1000 < 40_000 < costs[-1] and losses[-1] < losses[0] / 5
+
+
+def test_each_request_costs_money_and_a_prefix_takes_so_many_a_second() -> None:
+    job = JobFacts(405e9, 16_384, 2048, 3.05 * HOUR, dtype="bf16")
+    found = of(made(job), "s3")
+    assert found.requests == 16_384 * (21 + 2)
+    assert found.durable.low >= found.requests / 3500 and found.rhythm.every >= found.durable.likely
+    # What the request price alone makes of it, by hand.
+    saves = 730 * 3600 * found.rhythm.goodput / found.rhythm.every
+    kept = 3 * 405e9 * 14 / 1e9 * 0.023
+    loads = 730 / 3.05 * (1 - job.memory_share)
+    assert found.reads == 16_384 * 21
+    requests = saves * found.requests * 0.005 / 1000 + loads * found.reads * 0.0004 / 1000
+    assert found.monthly == pytest.approx(kept + requests)
+    spread = of(made(job, prefixes=16), "s3")
+    assert spread.durable.low == pytest.approx(found.durable.low / 16, rel=0.1)
+    express = of(made(job), "s3-express")
+    assert express.durable.low < found.durable.low / 10 and any("one zone" in text for text in express.notes)
+
+
+def test_where_requests_and_gpu_hours_cost_money_the_rhythm_weighs_both() -> None:
+    job = JobFacts(405e9, 16_384, 2048, 3.05 * HOUR, dtype="bf16")
+    often, cheap = of(made(job, gpu_hour=2.5), "s3-express"), of(made(job, gpu_hour=0.01), "s3-express")
+    assert cheap.rhythm.every > often.rhythm.every and cheap.monthly < often.monthly
+
+
+def test_the_published_advice_for_a_large_model_wins_where_it_is_cheaper() -> None:
+    found = made(JobFacts(70.6e9, 512, 64, 97.7 * HOUR, dtype="bf16"))
+    assert found.chosen is not None and found.chosen.kind.name == "fsx-lustre"
+    assert found.chosen.monthly < of(found, "s3").monthly
+    assert not any("published advice" in text for text in found.warnings)
+
+
+def test_after_a_lost_node_the_checkpoint_comes_from_where_its_bytes_are() -> None:
+    chain = of(made(BIG), "nvme")
+    away = seeds.CHECKPOINTS.rate("nvme-to-s3", "dcp")
+    size = sizing.checkpoint_size(BIG)
+    assert away is not None
+    assert chain.load == pytest.approx(max(away.seconds(size.total, size.files), chain.requests / 3500))
+    assert chain.load < chain.stall.likely
+
+
+def test_efa_has_sizes_of_its_own_and_a_node_gets_more() -> None:
+    assert catalog.lustre_for(1, 1, 1000, efa=True) == LustreSize(4800, 1000, True)
+    assert catalog.lustre_for(1, 5000 * 2**30, 125, efa=True).capacity == 38_400
+    with pytest.raises(UsageError, match="expected a multiple of 19200"):
+        LustreSize(4800, 250, efa=True)
+    job = replace(BIG, network=3200e9 / 8, fsx_throughput=1000, every=None)
+    plain, efa = made(job), made(job, efa=True)
+    assert of(efa, "fsx-lustre").lustre is not None
+    assert efa.curve[-1].durable.likely <= plain.curve[-1].durable.likely
+    assert efa.curve[-1].lustre.efa  # type: ignore[union-attr]
+
+
+def test_one_file_is_no_faster_than_the_targets_that_it_is_striped_over() -> None:
+    size = LustreSize(12_000, 250)
+    assert size.stream(50 * 2**20) == 300e6 and size.stream(2 * 2**30) == 8 * 300e6
+    assert size.stream(2**40) == 10 * 300e6  # there are no more
+
+
+def test_a_kind_without_a_known_price_is_never_chosen_and_says_which_price_it_needs(tmp_path: Path) -> None:
+    tiered = of(made(BIG), "fsx-intelligent-tiering")
+    assert tiered.cost.usd is None and any("--prices FILE with fsx-intelligent" in text for text in tiered.refused)
+    own = tmp_path / "prices.json"
+    names = ("fsx-intelligent-tiering", "fsx-intelligent-tiering-throughput")
+    own.write_text(json.dumps({name: {"usd": 0.01, "date": "2026-11-01"} for name in names}))
+    priced = of(plan.make(BIG, seeds.CHECKPOINTS, prices.load(own)), "fsx-intelligent-tiering")
+    assert priced.cost.usd is not None and not priced.refused
+    assert json.loads(json.dumps(made(BIG).to_json()))["candidates"][-2]["usd_a_month"] is None
+
+
+def test_everything_that_was_assumed_is_on_the_screen() -> None:
+    lines = "\n".join(made(JobFacts(70e9, 512, 64, 97.7 * HOUR, dtype="bf16")).assumptions)
+    for words in ("bf16", "one failure in 97.7 h, as given", "100 Gbit/s", "3,500 requests", "300 s from a failure"):
+        assert words in lines
+    for words in ("no price (--gpu-hour-price)", "without EFA", "3 checkpoints stay", "read back in"):
+        assert words in lines
 
 
 def test_d5_capacities_that_do_not_exist_are_refused() -> None:

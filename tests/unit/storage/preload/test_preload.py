@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, List
 import pytest
 
 from hyperpod_kit.cli.main import run as command
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.storage.preload import files, hsm, jobs, run, through
 from hyperpod_kit.storage.preload.hsm import PreloadError
@@ -143,7 +143,7 @@ def test_a_list_of_paths_and_places_that_are_not_there(tmp_path: Path) -> None:
     assert files.listed([], lines).size == 3
     lines.write_text(f"{tmp_path}/a\0{tmp_path}/b c\0")
     assert files.listed([], lines).size == 3
-    with pytest.raises(UsageError, match="No such file"):
+    with pytest.raises(Absent, match="No such file"):
         files.listed([str(tmp_path / "absent")])
 
 

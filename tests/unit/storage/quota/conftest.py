@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-import socketserver
 import subprocess
 import tempfile
-import threading
 from pathlib import Path
-from typing import Iterator, List, NamedTuple
+from typing import Iterator
 
 import pytest
 from moto import mock_aws
 
 from tests.support.aws import as_client
 from tests.support.capabilities import require
+from tests.support.mail_server import MailServer, mail_server
 from tests.unit.checkpoint.conftest import capture
 
 __all__ = ["capture"]
@@ -58,62 +57,11 @@ def subvolume(mount: Path, name: str, uid: int) -> Path:
     return place
 
 
-class Mail(NamedTuple):
-    """One that came."""
-
-    recipients: List[str]
-    text: str
-
-
-class MailServer(socketserver.ThreadingTCPServer):
-    """As much of SMTP as a client needs, on a port of its own."""
-
-    allow_reuse_address = True
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Conversation)
-        self.received: List[Mail] = []
-
-    @property
-    def address(self) -> str:
-        return f"127.0.0.1:{self.server_address[1]}"
-
-
-class _Conversation(socketserver.StreamRequestHandler):
-    server: MailServer
-
-    def handle(self) -> None:
-        self._say("220 here")
-        recipients: List[str] = []
-        for line in iter(self.rfile.readline, b""):
-            word = line.decode().strip()
-            if word.upper().startswith("RCPT TO:"):
-                recipients.append(word[8:].split()[0].strip("<>"))
-            if word.upper() == "DATA":
-                self._say("354 go on")
-                lines = []
-                while (part := self.rfile.readline()) not in (b".\r\n", b""):
-                    lines.append(part.decode())
-                self.server.received.append(Mail(recipients, "".join(lines).replace("=\r\n", "")))
-            if word.upper() == "QUIT":
-                self._say("221 bye")
-                return
-            self._say("250 ok")
-
-    def _say(self, text: str) -> None:
-        self.wfile.write(text.encode() + b"\r\n")
-
-
 @pytest.fixture
 def mails() -> Iterator[MailServer]:
     """A server that keeps what it gets."""
-    with MailServer() as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
+    with mail_server() as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -15,8 +15,9 @@ from hyperpod_kit.checkpoint.agent import flush
 from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.system import quota_note
+from tests.support.mail_server import MailServer
 from tests.unit.checkpoint.conftest import Capture
-from tests.unit.storage.quota.conftest import MailServer, subvolume
+from tests.unit.storage.quota.conftest import subvolume
 
 ALICE, BOB = 5001, 5002
 MIB = 1 << 20

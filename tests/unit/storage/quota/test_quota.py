@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperpod_kit.cli.main import run
-from hyperpod_kit.errors import HyperpodKitError, UsageError
-from hyperpod_kit.storage.quota import backends, crossings, efs_stop, lustre, sinks
+from hyperpod_kit.errors import Absent, HyperpodKitError, UsageError
+from hyperpod_kit.storage.alerts import config as alert_config
+from hyperpod_kit.storage.alerts.config import AlertConfig, AlertSinks
+from hyperpod_kit.storage.quota import backends, efs_stop, lustre, sinks
 from hyperpod_kit.storage.quota import check as checking
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.system import quota_note
@@ -90,7 +92,7 @@ def test_a_directory_becomes_a_project_of_its_owners_number(tmp_path: Path) -> N
 
 
 def test_where_nothing_has_limits(tmp_path: Path) -> None:
-    with pytest.raises(QuotaError, match="no directory here"):
+    with pytest.raises(Absent, match="no directory here"):
         backends.used(str(tmp_path / "gone"), RecordingRunner())
     with pytest.raises(QuotaError, match="Lustre and btrfs"):
         backends.used("/proc", RecordingRunner())
@@ -102,35 +104,40 @@ def used(share: float, name: str = "/fsx/alice") -> QuotaUsed:
     return QuotaUsed(name, round(share * 100_000), 1, QuotaLimits(hard_bytes=100_000))
 
 
-def test_told_at_eighty_percent_and_again_only_after_it_was_below_seventy_five() -> None:
-    above: set[str] = set()
-    told = []
+def test_alerted_of_at_eighty_percent_and_again_only_after_it_was_below_seventy_five(tmp_path: Path) -> None:
+    config = AlertConfig({"/fsx/alice": ()}, (), AlertSinks())
+    shares: list[float] = []
+    crossed = []
     for share in (0.5, 0.799, 0.8, 0.9, 0.79, 0.75, 0.81, 0.749, 0.799, 0.8):
-        above, new = crossings.next_state(above, {"/fsx/alice": share})
-        if new:
-            told.append(share)
-    assert told == [0.8, 0.8]
+        shares.append(share)
+        if checking.check(config, lambda _: used(shares[-1]), tmp_path / "state").alerts.new:
+            crossed.append(share)
+    assert crossed == [0.8, 0.8]
 
 
-def test_a_directory_that_cannot_be_asked_stays_what_it_was() -> None:
-    assert crossings.next_state({"/a"}, {}) == ({"/a"}, set())
+def test_a_directory_that_cannot_be_looked_at_stays_what_it_was(tmp_path: Path) -> None:
+    config = AlertConfig({"/fsx/alice": ()}, (), AlertSinks())
+
+    def gone(directory: str) -> QuotaUsed:
+        raise QuotaError("gone")
+
+    checking.check(config, lambda _: used(0.9), tmp_path / "state")
+    checking.check(config, gone, tmp_path / "state")
+    assert not checking.check(config, lambda _: used(0.78), tmp_path / "state").alerts.new
 
 
-def test_who_cannot_be_told_does_not_keep_others_from_it(tmp_path: Path) -> None:
-    to = sinks.QuotaSinks(mail="127.0.0.1:1", prometheus=str(tmp_path / "prom"))
-    asked = checking.QuotaCheck({"/fsx/alice": ("a@b",), "/fsx/bob": ()}, (), to)
+def test_a_sink_that_fails_does_not_keep_others_from_it(tmp_path: Path) -> None:
+    sinks_of = AlertSinks(mail="127.0.0.1:1", prometheus=str(tmp_path / "prom"))
+    config = AlertConfig({"/fsx/alice": ("a@b",), "/fsx/bob": ()}, (), sinks_of)
 
     def show(directory: str) -> QuotaUsed:
         if directory == "/fsx/bob":
             raise QuotaError("gone")
         return used(0.9)
 
-    done = checking.check(asked, show, tmp_path / "state")
-    assert len(done.failed) == 2 and done.failed[0].startswith("/fsx/bob") and done.failed[1].startswith("mail: ")
+    failed = checking.check(config, show, tmp_path / "state").alerts.failed
+    assert len(failed) == 2 and failed[0].startswith("/fsx/bob") and failed[1].startswith("mail: ")
     assert 'share{directory="/fsx/alice"} 0.9' in (tmp_path / "prom").read_text()
-    (tmp_path / "state").write_text("{}")
-    with pytest.raises(UsageError, match="not what"):
-        checking.check(asked, show, tmp_path / "state")
 
 
 @pytest.mark.parametrize(
@@ -143,20 +150,11 @@ def test_who_cannot_be_told_does_not_keep_others_from_it(tmp_path: Path) -> None
 def test_configurations_that_mean_nothing(text: str, tmp_path: Path) -> None:
     (tmp_path / "f").write_text(text)
     with pytest.raises(UsageError):
-        checking.load(tmp_path / "f")
+        alert_config.load(tmp_path / "f")
 
 
-def test_a_topic_and_a_metric_get_it(aws: None) -> None:
-    topic = boto3.client("sns", "us-east-1").create_topic(Name="quota")["TopicArn"]
-    queue = boto3.client("sqs", "us-east-1").create_queue(QueueName="seen")["QueueUrl"]
-    boto3.client("sns", "us-east-1").subscribe(
-        TopicArn=topic, Protocol="sqs", Endpoint="arn:aws:sqs:us-east-1:123456789012:seen"
-    )
-    to = sinks.QuotaSinks(sns=topic, cloudwatch=True)
-    alert = crossings.QuotaAlert(used(0.85), ())
-    assert to.tell(alert) == [] and to.state([alert.used], [alert]) == []
-    (message,) = boto3.client("sqs", "us-east-1").receive_message(QueueUrl=queue)["Messages"]
-    assert json.loads(message["Body"])["Message"] == alert.sentence
+def test_a_metric_gets_it(aws: None) -> None:
+    assert sinks.state(AlertSinks(cloudwatch=True), [used(0.85)], []) == []
     (metric,) = boto3.client("cloudwatch", "us-east-1").list_metrics(Namespace=sinks.NAMESPACE)["Metrics"]
     assert metric["Dimensions"] == [{"Name": "Directory", "Value": "/fsx/alice"}]
 

@@ -12,6 +12,7 @@ from typing import Any, Callable, Iterator
 import pytest
 
 from hyperpod_kit.cli.main import run
+from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.quota import answer, request_box
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
 from hyperpod_kit.storage.quota.request_box import MOST_OF_ONE, RequestBox
@@ -223,7 +224,7 @@ def test_a_box_that_is_anothers_is_not_used(place: Path, tmp_path: Path, capsys:
         RequestBox(str(place / "alice"))
     with pytest.raises(QuotaError, match="is there already"):
         request_box.make(str(place / "alice"))
-    with pytest.raises(QuotaError, match="where requests would lie"):
+    with pytest.raises(Absent, match="where requests would lie"):
         RequestBox(str(tmp_path))
     assert run(["storage", "request", str(tmp_path), "--bytes", "1TiB"]) == 1
     assert "requests open" in capsys.readouterr().err

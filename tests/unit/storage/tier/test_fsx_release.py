@@ -15,7 +15,7 @@ from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.checkpoint.repository import catalog, pins
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run as command
-from hyperpod_kit.errors import AwsError, UsageError
+from hyperpod_kit.errors import Absent, AwsError, UsageError
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier.fsx_link import LinkedRoot, link
 from hyperpod_kit.storage.tier.fsx_release import EXPORT, RELEASE, FsxRelease
@@ -188,8 +188,9 @@ def test_a_run_that_fsx_cannot_reach_is_refused(place: Place) -> None:
     roots = [str(place.root)]
     inside = place.mounts.replace("/abcd ", "/abcd/team ")
     elsewhere = place.mounts.replace(":/abcd", ":/other")
+    with pytest.raises(Absent, match="no such file system"):
+        link(place.fsx, "fs-00000000000000000", roots, place.mounts)
     for found, mounts, words in (
-        ("fs-00000000000000000", place.mounts, "no such file system"),
         (ID, "1 1 0:1 / / rw - ext4 /dev/x rw\n", "not on Lustre"),
         (ID, elsewhere, "mounts as other"),
         (ID, inside, "/team/runs/one; linked are: /runs/"),

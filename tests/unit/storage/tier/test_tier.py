@@ -287,7 +287,7 @@ def test_500_random_rules_sets_and_deaths(place: Path) -> None:
 def test_what_is_no_root(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--older-than", "1d", "--delete"]
     assert run(["storage", "tier", "s3://bucket/x", *words]) == 2
-    assert run(["storage", "tier", str(place / "nothing"), *words]) == 2
+    assert run(["storage", "tier", str(place / "nothing"), *words]) == 3
     assert run(["storage", "tier", str(place / "run"), *words]) == 1
     assert "nobody says whose" in capsys.readouterr().err
     put_checkpoint(PosixStore(str(place / "run")), 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -48,6 +49,22 @@ def root(tmp_path: Path) -> Path:
     made.mkdir()
     plant(made)
     return made
+
+
+def test_files_of_any_size_cost_no_count(tmp_path: Path) -> None:
+    """The largest size of a file takes no byte on disk: two of them are more than SQLite's numbers have."""
+    largest = (1 << 63) - 1
+    with contextlib.closing(UsageLedger(tmp_path / "state", {})) as ledger:
+        for place in ("/fsx/a", "/fsx/b"):
+            ledger.add("", [(place, "", 4001, 4001, 2, 2 * largest, 2 * largest)])
+            ledger.add("", [(place, "", 4001, 4001, 1, 7, 7)])
+            ledger.add_ages([("written", 0, 2, 2 * largest)])
+        links = [(1, inode, "/fsx/a", "", 4001, 4001, largest, 2 * largest) for inode in (5, 6)]
+        ledger.part(1, {"links": links, "end": True, "sums": [], "ages": [], "unread": []})
+        rows = {row.place: row for row in ledger.rows()}
+        assert rows["/fsx/b"].size == largest and rows["/fsx/b"].entries == 3
+        assert rows["/fsx/a"].size == rows["/fsx/a"].allocated == 3 * largest and rows["/fsx/a"].entries == 5
+        assert list(ledger.ages()) == [("written", 0, 4, largest)]
 
 
 def test_the_sums_are_those_of_du(root: Path, tmp_path: Path) -> None:

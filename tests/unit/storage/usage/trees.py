@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from hyperpod_kit.storage.usage.ledger import UsageLedger
@@ -37,7 +38,7 @@ def du(root: Path) -> tuple[int, int]:
 def count(root: Path, state: Path, **asked: object) -> UsageReport:
     """A whole walk."""
     wanted = WalkAsked(str(root), **asked)  # type: ignore[arg-type]
-    ledger = UsageLedger(state, wanted.about())
+    ledger = UsageLedger(state, wanted.about(), now=time.time())
     walk(wanted, ledger, lambda count: None)
     made = make(str(root), ledger, wanted.marks.values())
     ledger.close()

@@ -1,8 +1,6 @@
 """How a command line ends: every exception becomes a sentence, a hint and an exit code; none becomes a stack trace.
 
 What vendored programs share is in hyperpod_kit/ending.py; here are click's exceptions, defects and missing extras too.
-
-0 ok · 1 found something wrong · 2 usage · 3 could not check · 130 stopped · 141 the reader of a pipe has gone
 """
 
 from __future__ import annotations
@@ -11,20 +9,17 @@ import io
 import os
 import select
 import sys
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 import click
 
-from hyperpod_kit.ending import STOPPED, ending_of, without_reader
+from hyperpod_kit.ending import ending_of, without_reader
 from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import install_command
 
 ADMIN_MODULES = ("boto3", "botocore", "jinja2", "paramiko", "yaml")
 """What an admin's installation has and a training job's has not."""
-
-COULD_NOT_CHECK = 3
-READER_GONE = 141
-"""128 + SIGPIPE, as a shell reports it for other programs."""
 
 
 def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
@@ -38,12 +33,12 @@ def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
         return _exit_code(err)
     except BaseException as err:
         if isinstance(err, BrokenPipeError) and reader_gone():
-            return without_reader(READER_GONE)
+            return without_reader(ExitCode.READER_GONE)
         if debug:
             import traceback
 
             _say(traceback.format_exc())
-        return _said(err)
+        return _reported(err)
 
 
 def reader_gone() -> bool:
@@ -56,15 +51,13 @@ def reader_gone() -> bool:
         return False
 
 
-def _said(err: BaseException) -> int:
-    if isinstance(err, click.exceptions.Abort):
-        if isinstance(err.__cause__ or err.__context__, EOFError):
-            return _error("nobody is here to answer that", "the same as options: --help names them", 2)
+def _reported(err: BaseException) -> int:
+    """The exit code, once the sentence for it is on standard error."""
+    if isinstance(err, click.exceptions.Abort) and isinstance(err.__cause__ or err.__context__, EOFError):
+        return _error("nobody is here to answer that", "the same as options: --help names them", ExitCode.USAGE)
+    if isinstance(err, (click.exceptions.Abort, KeyboardInterrupt)):
         _say("stopped")
-        return STOPPED
-    if isinstance(err, KeyboardInterrupt):
-        _say("stopped")
-        return STOPPED
+        return ExitCode.STOPPED
     if isinstance(err, click.ClickException):
         usage = io.StringIO()
         err.show(usage)
@@ -72,18 +65,22 @@ def _said(err: BaseException) -> int:
         return err.exit_code
     if isinstance(err, HyperpodKitError):
         return _error(*ending_of(err))
+    if isinstance(err, Exception):
+        return _error(*_of_foreign(err), ExitCode.ABSENT)
+    raise err
+
+
+def _of_foreign(err: Exception) -> Tuple[str, Optional[str]]:
+    """Message and hint of an error that is none of ours."""
     if isinstance(err, ModuleNotFoundError) and (err.name or "").split(".")[0] in ADMIN_MODULES:
-        return _error(f"this command needs {err.name}, which is not installed", install_command("admin"), 1)
+        return f"this command needs {err.name}, which is not installed", install_command("admin")
     if isinstance(err, OSError):
         where = f": {err.filename}" if err.filename else ""
-        return _error(f"{err.strerror or err}{where}", None, COULD_NOT_CHECK)
-    if isinstance(err, Exception):
-        return _error(
-            f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_place(err)}",
-            "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
-            COULD_NOT_CHECK,
-        )
-    raise err
+        return f"{err.strerror or err}{where}", None
+    return (
+        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_place(err)}",
+        "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
+    )
 
 
 def _error(message: str, hint: Optional[str], code: int) -> int:

@@ -1,0 +1,98 @@
+"""Work on several storages, each in a thread of its own, one after the other: one that hangs holds up no other.
+
+A thread that the kernel holds on a dead mount cannot be ended. It is left behind: it goes on when its storage does, and
+ends with the process.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Callable, Generic, Optional, Sequence, TypeVar
+
+from hyperpod_kit.checkpoint.agent import movement
+
+STILL = 10.0
+"""Seconds without a byte moved after which the next one has its turn."""
+
+_LOOK = 0.5
+"""Seconds between two looks at whether something moves."""
+
+T = TypeVar("T")
+
+
+class StorageTurn(Generic[T]):
+    """Work on one storage. `announce` is done at once, `work` when its turn comes. Neither raises anything."""
+
+    def __init__(self, announce: Callable[[], None], work: Callable[[], T], finish: Callable[[], None]) -> None:
+        """`finish`: after `work`, whose result counts by then."""
+        self._announce, self._work, self._finish = announce, work, finish
+        self._come = threading.Event()
+        self.announced, self.ended = threading.Event(), threading.Event()
+        self.result: Optional[T] = None
+        self.has_result = False
+
+    def begin(self) -> None:
+        """Announce, and wait for the turn."""
+        threading.Thread(target=self._run, daemon=True, name="turn").start()
+
+    def come(self) -> None:
+        """It is this one's turn."""
+        if not self._come.is_set():
+            movement.moved()  # time before it is no standstill
+        self._come.set()
+
+    def _run(self) -> None:
+        try:
+            self._announce()
+            self.announced.set()
+            self._come.wait()
+            self.result = self._work()
+            self.has_result = True
+            self._finish()
+        finally:
+            self.announced.set()
+            self.ended.set()
+
+
+class TurnLimit:
+    """Until when turns are waited for: `end` of the monotonic clock, or `stall` seconds without a byte moved."""
+
+    def __init__(self, end: float, stall: float) -> None:
+        self._end, self._stall = end, stall
+
+    @property
+    def stalls(self) -> bool:
+        """Whether nothing has moved for so long."""
+        return movement.still_for() >= self._stall
+
+    def reached(self) -> bool:
+        """Whether nobody waits any longer."""
+        return time.monotonic() >= self._end or self.stalls
+
+    def outlast(self, event: threading.Event, still: float) -> None:
+        """Wait for an event while something moves: not longer than `still` seconds without."""
+        while not event.wait(_LOOK) and movement.still_for() < still and not self.reached():
+            pass
+
+
+def take(turns: Sequence[StorageTurn[T]], limit: TurnLimit, announced: Callable[[], None]) -> None:
+    """Let all announce, then give each its turn; return when all have ended, or the limit is reached. `announced` is
+    called when all that can be announced is."""
+    movement.moved()
+    for turn in turns:
+        turn.begin()
+    for turn in turns:
+        limit.outlast(turn.announced, STILL)
+    announced()
+    ready = [turn for turn in turns if turn.announced.is_set()]
+    for turn in ready:
+        turn.come()
+        limit.outlast(turn.ended, STILL)
+    for turn in turns:
+        turn.come()
+    for turn in turns:
+        limit.outlast(turn.ended, math.inf)

@@ -1,0 +1,14 @@
+"""A command that works on several places, of which those that are paths may hang."""
+
+from __future__ import annotations
+
+from typing import Callable, Sequence
+
+from hyperpod_kit import ending
+from hyperpod_kit.checkpoint.repository.store.open import is_path
+
+
+def bounded(work: Callable[[], int], places: Sequence[str]) -> int:
+    """The exit code of `work`, in a child with a deadline unless all places are in buckets. Raises as `ending`'s."""
+    paths = [place for place in dict.fromkeys(places) if is_path(place)]
+    return ending.bounded(work, " or ".join(paths)) if paths else work()

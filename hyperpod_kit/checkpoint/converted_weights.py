@@ -1,0 +1,127 @@
+"""Tensors of a model that a function makes of some in a checkpoint, made before anything of the model is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from hyperpod_kit.checkpoint import sharding, weight_sources
+from hyperpod_kit.checkpoint.collectives import Ranks
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.loading import load_state
+from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
+from hyperpod_kit.checkpoint.state_dict import StateDict
+from hyperpod_kit.checkpoint.weight_sources import ConvertedFrom, SavedTensor
+from hyperpod_kit.errors import CheckpointError
+
+_AT_A_TIME = 1 << 30
+"""Bytes of whole tensors of the checkpoint that are held at the same time."""
+
+
+def results(
+    root: str,
+    attempt: str,
+    live: Mapping[str, torch.Tensor],
+    saved: Mapping[str, SavedTensor],
+    conversions: Mapping[str, ConvertedFrom],
+    group: dist.ProcessGroup | None,
+) -> tuple[dict[str, torch.Tensor], list[str]]:
+    """This rank's part of each result, by the model's names, and the names whose result is of another shape or kind.
+
+    A collective. Raises as `load_state`, CheckpointError on all ranks when a function raises on one.
+    """
+    ranks = Ranks(group)
+    parts: dict[str, torch.Tensor] = {}
+    misfits: list[str] = []
+    for names in _batches(conversions, saved):
+        whole = _read(root, attempt, [saved[name] for here in names for name in conversions[here].names], group)
+        failure: str | None = None
+        for here in names:
+            source = conversions[here]
+            result = _result(here, source, [whole[saved[name].stored] for name in source.names])
+            if isinstance(result, str):
+                failure = failure or result
+            elif not _fits(result, live[here]):
+                misfits.append(here)
+            else:
+                parts[here] = _part(here, live[here], result, ranks)
+        for rank_failure in ranks.gather(failure):
+            if rank_failure is not None:
+                raise CheckpointError(f"{attempt}: {rank_failure}")
+    return parts, misfits
+
+
+def nested(values: list[tuple[list[Any], torch.Tensor]]) -> dict[str, Any]:
+    """A tree of dicts with a tensor at the end of each path."""
+    tree: dict[str, Any] = {}
+    for path, tensor in values:
+        inner = tree
+        for key in path[:-1]:
+            inner = inner.setdefault(key, {})
+        inner[path[-1]] = tensor
+    return tree
+
+
+def _batches(conversions: Mapping[str, ConvertedFrom], saved: Mapping[str, SavedTensor]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for here, source in conversions.items():
+        batch.append(here)
+        size += sum(_nbytes(saved[name]) for name in source.names)
+        if size >= _AT_A_TIME:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _nbytes(saved: SavedTensor) -> int:
+    size = ITEM_BYTES[saved.dtype]
+    for extent in saved.shape:
+        size *= extent
+    return size
+
+
+def _read(
+    root: str, attempt: str, sources: Iterable[SavedTensor], group: dist.ProcessGroup | None
+) -> dict[str, torch.Tensor]:
+    """Whole tensors by their stored names: those that are tied are one. Raises as `load_state`."""
+    paths = {source.stored: source for source in sources}
+    whole = {
+        stored: torch.empty(source.shape, dtype=TYPES[source.dtype], device="cpu") for stored, source in paths.items()
+    }
+    by_path = [(source.path, whole[stored]) for stored, source in paths.items()]
+    load_state(root, StateDict(nested(by_path)), attempt=attempt, process_group=group)
+    return whole
+
+
+def _result(here: str, source: ConvertedFrom, whole: Sequence[torch.Tensor]) -> torch.Tensor | str:
+    """What the function makes, or why it makes nothing: a rank that raised here would leave the others waiting."""
+    try:
+        with torch.no_grad():
+            result = source.by(*whole)
+    except Exception as err:
+        return f"{here} cannot be made of {list(source.names)}: {type(err).__name__}: {err}"
+    if not isinstance(result, torch.Tensor):
+        return f"{here} is made of {list(source.names)}: a {type(result).__name__}, expected a tensor"
+    return result
+
+
+def _fits(result: torch.Tensor, live: torch.Tensor) -> bool:
+    return result.shape == live.shape and weight_sources.are_alike(live.dtype, result.dtype)
+
+
+def _part(here: str, live: torch.Tensor, whole: torch.Tensor, ranks: Ranks) -> torch.Tensor:
+    """The part that lies here, with memory of its own."""
+    if not sharding.is_sharded(live):
+        return whole.clone()
+    place = sharding.place(here, live, ranks, own=False, full=sharding.Full(wanted=False, gather=False))
+    if place is None:
+        return whole.new_empty(sharding.local(live).shape)
+    part = whole
+    for dim, begin in enumerate(place.offsets):
+        part = part.narrow(dim, begin, place.local.shape[dim])
+    return part.clone()

@@ -1,0 +1,1 @@
+"""What two checkpoints have differently."""

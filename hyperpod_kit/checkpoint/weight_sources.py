@@ -1,0 +1,187 @@
+"""Which tensor of a checkpoint each tensor of a model is filled from, compared by names, shapes and types alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from hyperpod_kit.checkpoint import sharding, subclasses
+from hyperpod_kit.checkpoint.agent import trees
+from hyperpod_kit.checkpoint.dcp import reshard
+from hyperpod_kit.checkpoint.dtypes import TYPES
+from hyperpod_kit.checkpoint.repository import saved_tree, verify
+from hyperpod_kit.checkpoint.repository.rows import Rows
+from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.checkpoint.values import carried
+from hyperpod_kit.errors import CheckpointError, StorageUnreadable
+
+
+@dataclass(frozen=True)
+class ConvertedFrom:
+    """A tensor of the model that is made of some in the checkpoint, for a model whose layers are built otherwise.
+
+    Attributes:
+        names: The names in the checkpoint.
+        by: Called with these tensors, whole, in host memory and in the checkpoint's type; returns the whole tensor of
+            the model. For example `torch.cat` over query, key and value, or a transposition.
+    """
+
+    names: tuple[str, ...]
+    by: Callable[..., torch.Tensor]
+
+
+Source = str | ConvertedFrom | None
+Sources = Callable[[str], Source]
+
+
+@carried
+class SavedTensor(NamedTuple):
+    """A tensor of the checkpoint. Tied ones have the same `stored`; `path` leads to it in the tree. `kind`: the class
+    of a subclass that was saved by its parts, "" of any other; then its type and shape are not known."""
+
+    stored: str
+    path: list[Any]
+    dtype: str
+    shape: list[int]
+    kind: str = ""
+
+
+@dataclass
+class Match:
+    """What fits. `pairs`: a name of the model and the one in the checkpoint; `conversions`: by the model's names. The
+    others as in `LoadedWeights`."""
+
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    conversions: dict[str, ConvertedFrom] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    other: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+
+    @property
+    def filled(self) -> list[str]:
+        """The model's names that this match fills."""
+        return [*(here for here, _ in self.pairs), *self.conversions]
+
+    @property
+    def problem(self) -> str | None:
+        """Why it is no match of everything, in words."""
+        rest = {
+            "missing in the checkpoint": self.missing,
+            "of another shape or kind there": self.other,
+            "unexpected": self.unexpected,
+        }
+        words = [f"{word} {names[:8]}" for word, names in rest.items() if names]
+        return ", ".join(words) or None
+
+
+def read(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] | str:
+    """The tensors below `inside`, by their names there; or what is wrong with the checkpoint. Raises StorageUnreadable,
+    CheckpointError when there is nothing below."""
+    try:
+        body = verify.read_manifest(store, attempt)
+        tree = trees.whole_of(verify.read_extra(store, attempt, body.extra))
+        with reshard.opened(store, attempt, body) as opened:
+            rows = opened.rows()
+        sources = _sources(tree, rows, inside)
+    except (CheckpointError, OSError) as err:
+        if verify.is_unread(err):
+            raise StorageUnreadable(attempt, verify.reason_of(err), hint="try again later") from err
+        return verify.reason_of(err)
+    except Exception as err:  # whoever may write to the root may have written anything
+        return verify.unforeseen(err)
+    if not sources:
+        raise CheckpointError(f"{attempt} has no tensors in {inside!r}; at its top it has {', '.join(sorted(tree))}")
+    return sources
+
+
+def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, SavedTensor]:
+    sources: dict[str, SavedTensor] = {}
+    for path, record in saved_tree.wholes(tree):
+        name = saved_tree.spelled(path)
+        if not f"{name}.".startswith(f"{inside}."):
+            continue
+        below, stored = name[len(inside) + 1 :], str(record["name"])
+        if record["$"] == "subclass":
+            sources[below] = SavedTensor(stored, list(path), "", [], str(record["class"]))
+            continue
+        if stored not in rows:
+            raise CheckpointError(f"{name} is in no shard, under {stored!r}")
+        spec = rows[stored][0].spec
+        sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.whole))
+    return sources
+
+
+def match(
+    live: Mapping[str, torch.Tensor],
+    saved: Mapping[str, SavedTensor],
+    names: Sources | None,
+    drop: Callable[[str], bool] | None,
+) -> Match:
+    """Bring a model's tensors together with those of a checkpoint. Raises TypeError for what `names` may not return."""
+    made = Match()
+    used: set[str] = set()
+    for here, tensor in live.items():
+        source = names(here) if names is not None else here
+        if isinstance(source, str):
+            used.add(source)
+            _pair(made, here, tensor, source, saved)
+        elif isinstance(source, ConvertedFrom):
+            used.update(source.names)
+            _conversion(made, here, tensor, source, saved)
+        elif source is not None:
+            raise TypeError(f"names({here!r}) is {source!r}, expected a name, ConvertedFrom or None")
+    tied = {id(live[here]) for here in made.filled}  # what is tied need be there under one of its names
+    made.missing = [here for here in made.missing if id(live[here]) not in tied]
+    for name in sorted(set(saved) - used):
+        (made.dropped if drop is not None and drop(name) else made.unexpected).append(name)
+    return made
+
+
+def is_converted(live: torch.Tensor, saved: SavedTensor) -> bool:
+    """Whether the numbers are of another type in the checkpoint."""
+    return not saved.kind and live.dtype != TYPES[saved.dtype]
+
+
+def class_of(tensor: torch.Tensor) -> str:
+    """The class of a tensor that is saved by its parts, "" of any other."""
+    holder = sharding.holder(tensor)
+    if sharding.is_plain(holder) or not hasattr(holder, "__tensor_flatten__"):
+        return ""
+    return subclasses.name_of_class(type(holder))
+
+
+def _pair(made: Match, here: str, live: torch.Tensor, source: str, saved: Mapping[str, SavedTensor]) -> None:
+    there = saved.get(source)
+    if there is None:
+        made.missing.append(here)
+    elif not _fits(live, there):
+        made.other.append(here)
+    else:
+        made.pairs.append((here, source))
+
+
+def _conversion(
+    made: Match, here: str, live: torch.Tensor, source: ConvertedFrom, saved: Mapping[str, SavedTensor]
+) -> None:
+    if any(name not in saved for name in source.names):
+        made.missing.append(here)
+    elif class_of(live) or any(saved[name].kind for name in source.names):
+        made.other.append(here)
+    else:
+        made.conversions[here] = source
+
+
+def _fits(live: torch.Tensor, saved: SavedTensor) -> bool:
+    kind = class_of(live)
+    if kind or saved.kind:
+        return kind == saved.kind
+    return list(live.shape) == saved.shape and are_alike(live.dtype, TYPES[saved.dtype])
+
+
+def are_alike(live: torch.dtype, saved: torch.dtype) -> bool:
+    """Whether numbers of one type are filled from numbers of the other: of the same, or both floating."""
+    return live == saved or (live.is_floating_point and saved.is_floating_point)

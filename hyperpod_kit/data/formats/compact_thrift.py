@@ -1,0 +1,101 @@
+"""Structures in Thrift's compact protocol, of which a Parquet file's footer and its page headers are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+NUMBERS = (I16, I32, I64)
+_DEEPEST = 16
+_LONGEST_NUMBER = 10
+
+
+class CompactThrift:
+    """Reads on from `at`. Raises ValueError for what no writer makes, IndexError where the data ends in the middle."""
+
+    def __init__(self, data: memoryview, at: int = 0) -> None:
+        self._data = data
+        self.at = at
+
+    def fields(self) -> Iterator[tuple[int, int]]:
+        """(number, kind) of each field of a structure; its value is to be read before the next one. Numbers increase,
+        as with every writer: of a field that comes twice, readers make different things."""
+        field = 0
+        while True:
+            byte = self._byte()
+            if not byte:
+                return
+            step, kind = byte >> 4, byte & 15
+            number = field + step if step else self.number()
+            if number <= field:
+                raise ValueError(f"field {number} after field {field}")
+            field = number
+            yield field, kind
+
+    def items(self) -> tuple[int, int]:
+        """(how many, their kind) of a list whose items are read next."""
+        head = self._byte()
+        count = head >> 4
+        if count == 15:
+            count = self._unsigned()
+        if count > len(self._data):
+            raise ValueError("a list of more items than bytes")
+        return count, head & 15
+
+    def structures(self) -> Iterator[int]:
+        """The place of each item of a list of structures; it is to be read before the next one."""
+        count, kind = self.items()
+        if count and kind != STRUCT:
+            raise ValueError(f"a list of kind {kind}, expected structures")
+        for _ in range(count):
+            yield self.at
+
+    def number(self) -> int:
+        """A signed number."""
+        value = self._unsigned()
+        return (value >> 1) ^ -(value & 1)
+
+    def skip(self, kind: int, depth: int = 0) -> None:
+        """Pass over a value."""
+        if depth > _DEEPEST:
+            raise ValueError("a structure that is nested too deeply")
+        if kind in (TRUE, FALSE):
+            return
+        if kind == BYTE:
+            self.at += 1
+        elif kind in NUMBERS:
+            self._unsigned()
+        elif kind == DOUBLE:
+            self.at += 8
+        elif kind == BINARY:
+            length = self._unsigned()
+            self.at += length
+        elif kind in (LIST, SET):
+            self._skip_items(depth)
+        elif kind == STRUCT:
+            for _, inner in self.fields():
+                self.skip(inner, depth + 1)
+        else:
+            raise ValueError(f"a field of kind {kind}")
+
+    def _skip_items(self, depth: int) -> None:
+        count, kind = self.items()
+        for _ in range(count):
+            if kind in (TRUE, FALSE):
+                self.at += 1
+            else:
+                self.skip(kind, depth + 1)
+
+    def _byte(self) -> int:
+        byte = self._data[self.at]
+        self.at += 1
+        return byte
+
+    def _unsigned(self) -> int:
+        value = 0
+        for place in range(_LONGEST_NUMBER):
+            byte = self._byte()
+            value |= (byte & 127) << (7 * place)
+            if byte < 128:
+                return value
+        raise ValueError("a number of too many bytes")

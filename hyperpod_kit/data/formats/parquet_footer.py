@@ -1,0 +1,153 @@
+"""What a Parquet file's footer says of the columns of its row groups.
+
+It is read here and not by pyarrow, which ends the whole process (`std::terminate`) when it is asked for the metadata of
+a column that contradicts itself, as one of an odd size of a histogram.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hyperpod_kit.data.formats.compact_thrift import BINARY, LIST, NUMBERS, STRUCT, CompactThrift
+
+_END = struct.Struct("<I4s")
+_MAGIC = b"PAR1"
+_ROW_GROUPS = 4
+_COLUMNS = 1
+_METADATA, _CRYPTO, _ENCRYPTED = 3, 8, 9
+_TYPE, _PATH, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = 1, 3, 5, 6, 7, 9, 11
+_REQUIRED = (_TYPE, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE)
+_BYTE_ARRAY, _FIXED_LEN_BYTE_ARRAY = 6, 7
+
+
+class ColumnChunk(NamedTuple):
+    """One column of a row group. `dictionary_page`: its offset, None without one."""
+
+    physical_type: int
+    depth: int
+    values: int
+    uncompressed: int
+    compressed: int
+    data_page: int
+    dictionary_page: int | None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether its values are of any length, in no structure or list."""
+        return self.physical_type == _BYTE_ARRAY and self.depth == 1
+
+    @property
+    def has_words(self) -> bool:
+        """Whether each value may be as long as the whole dictionary."""
+        return self.physical_type in (_BYTE_ARRAY, _FIXED_LEN_BYTE_ARRAY)
+
+    @property
+    def begin(self) -> int:
+        """Offset of its first page."""
+        return self.data_page if self.dictionary_page is None else min(self.data_page, self.dictionary_page)
+
+
+class ParquetFooter:
+    """Raises ValueError for a footer that no writer makes."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        length, magic = _END.unpack(read(size - _END.size, _END.size)) if size >= _END.size else (0, b"")
+        if magic != _MAGIC or length > size - _END.size:
+            raise ValueError("the footer of no Parquet file, or of an encrypted one")
+        self._begin = size - _END.size - length
+        self._data = memoryview(read(self._begin, length + _END.size))
+        try:
+            self._groups = _groups(self._data)
+        except IndexError:
+            raise ValueError("the footer is cut off") from None
+
+    def serving(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+        """As `read`, with the footer from here: whoever opens the file does not read it once more."""
+
+        def read_at(at: int, size: int) -> bytes:
+            begin = at - self._begin
+            return bytes(self._data[begin : begin + size]) if begin >= 0 else read(at, size)
+
+        return read_at
+
+    def __len__(self) -> int:
+        """How many row groups there are."""
+        return len(self._groups)
+
+    def columns(self, group: int) -> list[ColumnChunk]:
+        """Of that row group. Raises ValueError."""
+        if group >= len(self._groups):
+            raise ValueError(f"the footer has {len(self._groups)} row groups, and none of number {group}")
+        reader = CompactThrift(self._data, self._groups[group])
+        columns: list[ColumnChunk] = []
+        try:
+            for field, kind in reader.fields():
+                if field == _COLUMNS and kind == LIST:
+                    columns = [_column(reader) for _ in reader.structures()]
+                else:
+                    reader.skip(kind)
+        except IndexError:
+            raise ValueError("the footer is cut off") from None
+        return columns
+
+
+def _groups(data: memoryview) -> list[int]:
+    """Where each row group begins."""
+    reader = CompactThrift(data)
+    groups: list[int] = []
+    for field, kind in reader.fields():
+        if field != _ROW_GROUPS or kind != LIST:
+            reader.skip(kind)
+            continue
+        for place in reader.structures():
+            groups.append(place)
+            reader.skip(STRUCT)
+    return groups
+
+
+def _column(reader: CompactThrift) -> ColumnChunk:
+    column = None
+    for field, kind in reader.fields():
+        if field in (_CRYPTO, _ENCRYPTED):
+            raise ValueError("a column is encrypted")
+        if field == _METADATA and kind == STRUCT:
+            column = _metadata(reader)
+        else:
+            reader.skip(kind)
+    if column is None:
+        raise ValueError("a column without metadata")
+    return column
+
+
+def _metadata(reader: CompactThrift) -> ColumnChunk:
+    numbers: dict[int, int] = {}
+    depth = 0
+    for field, kind in reader.fields():
+        if kind in NUMBERS:
+            numbers[field] = reader.number()
+        elif field == _PATH and kind == LIST:
+            depth = _length_of_path(reader)
+        else:
+            reader.skip(kind)
+    if not all(field in numbers for field in _REQUIRED):
+        raise ValueError("a column whose metadata is not whole")
+    return ColumnChunk(
+        numbers[_TYPE],
+        depth,
+        numbers[_VALUES],
+        numbers[_UNCOMPRESSED],
+        numbers[_COMPRESSED],
+        numbers[_DATA_PAGE],
+        numbers.get(_DICTIONARY_PAGE),
+    )
+
+
+def _length_of_path(reader: CompactThrift) -> int:
+    count, kind = reader.items()
+    if kind != BINARY and count:
+        raise ValueError("a column's path of no names")
+    for _ in range(count):
+        reader.skip(BINARY)
+    return count

@@ -1,0 +1,143 @@
+"""The raw logs of the jobs on a checkpoint root, followed while a job runs, for who asks again and again.
+
+Each look costs what was appended since the one before. Rows of a rank count from the beginning of its process, so rows
+between two others can be left away at no cost but resolution: as many are kept as fit into a fixed room.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Dict, List, Sequence, Tuple
+
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.job import ledger, ledger_row
+from hyperpod_kit.job.goodput import job_time, time_rows
+from hyperpod_kit.job.goodput.followed_file import FollowedFile
+from hyperpod_kit.job.goodput.job_time import RunKey, RunLog
+from hyperpod_kit.job.goodput.time_rows import RunRow, TimeRow
+from hyperpod_kit.slurm.phase import Phase
+
+MOST_ROWS = 16384
+"""Rows of ranks on hand, of all attempts together: some 20 MB."""
+
+_LEAST_THINNED = 16
+"""Rows of an attempt that are left as they are."""
+
+_TRAINING = (Phase.STEP, Phase.SAVE, Phase.EVALUATION)
+"""Phases that follow one another while an attempt trains."""
+
+
+class FollowedRows:
+    """Rank 0's rows of one attempt. `is_closed`: nothing is appended any more."""
+
+    def __init__(self, state: str, attempt: str) -> None:
+        self._file = FollowedFile(time_rows.path(state, attempt), time_rows.LARGEST)
+        self.rows: List[TimeRow] = []
+        self.is_closed = False
+
+    @property
+    def has_last_row(self) -> bool:
+        """Whether the rank's last row is there: one of another node may be seen late."""
+        return bool(self.rows) and self.rows[-1].over
+
+    def read_new(self) -> None:
+        """Take what is new. Raises OSError."""
+        try:
+            lines, anew = self._file.read_new()
+        except (FileNotFoundError, Untrusted):
+            self.rows = []
+            return
+        if anew:
+            self.rows = []
+        self.rows += (row for row in map(time_rows.decoded, lines) if row is not None)
+
+    def thin(self) -> int:
+        """Leave away each second row that lies between two of the same stage; how many these were."""
+        rows = self.rows
+        if len(rows) <= _LEAST_THINNED:
+            return 0
+        self.rows = [row for index, row in enumerate(rows) if not (index % 2 and _lies_within_a_stage(rows, index))]
+        return len(rows) - len(self.rows)
+
+
+def _lies_within_a_stage(rows: Sequence[TimeRow], index: int) -> bool:
+    return index + 1 < len(rows) and len({_stage(row) for row in rows[index - 1 : index + 2]}) == 1
+
+
+def _stage(row: TimeRow) -> Tuple[object, ...]:
+    """Of the process; phases that follow one another while it trains are one."""
+    phase = Phase.STEP if row.phase in _TRAINING else row.phase
+    return (row.launch, row.began, row.reports, row.over, phase)
+
+
+class FollowedRoot:
+    """`state`: the directory of the records. Not for two threads at once."""
+
+    def __init__(self, state: str, most_rows: int = MOST_ROWS) -> None:
+        self._state, self._most_rows = state, most_rows
+        self._ledger = FollowedFile(os.path.join(state, "attempts.jsonl"), ledger.LARGEST)
+        self._ledger_rows: List[ledger.Row] = []
+        self._run_rows: Dict[RunKey, RunRow] = {}
+        self._attempts: Dict[str, FollowedRows] = {}
+
+    def runs(self) -> List[RunLog]:
+        """Every run on the root, as root_time.runs_in has them. Raises OSError."""
+        self._follow_ledger()
+        self._follow_runs()
+        self._follow_attempts()
+        self._thin()
+        times = {name: attempt.rows for name, attempt in self._attempts.items()}
+        return job_time.logs_of(self._ledger_rows, times, self._run_rows)
+
+    def _follow_ledger(self) -> None:
+        try:
+            lines, anew = self._ledger.read_new()
+        except FileNotFoundError:
+            lines, anew = [], True
+        except Untrusted as err:
+            raise OSError(errno.EINVAL, err.message, self._state) from None
+        if anew:
+            self._ledger_rows, self._run_rows, self._attempts = [], {}, {}
+        for line in lines:
+            row = ledger.decoded(line.decode("utf-8", "replace"))
+            if row is not None and not ledger_row.problem(row):
+                self._ledger_rows.append(row)
+
+    def _follow_runs(self) -> None:
+        for key in {job_time.run_key(row) for row in self._ledger_rows} - self._run_rows.keys():
+            run_row = time_rows.read_run(self._state, time_rows.run_name(*key))
+            if run_row is not None:
+                self._run_rows[key] = run_row
+
+    def _follow_attempts(self) -> None:
+        names = [
+            str(row["attempt"]) for row in self._ledger_rows if row.get("event") == "attempt" and row.get("attempt")
+        ]
+        for name in dict.fromkeys(names):
+            if name not in self._attempts:
+                try:
+                    self._attempts[name] = FollowedRows(self._state, name)
+                except ValueError:
+                    continue
+            if not self._attempts[name].is_closed:
+                self._attempts[name].read_new()
+        # After a later one has begun, an earlier one is looked at no more.
+        ended = {row.get("attempt") for row in self._ledger_rows if row.get("event") == "ended"}
+        for name in names[:-1]:
+            attempt = self._attempts.get(name)
+            if attempt is not None and name in ended and attempt.has_last_row:
+                attempt.is_closed = True
+
+    def _thin(self) -> None:
+        """The oldest attempts first; the one at work last."""
+        total = sum(len(attempt.rows) for attempt in self._attempts.values())
+        before = total + 1
+        while self._most_rows < total < before:
+            before = total
+            for attempt in self._attempts.values():
+                if total <= self._most_rows:
+                    return
+                total -= attempt.thin()

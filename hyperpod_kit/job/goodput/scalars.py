@@ -1,0 +1,114 @@
+"""A job's time as scalars for TensorBoard: how goodput, the shares of the causes and the time of a step came about.
+
+Each point is of the time from the job's submission to that moment, judged as it is known now. Its step is the furthest
+that training had come by then, so the curves lie over those that a training script writes itself.
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+from typing import Dict, Iterator, List, Sequence, Tuple
+
+from hyperpod_kit.job.goodput import event_file
+from hyperpod_kit.job.goodput.cause import TimeCause
+from hyperpod_kit.job.goodput.event_file import ScalarPoint
+from hyperpod_kit.job.goodput.job_time import JobTime
+from hyperpod_kit.job.goodput.launch_time import usual_step
+from hyperpod_kit.job.goodput.pieces import TimePiece
+from hyperpod_kit.job.goodput.time_rows import TimeRow
+from hyperpod_kit.job.goodput.time_table import TimeTable
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor
+
+GOODPUT, STEP_TIME, SHARE = "goodput", "seconds a step", "time"
+"""Tags; the share of a cause is `time/lasted`."""
+
+POINTS = 500
+"""At most: as many as a picture has room for."""
+
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_]")
+_PREFIX, _SUFFIX = "events.out.tfevents.", ".hyperpod-kit"
+
+
+def points(time: JobTime) -> List[ScalarPoint]:
+    """In their order; none for a job that has had no time."""
+    if not time.pieces:
+        return []
+    begin, end = time.pieces[0].start, time.pieces[-1].end
+    moments = [begin + (end - begin) * number / POINTS for number in range(1, POINTS + 1)]
+    rows = sorted((row for run in time.runs for attempt in run.attempts for row in attempt.rows), key=lambda row: row.t)
+    progress = _progress(rows, moments)
+    return [
+        ScalarPoint(moment, *_values(next(progress), table))
+        for moment, table in zip(moments, _tables(time.pieces, moments))
+    ]
+
+
+def _tables(pieces: Sequence[TimePiece], moments: Sequence[float]) -> Iterator[TimeTable]:
+    """What the time up to each moment went into; every piece is counted once."""
+    seconds: Dict[TimeCause, float] = {}
+    gpu_seconds: Dict[TimeCause, float] = {}
+    number, counted = 0, pieces[0].start
+    for moment in moments:
+        while number < len(pieces):
+            piece = pieces[number]
+            spent = max(0.0, min(piece.end, moment) - max(piece.start, counted))
+            seconds[piece.cause] = seconds.get(piece.cause, 0.0) + spent
+            gpu_seconds[piece.cause] = gpu_seconds.get(piece.cause, 0.0) + spent * piece.gpus
+            if piece.end > moment:
+                break
+            number += 1
+        counted = moment
+        yield TimeTable(dict(seconds), dict(gpu_seconds))
+
+
+class _Progress:
+    """How far training had come at a moment, and how long a step took then; 0 for what is not known."""
+
+    def __init__(self) -> None:
+        self.furthest = 0
+        self.step_seconds = 0.0
+
+    def take(self, row: TimeRow) -> None:
+        """What this row says."""
+        self.furthest = max(self.furthest, row.step or 0)
+        self.step_seconds = usual_step(row) or self.step_seconds
+
+
+def _progress(rows: Sequence[TimeRow], moments: Sequence[float]) -> Iterator[_Progress]:
+    progress, taken = _Progress(), 0
+    for moment in moments:
+        while taken < len(rows) and rows[taken].t <= moment:
+            progress.take(rows[taken])
+            taken += 1
+        yield progress
+
+
+def _values(progress: _Progress, table: TimeTable) -> Tuple[int, Dict[str, float]]:
+    """The step of a point, and its value of each tag."""
+    values = {f"{SHARE}/{cause.value}": table.seconds.get(cause, 0.0) / table.whole for cause in TimeCause}
+    if table.goodput is not None:
+        values[GOODPUT] = table.goodput
+    if progress.step_seconds:
+        values[STEP_TIME] = progress.step_seconds
+    return progress.furthest, values
+
+
+def write(directory: str, time: JobTime, now: float) -> str:
+    """One file, in a directory of the job's name, which TensorBoard shows as a run; its path. What an earlier call
+    wrote there goes: TensorBoard takes the new file in its place while it looks. Raises OSError."""
+    folder = os.path.join(directory, _NOT_IN_NAMES.sub("_", time.job) or "_")
+    by_descriptor.make_parents(os.path.join(folder, "_"))
+    earlier = [name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX)]
+    name = f"{_PREFIX}{now:017.6f}.{socket.gethostname()}.{os.getpid()}{_SUFFIX}"
+    path = os.path.join(folder, name)
+    scalars = points(time)
+    atomic_file.replace(path, event_file.encoded(scalars, scalars[0].time if scalars else now))
+    for event_file_name in earlier:
+        with contextlib.suppress(FileNotFoundError):
+            by_descriptor.unlink(os.path.join(folder, event_file_name))
+    return path

@@ -1,0 +1,81 @@
+"""The file that says who is alerted, and by what: one for all checks of storage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Mapping
+
+from hyperpod_kit.errors import UsageError
+from hyperpod_kit.untrusted import files
+from hyperpod_kit.untrusted.parse import json_object
+
+LARGEST = 16 << 20
+_KEYS = {"admins", "directories", "sinks"}
+
+
+@dataclass(frozen=True)
+class AlertSinks:
+    """Those that are configured. `mail`: HOST or HOST:PORT of an SMTP server; `mail_from`: the sender; `sns`: a topic's
+    ARN. These take an alert once. `cloudwatch`: whether; `prometheus` and `motd`: files, for node_exporter's textfile
+    collector and /etc/motd.d. These get the state of a quota check each time."""
+
+    mail: str = ""
+    mail_from: str = "hyperpod-kit@localhost"
+    sns: str = ""
+    cloudwatch: bool = False
+    prometheus: str = ""
+    motd: str = ""
+
+    @property
+    def sends(self) -> bool:
+        """Whether an alert can be sent at all."""
+        return bool(self.mail or self.sns)
+
+    @property
+    def shows(self) -> bool:
+        """Whether the state of a quota check is left anywhere."""
+        return bool(self.cloudwatch or self.prometheus or self.motd)
+
+
+@dataclass(frozen=True)
+class AlertConfig:
+    """`directories`: directory -> mail addresses of its owners; `admins` get every alert."""
+
+    directories: dict[str, tuple[str, ...]]
+    admins: tuple[str, ...]
+    sinks: AlertSinks
+
+
+def load(path: Path) -> AlertConfig:
+    """`{"admins": [mail…], "directories": {"/fsx/alice": [mail…]}, "sinks": {…}}`. Raises UsageError, OSError."""
+    try:
+        body: Mapping[str, Any] = json_object(files.read_given(str(path), LARGEST), LARGEST)
+    except ValueError as err:
+        raise UsageError(f"{path}: {err}: expected JSON") from err
+    directories = body.get("directories", {})
+    if not isinstance(directories, dict) or set(body) - _KEYS:
+        raise UsageError(f"{path}: expected an object with admins, directories and sinks, and nothing else")
+    sinks = body.get("sinks", {})
+    if not isinstance(sinks, dict):
+        raise UsageError(f"{path}: sinks is no object")
+    owners = {name: _addresses(path, addresses) for name, addresses in directories.items()}
+    return AlertConfig(owners, _addresses(path, body.get("admins", [])), sinks_of(sinks))
+
+
+def sinks_of(body: Mapping[str, Any]) -> AlertSinks:
+    """From the configuration's `sinks`. Raises UsageError."""
+    unknown = sorted(set(body) - set(AlertSinks.__dataclass_fields__))
+    if unknown:
+        raise UsageError(f"sinks: {unknown[0]!r} is none of {', '.join(AlertSinks.__dataclass_fields__)}")
+    for name, value in body.items():
+        kind, words = (bool, "true or false") if name == "cloudwatch" else (str, "text")
+        if not isinstance(value, kind):
+            raise UsageError(f"sinks: {name} is {value!r}, expected {words}")
+    return AlertSinks(**body)
+
+
+def _addresses(path: Path, listed: Any) -> tuple[str, ...]:
+    if not isinstance(listed, list) or not all(isinstance(address, str) and "@" in address for address in listed):
+        raise UsageError(f"{path}: {listed!r} is no list of mail addresses")
+    return tuple(listed)

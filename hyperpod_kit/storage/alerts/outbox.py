@@ -1,0 +1,285 @@
+"""What stands, and which channels have accepted the alert of it: kept in a file from check to check.
+
+Before anything is sent the file says that it stands, and after each acceptance that this channel has it. So a check
+that is killed, a sink that is down and a machine that restarts lose no alert: the next check goes on. Killed between a
+sink's acceptance and the note of it, a check sends that alert once more.
+
+However long a sink is down and however often a directory goes up and down meanwhile, it gets one alert of it, with the
+figures of the day when it is back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+from hyperpod_kit.errors import HyperpodKitError, UsageError
+from hyperpod_kit.storage.alerts import senders
+from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
+from hyperpod_kit.storage.alerts.config import AlertSinks
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.system.file_lock import try_lock
+from hyperpod_kit.untrusted import by_descriptor, files
+from hyperpod_kit.untrusted.parse import json_object
+
+FORMAT = "hpk-alerts/1"
+QUOTA_FORMAT = "hpk-quota-state/1"
+"""Of builds that noted an alert as sent whatever its sink had answered: what is above is known, not who has it."""
+LARGEST = 64 << 20
+LATEST = 1e11
+"""A time in Unix seconds that no clock shows."""
+SINK_SECONDS = 120.0
+"""After which a sink gets no more alerts in this check: the next one goes on."""
+
+
+@dataclass(frozen=True)
+class StandingAlert:
+    """`since`: when it began, in Unix seconds; `accepted`: channels that have it; `over`: it has ended, and a channel
+    has not accepted it yet. Its words are those of the last look, none where there was no look yet."""
+
+    alert: Alert
+    since: float
+    accepted: frozenset[str] = frozenset()
+    over: bool = False
+
+    def missing(self, sinks: AlertSinks) -> list[AlertChannel]:
+        """Channels that have not accepted it."""
+        if not self.alert.sentence:
+            return []
+        return [channel for channel in senders.channels(sinks, self.alert) if str(channel) not in self.accepted]
+
+    def worded(self) -> Alert:
+        """As it is sent: an alert that comes late says of when it is."""
+        if not self.over:
+            return self.alert
+        when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(self.since))
+        return replace(
+            self.alert,
+            subject=f"{self.alert.subject} (over)",
+            sentence=f"Since {when}, and over by now: {self.alert.sentence}",
+        )
+
+    @property
+    def message_id(self) -> str:
+        return hashlib.sha256(f"{self.alert.key} {self.since!r}".encode(errors="backslashreplace")).hexdigest()[:32]
+
+
+@dataclass
+class AlertReport:
+    """`new`: keys that stand since this check; `sent`: (key, channel) accepted in this check; `waiting`: (key, channel)
+    to be tried again; `unheard`: keys that stand and that no channel is configured for; `failed`: lines."""
+
+    new: list[str] = field(default_factory=list)
+    sent: list[tuple[str, AlertChannel]] = field(default_factory=list)
+    waiting: list[tuple[str, AlertChannel]] = field(default_factory=list)
+    unheard: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Keys and channels."""
+
+        def rows(pairs: Sequence[tuple[str, AlertChannel]]) -> list[dict[str, str]]:
+            return [{"about": key, "sink": channel.sink, "to": channel.address} for key, channel in pairs]
+
+        return {"sent": rows(self.sent), "waiting": rows(self.waiting), "unheard": self.unheard}
+
+
+class AlertOutbox:
+    """The file `path`, while this process alone works on it: see `opened`."""
+
+    def __init__(self, path: Path, sinks: AlertSinks, standing: dict[str, StandingAlert]) -> None:
+        self._path = path
+        self._sinks = sinks
+        self._standing = standing
+
+    def standing(self) -> frozenset[str]:
+        """Keys of what stood at the last look, for a threshold that goes down later than it came up."""
+        return frozenset(key for key, entry in self._standing.items() if not entry.over)
+
+    def known(self, but: Sequence[str]) -> list[str]:
+        """Keys of the file `but` these."""
+        return [key for key in self._standing if key not in but]
+
+    def take(self, watched: Sequence[str], looked: Mapping[str, Alert | None], now: float | None = None) -> list[str]:
+        """The outcome of a look: for each key that could be looked at the alert, or None where nothing is to be said.
+
+        What is not `watched` any more is forgotten. Keys that stand since this look. Nothing is written yet.
+        """
+        now = time.time() if now is None else now
+        after, new = {}, []
+        for key in watched:
+            before = self._standing.get(key)
+            stands = _after(before, looked[key], now) if key in looked else before
+            if stands is None:
+                continue
+            if not stands.over and (before is None or before.over):
+                new.append(key)
+            after[key] = stands
+        self._standing = after
+        return new
+
+    def send(
+        self,
+        report: AlertReport,
+        *,
+        make: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Note what stands, give every sink what it has not accepted, and note each acceptance. Raises OSError when
+        nothing can be noted: then nothing is sent, as it would be sent again by every check."""
+        write(self._path, self._standing)
+        for sink in dict.fromkeys(
+            channel.sink for entry in self._standing.values() for channel in entry.missing(self._sinks)
+        ):
+            sender = make[sink](self._sinks)
+            try:
+                self._send_by(sender, sink, report, clock() + SINK_SECONDS, clock)
+            finally:
+                sender.close()
+        self._standing = {
+            key: entry for key, entry in self._standing.items() if not entry.over or entry.missing(self._sinks)
+        }
+        write(self._path, self._standing)
+        self.say(report)
+
+    def say(self, report: AlertReport) -> None:
+        """What waits, and what nobody hears of."""
+        report.waiting = [
+            (key, channel) for key, entry in self._standing.items() for channel in entry.missing(self._sinks)
+        ]
+        report.unheard = [
+            key
+            for key, entry in self._standing.items()
+            if not entry.over and not senders.channels(self._sinks, entry.alert)
+        ]
+
+    def _send_by(
+        self,
+        sender: senders.AlertSender,
+        sink: str,
+        report: AlertReport,
+        until: float,
+        clock: Callable[[], float],
+    ) -> None:
+        for key, entry in list(self._standing.items()):
+            to = [channel for channel in entry.missing(self._sinks) if channel.sink == sink]
+            if not to:
+                continue
+            if clock() >= until:
+                report.failed.append(f"{sink}: it took {SINK_SECONDS:.0f} s; the next check sends the rest")
+                return
+            accepted = sender.send(entry.worded(), to, entry.message_id)
+            report.failed += accepted.failed
+            if accepted.channels:
+                report.sent += [(key, channel) for channel in accepted.channels]
+                self._standing[key] = replace(
+                    entry, accepted=entry.accepted | {str(part) for part in accepted.channels}
+                )
+                write(self._path, self._standing)
+            if accepted.down:
+                return
+
+
+def _after(before: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
+    """What stands after a look."""
+    if before is None:
+        return None if alert is None else StandingAlert(alert, now)
+    if alert is None:
+        return replace(before, over=True)
+    if before.over:
+        # Who has heard of the time before hears of this one too, and who has not hears once.
+        return StandingAlert(alert, now)
+    return replace(before, alert=alert, since=before.since or now)
+
+
+@contextlib.contextmanager
+def opened(path: Path, sinks: AlertSinks, *, change: bool = True) -> Iterator[AlertOutbox]:
+    """What earlier checks have noted; `change`: for one that sends, which no other may do at the same time.
+
+    Raises UsageError for a file of something else, HyperpodKitError while another check sends, OSError.
+    """
+    if not change:
+        yield AlertOutbox(path, sinks, read(path))
+        return
+    by_descriptor.make_directories(path.parent)
+    lock = by_descriptor.open_file(path.with_name(f"{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        if not try_lock(lock):
+            raise HyperpodKitError(
+                f"{path}: another check is sending alerts at this moment",
+                hint="wait for it, or look only: the same words with --dry-run",
+            )
+        yield AlertOutbox(path, sinks, read(path))
+    finally:
+        os.close(lock)
+
+
+def settle(
+    path: Path,
+    sinks: AlertSinks,
+    look: Callable[[frozenset[str]], Mapping[str, Alert | None]],
+    watched: Sequence[str],
+    *,
+    now: float | None = None,
+) -> AlertReport:
+    """A whole check. `look`: from the keys that stood before to the outcome, see `take`. Raises as `opened` and `send`.
+
+    Of other keys that the file knows nothing is forgotten: several checks may share it.
+    """
+    report = AlertReport()
+    with opened(path, sinks) as outbox:
+        report.new = outbox.take([*watched, *outbox.known(watched)], look(outbox.standing()), now)
+        outbox.send(report)
+    return report
+
+
+def default_place(check: str) -> Path:
+    """The file of a check, in its user's home."""
+    return Path.home() / ".local/state/hyperpod-kit/alerts" / f"{check}.json"
+
+
+def read(path: Path) -> dict[str, StandingAlert]:
+    """Key -> what stands. Raises UsageError, OSError."""
+    try:
+        body = json_object(files.read(str(path), LARGEST), LARGEST)
+        if body["format"] == QUOTA_FORMAT:
+            return {str(key): StandingAlert(Alert(str(key), "", ""), 0.0) for key in body["above"]}
+        if body["format"] != FORMAT:
+            raise ValueError(f"format {body['format']!r}")
+        return {key: _decoded(key, row) for key, row in body["alerts"].items()}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise UsageError(f"{path}: {err}: no state of alerts", hint="--state ANOTHER-FILE") from err
+
+
+def write(path: Path, standing: Mapping[str, StandingAlert]) -> None:
+    """What `read` takes back, on disk when this returns. Raises OSError."""
+    body = {"format": FORMAT, "alerts": {key: _encoded(entry) for key, entry in standing.items()}}
+    atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
+
+
+def _encoded(entry: StandingAlert) -> dict[str, Any]:
+    alert = entry.alert
+    return {
+        "subject": alert.subject,
+        "sentence": alert.sentence,
+        "to": list(alert.to),
+        "since": entry.since,
+        "accepted": sorted(entry.accepted),
+        "over": entry.over,
+    }
+
+
+def _decoded(key: str, row: Mapping[str, Any]) -> StandingAlert:
+    alert = Alert(key, str(row["subject"]), str(row["sentence"]), tuple(map(str, row["to"])))
+    since = row["since"]
+    if type(since) not in (int, float) or not 0 <= since < LATEST:
+        raise ValueError(f"{since!r} is no time")
+    return StandingAlert(alert, float(since), frozenset(map(str, row["accepted"])), bool(row["over"]))

@@ -1,0 +1,134 @@
+"""Mail and SNS: each accepts an alert or does not, and says which of its recipients have it."""
+
+from __future__ import annotations
+
+import smtplib
+from email.message import EmailMessage
+from typing import Any, Callable, Dict, List, NamedTuple, Protocol, Sequence
+
+from hyperpod_kit.aws.errors import translated
+from hyperpod_kit.aws.session import client
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
+from hyperpod_kit.storage.alerts.config import AlertSinks
+from hyperpod_kit.untrusted.text import clean
+
+SECONDS = 20.0
+"""For one answer of a mail server."""
+MAIL_PORT = 25
+SUBJECT = 100
+"""Characters of a subject that SNS takes, of ASCII."""
+SENTENCE = 20000
+"""Characters of a sentence: more than any alert has."""
+
+
+_OF_ONE_MESSAGE = (smtplib.SMTPDataError, smtplib.SMTPNotSupportedError, ValueError)
+"""Errors that say nothing of other messages."""
+
+
+class Accepted(NamedTuple):
+    """`channels`: those that have the alert now; `failed`: the others, one line each; `down`: whether the sink would
+    fail for every other alert too."""
+
+    channels: Sequence[AlertChannel]
+    failed: Sequence[str]
+    down: bool = False
+
+
+class AlertSender(Protocol):
+    """A sink, open for as long as one check lasts."""
+
+    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> Accepted:
+        """Give it the alert for these channels of its own."""
+
+    def close(self) -> None: ...
+
+
+def channels(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
+    """What an alert has to be accepted by."""
+    addresses = dict.fromkeys(alert.to) if sinks.mail else ()
+    topics = [AlertChannel("sns", sinks.sns)] if sinks.sns else []
+    return [*(AlertChannel("mail", address) for address in addresses), *topics]
+
+
+class MailSender:
+    """One connection for all alerts of a check."""
+
+    def __init__(self, sinks: AlertSinks) -> None:
+        self._sinks = sinks
+        self._server: smtplib.SMTP | None = None
+
+    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> Accepted:
+        addresses = [channel.address for channel in to]
+        try:
+            refused = self._connected().send_message(self._message(alert, message_id), to_addrs=addresses)
+        except smtplib.SMTPRecipientsRefused as err:
+            refused = err.recipients
+        except (OSError, smtplib.SMTPException, ValueError) as err:
+            # `quit` may wait for the server that has just not answered.
+            self._drop()
+            return Accepted((), [f"mail: {err}"], down=not isinstance(err, _OF_ONE_MESSAGE))
+        failed = [f"mail: {address}: {_answer(answer)}" for address, answer in refused.items()]
+        return Accepted([channel for channel in to if channel.address not in refused], failed)
+
+    def _connected(self) -> smtplib.SMTP:
+        if self._server is None:
+            host, _, port = self._sinks.mail.partition(":")
+            self._server = smtplib.SMTP(host, int(port or MAIL_PORT), timeout=SECONDS)
+        return self._server
+
+    def _message(self, alert: Alert, message_id: str) -> EmailMessage:
+        message = EmailMessage()
+        message["From"], message["To"] = self._sinks.mail_from, ", ".join(alert.to)
+        message["Subject"] = clean(alert.subject, 200)
+        # The same for each try, so that a mail program shows an alert that came twice once.
+        message["Message-ID"] = f"<{message_id}@hyperpod-kit>"
+        message.set_content(clean(alert.sentence, SENTENCE))
+        return message
+
+    def _drop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def close(self) -> None:
+        if self._server is not None:
+            try:
+                self._server.quit()
+            except (OSError, smtplib.SMTPException):
+                self._drop()
+
+
+class TopicSender:
+    """SNS."""
+
+    def __init__(self, sinks: AlertSinks) -> None:
+        self._client: Any = None
+
+    def send(self, alert: Alert, to: Sequence[AlertChannel], message_id: str) -> Accepted:
+        (channel,) = to
+        topic = channel.address
+        subject = clean(alert.subject, SUBJECT).encode("ascii", "replace").decode()[:SUBJECT]
+        try:
+            with translated("Publish", topic):
+                self._connected(topic).publish(TopicArn=topic, Subject=subject, Message=clean(alert.sentence, SENTENCE))
+        except (HyperpodKitError, OSError, ValueError) as err:
+            return Accepted((), [f"sns: {err}"], down=not isinstance(err, _OF_ONE_MESSAGE))
+        return Accepted([channel], [])
+
+    def _connected(self, topic: str) -> Any:
+        if self._client is None:
+            self._client = client("sns", topic.split(":")[3] if topic.count(":") >= 5 else None)
+        return self._client
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+SENDERS: Dict[str, Callable[[AlertSinks], AlertSender]] = {"mail": MailSender, "sns": TopicSender}
+"""Sink -> what sends there."""
+
+
+def _answer(answer: Any) -> str:
+    code, words = answer
+    return f"{code} {words.decode(errors='replace') if isinstance(words, bytes) else words}"

@@ -1,0 +1,48 @@
+"""When a whole file system is alerted of: it is nearly full, or will be full soon."""
+
+from __future__ import annotations
+
+from hyperpod_kit.storage.alerts.alert import Alert
+from hyperpod_kit.storage.usage.growth import Forecast
+from hyperpod_kit.storage.usage.report import UsageReport
+from hyperpod_kit.system.fullness import nearly_full
+
+SOON, LATER = 14.0, 21.0
+"""Days to the day when it is likely full, at which it is alerted of, and above which that is over."""
+
+
+def alert(report: UsageReport, forecast: Forecast | None, stood: bool) -> Alert | None:
+    """For the admins; `stood`: whether it stood at the last look.
+
+    None while there is room, and for a bucket, which has no end.
+    """
+    if report.room is None or not report.room[0]:
+        return None
+    total, free = report.room
+    share = 1 - free / total
+    soon = is_soon(forecast, stood)
+    if not nearly_full(share, stood) and not soon:
+        return None
+    when = f" At the rate of the last weeks {full_in(forecast)}." if forecast is not None and soon else ""
+    return Alert(
+        report.root,
+        f"the file system of {report.root} is {share:.0%} full",
+        f"The file system of {report.root} is {share:.1%} full: {free:,} of {total:,} bytes are free.{when} "
+        f"What fills it, and what may be deleted: hyperpod-kit storage usage {report.root}",
+    )
+
+
+def is_soon(forecast: Forecast | None, stood: bool) -> bool:
+    """Whether it is likely full within days."""
+    if forecast is None or forecast.likely is None:
+        return False
+    return forecast.likely < (LATER if stood else SOON)
+
+
+def full_in(forecast: Forecast) -> str:
+    """A sentence's end: `it is full in 9 days (7 to 14)`."""
+    if forecast.likely is None:
+        soonest = "" if forecast.soonest is None else f", and in {forecast.soonest:,.0f} days at the soonest"
+        return f"it does not fill{soonest}"
+    latest = "never" if forecast.latest is None else f"{forecast.latest:,.0f}"
+    return f"it is full in {forecast.likely:,.0f} days ({forecast.soonest or 0:,.0f} to {latest})"

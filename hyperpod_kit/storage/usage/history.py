@@ -1,0 +1,128 @@
+"""How large a place was, by day: one row a day, of its last count, in a small file of the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Mapping
+
+from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.storage.usage.report import UsageReport
+from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import by_descriptor, files
+from hyperpod_kit.untrusted.parse import json_object
+
+FORMAT = "hpk-usage-history/1"
+LARGEST = 16 << 20
+LATEST = 1e11
+"""A time in Unix seconds that no clock shows."""
+MOST_DAYS = 1100
+"""Rows that stay: three years."""
+MOST_USERS = 100
+"""Of a day, the largest."""
+
+
+class HistoryError(HyperpodKitError):
+    """A file of sizes by day cannot be read."""
+
+
+@dataclass(frozen=True)
+class UsageDay:
+    """`day`: in UTC, as 2026-11-27; `at`: Unix seconds; `room` and `free`: bytes of the file system, None for a bucket;
+    `users`: name -> bytes on disk."""
+
+    day: str
+    at: float
+    entries: int
+    size: int
+    allocated: int
+    room: int | None
+    free: int | None
+    users: dict[str, int]
+
+    @property
+    def used(self) -> int:
+        """Bytes that grow: of the file system where it has an end, else of what was counted."""
+        return self.allocated if self.room is None or self.free is None else self.room - self.free
+
+
+@dataclass(frozen=True)
+class UsageHistory:
+    """`days`: the oldest first, each day once."""
+
+    root: str
+    days: tuple[UsageDay, ...] = ()
+
+    def with_day(self, day: UsageDay) -> UsageHistory:
+        """The same with this day in its place."""
+        others = [row for row in self.days if row.day != day.day]
+        return replace(self, days=tuple(sorted([*others, day], key=lambda row: row.day)[-MOST_DAYS:]))
+
+
+def day_of(report: UsageReport, now: float | None = None) -> UsageDay:
+    """The row of a count that has just ended."""
+    now = time.time() if now is None else now
+    largest = sorted(report.users.items(), key=lambda pair: -pair[1].allocated)[:MOST_USERS]
+    users = {name: row.allocated for name, row in largest}
+    room, free = report.room or (None, None)
+    total = report.total
+    day = time.strftime("%Y-%m-%d", time.gmtime(now))
+    return UsageDay(day, now, total.entries, total.size, total.allocated, room, free, users)
+
+
+def default_place(root: str) -> Path:
+    """A file for each place, in the user's home."""
+    digest = hashlib.sha256(root.encode(errors="surrogateescape")).hexdigest()[:16]
+    return Path.home() / ".local/state/hyperpod-kit/usage" / f"{digest}.history.json"
+
+
+def read(path: Path) -> UsageHistory:
+    """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
+    try:
+        body = json_object(files.read(str(path), LARGEST), LARGEST)
+        if body["format"] != FORMAT:
+            raise ValueError(f"format {body['format']!r}")
+        root, days = str(body["root"]), [_day(row) for row in body["days"]]
+    except FileNotFoundError:
+        return UsageHistory("")
+    except (ValueError, KeyError, TypeError, OverflowError) as err:
+        raise HistoryError(f"{path}: {err}: no sizes by day", hint="move it away, or --history ANOTHER-FILE") from err
+    return UsageHistory(root, tuple(sorted(days, key=lambda row: row.day)[-MOST_DAYS:]))
+
+
+def write(path: Path, history: UsageHistory) -> None:
+    """What `read` takes back, whole or not at all. Raises Untrusted, OSError."""
+    by_descriptor.make_directories(path.parent)
+    body = {"format": FORMAT, "root": history.root, "days": [asdict(row) for row in history.days]}
+    atomic_file.replace(path, json.dumps(body).encode() + b"\n", 0o600, durable=True)
+
+
+def noted(path: Path, report: UsageReport, now: float | None = None) -> UsageHistory:
+    """The history with this count as the row of its day, in the file too. Raises HistoryError, Untrusted, OSError."""
+    history = read(path)
+    if history.days and history.root != report.root:
+        raise HistoryError(f"{path} has sizes of {history.root}, not of {report.root}", hint="--history ANOTHER-FILE")
+    history = replace(history, root=report.root).with_day(day_of(report, now))
+    write(path, history)
+    return history
+
+
+def _day(row: Mapping[str, Any]) -> UsageDay:
+    if not isinstance(row["users"], dict):
+        raise ValueError("no sizes of users")
+    users = {name: _count(value) for name, value in row["users"].items()}
+    room, free = (None if row[name] is None else _count(row[name]) for name in ("room", "free"))
+    at = float(row["at"])
+    if not 0 <= at < LATEST or time.strftime("%Y-%m-%d", time.gmtime(at)) != row["day"]:
+        raise ValueError(f"day {row['day']!r} at {at!r}")
+    entries, size, allocated = (_count(row[name]) for name in ("entries", "size", "allocated"))
+    return UsageDay(str(row["day"]), at, entries, size, allocated, room, free, users)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value

@@ -1,0 +1,159 @@
+"""`python -m tests.unit.cli.absent_calls ACT PLACE`: runs each line of the table, and prints its end as a JSON line.
+
+What all commands need is imported once; each line then runs in a child, whose imports and environment are its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.abc
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+from hyperpod_kit.cli.main import SECTIONS, run
+from hyperpod_kit.data import cli as data_cli
+from hyperpod_kit.environment import HPK_ROOT
+from hyperpod_kit.node import cli as node_cli
+from tests.unit.cli.absence_table import ENTRIES, Absences
+
+ROOT = Path(__file__).parents[3]
+NODE = "node"
+"""These are the program of a node's, which has its own command line."""
+ACTS = ("path", "extra", "credentials", "endpoint")
+OPTIONAL = (
+    *data_cli._NEEDED,
+    "boto3",
+    "botocore",
+    "jinja2",
+    "paramiko",
+    "safetensors",
+    "transformers",
+    "xxhash",
+    "yaml",
+)
+"""Packages of the extras, which the act `extra` takes away."""
+UNANSWERED = "http://127.0.0.1:9"
+LONGEST = 1500
+
+
+class WithoutExtras(importlib.abc.MetaPathFinder):
+    """As if none of OPTIONAL were installed."""
+
+    def find_spec(self, name: str, path: Optional[Sequence[str]], target: Any = None) -> None:
+        if name.partition(".")[0] in OPTIONAL:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+def lines_of(act: str) -> Iterator[Tuple[str, str]]:
+    """(command, words behind it) of each line that the act runs."""
+    for command, entry in ENTRIES.items():
+        yield from ((command, line) for line in _lines(act, entry))
+
+
+def _lines(act: str, entry: Absences) -> Tuple[str, ...]:
+    if act == "path":
+        return entry.paths
+    if act == "extra":
+        return (*entry.extras, *entry.asks)
+    if act == "credentials":
+        return (*entry.signs, *entry.asks)
+    return entry.asks
+
+
+def main() -> int:
+    act, place = sys.argv[1], Path(sys.argv[2])
+    _environment(act, place)
+    if act == "extra":
+        sys.meta_path.insert(0, WithoutExtras())
+    _import_commands()
+    for number, (command, line) in enumerate(lines_of(act)):
+        ground = _ground(place / str(number))
+        words = [*command.split(), *(word.format(**ground) for word in line.split())]
+        code, printed = _end_of(words, place)
+        print(json.dumps({"command": command, "line": line, "code": code, "printed": printed}), flush=True)
+    return 0
+
+
+def _environment(act: str, place: Path) -> None:
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "SLURM_")):
+            del os.environ[name]
+    os.environ.update(
+        {HPK_ROOT: str(place / "none")},
+        HOME=str(place),
+        AWS_EC2_METADATA_DISABLED="true",
+        AWS_MAX_ATTEMPTS="1",
+        AWS_CONFIG_FILE=str(place / "none"),
+        AWS_SHARED_CREDENTIALS_FILE=str(place / "none"),
+        SLURM_CONF=str(place / "none"),
+    )
+    if act == "endpoint":
+        os.environ.update(AWS_ENDPOINT_URL=UNANSWERED, AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x")
+
+
+def _import_commands() -> None:
+    places = [entry.place for section in SECTIONS.values() for entry in section.values()]
+    modules = [place.partition(":")[0] for place in places]
+    others = (
+        "checkpoint.exporting.command",
+        "checkpoint.importing.command",
+        "data.commands.index",
+        "data.commands.bench",
+        "aws.s3",
+    )
+    for module in (*modules, *(f"hyperpod_kit.{name}" for name in others)):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)
+
+
+def _ground(place: Path) -> Dict[str, Path]:
+    """What a line's words name; {gone} alone is not there."""
+    for name in ("out", "root"):
+        (place / name).mkdir(parents=True)
+    config, script, file = place / "c.json", place / "train.sbatch", place / "file.jsonl"
+    shutil.copy(ROOT / "provisioning_parameters.example.json", config)
+    values = json.loads(config.read_text())
+    values["hyperpod_kit"]["homes"] = {"file_system_id": "fs-0123456789abcdef0"}
+    homes = place / "homes.json"
+    homes.write_text(json.dumps(values))
+    script.write_text("#!/bin/bash\nsrun true\n")
+    file.write_text('{"text": "a"}\n')
+    return {
+        "gone": place / "gone" / "x",
+        "config": config,
+        "homes": homes,
+        "root": place / "root",
+        "script": script,
+        "file": file,
+        "out": place / "out",
+    }
+
+
+def _end_of(words: List[str], place: Path) -> Tuple[int, str]:
+    printed = place / "printed"
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = 70
+        try:
+            output = os.open(printed, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            for stream in (1, 2):
+                os.dup2(output, stream)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.chdir(place)
+            code = node_cli.run(words[1:]) if words[0] == NODE else run(words)
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), printed.read_text(errors="replace")[-LONGEST:]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -12,6 +12,25 @@ from typing import Iterator, Optional, Sequence
 from hyperpod_kit.system.process import Process, alive
 from hyperpod_kit.system.wait import every, look_until
 
+# exec closes what it has to close before the kernel shows the new words: who has just started a process reads none yet.
+# A kernel thread never shows any.
+EXEC_PATIENCE = 5.0
+
+
+def command_line(process: Process) -> list[str]:
+    """The words of this very process; none when it is gone."""
+
+    def read() -> Optional[bytes]:
+        """None when the process is gone, empty in the middle of its exec."""
+        try:
+            words = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        except OSError:
+            return None
+        return words if alive(process) else None
+
+    words = look_until(read, lambda read_words: read_words != b"", every(0.001), seconds=EXEC_PATIENCE)
+    return os.fsdecode(words).split("\0") if words else []
+
 
 def runs(process: Optional[Process], words: Sequence[str]) -> bool:
     """Whether this very process still runs, is this user's, and has these words in a row on its command line."""
@@ -19,11 +38,12 @@ def runs(process: Optional[Process], words: Sequence[str]) -> bool:
         return False
     try:
         owner = os.stat(f"/proc/{process.pid}").st_uid
-        said = os.fsdecode(Path(f"/proc/{process.pid}/cmdline").read_bytes()).split("\0")
     except OSError:
         return False
-    wanted = list(words)
-    return owner == os.geteuid() and any(said[at : at + len(wanted)] == wanted for at in range(len(said)))
+    if owner != os.geteuid():
+        return False
+    arguments, expected = command_line(process), list(words)
+    return any(arguments[at : at + len(expected)] == expected for at in range(len(arguments)))
 
 
 def children(pid: int) -> list[int]:

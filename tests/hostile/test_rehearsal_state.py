@@ -151,6 +151,14 @@ def test_the_daemon_of_another_rehearsal_is_not_ours(shared):
         other.kill()
 
 
+def test_a_process_that_was_started_a_moment_ago_is_known_by_its_words():
+    """Its exec goes on when its starter already looks: of a hundred, some six showed no words yet."""
+    for _ in range(100):
+        with subprocess.Popen(["sleep", "60"]) as started:
+            assert processes.runs(process_of(started.pid), ["sleep", "60"])
+            started.kill()
+
+
 def test_a_users_process_that_says_it_is_the_daemon(shared):
     """Even so root signals nothing of another user's: he could have it take a number that root then trusts."""
     demo = Layout.of("demo")

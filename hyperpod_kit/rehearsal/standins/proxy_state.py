@@ -55,9 +55,9 @@ class ProxyState:
         except (OSError, ValueError, KeyError):
             return False  # somebody else's file
         try:
-            with open(f"/proc/{pid}/cmdline", "rb") as command:
-                return not command.read()  # a zombie's is empty
-        except OSError:
+            with open(f"/proc/{pid}/stat", "rb") as stat:
+                return stat.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
+        except (OSError, IndexError):
             return True
 
     def remove(self) -> None:

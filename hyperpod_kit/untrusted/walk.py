@@ -38,51 +38,45 @@ def directory(path: str, *, make: bool = False) -> int:
 
 def passed(path: str, *, make: bool = False) -> int:
     """The same for `dir_fd=` only: a directory in which this user may make files need not be one that it may list."""
-    return _reached(path, path, _begin(path), make)
+    return _reached(path, path, None, make, True)
 
 
-def parent_of(path: str, *, make: bool = False, follow: bool = False) -> Tuple[int, str]:
+def parent_of(path: str, *, make: bool = False, follow: bool = False, own_mounts: bool = True) -> Tuple[int, str]:
     """(a descriptor of the directory in which `path` lies, for `dir_fd=`; its name there), reached as `directory` is.
 
     `make`: make the directories on the way. `follow`: where a link of root's or of this user's lies at `path`, what it
-    leads to. Raises Untrusted, OSError.
+    leads to. `own_mounts`: whether what this process's user serves is entered. Raises Untrusted, OSError.
     """
     folder, name = os.path.split(path.rstrip("/"))
-    here = _reached(folder, path, _begin(path), make)
+    here = _reached(folder, path, None, make, own_mounts)
     for _ in range(_MOST_LINKS):
-        target = _link_of_ours(name, here, path) if follow else None
+        target = _link_of_ours(name, here, path, own_mounts) if follow else None
         if target is None:
             return here, name or "."
         folder, name = os.path.split(target.rstrip("/"))
-        here = _reached(folder, path, here, make)
+        here = _reached(folder, path, here, make, own_mounts)
     os.close(here)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
-def _begin(path: str) -> int:
-    """A descriptor of the directory where a way begins. A process whose own directory was on a mount that is lost is
-    still let into what it names from the root."""
-    return os.open("/" if path.startswith("/") else ".", _STEP)
-
-
-def _reached(way: str, path: str, here: int, make: bool) -> int:
-    """A descriptor of the directory `way`, seen from the directory `here`, which it takes the place of. `path`: what
-    messages name. Raises Untrusted, OSError."""
+def _reached(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
+    """A descriptor of the directory `way`. `seen_from`: the directory where it begins, of which it takes the place;
+    None for this process's. `path`: what messages name. Raises Untrusted, OSError."""
     start, rest = _start(way)
     todo: List[str] = rest.split("/")[::-1]
     walked: List[str] = []
     name, mount, links = "", "", 0
+    here = seen_from
     try:
-        if start:
-            here = _instead(here, os.open(start, os.O_PATH | os.O_CLOEXEC))
-            # No user serves the root of all paths, so that nothing is asked of the list of mounts until another comes.
-            mount = held.mount_of(here) if start == "/" else ""
+        here = _origin(start, here)
+        # No user serves the root of all paths, so that nothing is asked of the list of mounts until another comes.
+        mount = held.mount_of(here) if start == "/" else ""
         while todo:
             name = todo.pop()
             if name in ("", "."):
                 continue
             there, is_directory = _step(name, here, make)
-            mount = _answering(there, mount, name, path)
+            mount = _answering(there, mount, name, path, own_mounts)
             walked.append(name)
             if is_directory:
                 here = _instead(here, there)
@@ -98,29 +92,39 @@ def _reached(way: str, path: str, here: int, make: bool) -> int:
                 os.close(there)
             todo += target.split("/")[::-1]
             if target.startswith("/"):
-                here = _instead(here, os.open("/", _STEP))
+                here = _origin("/", here)
         return here
     except BaseException as err:
-        os.close(here)
+        if here is not None:
+            os.close(here)
         if isinstance(err, OSError) and err.filename == name:
             err.filename = os.path.join(start, *walked, name)  # people know it by its path
         raise
 
 
-def answering(there: int, folder: int, name: str, path: str) -> None:
+def _origin(start: str, seen_from: Optional[int]) -> int:
+    """A descriptor of the directory where a way begins, in place of `seen_from`. A process whose own directory was on a
+    mount that is lost is still let into what it names from the root."""
+    if not start and seen_from is not None:
+        return seen_from
+    origin = os.open(start or ".", os.O_PATH | os.O_CLOEXEC)
+    return origin if seen_from is None else _instead(seen_from, origin)
+
+
+def answering(there: int, folder: int, name: str, path: str, own_mounts: bool = True) -> None:
     """Raises Untrusted where a file system that another user serves is mounted on an entry of `folder`, before anything
     is asked of it; OSError."""
-    _answering(there, held.mount_of(folder), name, path)
+    _answering(there, held.mount_of(folder), name, path, own_mounts)
 
 
-def _answering(there: int, mount: str, name: str, path: str) -> str:
+def _answering(there: int, mount: str, name: str, path: str, own_mounts: bool) -> str:
     """The mount that a descriptor is of; `mount`: that of the one before. It takes the descriptor when it raises
     Untrusted, OSError."""
     try:
         number = held.mount_of(there)
         # As root acts with a user's rights, what that user serves is still another's.
         server = 0 if number == mount else held.served_by(number)
-        if server in (0, os.getuid()):
+        if server == 0 or (server == os.getuid() and own_mounts):
             return number
         raise UntrustedPlace(
             f"on {name}, on the way to {path}, uid {server} has mounted a file system of theirs", hint="findmnt"
@@ -144,11 +148,11 @@ def _instead(here: int, there: int) -> int:
     return there
 
 
-def _link_of_ours(name: str, folder: int, path: str) -> Optional[str]:
+def _link_of_ours(name: str, folder: int, path: str, own_mounts: bool) -> Optional[str]:
     """Where the link at `name` leads; None when there is none. It takes `folder` when it raises Untrusted, OSError."""
     try:
         handle = os.open(name or ".", _STEP, dir_fd=folder)
-        answering(handle, folder, name, path)
+        answering(handle, folder, name, path, own_mounts)
     except FileNotFoundError:
         return None
     except BaseException:

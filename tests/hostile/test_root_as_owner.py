@@ -3,7 +3,6 @@ what the user lets wait."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import stat
@@ -11,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Callable, Iterator, List
+from typing import Callable, List
 
 import pytest
 
@@ -19,7 +18,6 @@ from hyperpod_kit.checkpoint.repository import layout
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, UsageError
-from hyperpod_kit.storage.preload import run as preloading
 from hyperpod_kit.storage.tier import run as tiering
 from hyperpod_kit.storage.tier.rules import TierRule
 from hyperpod_kit.storage.usage import report, scan
@@ -28,25 +26,17 @@ from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.storage.usage.walk import WalkAsked
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
-from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as, place
-from tests.support.capabilities import require
+from tests.hostile.silent import data_of_two, quick
+from tests.hostile.silent import shared as shared
+from tests.hostile.silent import silent as silent
+from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as
 from tests.support.rows import full
 from tests.support.wait import Deadline
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 pytestmark = ROOT
-QUICK = OwnerPatience(answer=1.0, longest=5.0)
 RULE = TierRule(older_than=1.0, keep=1)
 CANARY = b"the victim's weights "
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    with place() as top:
-        (top / "fsx").mkdir()
-        (top / "fsx").chmod(0o1777)
-        (top / "archive").mkdir(mode=0o755)
-        yield top
 
 
 def a_run(root: Path, uid: int, mode: int, count: int = 3) -> List[str]:
@@ -112,30 +102,6 @@ def test_what_is_exchanged_meanwhile_is_read_by_nobody(shared: Path) -> None:
             assert not [path for path in copies if CANARY in path.read_bytes()]
 
 
-@pytest.fixture
-def silent() -> Iterator[Callable[..., None]]:
-    """Mounts that answer nothing, as fusermount makes them for a user."""
-    require("fuse", "mounts")
-    libc, channels, places = ctypes.CDLL(None, use_errno=True), [], []
-
-    def mount(where: Path, regular: bool = False) -> None:
-        channel = os.open("/dev/fuse", os.O_RDWR)
-        words = (
-            f"fd={channel},rootmode={100000 if regular else 40000},user_id={ATTACKER},group_id={ATTACKER},allow_other"
-        )
-        if libc.mount(b"evil", str(where).encode(), b"fuse.evil", 6, words.encode()):
-            os.close(channel)
-            raise OSError(ctypes.get_errno(), "mount")
-        channels.append(channel)
-        places.append(where)
-
-    yield mount
-    for channel in channels:
-        os.close(channel)
-    for where in places:
-        libc.umount2(str(where).encode(), 2)
-
-
 @pytest.mark.parametrize("what", ["the root", *full("an attempt", "leases")])
 def test_a_mount_that_does_not_answer_costs_one_line(
     what: str, shared: Path, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
@@ -159,27 +125,6 @@ def test_a_mount_that_does_not_answer_costs_one_line(
         # Nothing of `verify` asks who holds a lease.
         assert run(["checkpoint", *words]) != 0 or (what, words[0]) == ("leases", "verify")
         assert not deadline.has_passed()
-
-
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0)
-    for function in (owner.as_owner, owner.of, owner.in_child):
-        monkeypatch.setattr(function, "__defaults__", (QUICK,))
-    monkeypatch.setattr(owner.streamed, "__defaults__", (QUICK,))
-    monkeypatch.setattr(preloading, "LFS", QUICK)
-    monkeypatch.setattr(walking, "HUNG", 2.0)
-
-
-def data_of_two(shared: Path) -> Path:
-    """A directory of root's with one of each user, private to each."""
-    data = shared / "fsx" / "data"
-    for name, uid in (("mallory", ATTACKER), ("good", VICTIM)):
-        (data / name).mkdir(parents=True)
-        (data / name / "file").write_bytes(b"x" * 1000)
-        for path in (data / name, data / name / "file"):
-            os.chown(path, uid, uid)
-            path.chmod(0o700 if path.is_dir() else 0o600)
-    return data
 
 
 @pytest.mark.parametrize("what", ["the place", "a directory", "a file"])

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 from hyperpod_kit.errors import Absent, Unreachable, Untrusted
-from hyperpod_kit.untrusted import files, owner, walk
+from hyperpod_kit.untrusted import files, held, owner, walk
 
 CHUNK = 1000
 DEEPEST = 200
@@ -99,12 +99,36 @@ def _look(places: Sequence[str], report: Callable[[Any], None]) -> None:
             os.close(named)
 
 
+def opened(file: PreloadFile) -> int:
+    """A descriptor to read a listed file by. Since then its directory may have been exchanged for a mount: where root
+    asks, each name of its path is held before anything is asked of it. Raises Untrusted, OSError."""
+    if file.uid is None:
+        # A FIFO may have come into its place, of which an open waits for a writer.
+        return os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    named = _held(file.path)
+    try:
+        return held.opened(named, os.O_RDONLY)
+    finally:
+        os.close(named)
+
+
+def in_the_way(path: str) -> str:
+    """Why a listed file is not to be asked for any more, nothing where it may be: of files that root asks for, before a
+    program is given their paths."""
+    try:
+        os.close(_held(path))
+    except (OSError, Untrusted) as err:
+        return getattr(err, "strerror", None) or str(err)
+    return ""
+
+
 def _held(path: str) -> int:
-    """A descriptor that names what lies there. Raises Untrusted, OSError."""
-    folder, name = walk.parent_of(path, follow=True)
+    """A descriptor that names what lies there. A process that has become a user for root does not enter what that user
+    serves. Raises Untrusted, OSError."""
+    folder, name = walk.parent_of(path, follow=True, own_mounts=False)
     try:
         named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        walk.answering(named, folder, name, path)
+        walk.answering(named, folder, name, path, own_mounts=False)
         return named
     finally:
         os.close(folder)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Callable, Iterator, Sequence
+from typing import Callable, Iterator, Sequence, TypeVar
 
-from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.errors import HyperpodKitError, RunError
 from hyperpod_kit.run import Runner
 
 BATCH = 200
@@ -34,13 +34,56 @@ class HsmDone:
     failed: dict[str, str]
 
 
-def states(runner: Runner, paths: Sequence[str]) -> dict[str, int]:
-    """HSM flags of each file, as `lfs hsm_state` prints them. Raises PreloadError, RunError."""
+Look = Callable[[str], str]
+"""Why `lfs` is not to be asked about a path, nothing where it is."""
+
+
+def states(
+    runner: Runner, paths: Sequence[str], failed: dict[str, str] | None = None, look: Look = lambda path: ""
+) -> dict[str, int]:
+    """HSM flags of each file, as `lfs hsm_state` prints them. Of which files it is not asked goes into `failed`.
+
+    Raises PreloadError, RunError.
+    """
     flags: dict[str, int] = {}
-    for start in range(0, len(paths), BATCH):
-        batch = paths[start : start + BATCH]
-        flags.update(parse(runner.run(["lfs", "hsm_state", *batch], timeout=SECONDS).stdout, batch))
+    for batch in _batches(list(paths)):
+        flags.update(_answer(runner, "hsm_state", batch, parse, {} if failed is None else failed, look))
     return flags
+
+
+_Answer = TypeVar("_Answer")
+
+
+def _answer(
+    runner: Runner,
+    verb: str,
+    paths: Sequence[str],
+    read: Callable[[str, Sequence[str]], _Answer],
+    failed: dict[str, str],
+    look: Look,
+) -> _Answer:
+    """What `read(printed, paths)` makes of a command of `lfs`. One file that is in its way fails alone: where the
+    command does not succeed, it is run again without those that are gone, or have come to lie behind a mount.
+
+    Raises PreloadError, RunError.
+    """
+    asked = _clear(paths, failed, look)
+    while asked:
+        try:
+            return read(runner.run(["lfs", verb, *asked], timeout=SECONDS, check=verb == "hsm_state").stdout, asked)
+        except (PreloadError, RunError):
+            still = _clear(asked, failed, look)
+            if still == asked:
+                raise
+            asked = still
+    return read("", [])
+
+
+def _clear(paths: Sequence[str], failed: dict[str, str], look: Look) -> list[str]:
+    """Those that `lfs` may be asked about; of the others `failed` says why not."""
+    reasons = {path: look(path) for path in paths}
+    failed.update({path: why for path, why in reasons.items() if why})
+    return [path for path, why in reasons.items() if not why]
 
 
 def parse(text: str, paths: Sequence[str]) -> dict[str, int]:
@@ -65,68 +108,80 @@ def restore(
     paths: Sequence[str],
     progress: Callable[[int], None],
     *,
+    look: Look = lambda path: "",
     patience: float = 3600.0,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> HsmDone:
     """Restore what is released, and look until all is here.
 
-    `progress(files here)`; `patience`: seconds without a change. Raises PreloadError, RunError.
+    `progress(files here)`; `look`: before each command; `patience`: seconds without a change. Raises PreloadError,
+    RunError.
     """
     done = HsmDone([], {})
     waiting: dict[str, int] = {}
-    for path, flags in states(runner, paths).items():
+    for path, flags in states(runner, paths, done.failed, look).items():
         if flags & LOST:
             done.failed[path] = "its archived copy is lost, Lustre says"
         elif flags & RELEASED:
             waiting[path] = 0
         else:
             done.here.append(path)
-    _request(runner, waiting)
+    _request(runner, waiting, done, look)
     last, pause = clock(), 1.0
     while waiting:
         progress(len(done.here))
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        arrived = [path for path, flags in states(runner, list(waiting)).items() if not flags & RELEASED]
+        found = states(runner, list(waiting), done.failed, look)
+        arrived = [path for path, flags in found.items() if not flags & RELEASED]
         for path in arrived:
             del waiting[path]
             done.here.append(path)
+        _give_up(waiting, done)
         if arrived:
             last, pause = clock(), 1.0
         elif clock() - last > patience:
             done.failed.update({path: f"still released after {patience:.0f} s without a change" for path in waiting})
             break
-        _again(runner, waiting, done)
+        _again(runner, waiting, done, look)
     progress(len(done.here))
     return done
 
 
-def _request(runner: Runner, waiting: dict[str, int]) -> None:
+def _request(runner: Runner, waiting: dict[str, int], done: HsmDone, look: Look) -> None:
     for batch in _batches(list(waiting)):
-        runner.run(["lfs", "hsm_restore", *batch], timeout=SECONDS, check=False)
-        for path in batch:
+        asked = _answer(runner, "hsm_restore", batch, lambda printed, paths: list(paths), done.failed, look)
+        for path in asked:
             waiting[path] += 1
+    _give_up(waiting, done)
 
 
-def _again(runner: Runner, waiting: dict[str, int], done: HsmDone) -> None:
+def _again(runner: Runner, waiting: dict[str, int], done: HsmDone, look: Look) -> None:
     """Ask once more for what nobody works at, and give up what was asked for often enough."""
-    idle = [path for batch in _batches(list(waiting)) for path in _idle(runner, batch)]
+    idle = [
+        path
+        for batch in _batches(list(waiting))
+        for path in _answer(runner, "hsm_action", batch, _idle, done.failed, look)
+    ]
     # Between the two questions it may have come.
-    idle = [path for path, flags in states(runner, idle).items() if flags & RELEASED]
+    idle = [path for path, flags in states(runner, idle, done.failed, look).items() if flags & RELEASED]
     for path in [path for path in idle if waiting[path] >= TRIES]:
         done.failed[path] = f"asked for {waiting.pop(path)} times, and Lustre dropped each request"
     lost = {path: waiting[path] for path in idle if path in waiting}
-    _request(runner, lost)
+    _request(runner, lost, done, look)
     waiting.update(lost)
+    _give_up(waiting, done)
 
 
-def _idle(runner: Runner, batch: Sequence[str]) -> Iterator[str]:
+def _give_up(waiting: dict[str, int], done: HsmDone) -> None:
+    for path in [path for path in waiting if path in done.failed]:
+        del waiting[path]
+
+
+def _idle(printed: str, paths: Sequence[str]) -> list[str]:
     """Those of which `lfs hsm_action` prints `PATH: NOOP`."""
-    text = runner.run(["lfs", "hsm_action", *batch], timeout=SECONDS, check=False).stdout
-    for path in batch:
-        if f"{path}: NOOP" in text:
-            yield path
+    return [path for path in paths if f"{path}: NOOP" in printed]
 
 
 def _batches(paths: list[str]) -> Iterator[list[str]]:

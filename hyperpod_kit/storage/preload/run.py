@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
 
-from hyperpod_kit.errors import HyperpodKitError
+from hyperpod_kit.errors import HyperpodKitError, Unreachable
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.preload import hsm, through
-from hyperpod_kit.storage.preload.files import PreloadFile, PreloadList
+from hyperpod_kit.storage.preload.files import PreloadFile, PreloadList, in_the_way
 from hyperpod_kit.system import mountinfo
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
@@ -94,13 +95,13 @@ def _restored(
     for uid, of_user in _owners(files):
         paths = [file.path for file in of_user]
 
-        def work(report: Callable[[Any], None], paths: list[str] = paths) -> dict[str, str]:
-            return hsm.restore(runner, paths, report, patience=patience).failed
+        def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
+            return hsm.restore(runner, paths, report, look=_look(uid), patience=patience).failed
 
         def take(here: int, before: int = before) -> None:
             progress(f"{before + here:,} of {len(files):,} files restored")
 
-        failed.update(_as_user(uid, of_user, work, take))
+        failed.update(_as_user(uid, {file.path: file for file in of_user}, work, take))
         before += len(of_user)
     return failed
 
@@ -111,32 +112,50 @@ def _read(
     failed: dict[str, str] = {}
     total, before = sum(file.size for file in files), 0
     for uid, of_user in _owners(files):
+        # Of a child that is ended what it had read stays read.
+        waiting = {file.path: file for file in of_user}
 
         def work(report: Callable[[Any], None], of_user: list[PreloadFile] = of_user) -> dict[str, str]:
-            return through.read_all(of_user, report, workers=workers, rate=rate)
+            return through.read_all(of_user, report, ended=lambda *one: report(one), workers=workers, rate=rate)
 
-        def take(count: int, before: int = before) -> None:
-            progress(f"{(before + count) / 2**20:,.0f} of {total / 2**20:,.0f} MiB read")
+        def take(reported: Any, before: int = before, waiting: dict[str, PreloadFile] = waiting) -> None:
+            if isinstance(reported, int):
+                progress(f"{(before + reported) / 2**20:,.0f} of {total / 2**20:,.0f} MiB read")
+                return
+            path, why = reported
+            waiting.pop(path, None)
+            if why:
+                failed[path] = why
 
-        failed.update(_as_user(uid, of_user, work, take))
+        failed.update(_as_user(uid, waiting, work, take))
         before += sum(file.size for file in of_user)
     return failed
 
 
+def _look(uid: Optional[int]) -> hsm.Look:
+    """Who asks for himself may have what he has named served by himself."""
+    return _gone if uid is None else in_the_way
+
+
+def _gone(path: str) -> str:
+    return "" if os.path.lexists(path) else os.strerror(errno.ENOENT)
+
+
 def _as_user(
     uid: Optional[int],
-    files: Sequence[PreloadFile],
+    waiting: Mapping[str, PreloadFile],
     work: Callable[[Callable[[Any], None]], dict[str, str]],
     take: Callable[[Any], None],
 ) -> dict[str, str]:
-    """Path -> why it is not here. What one user's files do does not end the others'."""
+    """Path -> why it is not here, of those that `waiting` has at the end. What one user's files do does not end the
+    others', and what lets wait does not end those of root's either."""
     try:
-        failed: dict[str, str] = owner.streamed(files[0].path, uid, work, take, LFS)
+        failed: dict[str, str] = owner.streamed(next(iter(waiting)), uid, work, take, LFS)
         return failed
     except (HyperpodKitError, OSError) as err:
-        if not uid:
+        if not uid and not isinstance(err, Unreachable):
             raise
-        return dict.fromkeys((file.path for file in files), str(err))
+        return dict.fromkeys(waiting, str(err))
 
 
 def _not_here(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runner) -> dict[str, str]:
@@ -145,10 +164,11 @@ def _not_here(files: Sequence[PreloadFile], failed: dict[str, str], runner: Runn
     for uid, of_user in _owners([file for file in files if file.path not in failed]):
         paths = [file.path for file in of_user]
 
-        def work(report: Callable[[Any], None], paths: list[str] = paths) -> dict[str, str]:
-            states = hsm.states(runner, paths)
+        def work(report: Callable[[Any], None], paths: list[str] = paths, uid: Optional[int] = uid) -> dict[str, str]:
+            failed_now: dict[str, str] = {}
+            states = hsm.states(runner, paths, failed_now, _look(uid))
             again = [path for path, flags in states.items() if flags & hsm.RELEASED]
-            return dict.fromkeys(again, "released again, before the end: is the file system full?")
+            return {**failed_now, **dict.fromkeys(again, "released again, before the end: is the file system full?")}
 
-        released.update(_as_user(uid, of_user, work, lambda value: None))
+        released.update(_as_user(uid, {file.path: file for file in of_user}, work, lambda value: None))
     return released

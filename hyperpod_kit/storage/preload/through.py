@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import Callable, Iterator, Optional, Sequence
 
-from hyperpod_kit.storage.preload.files import PreloadFile
+from hyperpod_kit.errors import Untrusted
+from hyperpod_kit.storage.preload.files import PreloadFile, opened
 
 BLOCK = 4 << 20
 
@@ -40,27 +41,33 @@ def read_all(
     files: Sequence[PreloadFile],
     progress: Callable[[int], None],
     *,
+    ended: Callable[[str, str], None] = lambda path, why: None,
     workers: int = 16,
     rate: Optional[float] = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, str]:
-    """Read them; path -> why it is not whole. `progress(bytes so far)`; `rate`: bytes a second. Other threads go on."""
+    """Read them; path -> why it is not whole. `progress(bytes so far)`; `ended(path, why)` of each, why is nothing for
+    one that is whole; `rate`: bytes a second. Other threads go on."""
     pace, lock = PreloadPace(rate, clock, sleep), Lock()
     failed: dict[str, str] = {}
     so_far = 0
 
     def read(file: PreloadFile) -> None:
         nonlocal so_far
+        why = ""
         try:
             for count in _blocks(file):
                 pace.spend(count)
                 with lock:
                     so_far += count
                     progress(so_far)
-        except OSError as err:
-            with lock:
-                failed[file.path] = err.strerror or str(err)
+        except (OSError, Untrusted) as err:
+            why = getattr(err, "strerror", None) or str(err)
+        with lock:
+            if why:
+                failed[file.path] = why
+            ended(file.path, why)
 
     # The largest first: a large one that begins last would be waited for alone.
     with ThreadPoolExecutor(workers, thread_name_prefix="preload") as pool:
@@ -69,9 +76,8 @@ def read_all(
 
 
 def _blocks(file: PreloadFile) -> Iterator[int]:
-    """Sizes of the blocks of one file. Raises OSError, also when it ends before its size."""
-    # A FIFO may have come into its place, of which an open waits for a writer.
-    descriptor = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    """Sizes of the blocks of one file. Raises OSError, also when it ends before its size, Untrusted."""
+    descriptor = opened(file)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file any more")

@@ -32,14 +32,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="another seed, other inputs")
     parser.add_argument("--workers", type=int, default=2, help="processes at once (default 2)")
     parser.add_argument("--minutes", type=float, default=30.0, help="for all of it; what is not done then is not done")
-    parser.add_argument("--only", default="", help="parsers with this in their name")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], metavar="WORD", help="parsers with one of these in their name, in this order"
+    )
     parser.add_argument("--found", default="", help="a directory for the inputs that violate something")
     parser.add_argument("--rows", type=Path, help="append a line a parser to this file, and leave out what is in it")
     args = parser.parse_args()
     begin = time.monotonic()
     until = begin + args.minutes * 60
     earlier = _earlier(args)
-    due = [one.name for one in PARSERS if args.only in one.name and one.name not in earlier]
+    due = [name for name in _chosen(args.only) if name not in earlier]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     place = places.own_base()
     os.environ["HPK_FUZZ_DIR"] = place
@@ -83,7 +85,13 @@ def _earlier(args: argparse.Namespace) -> Dict[str, Row]:
     entries: List[Dict[str, Any]] = [json.loads(line) for line in args.rows.read_text().splitlines()]
     same = [entry for entry in entries if (entry["count"], entry["seed"]) == (args.count, args.seed)]
     rows = [Row(**{**entry["row"], "violations": {}}) for entry in same if not entry["row"]["violations"]]
-    return {row.name: row for row in rows if args.only in row.name and row.inputs >= args.count}
+    chosen = _chosen(args.only)
+    return {row.name: row for row in rows if row.name in chosen and row.inputs >= args.count}
+
+
+def _chosen(words: List[str]) -> List[str]:
+    """Names of the parsers with one of these words in their name, in the order of the words."""
+    return list(dict.fromkeys(one.name for word in words for one in PARSERS if word in one.name))
 
 
 def _begin(arm: Callable[[], None]) -> None:

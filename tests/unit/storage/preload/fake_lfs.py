@@ -16,6 +16,9 @@ WORDS = {0x4: "released", 0x1: "exists", 0x8: "archived", 0x40: "lost_from_hsm"}
 
 def main(verb: str, *paths: str) -> None:
     state = json.loads(STATE.read_text())
+    absent = [path for path in paths if not os.path.exists(path)]
+    if absent:
+        sys.exit(f"cannot get HSM state: {absent[0]}: No such file or directory")
     for path in paths:
         flags, queue = state["flags"].get(path, 0), state["queue"]
         if verb == "hsm_restore":

@@ -1,0 +1,73 @@
+"""A shared file system of two users, and mounts of one of them that answer nothing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Callable, Iterator
+
+import pytest
+
+from hyperpod_kit.storage.preload import run as preloading
+from hyperpod_kit.storage.usage import walk as walking
+from hyperpod_kit.untrusted import owner
+from hyperpod_kit.untrusted.owner import OwnerPatience
+from tests.hostile.users import ATTACKER, VICTIM, place
+from tests.support.capabilities import require
+
+QUICK = OwnerPatience(answer=1.0, longest=5.0)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    with place() as top:
+        (top / "fsx").mkdir()
+        (top / "fsx").chmod(0o1777)
+        (top / "archive").mkdir(mode=0o755)
+        yield top
+
+
+@pytest.fixture
+def silent() -> Iterator[Callable[..., None]]:
+    """Mounts that answer nothing, as fusermount makes them for a user."""
+    require("fuse", "mounts")
+    libc, channels, places = ctypes.CDLL(None, use_errno=True), [], []
+
+    def mount(where: Path, regular: bool = False) -> None:
+        channel = os.open("/dev/fuse", os.O_RDWR)
+        words = (
+            f"fd={channel},rootmode={100000 if regular else 40000},user_id={ATTACKER},group_id={ATTACKER},allow_other"
+        )
+        if libc.mount(b"evil", str(where).encode(), b"fuse.evil", 6, words.encode()):
+            os.close(channel)
+            raise OSError(ctypes.get_errno(), "mount")
+        channels.append(channel)
+        places.append(where)
+
+    yield mount
+    for channel in channels:
+        os.close(channel)
+    for where in places:
+        libc.umount2(str(where).encode(), 2)
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0)
+    for function in (owner.as_owner, owner.of, owner.in_child):
+        monkeypatch.setattr(function, "__defaults__", (QUICK,))
+    monkeypatch.setattr(owner.streamed, "__defaults__", (QUICK,))
+    monkeypatch.setattr(preloading, "LFS", QUICK)
+    monkeypatch.setattr(walking, "HUNG", 2.0)
+
+
+def data_of_two(shared: Path) -> Path:
+    """A directory of root's with one of each user, private to each."""
+    data = shared / "fsx" / "data"
+    for name, uid in (("mallory", ATTACKER), ("good", VICTIM)):
+        (data / name).mkdir(parents=True)
+        (data / name / "file").write_bytes(b"x" * 1000)
+        for path in (data / name, data / name / "file"):
+            os.chown(path, uid, uid)
+            path.chmod(0o700 if path.is_dir() else 0o600)
+    return data

@@ -1,76 +1,85 @@
 """Several data sets in one, each with its share: which one is next follows from the position alone, and each goes
-through its own epochs, every sample once in each of them."""
+through its own epochs, every sample once in each of them.
+
+An epoch of a set is its own: as many of its samples as it has, in an order of that epoch, drawn one after another at
+its places in the mix. A set of 777 samples with half of the mix begins its second epoch after 1,554 samples of the mix,
+wherever an epoch of the mix ends.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.bijection import Numbers, mixed, permuted
+from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.even_draw import EvenDraw
 from hyperpod_kit.data.order import SampleOrder
 
-ROUND = 1000
-"""Places of a round. In each round every data set has exactly its share, in an order of its own."""
+log = logging.getLogger("hyperpod_kit.data")
+
+_WORDS = 2000
+"""Of a mix's description; a longer one is a digest, as it is written into each checkpoint."""
 
 
 class MixOrder:
     """Samples of several orders by their shares. An epoch of the mix is `samples` long, and orders go on over its end.
+
+    Each set has its share of every stretch: no prefix has a sample of it too many or too few, and no window two.
+    `shares` may be any numbers above 0, of which none is less than a millionth of their sum. `seed`: which of sets
+    that are equally due comes first.
 
     The numbers are those of a MixDataset: each data set's begin where the ones before it end. Windows, which are
     numbered over all epochs, go on behind the last of them, in turn.
     """
 
     def __init__(self, orders: Sequence[SampleOrder], shares: Sequence[float], *, samples: int, seed: int = 0) -> None:
-        if len(orders) != len(shares) or not orders or min(shares) <= 0:
-            raise ValueError(f"{len(orders)} orders and the shares {list(shares)}: one share above 0 for each")
+        if len(orders) != len(shares):
+            raise ValueError(f"{len(orders)} orders and {len(shares)} shares: one share above 0 for each")
         self.samples = samples
         self._orders = tuple(orders)
         self._seed = seed
-        self.counts = _counts(shares)
+        self._draw = EvenDraw(shares, seed)
         *self._firsts, self._total = np.cumsum([0, *(order.samples for order in orders)]).tolist()
+
+    @property
+    def shares(self) -> list[float]:
+        """Of the whole, as they are drawn."""
+        return self._draw.shares
 
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
         parts = [sorted((name, value) for name, value in order.described().items()) for order in self._orders]
-        return {"order": "mix", "samples": self.samples, "mix": repr((parts, self.counts, self._seed))}
+        words = repr((parts, self._draw.weights.tolist(), self._seed))
+        if len(words) > _WORDS:
+            words = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
+        return {"order": "mix", "draw": "even", "samples": self.samples, "mix": words}
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
         """See SampleOrder."""
-        overall = positions + epoch * self.samples
-        rounds, places = overall // ROUND, overall % ROUND
-        # Every round has its own order of the same places; a permuted place below the first bound is the first one's.
-        every = distinct(rounds)
-        keys = np.array([mixed(self._seed, one) for one in every.tolist()], np.uint64)
-        drawn = permuted(places, ROUND, keys[np.searchsorted(every, rounds)])
-        bounds = np.cumsum(self.counts)
-        which = np.searchsorted(bounds, drawn, side="right")
+        sets, places = self._draw.at(positions + epoch * self.samples)
+        by_set = np.argsort(sets, kind="stable")
         found = np.empty_like(positions)
-        for number, order in enumerate(self._orders):
-            mine = which == number
-            begin = int(bounds[number]) - self.counts[number]
-            place = rounds[mine] * self.counts[number] + (drawn[mine] - begin)
-            epochs = place // order.samples
-            inside = np.empty_like(place)
-            for one in distinct(epochs).tolist():
-                here = epochs == one
-                inside[here] = order.at(one, place[here] % order.samples)
-            later = (inside - order.samples) * len(self._orders) + number + self._total
-            found[mine] = np.where(inside < order.samples, inside + self._firsts[number], later)
+        for mine in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
+            if len(mine):
+                found[mine] = self._of_set(int(sets[mine[0]]), places[mine])
         return found
 
-
-def _counts(shares: Sequence[float]) -> list[int]:
-    """Places of each in a round: the largest remainders are rounded up, and none has no place at all."""
-    exact = [share / sum(shares) * ROUND for share in shares]
-    counts = [max(1, int(one)) for one in exact]
-    by_rest = sorted(range(len(exact)), key=lambda n: int(exact[n]) - exact[n])
-    for n in by_rest[: max(0, ROUND - sum(counts))]:
-        counts[n] += 1
-    counts[counts.index(max(counts))] += ROUND - sum(counts)
-    return counts
+    def _of_set(self, number: int, places: Numbers) -> Numbers:
+        """The mix's numbers of the samples at places of one set, which go on over its epochs."""
+        order = self._orders[number]
+        epochs = places // order.samples
+        inside = np.empty_like(places)
+        for epoch in distinct(epochs).tolist():
+            here = epochs == epoch
+            inside[here] = order.at(epoch, places[here] % order.samples)
+        later = (inside - order.samples) * len(self._orders) + number + self._total
+        numbers: Numbers = np.where(inside < order.samples, inside + self._firsts[number], later)
+        return numbers
 
 
 class MixDataset:
@@ -79,6 +88,7 @@ class MixDataset:
     def __init__(self, datasets: Mapping[str, Any]) -> None:
         self.datasets = dict(datasets)
         self._firsts = np.cumsum([0, *(len(one) for one in self.datasets.values())])
+        _warn_of_same(self.datasets)
 
     @property
     def decodes(self) -> bool:
@@ -118,3 +128,18 @@ def data_digest(dataset: Any) -> str:
     if isinstance(dataset, MixDataset):
         return dataset.digest
     return str(getattr(getattr(dataset, "index", None), "data", ""))
+
+
+def _warn_of_same(datasets: Mapping[str, Any]) -> None:
+    """One set under two names has both shares, and with one seed the same samples come twice in a row."""
+    known: dict[str, str] = {}
+    for name, dataset in datasets.items():
+        key = data_digest(dataset) or str(id(dataset))
+        if key in known:
+            log.warning(
+                "%r and %r of the mix are the same data: its samples come by both shares; give their orders different "
+                "seeds, or it one share, the sum of both",
+                known[key],
+                name,
+            )
+        known.setdefault(key, name)

@@ -1,4 +1,4 @@
-"""A mix has exactly the shares, each of its data sets every sample once in each of its own epochs."""
+"""A mix has the shares in every stretch, each of its data sets every sample once in each of its own epochs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset, MixDataset, MixOrder, PackedDataset, ShuffledOrder
+from hyperpod_kit.data import (
+    ElasticLoader,
+    IndexedDataset,
+    MixDataset,
+    MixOrder,
+    PackedDataset,
+    SequentialOrder,
+    ShuffledOrder,
+)
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.mix import ROUND
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -18,27 +25,57 @@ from hyperpod_kit.errors import CheckpointError
     "parts, samples",
     [([(50, 1.0)], 700), ([(50, 0.5), (77, 3.0)], 1000), ([(30, 0.01), (400, 10.0), (33, 1.0)], 300)],
 )
-def test_shares_are_exact_in_each_round(parts, samples):
+def test_no_prefix_is_off_by_a_sample(parts, samples):
     orders = [ShuffledOrder(size, seed, block=16, lanes=4) for seed, (size, _) in enumerate(parts)]
     mix = MixOrder(orders, [share for _, share in parts], samples=samples, seed=3)
-    epochs = -(-2 * ROUND // samples)
-    found = np.concatenate([mix.at(epoch, np.arange(samples)) for epoch in range(epochs)])
+    found = np.concatenate([mix.at(epoch, np.arange(samples)) for epoch in range(-(-2000 // samples))])
     bounds = np.cumsum([0, *(size for size, _ in parts)])
     which = np.searchsorted(bounds, found, side="right") - 1
-    for begin in (0, ROUND):
-        counts = Counter(which[begin : begin + ROUND].tolist())
-        assert [counts[n] for n in range(len(parts))] == mix.counts
-    for number, (_, share) in enumerate(parts):
-        wanted = share / sum(one for _, one in parts) * ROUND
-        assert abs(mix.counts[number] - wanted) <= len(parts)
+    for number, share in enumerate(mix.shares):
+        assert share == pytest.approx(parts[number][1] / sum(one for _, one in parts))
+        drawn = np.cumsum(which == number)
+        assert np.abs(drawn - share * np.arange(1, len(which) + 1)).max() < 1
 
 
-def test_epochs_of_a_part_have_every_sample_once_in_a_row():
-    """Inside a round the places of a part come in another order, so it is counted up to whole rounds."""
-    mix = MixOrder([ShuffledOrder(50, 1), ShuffledOrder(77, 2)], [1, 3], samples=10_000)
-    found = mix.at(0, np.arange(10_000))
-    mine = Counter(found[found < 50].tolist())
-    assert set(mine.values()) == {2500 // 50}
+@pytest.mark.parametrize(
+    "shares", [[0.9999, 0.0001], [0.99999, 0.00001], [0.9, *[0.1 / 599] * 599], [0.9, *[0.1 / 1199] * 1199]]
+)
+def test_small_shares_and_many_sets_are_what_was_asked_for(shares):
+    sizes = [1000] * len(shares)
+    found = MixOrder([SequentialOrder(size) for size in sizes], shares, samples=200_000).at(0, np.arange(200_000))
+    counts = np.bincount(found // 1000, minlength=len(shares))
+    assert np.abs(counts - np.array(shares) * 200_000).max() < 1 + 200_000 * 2.0**-42
+
+
+def test_epochs_of_a_part_come_one_after_another():
+    """Each sample of a set once, then each again: also in time, not only counted up to some place."""
+    mix = MixOrder([ShuffledOrder(50, 1), ShuffledOrder(77, 2)], [1, 3], samples=1000)
+    found = np.concatenate([mix.at(epoch, np.arange(1000)) for epoch in range(4)])
+    for first, size in ((0, 50), (50, 77)):
+        mine = found[(found >= first) & (found < first + size)]
+        for begin in range(0, len(mine) - size, size):
+            assert sorted(mine[begin : begin + size].tolist()) == list(range(first, first + size))
+    assert mine[:77].tolist() != mine[77:154].tolist()
+
+
+def test_the_same_set_twice_is_warned_of(tmp_path, caplog):
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    index = build([str(tmp_path / "a.txt")], str(tmp_path / "index")).index
+    MixDataset({"a": IndexedDataset(index), "b": ["one", "two"]})
+    assert not caplog.records
+    MixDataset({"a": IndexedDataset(index), "b": IndexedDataset(index)})
+    assert "'a' and 'b' of the mix are the same data" in caplog.text
+    several = ["x"]
+    MixDataset({"c": several, "d": several})
+    assert "'c' and 'd'" in caplog.text
+
+
+def test_a_long_description_is_a_digest():
+    """It is written into each checkpoint, and into each rank's ledger."""
+    few, many = (MixOrder([ShuffledOrder(9)] * count, [1] * count, samples=9).described() for count in (2, 900))
+    assert len(repr(few)) < 2000 and len(repr(many)) < 200
+    other = MixOrder([ShuffledOrder(9)] * 900, [1] * 899 + [2], samples=9)
+    assert other.described() != many
 
 
 def test_in_the_loader():
@@ -85,5 +122,6 @@ class Documents(list):  # type: ignore[type-arg]
 
 
 def test_shares_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="one share above 0"):
-        MixOrder([ShuffledOrder(3)], [0], samples=5)
+    for shares in ([0], [1, 1], []):
+        with pytest.raises(ValueError, match="one share above 0"):
+            MixOrder([ShuffledOrder(3)], shares, samples=5)

@@ -74,8 +74,8 @@ torch-own:  ## torch's own tests of its checkpoints over our reader and writer; 
 # Into a folder beside the libraries: torchvision's compiled parts are of a torch with CUDA, and only its Python is needed.
 zoo:  ## other people's optimizers and modules, saved and restored beside torch's own loading; ZOO_ARGS; 10 minutes
 	./setup.sh venv admin torch test frameworks
-	test .venv/zoo/installed -nt pyproject.toml || { $(PY) -m pip install -q --no-deps --upgrade \
-	  --constraint constraints.txt --target .venv/zoo --group zoo && touch .venv/zoo/installed; }
+	test .venv/zoo/installed -nt tests/zoo/packages.txt || { $(PY) -m pip install -q --no-deps --upgrade \
+	  --require-hashes --requirement tests/zoo/packages.txt --target .venv/zoo && touch .venv/zoo/installed; }
 	PYTHONPATH=$(CURDIR)/.venv/zoo:$(CURDIR) $(PY) -m tests.zoo --table docs/checkpoints.md $(ZOO_ARGS)
 
 scale:  ## simulated fleets of 64 to 16,384 ranks: what grows with them, and by how much; at most 20 minutes

@@ -39,6 +39,12 @@ class TensorCopy(NamedTuple):
     source: torch.Tensor
 
 
+def is_in_order(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory is its elements in order. A conjugate or negative view is the memory of another tensor
+    and a flag."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def cores(ranks_here: int) -> int:
     """Threads that one of `ranks_here` ranks of this machine may use."""
     return max(1, min(_MOST, len(os.sched_getaffinity(0)) // max(1, ranks_here)))
@@ -52,7 +58,7 @@ def batches(copies: Sequence[TensorCopy]) -> list[Batch]:
     room = _GROUP
     for copy in sorted(copies, key=lambda copy: -copy.source.nbytes):
         size = copy.source.nbytes
-        if copy.source.device.type != "cpu" or not copy.source.is_contiguous():
+        if copy.source.device.type != "cpu" or not is_in_order(copy.source):
             rest.append([(torch.Tensor.copy_, (copy.target, copy.source))])
             continue
         for call, length in _cut(copy.target.data_ptr(), copy.source.data_ptr(), size):

@@ -142,7 +142,8 @@ class CudaDevice:
                 view.copy_(source, non_blocking=True)
             gathered = None
             if small:
-                gathered = torch.cat([source.contiguous().view(-1).view(torch.uint8) for _, source in small])
+                plain = [source.resolve_conj().resolve_neg().contiguous() for _, source in small]
+                gathered = torch.cat([source.view(-1).view(torch.uint8) for source in plain])
                 stage = self._room(total)
                 stage.copy_(gathered, non_blocking=True)
                 at = 0

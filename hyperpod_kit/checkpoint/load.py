@@ -48,7 +48,7 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 def lands(tensor: torch.Tensor) -> bool:
     """Whether bytes of a file can go straight into the tensor's memory, on the host or on a device: see `Landing`."""
     there = tensor.device.type == "cpu" or device.is_on(tensor)
-    return there and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+    return there and copier.is_in_order(tensor)
 
 
 def warm(algorithm: str) -> None:

@@ -193,7 +193,7 @@ def _unpack(bucket: list[_ShareRange], data: torch.Tensor) -> None:
                 copy_into(live, data[at : at + length].clone().view(live.dtype).view(live.shape), part.piece.spec.name)
             else:
                 # A large piece that cannot be written to in place comes in several buckets.
-                whole = live.contiguous().cpu()
+                whole = live.contiguous().cpu().resolve_conj().resolve_neg()
                 bytes_of(whole)[part.begin : part.end].copy_(data[at : at + length])
                 copy_into(live, whole, part.piece.spec.name)
             at += length

@@ -146,7 +146,7 @@ def add_part(whole: Any, name: str, record: dict[str, Json]) -> InnerTensor:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 # --- the parts of a DTensor -------------------------------------------------------------------------------------

@@ -177,13 +177,7 @@ class Collector:
         taken = self._sources[name]
         if taken is tensor or sharding.is_sharded(taken) or sharding.is_sharded(tensor):
             return taken is tensor
-        return (taken.data_ptr(), taken.dtype, taken.shape, taken.stride(), taken.device) == (
-            tensor.data_ptr(),
-            tensor.dtype,
-            tensor.shape,
-            tensor.stride(),
-            tensor.device,
-        )
+        return _memory(taken) == _memory(tensor)
 
     @property
     def names(self) -> list[str]:
@@ -293,7 +287,7 @@ class Collector:
         local = piece.tensor
         if not local.numel():
             return (path,)
-        return (own, local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
+        return (own, *_memory(local))
 
     def _make(
         self, path: str, tensor: torch.Tensor, use: TensorUse, own: bool, whole: torch.Tensor | None
@@ -358,6 +352,12 @@ def _is_as_seen(tensor: torch.Tensor, seen: SeenTensor) -> bool:
         and now.shape == seen.shape
         and now.stride() == seen.stride
     )
+
+
+def _memory(tensor: torch.Tensor) -> tuple[object, ...]:
+    """Equal for two views of exactly the same numbers in the same memory: a conjugate is another."""
+    flags = tensor.is_conj(), tensor.is_neg()
+    return (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.device, flags)
 
 
 def fingerprint(

@@ -38,6 +38,11 @@ def start(
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
+    fork_agents()
+
+
+def fork_agents() -> None:
+    """From now on, in this process, if it has imported what starts them."""
     link: Any = sys.modules.get(_LINK)
     if link is not None:
         link.subprocess = types.SimpleNamespace(Popen=start, TimeoutExpired=subprocess.TimeoutExpired)

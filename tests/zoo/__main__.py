@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.support import warm
 from tests.zoo import table
 from tests.zoo.cases import every_case
 from tests.zoo.training import Case
@@ -29,6 +30,16 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = {"1": 1, "fsdp2": 2, "tp2 x fsdp2": 4}
 CASE_SECONDS = 150
 """How long a case may go on without an end."""
+UNLIKE_SECONDS = 20
+"""The same after the end on a rank that has not fared as the control: the others may wait for it without end."""
+IMPORTED = (
+    *warm.TORCH,
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.checkpoint.state_dict",
+    "tests.zoo.imported",
+)
+"""What the ranks are forked with."""
 
 
 def free_port() -> int:
@@ -45,7 +56,7 @@ class Group:
         self._log = folder / f"log-{layout.replace(' ', '')}"
         self._read = self._rows.stat().st_size if self._rows.exists() else 0
         world, port = LAYOUTS[layout], free_port()
-        words = [sys.executable, "-m", "tests.zoo.group", str(folder), layout, *map(str, numbers)]
+        words = ["-m", "tests.zoo.group", str(folder), layout, *map(str, numbers)]
         environment = {
             **os.environ,
             "WORLD_SIZE": str(world),
@@ -53,26 +64,25 @@ class Group:
             "MASTER_PORT": str(port),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
-            "TORCHAO_FORCE_SKIP_LOADING_SO_FILES": "1",
             "HPK_SHM_DIR": str(folder / "shm"),
             "PYTHONWARNINGS": "ignore",
         }
         (folder / "shm").mkdir(exist_ok=True)
         with self._log.open("a") as log:
             self.ranks = [
-                subprocess.Popen(
+                warm.Forked(
                     words,
-                    cwd=ROOT,
-                    env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                    imported=IMPORTED,
+                    descriptors=[log.fileno(), log.fileno()],
+                    cwd=str(ROOT),
                 )
                 for rank in range(world)
             ]
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """What the ranks tell, until they are through; of a case in which one of them ends so, or none goes on, too."""
-        begun, since = None, time.monotonic()
+        begun, since, most = None, time.monotonic(), CASE_SECONDS
         part = "program"
         outcome: dict[str, str] = {}
         while True:
@@ -80,19 +90,21 @@ class Group:
             for row in self._new_rows():
                 since = time.monotonic()
                 if "begin" in row:
-                    begun, part, outcome = row["begin"], "program", {}
+                    begun, part, outcome, most = row["begin"], "program", {}, CASE_SECONDS
                 elif "part" in row:
                     part, outcome = row["part"], row["outcome"]
+                elif "unlike" in row:
+                    outcome, most = row["unlike"], UNLIKE_SECONDS
                 else:
                     begun = None
                     yield row
-            if over or time.monotonic() - since > CASE_SECONDS:
+            if over or time.monotonic() - since > most:
                 break
             with_patience(self.ranks[0])
         if begun is not None:
             codes = [rank.poll() for rank in self.ranks]
             what = "no end" if not over else f"crash: exit codes {codes}"
-            yield {"number": begun, "outcome": {**outcome, part: what}}
+            yield {"number": begun, "outcome": outcome if most == UNLIKE_SECONDS else {**outcome, part: what}}
         self.end()
 
     def _new_rows(self) -> list[dict[str, Any]]:
@@ -111,7 +123,7 @@ class Group:
             rank.wait()
 
 
-def with_patience(rank: subprocess.Popen[bytes]) -> None:
+def with_patience(rank: warm.Forked) -> None:
     with contextlib.suppress(subprocess.TimeoutExpired):
         rank.wait(0.1)
 
@@ -123,7 +135,8 @@ def tried(folder: Path, layout: str, cases: dict[int, Case]) -> Iterator[dict[st
         for row in Group(folder, layout, waiting).rows():
             number = row["number"]
             waiting = [each for each in waiting if each > number]
-            yield {"case": cases[number].name, "layout": layout, "seconds": row.get("seconds"), **row["outcome"]}
+            times = {name: row.get(name) for name in ("seconds", "processor")}
+            yield {"case": cases[number].name, "layout": layout, **times, **row["outcome"]}
         if len(waiting) == before:
             log = folder / f"log-{layout.replace(' ', '')}"
             raise SystemExit(f"no rank began a case of {layout}: {log.read_text()[-2000:]}")
@@ -137,6 +150,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="cases with this word in their names")
     args = parser.parse_args()
     args.rows.parent.mkdir(parents=True, exist_ok=True)
+    os.environ["TORCHAO_FORCE_SKIP_LOADING_SO_FILES"] = "1"  # torchao's own are of one version of torch
     rows = table.read(args.rows)
     known = {(row["case"], row["layout"]) for row in rows}
     begun = time.monotonic()

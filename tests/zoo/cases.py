@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tests.zoo import cases_modules, cases_optimizers, cases_quantized
+from tests.zoo import cases_modules, cases_optimizers, cases_quantized, cases_torch
 from tests.zoo.training import Case
 
 
 def every_case() -> list[Case]:
-    return [*cases_quantized.cases(), *cases_modules.cases(), *cases_optimizers.cases()]
+    return [*cases_quantized.cases(), *cases_modules.cases(), *cases_optimizers.cases(), *cases_torch.cases()]

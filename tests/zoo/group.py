@@ -10,6 +10,7 @@ import datetime
 import gc
 import json
 import os
+import resource
 import shutil
 import sys
 import time
@@ -18,7 +19,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,7 +27,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.errors import HyperpodKitError
+from tests.support import warm_agents
 from tests.zoo.control import Control, Distributed, StateDicts
+from tests.zoo.packages import leave_uncompiled
 from tests.zoo.training import AFTER, BEFORE, Case, Layout, Training, everything
 
 RAISED = (Exception, CheckpointException)
@@ -128,16 +131,33 @@ class Trial:
             return outcome_of(error)
 
 
-def agreed(number: int, outcome: dict[str, str], world: int) -> tuple[dict[str, str], bool]:
-    """The worst of what the ranks have to say, and whether they fared alike: then no message is under way."""
+def processor_seconds() -> float:
+    """What this rank has spent, and the processes that it has waited for; not its checkpoint agents."""
+    spent = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in spent)
+
+
+class Agreement(NamedTuple):
+    """What the ranks have to say of a case, each for itself, taken together."""
+
+    worst: dict[str, str]
+    alike: bool
+    """Then no message is under way."""
+    processor: float
+    """Seconds that all of them have spent."""
+
+
+def agreed(number: int, outcome: dict[str, str], spent: float, world: int) -> Agreement:
     if world == 1:
-        return outcome, True
+        return Agreement(outcome, True, spent)
     store = dist.distributed_c10d._get_default_store()
-    store.set(f"zoo/{number}/{dist.get_rank()}", json.dumps(outcome))
+    store.set(f"zoo/{number}/{dist.get_rank()}", json.dumps([outcome, spent]))
     every = [json.loads(store.get(f"zoo/{number}/{rank}")) for rank in range(world)]
-    names = dict.fromkeys(name for each in every for name in each)
-    worst = {name: next((each[name] for each in every if each.get(name, SAME) != SAME), SAME) for name in names}
-    return worst, len({_course(each) for each in every}) == 1
+    outcomes: list[dict[str, str]] = [each[0] for each in every]
+    names = dict.fromkeys(name for each in outcomes for name in each)
+    worst = {name: next((each[name] for each in outcomes if each.get(name, SAME) != SAME), SAME) for name in names}
+    alike = len({_course(each) for each in outcomes}) == 1
+    return Agreement(worst, alike, sum(each[1] for each in every))
 
 
 def _course(outcome: dict[str, str]) -> str:
@@ -147,11 +167,6 @@ def _course(outcome: dict[str, str]) -> str:
         for name, text in outcome.items()
     }
     return "lost" if "imed out" in str(outcome) or "onnection" in str(outcome) else json.dumps(kinds)
-
-
-def uncompiled(function: Any = None, **options: Any) -> Any:
-    """In place of `torch.compile`."""
-    return function if function is not None else uncompiled
 
 
 @contextlib.contextmanager
@@ -183,26 +198,32 @@ def main(folder: str, name: str, *numbers: str) -> int:
     from tests.zoo.cases import every_case
 
     warnings.simplefilter("ignore")
-    torch.compile = uncompiled  # type: ignore[assignment]  # the same operations, without minutes of compiling
+    leave_uncompiled()
+    warm_agents.fork_agents()
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     cases, layout = every_case(), Layout(name)
     rows = Path(folder, f"rows-{name.replace(' ', '')}")
     with process_group(layout, world):
         for number in map(int, numbers):
-            begun = time.monotonic()
+            begun, spent = time.monotonic(), processor_seconds()
             place = Path(folder, f"case-{name.replace(' ', '')}-{number}")
             if rank == 0:
                 place.mkdir()
                 _tell(rows, {"begin": number})
             enter = partial(_tell_part, rows) if rank == 0 else None
-            outcome, alike = agreed(number, Trial(cases[number], layout, place, enter).run(), world)
+            outcome = Trial(cases[number], layout, place, enter).run()
             gc.collect()
+            if any(text != SAME for text in outcome.values()):
+                _tell(rows, {"unlike": outcome})
+            told = agreed(number, outcome, processor_seconds() - spent, world)
             if rank == 0:
-                row = {"number": number, "seconds": round(time.monotonic() - begun, 2), "outcome": outcome}
+                seconds = {"seconds": time.monotonic() - begun, "processor": told.processor}
+                rounded = {name: round(value, 2) for name, value in seconds.items()}
+                row = {"number": number, **rounded, "outcome": told.worst}
                 _tell(rows, row)
                 shutil.rmtree(place, ignore_errors=True)
-            if not alike or "lost" in _course(outcome):
+            if not told.alike or "lost" in _course(told.worst):
                 os._exit(APART)
     return 0
 

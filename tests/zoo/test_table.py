@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,11 @@ def test_the_table_names_what_is_refused_and_what_is_worse(tmp_path: Path) -> No
     page.write_text(f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n")
     table.put(page, "new")
     assert page.read_text() == f"before\n{table.BEGIN}\n\nnew\n\n{table.END}\nafter\n"
+
+
+def test_what_the_zoo_installs_has_versions_and_digests() -> None:
+    here = Path(__file__).parent
+    (group,) = re.findall(r"(?ms)^zoo = \[(.*?)\]", (here.parents[1] / "pyproject.toml").read_text())
+    named = {name.replace("_", "-") for name in re.findall(r'"([A-Za-z_-]+)[<>=]', group)}
+    blocks = re.split(r"(?m)^(?=[A-Za-z])", (here / "packages.txt").read_text())[1:]
+    assert {block.partition("==")[0] for block in blocks if "--hash=sha256:" in block} == named

@@ -116,6 +116,7 @@ def digests(value: Any, path: str = "") -> dict[str, str]:
             if part.is_quantized:
                 part = part.int_repr()
             made.update(str(list(part.shape)).encode())
+            part = part.resolve_conj().resolve_neg()
             made.update(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return {path: made.hexdigest()[:16]}
     if isinstance(value, dict):

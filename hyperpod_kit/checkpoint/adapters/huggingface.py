@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -100,6 +100,7 @@ class CheckpointedTraining:
         run, training = self._running, its.args
         peeked = run.manager.peek(found.attempt if found is not None else None)
         run.expected = peeked.attempt if peeked is not None else None
+        run.resumed = None
         if peeked is None:
             return trainer_utils.get_last_checkpoint(training.output_dir) if asked is True else asked or None
         if asked is False:
@@ -113,6 +114,7 @@ class CheckpointedTraining:
         if not training.auto_find_batch_size:
             # transformers before 5 goes on with the size that was saved, which may be that of other ranks.
             state["train_batch_size"] = training.train_batch_size
+        run.resumed = state
         Path(run.folder, _STATE).write_text(json.dumps(state))
         # Else an early stop has forgotten how long it has waited, and the run goes on past its end.
         training.restore_callback_states_from_checkpoint = True
@@ -123,6 +125,21 @@ class CheckpointedTraining:
         if self._run is None:
             raise CheckpointError("there is no training under way", hint="trainer.train()")
         return self._run
+
+    def set_initial_training_values(self, *args: Any, **options: Any) -> Any:
+        """See Trainer. Where the run was over when it was saved no epoch is left: the Trainer would train a step before
+        it looks."""
+        above: Any = super()
+        epochs, *others, max_steps = above.set_initial_training_values(*args, **options)
+        run = self._run
+        if run is None or run.resumed is None or not _is_over(run.resumed, max_steps, self._callbacks()):
+            return (epochs, *others, max_steps)
+        run.epochs = epochs
+        return (0, *others, max_steps)
+
+    def _callbacks(self) -> set[str]:
+        its: Any = self
+        return {type(one).__name__ for one in its.callback_handler.callbacks}
 
     # --- what the Trainer asks for when it resumes --------------------------------------------------------------
 
@@ -262,6 +279,10 @@ class _TrainCall:
     expected: str | None = None
     newest: Handle | None = None
     names: dict[str, str] | None = None
+    resumed: dict[str, Any] | None = None
+    """The words of `trainer_state.json` that the Trainer goes on from."""
+    epochs: int | None = None
+    """Where the run is over: the number of its epochs, of which the Trainer is to begin none."""
 
 
 class _OtherStep(Exception):
@@ -280,7 +301,10 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no type
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """See TrainerCallback."""
-        if self._training._running.expected is None:
+        run = self._training._running
+        if run.epochs is not None:
+            state.num_train_epochs = run.epochs
+        if run.expected is None:
             self._training._restore()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -289,6 +313,37 @@ class _Steps(TrainerCallback):  # type: ignore[misc]  # transformers has no type
         manager = self._training._running.manager
         if not manager.reached(state.global_step) or manager.ending:
             control.should_save = True
+
+
+def _is_over(state: Mapping[str, Any], max_steps: int, callbacks: Collection[str]) -> bool:
+    """Whether a run that was saved with that state had come to its end: by its number of steps, or by an early stop.
+
+    An early stop counts while the program has the callback and trains as many steps as before. Another callback that
+    has ended the run, shortly before a time limit say, is asked anew.
+    """
+    if state["global_step"] >= max_steps:
+        return True
+    saved = state.get("stateful_callbacks") or {}
+    if state["max_steps"] != max_steps or not any(map(_stops, _listed(saved.get("TrainerControl")))):
+        return False
+    return any(_has_lost_patience(one) for name in callbacks for one in _listed(saved.get(name)))
+
+
+def _listed(saved: Any) -> list[Any]:
+    if isinstance(saved, list):
+        return saved
+    return [] if saved is None else [saved]
+
+
+def _stops(control: Mapping[str, Any]) -> bool:
+    return bool(control["args"]["should_training_stop"])
+
+
+def _has_lost_patience(callback: Mapping[str, Any]) -> bool:
+    """Whether that is the state of an `EarlyStoppingCallback` that has ended its run."""
+    patience = callback.get("args", {}).get("early_stopping_patience")
+    counter = callback.get("attributes", {}).get("early_stopping_patience_counter")
+    return patience is not None and counter is not None and counter >= patience
 
 
 def _keep(args: Any) -> policy.Policy | None:

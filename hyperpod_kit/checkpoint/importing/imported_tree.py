@@ -67,7 +67,8 @@ class ImportedTree:
         if path in self._taken:
             raise StateNotSerializable(path, "second tensor of that name")
         self._taken.add(path)
-        same = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        flags = tensor.is_conj(), tensor.is_neg()
+        same = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), flags
         first = self._ties.setdefault(same, path) if tensor.numel() else path
         if first == path:
             self.pieces.append(

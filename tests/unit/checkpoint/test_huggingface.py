@@ -15,7 +15,15 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    EarlyStoppingCallback,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.checkpoint.adapters.huggingface import (
@@ -146,6 +154,55 @@ def test_what_callbacks_have_counted_goes_on(folder):
         trainer(folder, callbacks=[Counts(), Fails(6)]).train()
     last = trainer(folder, callbacks=[Counts()])
     assert last.train().global_step == 9
+
+
+class Dies(TrainerCallback):
+    """A program that ends with an exception when a step is durable."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **_):
+        assert state.global_step < self.step, "it trains past its end"
+
+    def on_log(self, args, state, control, logs=None, **_):
+        if state.global_step == self.step and "train_runtime" in logs:
+            raise RuntimeError("the program's own")
+
+
+EVALUATED = {
+    "eval_strategy": "steps",
+    "eval_steps": 4,
+    "metric_for_best_model": "eval_loss",
+    "greater_is_better": True,  # it falls, so that no evaluation is better than the first
+}
+
+
+def patient(folder, *more, patience=1, **options):
+    callbacks = [EarlyStoppingCallback(patience), *more]
+    return trainer(folder, callbacks=callbacks, own={"eval_dataset": Numbers(8)}, **EVALUATED, **options)
+
+
+def test_a_run_that_died_after_its_early_stop_trains_no_step_more(folder):
+    with pytest.raises(RuntimeError, match="the program's own"):
+        patient(folder, Dies(8)).train()
+    assert steps(folder / "checkpoints")[0] == 8
+    again = patient(folder, Dies(8), num_train_epochs=3)
+    with pytest.raises(RuntimeError, match="the program's own"):
+        again.train()
+    last = patient(folder)
+    assert last.train().global_step == 8 and last.state.num_train_epochs == 3
+    assert same(weights(last.model), weights(again.model))
+    longer = patient(folder, num_train_epochs=4)
+    assert longer.train().global_step == 12
+
+
+def test_a_run_that_died_after_its_last_step_trains_no_step_more(folder):
+    options = {"max_steps": 10, "save_steps": 5}  # in the midst of an epoch
+    with pytest.raises(RuntimeError, match="the program's own"):
+        trainer(folder, callbacks=[Dies(10)], **options).train()
+    last = trainer(folder, **options)
+    assert last.train().global_step == 10 and len(trace(last)) == 10
 
 
 @pytest.mark.full

@@ -74,6 +74,20 @@ def frozen(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(name for name, param in model.named_parameters(remove_duplicate=False) if not param.requires_grad)
 
 
+def held_back(module: torch.nn.Module) -> list[str]:
+    """Where nothing of a module is in its state_dict: what it has and declares to be of no checkpoint, non-persistent
+    buffers and the states of a torchmetrics Metric."""
+    # Where there are parameters it may be a collective.
+    if next(module.parameters(), None) is not None or module.state_dict():
+        return []
+    names = [name for name, _ in module.named_buffers()]
+    for prefix, each in module.named_modules():
+        declared = vars(each).get("_persistent")  # torchmetrics' own, by the name of the state
+        if isinstance(declared, dict):
+            names += [f"{prefix}.{name}" if prefix else str(name) for name, kept in declared.items() if not kept]
+    return names
+
+
 class Loader:
     """Who loads what in a module: what it is filled with in place, and what code of its own is given."""
 

@@ -140,6 +140,9 @@ class State:
             self._shared(collector)
         others = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
         self._own_values(collector, others, ranks.rank)
+        for name, thing in self.objects.items():
+            if isinstance(thing, torch.nn.Module):
+                _warn_of_nothing(name, thing)
 
     def tensors(self, ranks: Ranks) -> StateTensors:
         """This rank's state as live tensors and JSON. Raises StateNotSerializable.
@@ -413,6 +416,18 @@ def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects
                 f"State: {name} is a {kind(thing)}, expected an object with state_dict and "
                 f"load_state_dict; a value goes into extra={{{name!r}: ...}}"
             )
+
+
+def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
+    held_back = modules.held_back(module)
+    if held_back:
+        warnings.warn(
+            f"nothing of {name}, a {type(module).__name__}, is saved: its {', '.join(held_back[:3])} are declared as "
+            "not persistent, and its state_dict() is empty; a metric of torchmetrics is saved after "
+            f"{name}.persistent(True)",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:

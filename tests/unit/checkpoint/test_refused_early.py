@@ -140,3 +140,35 @@ def test_the_traceback_of_a_program_says_it(root: str) -> None:
     last = ended.stderr.strip().splitlines()[-1]
     assert ended.returncode == 1 and "rank.00000.extra.best.1 is a builtins.object" in last, ended.stderr
     assert "in place of rank.00000.extra.best.1 save" in last
+
+
+class Metric(torch.nn.Module):
+    """As torchmetrics has it: its states are attributes, and of no checkpoint until somebody says so."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        self.total = torch.zeros(())
+        self._persistent = {"total": kept}
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return {"total": self.total} if self._persistent["total"] else {}
+
+
+class Counter(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(()), persistent=False)
+
+
+@pytest.mark.parametrize(
+    ("thing", "what"), [(Metric(kept=False), "Metric, is saved: its total are"), (Counter(), "Counter.*its count are")]
+)
+def test_an_object_of_which_nothing_is_saved_is_warned_about(root: str, thing: Any, what: str) -> None:
+    with Manager(root) as manager, pytest.warns(RuntimeWarning, match=f"nothing of seen, a {what}"):
+        manager.restore(State(torch.nn.Linear(2, 2), seen=thing))
+
+
+@pytest.mark.parametrize("thing", [torch.nn.CrossEntropyLoss(), torch.nn.BatchNorm1d(2)])
+def test_an_object_that_has_nothing_or_saves_it_is_not(root: str, thing: Any) -> None:
+    with Manager(root) as manager:
+        manager.restore(State(torch.nn.Linear(2, 2), seen=thing))

@@ -428,7 +428,7 @@ def _scheduled(build: Callable[[Any, Any], Any], *, with_loss: bool = False) -> 
     return beside(make)
 
 
-class Growth:
+class RateOfCalls:
     """A schedule's function with state of its own."""
 
     def __init__(self) -> None:
@@ -453,7 +453,7 @@ _SCHEDULES: dict[str, Callable[[Any, Any], Any]] = {
         ],
         [2, 9],
     ),
-    "LambdaLR of an object": lambda of, it: of.LambdaLR(it, Growth()),
+    "LambdaLR of an object": lambda of, it: of.LambdaLR(it, RateOfCalls()),
     "OneCycleLR": lambda of, it: of.OneCycleLR(it, 0.05, total_steps=20),
     "CyclicLR": lambda of, it: of.CyclicLR(it, 1e-3, 1e-1, step_size_up=3, mode="triangular2", cycle_momentum=False),
     "CosineAnnealingWarmRestarts": lambda of, it: of.CosineAnnealingWarmRestarts(it, 3, 2),

@@ -137,7 +137,7 @@ def processor_seconds() -> float:
     return sum(each.ru_utime + each.ru_stime for each in spent)
 
 
-class Agreement(NamedTuple):
+class RanksAgreement(NamedTuple):
     """What the ranks have to say of a case, each for itself, taken together."""
 
     worst: dict[str, str]
@@ -147,9 +147,9 @@ class Agreement(NamedTuple):
     """Seconds that all of them have spent."""
 
 
-def agreed(number: int, outcome: dict[str, str], spent: float, world: int) -> Agreement:
+def agreed(number: int, outcome: dict[str, str], spent: float, world: int) -> RanksAgreement:
     if world == 1:
-        return Agreement(outcome, True, spent)
+        return RanksAgreement(outcome, True, spent)
     store = dist.distributed_c10d._get_default_store()
     store.set(f"zoo/{number}/{dist.get_rank()}", json.dumps([outcome, spent]))
     every = [json.loads(store.get(f"zoo/{number}/{rank}")) for rank in range(world)]
@@ -157,7 +157,7 @@ def agreed(number: int, outcome: dict[str, str], spent: float, world: int) -> Ag
     names = dict.fromkeys(name for each in outcomes for name in each)
     worst = {name: next((each[name] for each in outcomes if each.get(name, SAME) != SAME), SAME) for name in names}
     alike = len({_course(each) for each in outcomes}) == 1
-    return Agreement(worst, alike, sum(each[1] for each in every))
+    return RanksAgreement(worst, alike, sum(each[1] for each in every))
 
 
 def _course(outcome: dict[str, str]) -> str:

@@ -156,7 +156,7 @@ def test_what_callbacks_have_counted_goes_on(folder):
     assert last.train().global_step == 9
 
 
-class Dies(TrainerCallback):
+class DiesOnceDurable(TrainerCallback):
     """A program that ends with an exception when a step is durable."""
 
     def __init__(self, step):
@@ -185,9 +185,9 @@ def patient(folder, *more, patience=1, **options):
 
 def test_a_run_that_died_after_its_early_stop_trains_no_step_more(folder):
     with pytest.raises(RuntimeError, match="the program's own"):
-        patient(folder, Dies(8)).train()
+        patient(folder, DiesOnceDurable(8)).train()
     assert steps(folder / "checkpoints")[0] == 8
-    again = patient(folder, Dies(8), num_train_epochs=3)
+    again = patient(folder, DiesOnceDurable(8), num_train_epochs=3)
     with pytest.raises(RuntimeError, match="the program's own"):
         again.train()
     last = patient(folder)
@@ -200,7 +200,7 @@ def test_a_run_that_died_after_its_early_stop_trains_no_step_more(folder):
 def test_a_run_that_died_after_its_last_step_trains_no_step_more(folder):
     options = {"max_steps": 10, "save_steps": 5}  # in the midst of an epoch
     with pytest.raises(RuntimeError, match="the program's own"):
-        trainer(folder, callbacks=[Dies(10)], **options).train()
+        trainer(folder, callbacks=[DiesOnceDurable(10)], **options).train()
     last = trainer(folder, **options)
     assert last.train().global_step == 10 and len(trace(last)) == 10
 

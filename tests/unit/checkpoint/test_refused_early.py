@@ -142,7 +142,7 @@ def test_the_traceback_of_a_program_says_it(root: str) -> None:
     assert "in place of rank.00000.extra.best.1 save" in last
 
 
-class Metric(torch.nn.Module):
+class HeldBackMetric(torch.nn.Module):
     """As torchmetrics has it: its states are attributes, and of no checkpoint until somebody says so."""
 
     def __init__(self, kept: bool) -> None:
@@ -161,7 +161,8 @@ class Counter(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("thing", "what"), [(Metric(kept=False), "Metric, is saved: its total are"), (Counter(), "Counter.*its count are")]
+    ("thing", "what"),
+    [(HeldBackMetric(kept=False), "HeldBackMetric, is saved: its total are"), (Counter(), "Counter.*its count are")],
 )
 def test_an_object_of_which_nothing_is_saved_is_warned_about(root: str, thing: Any, what: str) -> None:
     with Manager(root) as manager, pytest.warns(RuntimeWarning, match=f"nothing of seen, a {what}"):

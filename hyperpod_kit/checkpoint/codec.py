@@ -1,8 +1,8 @@
 """A state tree as typed JSON plus named tensors, and back. Nothing is ever pickled.
 
 Plain JSON stands for None, bool, int, str, finite float, list, and a dict with string keys. Everything else is an
-object with the key `$`: float (nan, inf), complex, numpy (a number of a numpy type, by its bytes), bytes, tuple, dict
-(other keys), tensor (by name), subclass (of Tensor, by its parts: see `subclasses`), and what `typed_values` has.
+object with the key `$`: float (nan, inf), complex, numpy and array (see `arrays`), bytes, tuple, dict (other keys),
+tensor (by name), subclass (of Tensor, by its parts: see `subclasses`), and what `typed_values` has.
 Numbers come back with the type and the bits that they were saved with.
 """
 
@@ -13,13 +13,12 @@ import dataclasses
 import enum
 import json
 import math
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import subclasses, typed_values
+from hyperpod_kit.checkpoint import arrays, subclasses, typed_values
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
@@ -31,13 +30,14 @@ Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
 
 RECORDS = trees.RECORDS
 """Key of a tree: which kinds of records are in it. 2: tensors whose shape or type their owner may change say both.
-3: subclasses of Tensor, or values of `typed_values.KINDS`, which readers of builds before 0.1.0 do not know."""
+3: subclasses of Tensor, numpy's arrays, or values of `typed_values.KINDS`, which readers of builds before 0.1.0 do not
+know."""
 
 DIVIDED = "d"
 """Key of a described tensor's record: how a DTensor lies on its mesh, a word for each dimension of that."""
 
 PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
-_TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", *sorted(typed_values.KINDS)))
+_TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", arrays.ARRAY, *sorted(typed_values.KINDS)))
 
 _CONTAINERS = frozenset((dict, list, tuple))
 
@@ -46,8 +46,6 @@ NO_WHOLES: Mapping[str, torch.Tensor] = {}
 _DEPTH = 200
 _LARGEST = 10**4300
 """Python writes and reads no number of more digits."""
-_NUMPY = "?bhilqBHILQefdFD"
-"""Codes of numpy's number types with the same bits on every machine: not long double."""
 _CURES: tuple[tuple[tuple[type, ...], str], ...] = (
     ((torch.Generator,), "x.get_state()"),
     ((tuple,), "tuple(x)"),
@@ -76,15 +74,21 @@ def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
     if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
         return _within(value, path, take, outer)
     if isinstance(value, torch.Tensor) or is_sharded(value):
-        taken = take(path, value)
-        return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
+        return _tensor(value, path, take)
     if kind is bytes:
         return {"$": "bytes", "v": base64.b64encode(value).decode()}
     if kind is complex:
         return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
-    if _is_numpy_number(value):
-        return {"$": "numpy", "t": value.dtype.str, "v": base64.b64encode(value.tobytes()).decode()}
+    if arrays.is_number(value):
+        return arrays.of_number(value)
+    if arrays.is_array(value):
+        return arrays.of_array(value, lambda numbers: _tensor(numbers, path, take))
     return _within(value, path, take, outer)
+
+
+def _tensor(value: Any, path: str, take: Take) -> Json:
+    taken = take(path, value)
+    return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
 
 
 def _within(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
@@ -131,12 +135,7 @@ def _container(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json
 
 
 def _is_typed_key(value: object) -> bool:
-    return _is_numpy_number(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
-
-
-def _is_numpy_number(value: object) -> bool:
-    numpy = sys.modules.get("numpy")  # nobody has such a number before numpy was imported
-    return numpy is not None and isinstance(value, numpy.generic) and value.dtype.char in _NUMPY
+    return arrays.is_number(value) or isinstance(value, (enum.Enum, torch.dtype, torch.device, frozenset))
 
 
 def _cure(value: Any, path: str) -> str:
@@ -148,7 +147,7 @@ def _cure(value: Any, path: str) -> str:
     elif instead is None and dataclasses.is_dataclass(value):
         instead = "dataclasses.asdict(x)"
     elif instead is None and kind.__module__ == "numpy" and kind.__name__ == "ndarray":
-        instead = "torch.from_numpy(x)"
+        instead = "x.tolist()"
     elif instead is None and hasattr(value, "state_dict"):
         return f"give the object of {path} to State by a name of its own: State(..., name=x)"
     elif instead is None and hasattr(value, "__iter__"):
@@ -258,6 +257,8 @@ def decode(
         return tensor(body["name"])
     if kind == "subclass":
         return _subclass(body, inner, wholes, plain=plain)
+    if kind == arrays.ARRAY:
+        return arrays.array(body, inner(body["of"]))
     if kind in typed_values.KINDS:
         return typed_values.decode(body, inner, plain=plain)
     return _scalar(body)
@@ -273,7 +274,7 @@ def _scalar(body: dict[str, Json]) -> Any:
     if kind == "complex":
         return complex(*map(float, body["v"]))
     if kind == "numpy":
-        return _numpy_number(body["t"], base64.b64decode(body["v"]))
+        return arrays.number(body)
     raise CheckpointError(f"the checkpoint holds a value of kind {kind!r}, which this version does not know")
 
 
@@ -309,16 +310,6 @@ def context_of(value: Any) -> Json:
 
 def _refuse_tensor(path: str, _: torch.Tensor) -> str:
     raise StateNotSerializable(path, "tensor")
-
-
-def _numpy_number(kind: str, data: bytes) -> Any:
-    try:
-        import numpy
-    except ImportError:
-        raise CheckpointError(
-            f"the checkpoint holds a numpy number ({kind}), and numpy is not installed here", hint="pip install numpy"
-        ) from None
-    return numpy.frombuffer(data, dtype=kind)[0]
 
 
 def texts_of(tree: Mapping[str, Json], own: Collection[str]) -> tuple[bytes, bytes]:

@@ -3,8 +3,9 @@
     python -m tests.support.load_proof [--rounds 20] [--at-once 8] [--rows build/load-proof.jsonl] [FILE…]
 
 So many files run at once that each waits for a processor most of the time: they are each other's load, and no processor
-time is spent on load alone. A row is appended for each (file, round); a run that was interrupted goes on with the
-others. The last lines of pytest stand in the row of a round that failed.
+time is spent on load alone. Some rounds of a file share a process, as its tests share one with others in the gate: the
+imports cost more than most files' tests. A row is appended for each such series; a run that was interrupted goes on
+with the others. The last lines of pytest stand in the row of a series that failed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 STARTS_A_PROCESS = re.compile(r"subprocess|warm\.|multiprocessing|os\.fork|PrivateSlurm|\bPopen\b")
 EVERY_TEST_IS_FULL = 5
 """What pytest exits with where no test of a file was selected."""
-SECONDS = 3600
+SECONDS = 7200
+TOGETHER = 5
+"""Rounds of a file in one process."""
 LINES = 30
 """Of pytest's output, kept of a round that failed."""
 
@@ -49,14 +52,21 @@ def finished(rows: Path) -> Set[Tuple[str, int]]:
     return {(entry["file"], entry["round"]) for entry in entries}
 
 
+def planned(chosen: List[str], rounds: int) -> List[Tuple[str, int, int]]:
+    """File, first round, and how many rounds, of every series."""
+    firsts = range(0, rounds, TOGETHER)
+    return [(file, first, min(TOGETHER, rounds - first)) for first in firsts for file in chosen]
+
+
 def append(rows: Path, row: Dict[str, object]) -> None:
     with open(rows, "a") as opened:
         opened.write(json.dumps(row) + "\n")
 
 
-def run(file: str, number: int, prefix: List[str]) -> Dict[str, object]:
-    """One round of a file; a row."""
-    pytest = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-n", "0", "-m", "not full", file]
+def run(file: str, first: int, count: int, prefix: List[str]) -> Dict[str, object]:
+    """One series of a file's rounds; a row."""
+    options = ["-p", "no:cacheprovider", "-n", "0", "-m", "not full", "--keep-duplicates"]
+    pytest = [sys.executable, "-m", "pytest", *options, *[file] * count]
     begun = time.monotonic()
     load = os.getloadavg()[0]
     try:
@@ -74,7 +84,7 @@ def run(file: str, number: int, prefix: List[str]) -> Dict[str, object]:
     except subprocess.TimeoutExpired:
         code, output = 124, "it did not end"
     outcome = "passed" if code in (0, EVERY_TEST_IS_FULL) else "failed"
-    row: Dict[str, object] = {"file": file, "round": number, "outcome": outcome}
+    row: Dict[str, object] = {"file": file, "round": first, "rounds": count, "outcome": outcome}
     row["seconds"] = round(time.monotonic() - begun, 1)
     row["load"] = round(load, 1)
     if outcome == "failed":
@@ -93,26 +103,26 @@ def main() -> int:
     absent = [file for file in options.files if not (CHECKOUT / file).is_file()]
     if absent:
         parser.error(f"no such file: {', '.join(absent)}")
-    plan = [(file, number) for number in range(options.rounds) for file in options.files or files()]
+    plan = planned(options.files or files(), options.rounds)
     earlier = finished(options.rows)
-    due = [round_of_file for round_of_file in plan if round_of_file not in earlier]
+    due = [(file, first, count) for file, first, count in plan if (file, first) not in earlier]
     # As in the gate: a /dev/shm and processes of its own for each.
     prefix = APART if can_run_apart() else []
     failed = 0
     pool = ThreadPoolExecutor(options.at_once)
     try:
-        rounds = [pool.submit(run, file, number, prefix) for file, number in due]
-        for count, finished_round in enumerate(as_completed(rounds), len(plan) - len(due) + 1):
-            row = finished_round.result()
+        series = [pool.submit(run, file, first, count, prefix) for file, first, count in due]
+        for number, ended in enumerate(as_completed(series), len(plan) - len(due) + 1):
+            row = ended.result()
             append(options.rows, row)
             failed += row["outcome"] == "failed"
             summary = f"{row['file']} {row['outcome']} in {row['seconds']} s"
-            print(f"{count}/{len(plan)} round {row['round']}: {summary}", flush=True)
+            print(f"{number}/{len(plan)} from round {row['round']} on: {summary}", flush=True)
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
         pool.shutdown(cancel_futures=True)
-    print(f"{failed} of these rounds failed")
+    print(f"{failed} of these series failed")
     return 1 if failed else 0
 
 

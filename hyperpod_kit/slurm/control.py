@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass
-from typing import Dict, List, NamedTuple, Optional, Sequence
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import JobError, RunError
 from hyperpod_kit.run import Completed, Runner
@@ -181,18 +181,20 @@ def _latest(booted: float) -> float:
 
 def moment(text: str) -> float:
     """Unix seconds of a time as Slurm prints it, 0 for what is none."""
+    if text.isascii() and text.isdigit():
+        return float(text)
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except (ValueError, OverflowError):
         return 0.0
 
 
-def parts(runner: Runner, job: JobId) -> List[Dict[str, str]]:
+def parts(runner: Runner, job: JobId, fields: Tuple[Tuple[str, str], ...] = records.FIELDS) -> List[Dict[str, str]]:
     """The job's own records and no other's: one, or one a component of a heterogeneous job, the leader's first.
 
     Raises RunError when Slurm does not answer or does not know the job, JobError when it answers with other jobs.
     """
-    found = records.read(runner, job.name)
+    found = records.read(runner, job.name, fields=fields)
     own = [record for record in found if job.has(record)]
     if not own or (len(own) > 1 and not job.components):
         shown = ", ".join(str(JobId.of(record)) for record in found[:8]) or "no job"
@@ -208,11 +210,16 @@ def job(runner: Runner, job_id: JobId) -> Dict[str, str]:
     return parts(runner, job_id)[0]
 
 
+def times(runner: Runner, job_id: JobId) -> Dict[str, str]:
+    """The same with records.TIME_FIELDS: its times are for `moment`. Raises RunError, JobError."""
+    return parts(runner, job_id, records.TIME_FIELDS)[0]
+
+
 def queued_at(runner: Runner, job_id: JobId) -> float:
     """When the job came into the queue last, by a requeue too, Unix seconds; 0 when squeue does not say. Raises
     RunError."""
     argv = ["squeue", "--local", "--all", "--noheader", "--states=all", "-j", job_id.name, "-o", "%V"]
-    done = runner.run(argv, timeout=DEADLINE, check=False, env=records.UNSET)
+    done = runner.run(argv, timeout=DEADLINE, check=False, env={**records.UNSET, **records.UNIX_TIMES})
     return max((moment(line.strip()) for line in done.stdout.splitlines()), default=0.0)
 
 

@@ -39,6 +39,23 @@ FIELDS: Tuple[Tuple[str, str], ...] = (
 )
 """What `scontrol show job` calls a field, which is what it is called here, and what squeue does."""
 
+TIME_FIELDS: Tuple[Tuple[str, str], ...] = (
+    ("JobId", "JobID"),
+    ("ArrayJobId", "ArrayJobID"),
+    ("ArrayTaskId", "ArrayTaskID"),
+    ("HetJobId", "HetJobID"),
+    ("HetJobOffset", "HetJobOffset"),
+    ("JobState", "State"),
+    ("Restarts", "RestartCnt"),
+    ("User", "UserName"),
+    ("Partition", "Partition"),
+    ("SubmitTime", "SubmitTime"),
+    ("StartTime", "StartTime"),
+    ("EndTime", "EndTime"),
+    ("AllocTRES", "tres-alloc"),
+)
+"""What says how a job's time passed, and what it holds; as FIELDS."""
+
 UNSET: Mapping[str, Optional[str]] = dict.fromkeys(
     (
         "SLURM_CLUSTERS",
@@ -63,6 +80,9 @@ UNSET: Mapping[str, Optional[str]] = dict.fromkeys(
 )
 """What a person sets to see less of the queue would hide a job that lives, and make it look like one that has ended."""
 
+UNIX_TIMES: Mapping[str, Optional[str]] = {"SLURM_TIME_FORMAT": "%s"}
+"""Seconds since 1970: what a clock shows comes twice in the night in which summer ends."""
+
 _NAME = re.compile(r"[0-9]+(?:_[0-9]+)?")
 _NOTHING = ("(null)", "N/A", "n/a", "")
 
@@ -71,7 +91,9 @@ class Unknown(RunError):
     """slurmctld answers, and knows no such job (any more)."""
 
 
-def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict[str, str]]:
+def read(
+    runner: Runner, name: str = "", *, squeue: str = "squeue", fields: Tuple[Tuple[str, str], ...] = FIELDS
+) -> List[Dict[str, str]]:
     """One dictionary a job, ended ones too, of all jobs without a name; fields of which nothing is said are left out.
 
     `name`: a number (of an array: all that is left of it) or an array's task, `11_2`. Raises Unknown, RunError.
@@ -79,7 +101,7 @@ def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict
     if name and not _NAME.fullmatch(name):
         raise RunError([squeue, "-j", name], 2, stderr=f"{name!r} is no number of a job")
     mark = f"@{os.urandom(16).hex()}@"
-    wanted = ",".join(f"{word}:0{mark}" for _, word in FIELDS)
+    wanted = ",".join(f"{word}:0{mark}" for _, word in fields)
     argv = [
         squeue,
         "--local",
@@ -89,11 +111,11 @@ def read(runner: Runner, name: str = "", *, squeue: str = "squeue") -> List[Dict
         *(["--array"] if "_" in name else []),
         *(["-j", name] if name else []),
     ]
-    done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, "SQUEUE_FORMAT2": wanted})
+    done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, **UNIX_TIMES, "SQUEUE_FORMAT2": wanted})
     if done.returncode:
         kind = Unknown if "invalid job id" in done.stderr.lower() else RunError
         raise kind(argv, done.returncode, done.stdout, done.stderr)
-    found = split(done.stdout, mark)
+    found = split(done.stdout, mark, fields)
     if found is None:
         raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")
     if name and not found:

@@ -20,6 +20,8 @@ _SQUEUE = {
     "RestartCnt": "Restarts",
     "UserID": "UserId",
     "GroupID": "GroupId",
+    "UserName": "User",
+    "tres-alloc": "AllocTRES",
 }
 
 

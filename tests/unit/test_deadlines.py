@@ -124,6 +124,7 @@ LEFT = {
     "unit/data/test_killed.py": 1,
     "unit/data/test_workers.py": 2,
     "unit/job/fake_srun.py": 2,
+    "unit/job/goodput/measured_trainer.py": 3,
     "unit/job/hang_trainer.py": 5,
     "unit/job/test_exits.py": 6,
     "unit/job/test_hang_on_slurm.py": 1,

@@ -38,7 +38,7 @@ def note(
     record: Mapping[str, str] = {}
     queued = 0.0
     with contextlib.suppress(HyperpodKitError):
-        record = control.job(runner, job.id)
+        record = control.times(runner, job.id)
         queued = control.queued_at(runner, job.id)
     row = RunRow(
         job.id.name,
@@ -46,7 +46,7 @@ def note(
         round(now(), 3),
         queued,
         control.moment(record.get("StartTime", "")),
-        gpus_of(record, len(job.nodes)),
+        gpus_of(record, env, len(job.nodes)),
         job.nodes,
         _owner(record, env),
         record.get("Partition") or env.get("SLURM_JOB_PARTITION", ""),
@@ -56,19 +56,19 @@ def note(
         append(time_rows.path(state, time_rows.run_name(job.id.name, life, job.restart)), time_rows.encoded_run(row))
 
 
-def gpus_of(record: Mapping[str, str], nodes: int) -> Optional[int]:
-    """Of the job's record; where Slurm counts none, those of this node stand for those of each."""
-    for field in ("AllocTRES", "TRES", "ReqTRES"):
-        match = _GPUS.search(record.get(field, ""))
-        if match:
-            return int(match.group(1))
-    here = len(glob.glob(_DEVICE))
+def gpus_of(record: Mapping[str, str], env: Mapping[str, str], nodes: int) -> Optional[int]:
+    """Of the job's record, where Slurm counts them; else what it gave to the job on this node stands for each node, and
+    where it gives none, those that the node has."""
+    match = _GPUS.search(record.get("AllocTRES", ""))
+    if match:
+        return int(match.group(1))
+    given = env.get("SLURM_GPUS_ON_NODE", "")
+    here = int(given) if given.isdigit() else len(glob.glob(_DEVICE))
     return here * nodes if here or record else None
 
 
 def _owner(record: Mapping[str, str], env: Mapping[str, str]) -> str:
-    """`alice` of `alice(1001)`."""
-    name = record.get("UserId", "").partition("(")[0] or env.get("SLURM_JOB_USER", "")
+    name = record.get("User") or env.get("SLURM_JOB_USER", "")
     if name:
         return name
     with contextlib.suppress(KeyError, ValueError):

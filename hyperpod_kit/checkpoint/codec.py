@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import arrays, subclasses, typed_values
+from hyperpod_kit.checkpoint import arrays, mappings, subclasses, typed_values
 from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
@@ -39,6 +39,12 @@ DIVIDED = "d"
 PLAIN_RECORDS, TYPED_RECORDS = 2, int(trees.TYPED)
 _TYPED_MARKS = tuple(f'"$":"{kind}"'.encode() for kind in ("subclass", arrays.ARRAY, *sorted(typed_values.KINDS)))
 
+_SIZE = {mappings.CLASS: "Size"}
+"""What the record of a tuple says that is a torch.Size."""
+GRADIENT = "g"
+"""Key of a tensor's record that its reader makes: 1 for one that requires a gradient, 2 for a Parameter, 3 for a
+Parameter that requires none."""
+
 _CONTAINERS = frozenset((dict, list, tuple))
 
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
@@ -53,85 +59,97 @@ _CURES: tuple[tuple[tuple[type, ...], str], ...] = (
 )
 
 
-def encode(value: Any, path: str, take: Take) -> Json:
-    """The JSON of `value`; `take(path, tensor)` notes each of its tensors and returns the name to write down.
+def encode(value: Any, path: str, take: Take, *, classes: bool = False) -> Json:
+    """The JSON of `value`; `take(path, tensor)` notes each of its tensors and returns the name to write down. With
+    `classes` the records of dicts and tuples name their class, where it is another one.
 
     Raises StateNotSerializable with the path of a leaf that is neither a tensor nor typed JSON, and of a container that
     lies in itself.
     """
-    return _encode(value, path, take, {})
+    return _Encoder(take, classes).encode(value, path)
 
 
-def _encode(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
-    """`outer` are the containers around `value`, by id, with their paths."""
-    kind = type(value)
-    if value is None or kind in (bool, str):
-        return value
-    if kind is int:
-        return _written_int(value, path)
-    if kind is float:
-        return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
-    if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
-        return _within(value, path, take, outer)
-    if isinstance(value, torch.Tensor) or is_sharded(value):
-        return _tensor(value, path, take)
-    if kind is bytes:
-        return {"$": "bytes", "v": base64.b64encode(value).decode()}
-    if kind is complex:
-        return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
-    if arrays.is_number(value):
-        return arrays.of_number(value)
-    if arrays.is_array(value):
-        return arrays.of_array(value, lambda numbers: _tensor(numbers, path, take))
-    return _within(value, path, take, outer)
+class _Encoder:
+    """One walk over a value."""
 
+    def __init__(self, take: Take, classes: bool) -> None:
+        self._take = take
+        self._classes = classes
+        self._outer: dict[int, str] = {}
+        """The containers around what is encoded, by id, with their paths."""
 
-def _tensor(value: Any, path: str, take: Take) -> Json:
-    taken = take(path, value)
-    return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
+    def encode(self, value: Any, path: str) -> Json:
+        kind = type(value)
+        if value is None or kind in (bool, str):
+            return value
+        if kind is int:
+            return _written_int(value, path)
+        if kind is float:
+            return value if math.isfinite(value) else {"$": "float", "v": repr(value)}
+        if kind in _CONTAINERS:  # before the questions that cost more, since a state has thousands of dicts
+            return self._within(value, path)
+        if isinstance(value, torch.Tensor) or is_sharded(value):
+            return self._tensor(value, path)
+        if kind is bytes:
+            return {"$": "bytes", "v": base64.b64encode(value).decode()}
+        if kind is complex:
+            return {"$": "complex", "v": [repr(value.real), repr(value.imag)]}
+        if arrays.is_number(value):
+            return arrays.of_number(value)
+        if arrays.is_array(value):
+            return arrays.of_array(value, lambda numbers: self._tensor(numbers, path))
+        return self._within(value, path)
 
+    def _tensor(self, value: Any, path: str) -> Json:
+        taken = self._take(path, value)
+        return {"$": "tensor", "name": taken} if isinstance(taken, str) else taken
 
-def _within(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
-    """What has values inside. Raises StateNotSerializable for one that lies in itself, or too deep."""
-    kind = type(value)
-    if id(value) in outer:
-        raise StateNotSerializable(
-            path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
-        )
-    if len(outer) >= _DEPTH:
-        raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
-    outer[id(value)] = path
-    try:
-        return _container(value, path, take, outer)
-    finally:
-        del outer[id(value)]
+    def _within(self, value: Any, path: str) -> Json:
+        """What has values inside. Raises StateNotSerializable for one that lies in itself, or too deep."""
+        kind, outer = type(value), self._outer
+        if id(value) in outer:
+            raise StateNotSerializable(
+                path, f"{kind.__name__} that lies in itself, as {outer[id(value)]}", hint=f"take {path} out"
+            )
+        if len(outer) >= _DEPTH:
+            raise StateNotSerializable(path[:200], f"{kind.__name__} inside {_DEPTH} others")
+        outer[id(value)] = path
+        try:
+            return self._container(value, path)
+        finally:
+            del outer[id(value)]
+
+    def _container(self, value: Any, path: str) -> Json:
+        kind = type(value)
+        if isinstance(value, dict):
+            return self._dict(value, path)
+        if kind in (list, tuple, torch.Size):
+            items = [self.encode(item, f"{path}.{index}") for index, item in enumerate(value)]
+            if kind is list:
+                return items
+            return {"$": "tuple", "v": items, **(_SIZE if self._classes and kind is torch.Size else {})}
+        record = typed_values.encode(value, lambda item, key: self.encode(item, f"{path}.{key}"))
+        if record is None:
+            raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_cure(value, path))
+        return record
+
+    def _dict(self, value: dict[Any, Any], path: str) -> Json:
+        # Without `classes` an OrderedDict comes back as dict, in the same order.
+        words = mappings.words_of(value) if self._classes else {}
+        if not words and all(type(key) is str for key in value) and "$" not in value:
+            return {key: self.encode(item, f"{path}.{key}") for key, item in value.items()}
+        pairs = []
+        for key, item in value.items():
+            if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_typed_key(key):
+                raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_cure(key, "the key"))
+            pairs.append([self.encode(key, f"{path}.<key>"), self.encode(item, f"{path}.{key}")])
+        return {"$": "dict", "v": pairs, **words}
 
 
 def _written_int(value: int, path: str) -> int:
     if not -_LARGEST < value < _LARGEST:
         raise StateNotSerializable(path, f"int of {value.bit_length()} bits", hint=f"in place of {path} save hex(x)")
     return value
-
-
-def _container(value: Any, path: str, take: Take, outer: dict[int, str]) -> Json:
-    kind = type(value)
-    if kind not in (list, tuple, torch.Size) and not isinstance(value, dict):
-        record = typed_values.encode(value, lambda item, key: _encode(item, f"{path}.{key}", take, outer))
-        if record is None:
-            raise StateNotSerializable(path, f"{kind.__module__}.{kind.__qualname__}", hint=_cure(value, path))
-        return record
-    if not isinstance(value, dict):
-        items = [_encode(item, f"{path}.{index}", take, outer) for index, item in enumerate(value)]
-        return items if type(value) is list else {"$": "tuple", "v": items}
-    # OrderedDict and defaultdict come back as dict, in the same order
-    if all(type(key) is str for key in value) and "$" not in value:
-        return {key: _encode(item, f"{path}.{key}", take, outer) for key, item in value.items()}
-    pairs = []
-    for key, item in value.items():
-        if type(key) not in (str, int, bool, float, tuple, bytes, type(None)) and not _is_typed_key(key):
-            raise StateNotSerializable(f"{path}, key {key!r}", type(key).__name__, hint=_cure(key, "the key"))
-        pairs.append([_encode(key, f"{path}.<key>", take, outer), _encode(item, f"{path}.{key}", take, outer)])
-    return {"$": "dict", "v": pairs}
 
 
 def _is_typed_key(value: object) -> bool:
@@ -247,14 +265,16 @@ def decode(
 
     held = children(body)
     if isinstance(held, dict):
-        return {key: inner(item) for key, item in held.items()}
+        items = {key: inner(item) for key, item in held.items()}
+        return mappings.made(body, items, plain=plain) if body.get("$") == "dict" else items
     if held is not None:
-        return type(held)(inner(item) for item in held)
+        made = type(held)(inner(item) for item in held)
+        return torch.Size(made) if isinstance(body, dict) and body.get(mappings.CLASS) == "Size" else made
     if not isinstance(body, dict):
         return body
     kind = body["$"]
     if kind == "tensor":
-        return tensor(body["name"])
+        return _as_it_was(tensor(body["name"]), body.get(GRADIENT, 0))
     if kind == "subclass":
         return _subclass(body, inner, wholes, plain=plain)
     if kind == arrays.ARRAY:
@@ -262,6 +282,21 @@ def decode(
     if kind in typed_values.KINDS:
         return typed_values.decode(body, inner, plain=plain)
     return _scalar(body)
+
+
+def gradient_of(tensor: Any) -> int:
+    """What the record of a tensor says of its gradient, for a reader that makes the tensor: see GRADIENT."""
+    if isinstance(tensor, torch.nn.Parameter):
+        return 2 if tensor.requires_grad else 3
+    return int(isinstance(tensor, torch.Tensor) and tensor.requires_grad)
+
+
+def _as_it_was(tensor: Any, gradient: int) -> Any:
+    if not gradient or not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch.nn.Parameter):
+        return tensor
+    if gradient == 1:
+        return tensor.requires_grad_()
+    return torch.nn.Parameter(tensor, requires_grad=gradient == 2)
 
 
 def _scalar(body: dict[str, Json]) -> Any:

@@ -152,6 +152,9 @@ def _of_module(tree: Mapping[str, Any], loader: modules.Loader, collector: Colle
             as_saved = TYPES[record["t"]], torch.Size(record["s"])
             if modules.is_extra_state(plain) or loader.is_late(plain):
                 yield NewTensor(record["name"], _new(as_saved, loader.device), loader.use(plain))
+            elif loader.is_replaced(plain, here, *as_saved):
+                assert here is not None, "what is not there is not replaced"
+                yield NewTensor(record["name"], _new(as_saved, here.device), loader.use(plain))
             elif loader.owns(plain) and (here is None or (here.dtype, here.shape) != as_saved):
                 like = here if here is not None and not sharding.is_sharded(here) else None
                 device = like.device if like is not None else loader.device

@@ -99,12 +99,14 @@ class Loader:
         self._uses = {plain_name(name): use for name in fqns(model)[1]}
         self._uses.update((plain_name(name), buffer_use(name, sent)) for name in sent)
         self._owners = [plain_name(name) for name, module in model.named_modules() if _loads_itself(module)]
-        self._late = {
+        buffers = {
             plain_name(f"{name}.{key}" if name else key): (module, key)
             for name, module in model.named_modules()
-            for key, value in module._buffers.items()
-            if value is None and key not in module._non_persistent_buffers_set
+            for key in module._buffers
+            if key not in module._non_persistent_buffers_set
         }
+        self._late = {name: place for name, place in buffers.items() if place[0]._buffers[place[1]] is None}
+        self._buffers = {name: place for name, place in buffers.items() if name not in self._late}
 
     @property
     def device(self) -> torch.device:
@@ -125,6 +127,12 @@ class Loader:
     def is_late(self, name: str) -> bool:
         """Whether it is a buffer that the module makes later: in its first forward pass."""
         return name in self._late
+
+    def is_replaced(self, name: str, here: torch.Tensor | None, dtype: torch.dtype, shape: torch.Size) -> bool:
+        """Whether it is a buffer that differs in nothing but its type: a program has cast it on the way."""
+        if name not in self._buffers or here is None or sharding.is_sharded(here):
+            return False
+        return here.shape == shape and here.dtype != dtype and not self.owns(name)
 
     def adopt(
         self,
@@ -150,6 +158,10 @@ class Loader:
                 module._buffers[key] = codec.decode(tree[plain], tensor, wholes=wholes)
                 continue
             new = any(record["name"] in fresh for record in codec.records(tree[plain]))
+            if new and plain in self._buffers and not self.owns(plain):
+                module, key = self._buffers[plain]
+                module._buffers[key] = codec.decode(tree[plain], tensor, wholes=wholes)
+                continue
             value = here.get(name)
             filled = isinstance(value, torch.Tensor) and _storage(value) in storages and not new
             if self._owners or not filled:

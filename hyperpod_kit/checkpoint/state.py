@@ -164,11 +164,11 @@ class State:
         prefix = f"rank.{rank:05d}"
         mine = partial(_take_own, collector, prefix)
         values = {
-            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine)
+            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine, classes=True)
             for name, thing in objects.items()
             if not _is_shared(thing)
         }
-        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine)
+        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine, classes=True)
         return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
@@ -434,7 +434,11 @@ def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor
     """Note a tensor that a rank has for itself. All ranks have their part of what is divided: its name is no rank's."""
     sharded = sharding.is_sharded(tensor)
     use = TensorUse.VALUE if sharded else TensorUse.OWN
-    return collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
+    taken = collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
+    gradient = codec.gradient_of(tensor)
+    if not gradient or not isinstance(taken, str):
+        return taken
+    return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}
 
 
 def _place_of(param: torch.Tensor) -> TensorLayout:

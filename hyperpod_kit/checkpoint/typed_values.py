@@ -115,9 +115,14 @@ def is_its_attributes(kind: type) -> bool:
     *classes, last = kind.__mro__
     if last is not object or not classes or hasattr(kind, "state_dict"):
         return False
-    if any(_HOOKS & vars(each).keys() or not each.__flags__ & _HEAP_TYPE for each in classes):
+    if any(map(has_code_of_its_own, classes)):
         return False
     return kind.__dictoffset__ != 0 and kind.__itemsize__ == 0 and kind.__basicsize__ == _OBJECT_SIZE
+
+
+def has_code_of_its_own(kind: type) -> bool:
+    """Whether objects are taken apart or made by that class in a way of its own, or in C."""
+    return bool(_HOOKS & vars(kind).keys()) or not kind.__flags__ & _HEAP_TYPE
 
 
 def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:

@@ -580,13 +580,19 @@ def _swapped(seed: int, layout: Layout) -> Training:
 
 
 def _frozen_on_the_way(seed: int, layout: Layout) -> Training:
-    """A layer is frozen after two steps: its moments stay."""
+    """A layer is frozen for some steps: its moments stay."""
     training = trained(Net)(seed, layout)
+    model, optimizer = training.model, training.optimizer
 
-    def after(number: int, loss: float) -> None:
-        training.model.first.requires_grad_(number < 1 or number > 5)
+    def update(batch: Any, number: int) -> float:
+        model.first.requires_grad_(number < 2 or number > 6)
+        optimizer.zero_grad()
+        loss = (model(batch) - batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        return float(loss.detach())
 
-    training.after_step = after
+    training.update = update
     return training
 
 

@@ -129,6 +129,52 @@ def test_a_buffer_that_no_code_loads_is_refused_by_name(root: str) -> None:
         saved.restore(root, State(torch.nn.BatchNorm1d(5, affine=False)))
 
 
+class CastOnTheWay(torch.nn.Module):
+    """Its buffer is of another type after the first forward."""
+
+    mean: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Any) -> Any:
+        self.mean = self.mean.double() + x.detach().mean(0).double() / 3
+        return self.layer(x) + self.mean.sum()
+
+
+@pytest.mark.parametrize("tier", ["memory", "storage"])
+def test_a_buffer_that_a_program_casts_is_of_the_type_that_was_saved(
+    root: str, tier: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HPK_RESUME_MEMORY", str(int(tier == "memory")))
+    model, batch = CastOnTheWay(), torch.arange(8.0).reshape(2, 4)
+    model(batch)
+    manager = Manager(root)
+    manager.restore(State(model))
+    assert manager.save(0, State(model), on_busy="wait").wait("durable", 60)
+    if tier == "memory":
+        abandon(manager)
+    else:
+        manager.close()
+    fresh = CastOnTheWay()
+    with Manager(root) as manager:
+        state = State(fresh)
+        found = manager.restore(state)
+        assert isinstance(found, Restored) and found.tier == tier
+        assert torch.equal(fresh.mean, model.mean) and fresh.mean.dtype == torch.float64
+        assert "mean" in dict(fresh.named_buffers())
+        assert torch.equal(fresh(batch), model(batch))
+        assert manager.save(1, state, on_busy="wait").wait("durable", 60)
+
+
+def test_a_weight_of_another_type_is_refused_by_name(root: str) -> None:
+    saved.save(root, State(torch.nn.Linear(2, 2)))
+    with pytest.raises(CheckpointError, match=r"bias is F32 \[2\] in the checkpoint, BF16 \[2\] here"):
+        saved.restore(root, State(torch.nn.Linear(2, 2).bfloat16()))
+
+
 def test_hooks_of_loading_are_called_and_those_of_a_step_are_not(root: str) -> None:
     heard: list[str] = []
 

@@ -435,7 +435,7 @@ def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor
     sharded = sharding.is_sharded(tensor)
     use = TensorUse.VALUE if sharded else TensorUse.OWN
     taken = collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
-    gradient = codec.gradient_of(tensor)
+    gradient = 0 if sharded else codec.gradient_of(tensor)
     if not gradient or not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}

@@ -34,6 +34,7 @@ RUNNING_SLURM = (
     "tests/hostile/test_sweep_rights.py",
     "tests/hostile/test_words_in_slurm.py",
     "tests/unit/checkpoint/test_fabric.py",
+    "tests/unit/job/goodput/test_measured_job.py",
     *(
         f"tests/unit/job/test_{name}.py"
         for name in (

@@ -90,6 +90,9 @@ class CheckpointedFit(Callback):  # type: ignore[misc]  # lightning is not asked
         connector.restore_model()
         connector.restore_datamodule()
         connector.restore_callbacks()
+        # What a run keeps of its end is in the callback alone: it would train to the next look at what is monitored.
+        if any(one.wait_count >= one.patience for one in trainer.early_stopping_callbacks):
+            trainer.should_stop = True
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """See Callback: the loaders' iterators were made since the restore, which draws numbers."""

@@ -16,6 +16,7 @@ pytest.importorskip("lightning")
 
 import lightning  # noqa: E402
 from lightning.fabric.utilities.distributed import DistributedSamplerWrapper  # noqa: E402
+from lightning.pytorch.callbacks import EarlyStopping  # noqa: E402
 from torch.utils.data import DataLoader, DistributedSampler, SequentialSampler  # noqa: E402
 
 from hyperpod_kit.checkpoint.adapters.lightning import CheckpointedFit, ProvedCheckpointIO, _unrepeated  # noqa: E402
@@ -157,6 +158,18 @@ def test_the_last_step_is_saved_where_no_number_of_steps_says_which_it_is(folder
     assert sorted(steps(folder)) == [2, 4, 5]
     fit(folder, CheckpointedFit(every=2, keep=None), max_steps=-1, max_epochs=1)
     assert sorted(steps(folder)) == [2, 4, 5]
+
+
+def test_a_run_that_stopped_early_trains_no_step_more(folder: Path) -> None:
+    def stopped() -> Any:
+        return EarlyStopping("loss", mode="max", patience=1, check_on_train_epoch_end=True)  # it falls
+
+    first = fit(folder, CheckpointedFit(every=1), Fails(), stopped())
+    assert max(first.losses) == 2 * EPOCH and steps(folder)[0] == 2 * EPOCH
+    again = fit(folder, CheckpointedFit(every=1), Fails(), stopped())
+    assert not again.losses and same(again, first)
+    without = fit(folder, CheckpointedFit(every=1), Fails())
+    assert sorted(without.losses) == [STEPS - 1, STEPS]
 
 
 def test_an_order_that_cannot_be_drawn_again_is_warned_of(folder: Path) -> None:

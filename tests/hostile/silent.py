@@ -15,8 +15,7 @@ from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerPatience
 from tests.hostile.users import ATTACKER, VICTIM, place
 from tests.support.capabilities import require
-
-QUICK = OwnerPatience(answer=1.0, longest=5.0)
+from tests.support.wait import slowness
 
 
 @pytest.fixture
@@ -53,12 +52,15 @@ def silent() -> Iterator[Callable[..., None]]:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0)
+    """What does not answer is given up after two seconds, and on a machine that is slow after more of them."""
+    times = slowness()
+    patience = OwnerPatience(answer=1.0 * times, longest=5.0 * times)
+    monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0 * times)
     for function in (owner.as_owner, owner.of, owner.in_child):
-        monkeypatch.setattr(function, "__defaults__", (QUICK,))
-    monkeypatch.setattr(owner.streamed, "__defaults__", (QUICK,))
-    monkeypatch.setattr(preloading, "LFS", QUICK)
-    monkeypatch.setattr(walking, "HUNG", 2.0)
+        monkeypatch.setattr(function, "__defaults__", (patience,))
+    monkeypatch.setattr(owner.streamed, "__defaults__", (patience,))
+    monkeypatch.setattr(preloading, "LFS", patience)
+    monkeypatch.setattr(walking, "HUNG", 2.0 * times)
 
 
 def data_of_two(shared: Path) -> Path:

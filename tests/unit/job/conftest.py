@@ -73,6 +73,11 @@ class Job:
     def said(self, event: str) -> List[Dict[str, Any]]:
         return [one for one in self.events if one["event"] == event]
 
+    def has_reported(self, event: str) -> bool:
+        """Whether a run that may still go on has reported that."""
+        logs = [path.read_text() for path in self.base.glob("run-*")]
+        return any(f'"event": "{event}"' in log for log in logs)
+
     def started_at(self) -> List[int]:
         """The step that each attempt started from."""
         return [event["step"] for event in self.said("attempt")]

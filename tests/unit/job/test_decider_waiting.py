@@ -14,6 +14,7 @@ from hyperpod_kit.job import allocation, status, step_name, timeline
 from hyperpod_kit.job.allocation import Allocation
 from hyperpod_kit.job.hang import StallRule
 from hyperpod_kit.job.lifeline import Lifelines
+from tests.support.wait import until
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
 
@@ -153,14 +154,15 @@ def test_a_controller_that_does_not_answer_is_waited_for_and_costs_no_restart(jo
     once, silent, question = job.base / "once", job.base / "silent", "squeue job 7"
     answer = job.runner.answers[question]
     program = f"test -e {once} && exit 0; touch {once}; until test -e {silent}; do sleep 0.05; done; exit 3"
-    back = threading.Timer(4.0, job.runner.answers.__setitem__, (question, answer))
 
     def silence() -> None:
-        while not once.exists():
-            threading.Event().wait(0.01)
+        until(once.exists, what="the first attempt")
         job.runner.answers[question] = (1, "slurm_load_jobs error: Unable to contact slurm controller")
         silent.touch()
-        back.start()
+        try:
+            until(lambda: job.has_reported("controller"), what="a word of the controller")
+        finally:
+            job.runner.answers[question] = answer
 
     thread = threading.Thread(target=silence)
     thread.start()
@@ -193,10 +195,17 @@ def test_nodes_that_have_not_registered_with_a_new_slurmctld_are_waited_for(job_
     question = "scontrol -o show node"
     job.runner.answers[question] = UNHEARD
     heard = UNHEARD.replace("None", "2026-11-23T01:32:15")
-    back = threading.Timer(2.0, job.runner.answers.__setitem__, (question, heard))
-    back.start()
+
+    def register() -> None:
+        try:
+            until(lambda: job.runner.calls.count(f"{question} n[1-2]") > 2, what="a third question")
+        finally:
+            job.runner.answers[question] = heard
+
+    thread = threading.Thread(target=register)
+    thread.start()
     assert job.run("--steps", "2", refused_after=60) == 0
-    back.join()
+    thread.join()
     [said] = job.said("controller")
     assert "has not heard of 2 nodes yet, such as n1" in said["message"]
     assert job.runner.calls.count(f"{question} n[1-2]") > 2 and len(job.sruns) == 1

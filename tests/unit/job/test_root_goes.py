@@ -9,6 +9,7 @@ import pytest
 from hyperpod_kit.job.ledger import Ledger
 from hyperpod_kit.job.ledger import read as ledger_rows
 from tests.support.rows import full
+from tests.support.wait import until
 from tests.unit.job.conftest import Job
 
 
@@ -21,7 +22,14 @@ def test_a_root_that_goes_just_before_a_row_is_written_is_waited_for(
     job = job_in_process
     assert job.run("--steps", "12", "--every", "4") == 0
     append, away = Ledger.append, job.root.with_name("away")
-    back = threading.Timer(3.0, lambda: away.rename(job.root))
+
+    def come_back() -> None:
+        try:
+            until(lambda: job.has_reported("storage"), what="a word of the outage")
+        finally:
+            away.rename(job.root)
+
+    back = threading.Thread(target=come_back)
 
     def late(self: Ledger, event: str, **fields: object) -> None:
         if event == moment and not back.ident:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from hyperpod_kit.job.report import JobReport
 from hyperpod_kit.job.retry_policy import spent
 from hyperpod_kit.job.signals import Signals
 from hyperpod_kit.job.storage import CheckpointRoot, Probe
+from tests.support.wait import until
 
 
 def test_a_directory_that_can_be_written_answers_and_keeps_nothing(tmp_path: Path) -> None:
@@ -51,12 +51,16 @@ def test_an_outage_is_outlasted(tmp_path: Path) -> None:
     state = tmp_path / "state"
     with Signals() as signals, open(tmp_path / "log", "w") as log:
         storage = CheckpointRoot(str(state), 30.0, signals, JobReport(log.fileno()))
-        back = threading.Timer(0.5, state.mkdir)
+
+        def come_back() -> None:
+            until(lambda: "does not answer" in (tmp_path / "log").read_text(), what="a word of the outage")
+            state.mkdir()
+
+        back = threading.Thread(target=come_back)
         back.start()
-        began = time.monotonic()
-        assert storage.outlast() and time.monotonic() - began >= 0.5 and state.is_dir()
+        assert storage.outlast() and state.is_dir()
+        back.join()
         assert not storage.outlast()
-    assert "does not answer" in (tmp_path / "log").read_text()
 
 
 def test_it_costs_no_budget() -> None:

@@ -18,10 +18,11 @@ def nodes(count: int) -> list[NodeTarget]:
 
 
 class Crowd:
-    """Counts who is being asked; `answer` waits until it is let go."""
+    """Counts who is being asked; `answer` waits until it is let go: a moment after `expected` are being asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 0) -> None:
         self.now = self.most = 0
+        self.expected = expected
         self.lock = threading.Lock()
         self.free = threading.Event()
 
@@ -29,6 +30,9 @@ class Crowd:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
+            if self.now == self.expected:
+                # One too many would come within that moment.
+                threading.Timer(0.2, self.free.set).start()
         self.free.wait(30)
         with self.lock:
             self.now -= 1
@@ -64,11 +68,8 @@ def test_no_more_at_once_than_there_are_files_to_open(
     monkeypatch: pytest.MonkeyPatch, soft: int, each: int, most: int
 ) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda what: (soft, 4096))
-    crowd = Crowd()
-    timer = threading.Timer(0.2, crowd.free.set)
-    timer.start()
+    crowd = Crowd(most)
     ask_all(nodes(40), crowd.answer, lambda answer: None, descriptors=each)
-    timer.join()
     assert crowd.most == most
 
 

@@ -194,7 +194,8 @@ def test_the_lease_of_a_move_is_short_and_renewed_for_as_long_as_it_takes(
             return len(seen) >= 3
 
         until(renewed, what="third lease of one move")
-        assert lease.held(store) == {name}
+        # A lease that a busy machine renewed too late is taken again.
+        until(lambda: lease.held(store) == {name}, what="a lease in force")
         ends = [int(lease._NAME.fullmatch(one).group(2)) for one in seen]  # type: ignore[union-attr]
         assert max(ends) <= time.time() + 0.6 + 2
     assert list((place / "run" / "leases").glob("*")) == []

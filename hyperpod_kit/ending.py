@@ -51,12 +51,26 @@ def program(work: Callable[[], int]) -> int:
     return ExitCode.STOPPED
 
 
-def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = lambda error: None) -> int:
+def of_system(error: OSError) -> Optional[Ending]:
+    """Of an error of the operating system for which a command has no words of its own: a directory that every machine
+    is supposed to have, such as /dev/shm, is not there, or a place does not let this user in. None for a reader that
+    has gone."""
+    if isinstance(error, BrokenPipeError) and reader_gone():
+        return None
+    words = error.strerror or str(error) or type(error).__name__
+    return Ending(f"{error.filename}: {words}" if error.filename else words, None, ExitCode.ABSENT)
+
+
+def run(work: Callable[[], int], system: Callable[[OSError], Optional[Ending]] = of_system) -> int:
     """The exit code of `work`, whose errors are said. `system`: how an error of the system ends it, None: raise it."""
     try:
         return raised(work, system)
     except HyperpodKitError as error:
         ending = ending_of(error)
+    except BrokenPipeError:
+        if not reader_gone():
+            raise
+        return without_reader(ExitCode.READER_GONE)
     from hyperpod_kit.untrusted import terminal
 
     terminal.error(ending.message, ending.hint)
@@ -86,6 +100,18 @@ def bounded(work: Callable[[], int], root: str, uid: Optional[int] = None) -> in
         return int(owner.in_child(work, os.geteuid() if uid is None else uid, root))
     except BrokenPipeError:
         return without_reader(0)
+
+
+def reader_gone() -> bool:
+    """Whether nobody reads standard output any more, which a broken connection to a server does not mean."""
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)
+        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    except (AttributeError, OSError, ValueError):
+        return False
 
 
 def without_reader(code: int) -> int:

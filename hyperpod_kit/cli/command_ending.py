@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import sys
 from typing import Any, Callable, Optional, Tuple
 
 import click
 
-from hyperpod_kit.ending import ending_of, without_reader
+from hyperpod_kit.ending import ending_of, reader_gone, without_reader
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import install_command
@@ -39,16 +38,6 @@ def exit_code_of(call: Callable[[], Any], *, debug: bool) -> int:
 
             _say(traceback.format_exc())
         return _reported(err)
-
-
-def reader_gone() -> bool:
-    """Whether nobody reads standard output any more, which a broken connection to a server does not mean."""
-    try:
-        poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)
-        return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
-    except (OSError, ValueError):
-        return False
 
 
 def _reported(err: BaseException) -> int:

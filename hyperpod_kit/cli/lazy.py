@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 
 import click
 
-from hyperpod_kit.cli.command_ending import reader_gone
+from hyperpod_kit.ending import reader_gone
 from hyperpod_kit.errors import Absent, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import getpass
+import math
 import os
 import shlex
 import sys
-from typing import TYPE_CHECKING, List, Optional, Sequence, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit import ending
 from hyperpod_kit.environment import HPK_ATTEMPT, HPK_CHECKPOINT_ROOT, HPK_FRESH, HPK_RESUME_FROM
@@ -34,16 +35,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _perform(argv: Optional[Sequence[str]]) -> int:
     words, command = _split(list(sys.argv[1:] if argv is None else argv))
-    if words[:1] == ["exec"]:
-        return _exec(words[1:], command)
-    if words[:1] == ["fan-out"]:
-        from hyperpod_kit.job.fan_out import command as fan_out
-
-        return fan_out.main(words[1:])
-    if words[:1] == ["look"]:
-        from hyperpod_kit.job import container_starts
-
-        return container_starts.main(words[1:], os.environ)
+    unlisted = UNLISTED.get(words[0]) if words else None
+    if unlisted is not None:
+        return unlisted(words[1:], command)
     if words[:1] == ["submit"] and words[1:2] not in (["-h"], ["--help"]):
         return _submit(words[1:], command)
     args = build_parser().parse_args(_join_srun_args(words))
@@ -97,6 +91,23 @@ def _join_srun_args(words: List[str]) -> List[str]:
         else:
             joined.append(word)
     return joined
+
+
+class _Price(argparse.Action):
+    """US dollars, one amount of them."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, _: Any = None
+    ) -> None:
+        if getattr(namespace, self.dest) is not None:
+            parser.error("--price is given twice")
+        try:
+            price = float(values)
+        except ValueError:
+            price = math.nan
+        if not 0 <= price < math.inf:
+            parser.error(f"--price is {values!r}, expected dollars such as 2.50")
+        setattr(namespace, self.dest, price)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -226,7 +237,7 @@ def build_parser() -> argparse.ArgumentParser:
     status.add_argument("--root", metavar="DIR", help="the checkpoint root, where `job run` was not started by you")
     status.add_argument("--json", action="store_true", help="data on standard output")
     status.add_argument(
-        "--price", type=float, metavar="DOLLARS", help="of a GPU for an hour: each cause is shown in dollars, too"
+        "--price", action=_Price, metavar="DOLLARS", help="of a GPU for an hour: each cause is shown in dollars, too"
     )
     status.add_argument("--html", metavar="FILE", help="write a page with a picture of the timeline")
     status.add_argument(
@@ -253,7 +264,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="a checkpoint root, any number of times (default: those of your jobs; for root, of every user's)",
     )
-    goodput.add_argument("--price", type=float, metavar="DOLLARS", help="of a GPU for an hour")
+    goodput.add_argument("--price", action=_Price, metavar="DOLLARS", help="of a GPU for an hour")
     goodput.add_argument("--json", action="store_true", help="data on standard output")
     lint = verb(
         "lint",
@@ -374,6 +385,22 @@ def _exec(words: List[str], command: List[str]) -> int:
     if not command:
         raise UsageError("no command given", hint="hyperpod-kit job exec -- COMMAND ...")
     return run_rank(command, os.environ, inside=INSIDE in words)
+
+
+def _fan_out(words: List[str], command: List[str]) -> int:
+    from hyperpod_kit.job.fan_out import command as fan_out
+
+    return fan_out.main(words)
+
+
+def _look(words: List[str], command: List[str]) -> int:
+    from hyperpod_kit.job import container_starts
+
+    return container_starts.main(words, os.environ)
+
+
+UNLISTED: Dict[str, Callable[[List[str], List[str]], int]] = {"exec": _exec, "fan-out": _fan_out, "look": _look}
+"""What no person types: `job run` does, and `hyperpod-kit fan-out`. Words before `--`, and after it."""
 
 
 def _task_prolog() -> int:

@@ -27,7 +27,7 @@ from hyperpod_kit.job import (
     sweep,
     timeline,
 )
-from hyperpod_kit.job.goodput import job_time, root_time, scalars, show, standing
+from hyperpod_kit.job.goodput import job_time, rank_at_hand, root_time, scalars, show, standing
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.run import LocalRunner
@@ -66,6 +66,7 @@ def _status(args: argparse.Namespace, job: str, root: str) -> int:
     if job and not attempts:
         raise _no_attempt(root, job, timeline.attempts_in(state, rows))
     sums, saved, times = timeline.totals(attempts, now), saves.look(root), _times(state, rows, job, attempts, now)
+    attempts = _with_current(attempts, times)
     words = [*saves.sentences(saved, now), *_few(odd)]
     spent = [line for ledger in times for line in _of_time(ledger, len(times) > 1, args.price, now)]
     written = _scalars(args.tensorboard, times, now) if args.tensorboard else []
@@ -134,14 +135,21 @@ def _times(
         runs = root_time.runs_of(state, rows)
     except OSError as err:
         raise Unreachable(f"cannot read how the jobs of {state} spent their time: {err}") from err
+    rank_at_hand.complete(runs, state, now)
     jobs = [job] if job else list(dict.fromkeys(one.job for one in found))
     return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in jobs]
+
+
+def _with_current(attempts: Sequence[timeline.JobAttempt], times: Sequence[JobTime]) -> List[timeline.JobAttempt]:
+    """Those that are at work as far as rank 0 says that they are, where nobody says more."""
+    current = {time.runs[-1].attempts[-1].name: time.current for time in times if time.current is not None}
+    return [timeline.with_row(attempt, current.get(attempt.name)) for attempt in attempts]
 
 
 def _of_time(time: JobTime, several: bool, price: Optional[float], now: float) -> List[str]:
     shown = show.lines(time, table_of(time.pieces), price)
     if time.current is not None:
-        shown = [show.now_at(time.current), *shown, show.newest_in_memory(time.current, now)]
+        shown = [show.now_at(time.current, now), *shown, show.newest_in_memory(time.current, now)]
     return [f"job {time.job}", *shown] if several and shown else shown
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Mapping, Optional, Sequence, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
-from hyperpod_kit.errors import GaveUp
+from hyperpod_kit.errors import GaveUp, UsageError
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import bare_step
 from hyperpod_kit.job.container import TRIES, Container
@@ -89,7 +89,9 @@ class ContainerStarts:
 
 
 def main(places: Sequence[str], env: Mapping[str, str]) -> int:
-    """A task of that step: `<node> away` or `<node> serves`."""
+    """A task of that step: `<node> away` or `<node> serves`. Raises UsageError."""
+    if not places:
+        raise UsageError("no directory to look at", hint=f"`job run` asks for `job {VERB} STATE [ROOT]` by itself")
     probe = Probe(places[0], places[1] if len(places) > 1 else "")
     print(env.get("SLURMD_NODENAME", ""), SERVES if probe.answers() else AWAY, flush=True)
     return 0

@@ -77,7 +77,7 @@ def _pictures(times: Sequence[JobTime], now: float) -> str:
         parts.append(f"<h2>{html.escape(time_of_job.job)}: {html.escape(words)}</h2>")
         if time_of_job.current is not None:
             current = time_of_job.current
-            for line in (show.now_at(current), show.newest_in_memory(current, now)):
+            for line in (show.now_at(current, now), show.newest_in_memory(current, now)):
                 parts.append(f"<p>{html.escape(line)}</p>")
         parts.append(pictures.both(time_of_job))
     return "\n".join(parts)

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.job import ledger, ledger_row, state_place, step_note, step_retry_log
+from hyperpod_kit.job.goodput.time_rows import OPEN_STEP, TimeRow
+from hyperpod_kit.slurm.phase import Phase
 
 UNFINISHED, NONE = "unfinished", "none"
 
@@ -109,6 +111,17 @@ def with_note(found: Sequence[JobAttempt], note: Optional[step_note.StepNote]) -
         replace(one, **known) if one.kind == UNFINISHED and one.name == note.attempt else one  # type: ignore[arg-type]
         for one in found
     ]
+
+
+def with_row(attempt: JobAttempt, row: Optional[TimeRow]) -> JobAttempt:
+    """With what rank 0 has said of an attempt at work, where that is news."""
+    if row is None or attempt.kind != UNFINISHED:
+        return attempt
+    attempt = replace(attempt, noted=max(row.t, attempt.noted or 0.0))
+    if row.step is None or (attempt.reached is not None and row.step <= attempt.reached):
+        return attempt
+    moved = row.t - row.seconds[OPEN_STEP] if row.phase is Phase.STEP else row.since
+    return replace(attempt, reached=row.step, moved=moved)
 
 
 def of_rows(rows: Sequence[ledger.Row]) -> List[JobAttempt]:

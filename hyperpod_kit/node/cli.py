@@ -27,7 +27,7 @@ def run(argv: Sequence[str]) -> int:
 
 def _about_a_place(error: OSError) -> Optional[ending.Ending]:
     if error.errno not in NO_ROOM:
-        return None
+        return ending.of_system(error)
     place = os.path.dirname(str(error.filename or "/run/hyperpod-kit/"))
     return ending.Ending(f"{error.filename or place}: {error.strerror}", f"df -h {place}; df -i {place}", 1)
 

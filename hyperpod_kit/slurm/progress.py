@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import resource
 from typing import Callable, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
@@ -23,6 +24,7 @@ from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.slurm.phase_clock import ClockReading, PhaseClock
 
 NAME = "hpk-progress"
+_PATH = re.compile(r"/proc/[0-9]+/fd/[0-9]+")
 
 _BEGINS, _FAILED, _PHASES = 64, 128, 192
 """Where the first step stands, how many saves came to nothing, and the phases: behind what a person may write."""
@@ -50,23 +52,11 @@ class RankState(NamedTuple):
     moved: int
 
 
-class RankProgress:
-    """The wrapper's side."""
+class ReportedProgress:
+    """What a rank has written of itself, by a descriptor of that memory."""
 
-    def __init__(self) -> None:
-        self._fd = os.memfd_create(NAME, os.MFD_CLOEXEC)
-        # Where process ids are another container's, the path may name a process that is none of ours: let it be a
-        # descriptor that nobody has open there.
-        with contextlib.suppress(OSError):
-            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            far = fcntl.fcntl(self._fd, fcntl.F_DUPFD_CLOEXEC, min(900, limit * 3 // 4))
-            os.close(self._fd)
-            self._fd = far
-
-    @property
-    def path(self) -> str:
-        """What a process of the same user opens to write; it is there as long as the wrapper lives."""
-        return f"/proc/{os.getpid()}/fd/{self._fd}"
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
 
     def read(self) -> Optional[int]:
         """The step; None when nobody has said any."""
@@ -118,6 +108,38 @@ class RankProgress:
                 with contextlib.suppress(ValueError):
                     phases.append((Phase(words[0].decode("ascii", "replace")), int(words[1])))
         return phases
+
+
+class RankProgress(ReportedProgress):
+    """The wrapper's side."""
+
+    def __init__(self) -> None:
+        super().__init__(os.memfd_create(NAME, os.MFD_CLOEXEC))
+        # Where process ids are another container's, the path may name a process that is none of ours: let it be a
+        # descriptor that nobody has open there.
+        with contextlib.suppress(OSError):
+            limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            far = fcntl.fcntl(self._fd, fcntl.F_DUPFD_CLOEXEC, min(900, limit * 3 // 4))
+            os.close(self._fd)
+            self._fd = far
+
+    @property
+    def path(self) -> str:
+        """What a process of the same user opens to write; it is there as long as the wrapper lives."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[ReportedProgress]:
+    """For another process of the same user, by what HPK_PROGRESS names. Raises OSError; ValueError for what is no such
+    memory."""
+    if not _PATH.fullmatch(path) or not os.readlink(path).startswith(f"/memfd:{NAME}"):
+        raise ValueError(f"{path} is no memory of a rank's wrapper")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        yield ReportedProgress(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Teller:

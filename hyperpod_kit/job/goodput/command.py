@@ -6,6 +6,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import pwd
 import time
@@ -50,13 +51,26 @@ def _roots(named: Sequence[str], problems: List[str]) -> List[str]:
     """Those that are named, or those of the jobs that are noted. Raises Absent, Unreachable."""
     for root in named:
         state_place.require_root(root)
-    roots = [state_place.absolute(root) for root in named] or _noted_roots(problems)
+    roots = _distinct([state_place.absolute(root) for root in named] or _noted_roots(problems))
     if not roots:
         raise Unreachable(
             "; ".join([f"no job is noted in {job_index.notes()}", *problems]),
             hint="hyperpod-kit job goodput --root DIR, for each root",
         )
     return roots
+
+
+def _distinct(roots: Sequence[str]) -> List[str]:
+    """Without those that are another one by another name: nothing is counted twice."""
+    found: Dict[object, str] = {}
+    for root in roots:
+        identity: object = root
+        if is_path(root):
+            with contextlib.suppress(OSError):
+                facts = os.stat(root)
+                identity = (facts.st_dev, facts.st_ino)
+        found.setdefault(identity, root)
+    return list(found.values())
 
 
 def _jobs_on(roots: Sequence[str], now: float, problems: List[str]) -> List[JobTime]:

@@ -31,6 +31,9 @@ NOT_YET = 3600.0
 
 BATCH_SCRIPT = "batch script"
 
+_SAME_START = 2.0
+"""Seconds between two words of Slurm's about one start."""
+
 _ENDINGS: Dict[str, LaunchEnd] = {
     "done": LaunchEnd.FINISHED,
     "again": LaunchEnd.TOLD,
@@ -57,10 +60,23 @@ class JobState(enum.Enum):
 
 
 class JobStanding(NamedTuple):
-    """`since`: when it came into the queue, or when it ended, Unix seconds, 0 where Slurm does not say."""
+    """`since`: when it came into the queue, or when it ended, Unix seconds, 0 where Slurm does not say; `restart`: how
+    often it was requeued, `started`: when its last run got its nodes, where Slurm says so."""
 
     state: JobState
     since: float = 0.0
+    restart: Optional[int] = None
+    started: float = 0.0
+
+    def is_of(self, run: RunLog) -> bool:
+        """Whether it may be of the job whose last run this is: Slurm gives a number again after it has lost its state,
+        and what it says then is of another job."""
+        if self.restart is None or self.restart > run.key[2]:
+            return True
+        if self.restart < run.key[2] or self.state is JobState.WAITS:
+            return False
+        known = run.row.started if run.row is not None else 0.0
+        return not known or not self.started or abs(self.started - known) <= _SAME_START
 
 
 @dataclass
@@ -200,6 +216,8 @@ def account(runs: Sequence[RunLog], job: str, now: float, standing: Optional[Job
     own = _of_newest_life([run for run in runs if run.key[0] == job])
     if not own:
         return JobTime(job)
+    if standing is not None and not standing.is_of(own[-1]):
+        standing = None
     state = _state(own[-1], now, standing)
     ends = [
         *(_end_of(run, following) for run, following in zip(own, own[1:])),

@@ -18,6 +18,9 @@ from hyperpod_kit.job.status import duration
 BAR = 40
 """Characters of the whole time."""
 
+_OLD = 1.5
+"""Seconds from which on the age of a figure is shown."""
+
 _UNITS = {"gpu": "GPU-hours", "node": "node-hours"}
 
 CURES: Dict[TimeCause, str] = {
@@ -75,12 +78,17 @@ def bar(shares: Sequence[float]) -> str:
     return "".join(parts)
 
 
-def now_at(row: TimeRow) -> str:
-    """How far a running attempt is, and how fast."""
+def now_at(row: TimeRow, now: float) -> str:
+    """How far a running attempt is, how fast, and how old that is. `now`: Unix seconds."""
     if row.step is None:
-        return f"rank 0 is in the phase {row.phase.value} and has completed no step yet"
+        return f"rank 0 is in the phase {row.phase.value} and has completed no step yet{_age(row, now)}"
     usual = usual_step(row)
-    return f"now at step {row.step}" + (f", {usual:.3g} s a step" if usual else "")
+    return f"now at step {row.step}" + (f", {usual:.3g} s a step" if usual else "") + _age(row, now)
+
+
+def _age(row: TimeRow, now: float) -> str:
+    """Of what rank 0 said; "" for what it says now."""
+    return f", as of {ago(now - row.t)}" if now - row.t >= _OLD else ""
 
 
 def newest_in_memory(row: TimeRow, now: float) -> str:
@@ -89,7 +97,8 @@ def newest_in_memory(row: TimeRow, now: float) -> str:
     if capture is None:
         return f"newest in memory: unknown: rank 0 saw no capture of this job on {row.node}"
     age = f", {ago(now - capture.at)}" if capture.at is not None else ", of unknown age"
-    return f"newest in memory: step {capture.step}{age}{', on storage too' if capture.on_storage else ''}"
+    stored = ", on storage too" if capture.on_storage else ""
+    return f"newest in memory: step {capture.step}{age}{stored}{_age(row, now)}"
 
 
 def _cure(cause: TimeCause, table: TimeTable) -> str:

@@ -20,9 +20,10 @@ def of(runner: Runner, job: str) -> Optional[JobStanding]:
         record = control.times(runner, JobId.parse(job))
     except HyperpodKitError:
         return None
-    state = record.get("JobState", "")
+    state, restart = record.get("JobState", ""), int(record.get("Restarts") or 0)
+    started = control.moment(record.get("StartTime", ""))
     if state in job_states.WAITS:
-        return JobStanding(JobState.WAITS, control.moment(record.get("SubmitTime", "")))
+        return JobStanding(JobState.WAITS, control.moment(record.get("SubmitTime", "")), restart)
     if state in job_states.RUNS:
-        return JobStanding(JobState.RUNS)
-    return JobStanding(JobState.OVER, control.moment(record.get("EndTime", "")))
+        return JobStanding(JobState.RUNS, 0.0, restart, started)
+    return JobStanding(JobState.OVER, control.moment(record.get("EndTime", "")), restart, started)

@@ -25,7 +25,8 @@ def give(node: Node, uid: str, *, asked_by: str) -> None:
         with held(node, "shared-memory", seconds=2) as alone:
             said = places.prepare(where, int(uid or -1), aside=alone)
     except OSError as err:
-        print(f"hyperpod-kit: no directory for uid {uid} in {where}: {err}", file=sys.stderr)
+        whose = f"uid {uid}" if uid else "users"
+        print(f"hyperpod-kit: no directory for {whose} in {where}: {err.strerror or err}", file=sys.stderr)
         return
     if said:
         audit.record("moved aside", f"{where}/{places.PARENT}", said, asked_by=asked_by)

@@ -178,3 +178,11 @@ ENTRIES: Dict[str, Absences] = {
     "node gate": ON_A_NODE,
     "node ask": ON_A_NODE,
 }
+
+NEVER_BARE: Dict[str, str] = {
+    "rehearse up": "it makes machines of this host",
+    "rehearse down": "it ends those that are up",
+    "checkpoint bench": "it measures for minutes, in a directory that it makes",
+    "checkpoint torture": "it kills trainers for minutes, in a directory that it makes",
+}
+"""Commands that are never run without an argument, and why."""

@@ -15,16 +15,20 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from docs_build.commands import all_commands
 from hyperpod_kit.cli.main import SECTIONS, run
 from hyperpod_kit.data import cli as data_cli
-from hyperpod_kit.environment import HPK_ROOT
+from hyperpod_kit.environment import HPK_ROOT, HPK_SHM_DIR
+from hyperpod_kit.job import cli as job_cli
 from hyperpod_kit.node import cli as node_cli
-from tests.unit.cli.absence_table import ENTRIES, Absences
+from tests.unit.cli.absence_table import ENTRIES, NEVER_BARE, Absences
 
 ROOT = Path(__file__).parents[3]
 NODE = "node"
 """These are the program of a node's, which has its own command line."""
-ACTS = ("path", "extra", "credentials", "endpoint")
+BARE = "bare"
+"""No argument at all, where there is no shared memory either."""
+ACTS = ("path", "extra", "credentials", "endpoint", BARE)
 OPTIONAL = (
     *data_cli._NEEDED,
     "boto3",
@@ -51,6 +55,10 @@ class WithoutExtras(importlib.abc.MetaPathFinder):
 
 def lines_of(act: str) -> Iterator[Tuple[str, str]]:
     """(command, words behind it) of each line that the act runs."""
+    if act == BARE:
+        names = [command.name for command in all_commands()] + [f"job {verb}" for verb in job_cli.UNLISTED]
+        yield from ((name, "") for name in names if name not in NEVER_BARE)
+        return
     for command, entry in ENTRIES.items():
         yield from ((command, line) for line in _lines(act, entry))
 
@@ -92,6 +100,8 @@ def _environment(act: str, place: Path) -> None:
         AWS_SHARED_CREDENTIALS_FILE=str(place / "none"),
         SLURM_CONF=str(place / "none"),
     )
+    if act == BARE:
+        os.environ[HPK_SHM_DIR] = str(place / "none")
     if act == "endpoint":
         os.environ.update(AWS_ENDPOINT_URL=UNANSWERED, AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x")
 
@@ -134,6 +144,15 @@ def _ground(place: Path) -> Dict[str, Path]:
     }
 
 
+def _run(words: List[str]) -> int:
+    if words[0] != NODE:
+        return run(words)
+    try:
+        return node_cli.run(words[1:])
+    except SystemExit as end:  # of argparse
+        return int(end.code or 0)
+
+
 def _end_of(words: List[str], place: Path) -> Tuple[int, str]:
     printed = place / "printed"
     sys.stdout.flush()
@@ -146,7 +165,7 @@ def _end_of(words: List[str], place: Path) -> Tuple[int, str]:
                 os.dup2(output, stream)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.chdir(place)
-            code = node_cli.run(words[1:]) if words[0] == NODE else run(words)
+            code = _run(words)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()

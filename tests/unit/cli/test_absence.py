@@ -15,7 +15,7 @@ from docs_build.commands import all_commands
 from docs_build.pages import all_pages
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.exit_codes import ExitCode
-from tests.unit.cli.absence_table import ENTRIES
+from tests.unit.cli.absence_table import ENTRIES, NEVER_BARE
 from tests.unit.cli.absent_calls import ROOT, lines_of
 
 
@@ -55,6 +55,21 @@ def test_what_is_not_there_or_cannot_be_reached_is_3(act: str, tmp_path: Path) -
         if end["code"] != ExitCode.ABSENT or "defect" in end["printed"] or "Traceback" in end["printed"]
     ]
     assert not wrong, "\n\n".join(map(_shown, wrong))
+
+
+@pytest.mark.full
+def test_no_argument_at_all_is_a_sentence_and_an_exit_code(tmp_path: Path) -> None:
+    """Of every command, of what only `job run` calls, and where there is no shared memory."""
+    wrong = [
+        end
+        for end in _ends("bare", tmp_path)
+        if end["code"] not in set(ExitCode) or "defect" in end["printed"] or "Traceback" in end["printed"]
+    ]
+    assert not wrong, "\n\n".join(map(_shown, wrong))
+
+
+def test_nothing_is_left_out_that_is_no_command() -> None:
+    assert set(NEVER_BARE) <= set(ENTRIES)
 
 
 @pytest.mark.full

@@ -105,6 +105,9 @@ class History:
     truth: List[TrueTime] = field(default_factory=list)
     lost_hosts: int = 0
     submitted: float = 1.8e9
+    job: str = "7"
+    skew: float = 0.0
+    """Seconds by which the clock of the batch host, which is rank 0's, is ahead of Slurm's."""
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -165,15 +168,16 @@ class History:
         return self
 
     def _ledger(self) -> Ledger:
-        return Ledger(str(self.state), "7", self.restart, clock=lambda: self.t)
+        return Ledger(str(self.state), self.job, self.restart, clock=lambda: self.t + self.skew)
 
     def _run(self, queued: float) -> bool:
         """One run of the batch script; whether the job has finished."""
         started = self.t
         self.spend(self.random.uniform(1.0, 90.0), TimeCause.START_UP)
         nodes = ("n1", "n2")
-        row = RunRow("7", self.restart, self.t, float(int(queued)), float(int(started)), GPUS, nodes, "ana", "gpu", "c")
-        name = time_rows.run_name("7", "", self.restart)
+        moments = (self.t + self.skew, float(int(queued)), float(int(started)))
+        row = RunRow(self.job, self.restart, *moments, GPUS, nodes, "ana", "gpu", "c")
+        name = time_rows.run_name(self.job, "", self.restart)
         append(time_rows.path(str(self.state), name), time_rows.encoded_run(row))
         if self.unclosed is not None:
             self._ledger().append(
@@ -328,7 +332,8 @@ class Rank:
         self._changed = True
         self._at = history.t
         launch = f"{history.restart}.{history.number}"
-        self._measured = RankTime(launch, "n1", history.t, clock=lambda: self._at, now=lambda: self._at)
+        skew = history.skew
+        self._measured = RankTime(launch, "n1", history.t + skew, clock=lambda: self._at, now=lambda: self._at + skew)
 
     def looks(self, until: float) -> None:
         """Those that make a row, up to this moment."""

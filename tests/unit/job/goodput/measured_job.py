@@ -79,11 +79,14 @@ class Look:
 
 @dataclass
 class Comparison:
-    """Seconds by cause, shown and true."""
+    """Seconds by cause, shown and true; what was shown of the attempt at work, how old that was, and the true step."""
 
     name: str
     shown: Dict[TimeCause, float]
     truth: Dict[TimeCause, float]
+    now: Optional[Dict[str, Any]] = None
+    step: int = -1
+    age: float = 0.0
 
     def points(self, cause: TimeCause) -> float:
         """By how many percentage points of the time the one is beside the other."""
@@ -99,8 +102,16 @@ class Comparison:
     def share(seconds: Dict[TimeCause, float], cause: TimeCause) -> float:
         return seconds[cause] / sum(seconds.values())
 
+    def _words_of_now(self) -> str:
+        if self.now is None or self.now["step"] is None:
+            return ""
+        return f"; at step {self.now['step']}, {self.age:.1f} s old, where outside had {self.step}"
+
     def lines(self) -> List[str]:
-        found = [f"{self.name}: {sum(self.truth.values()):.1f} s", f"{'':20}{'shown':>16}{'outside':>16}  points"]
+        found = [
+            f"{self.name}: {sum(self.truth.values()):.1f} s{self._words_of_now()}",
+            f"{'':20}{'shown':>16}{'outside':>16}  points",
+        ]
         for cause in TimeCause:
             if self.shown[cause] or self.truth[cause]:
                 pair = [
@@ -190,6 +201,10 @@ class Outside:
         ranks = [life for life in self.lives.values() if re.match(r"\S*python\S* \S*" + TRAINER.name, life.words)]
         return [min(ranks, key=lambda life: abs(life.start - start)).end for start in starts]
 
+    def step(self, at: float) -> int:
+        """The last one that rank 0 had completed."""
+        return max(row["step"] for row in self.stamps() if row["what"] == "step" and row["end"] <= at)
+
     def truth(self, at: float) -> Dict[TimeCause, float]:
         """Seconds by cause up to a moment, as they were to be judged then."""
         spent = [one for one in self._spent() if one.start < at]
@@ -271,7 +286,9 @@ class MeasuredJob:
         found = []
         for look in self.looks:
             shown = {cause: float(look.time["seconds"][cause.value]) for cause in TimeCause}
-            found.append(Comparison(look.name, shown, outside.truth(look.at)))
+            now = look.time["now"]
+            at = now["at"] if now else look.at
+            found.append(Comparison(look.name, shown, outside.truth(look.at), now, outside.step(at), abs(look.at - at)))
         return found
 
     def _played(self) -> Outside:
@@ -316,8 +333,8 @@ class MeasuredJob:
 
     def command(self, *words: str) -> Dict[str, Any]:
         """What a command of `hyperpod-kit job` has about the root."""
-        argv = [PYTHON, "-I", "-S", str(MAIN), *words, "--root", f"{self.place}/root", "--json"]
-        found: Dict[str, Any] = json.loads(self.slurm.call(*argv))
+        argv = ["env", f"HOME={self.place}", PYTHON, "-I", "-S", str(MAIN), *words, "--root", f"{self.place}/root"]
+        found: Dict[str, Any] = json.loads(self.slurm.call(*argv, "--json", as_user=True))
         return found
 
     def _look(self, name: str, job: str) -> None:

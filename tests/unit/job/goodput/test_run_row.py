@@ -9,7 +9,8 @@ from typing import Dict
 import pytest
 
 from hyperpod_kit.job.goodput import run_log, standing, time_rows
-from hyperpod_kit.job.goodput.job_time import JobState
+from hyperpod_kit.job.goodput.job_time import JobStanding, JobState, RunLog, account
+from hyperpod_kit.job.goodput.time_table import table_of
 from hyperpod_kit.slurm.environment import JobEnvironment
 from tests.support.runner import RecordingRunner
 
@@ -50,6 +51,26 @@ def test_gpus_are_counted_where_slurm_tracks_none(tmp_path: Path) -> None:
 def test_what_slurm_has_a_job_as(record: str, state: JobState, since: float) -> None:
     found = standing.of(RecordingRunner({"squeue job 7": f"JobId=7 {record}"}), "7")
     assert found is not None and (found.state, found.since) == (state, since)
+
+
+@pytest.mark.parametrize(
+    ("now", "same"),
+    [
+        (JobStanding(JobState.RUNS, 0.0, 0, 1790000061.0), True),
+        (JobStanding(JobState.RUNS, 0.0, 0, 1790500000.0), False),
+        (JobStanding(JobState.RUNS, 0.0, 1, 1790500000.0), True),
+        (JobStanding(JobState.WAITS, 1790500000.0, 0), False),
+        (JobStanding(JobState.WAITS, 1790500000.0, 1), True),
+        (JobStanding(JobState.OVER, 1790600000.0, 0, 1790500000.0), False),
+    ],
+)
+def test_another_job_of_the_same_number_is_not_this_one(now: JobStanding, same: bool, tmp_path: Path) -> None:
+    """Slurm counts from 1 again after it has lost its state; the time of a job of last month does not grow then."""
+    row = noted(tmp_path, "JobId=7 JobState=RUNNING StartTime=1790000060", {})
+    run = RunLog(("7", "", 0), row.started, row.started + 500.0, row=row)
+    assert now.is_of(run) is same
+    whole = table_of(account([run], "7", 1791000000.0, now).pieces).whole
+    assert (whole > 1000.0) is same or now.state is JobState.OVER
 
 
 def test_a_time_that_comes_twice_is_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Dict
+from typing import Dict, List
 
 import pytest
 
@@ -76,6 +76,26 @@ def test_jobs_are_added_up(history: History, capsys: pytest.CaptureFixture[str])
     assert "2023-W46" in capsys.readouterr().out
 
 
+def test_a_root_that_is_named_twice_is_counted_once(
+    history: History, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(history.state.parent)
+    (tmp_path / "link").symlink_to(root)
+    held = []
+    for roots in (["--root", root], ["--root", root, "--root", f"{root}/", "--root", str(tmp_path / "link")]):
+        assert cli.main(["goodput", *roots, "--since", "2020-01-01", "--json"]) == 0
+        held.append(json.loads(capsys.readouterr().out)["groups"])
+    assert held[0] == held[1]
+
+
+@pytest.mark.parametrize("words", [["2", "--price", "3"], ["nan"], ["-1"], ["cheap"], ["inf"]])
+def test_a_price_is_one_amount_of_dollars(words: List[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("status", "goodput"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([verb, "--root", "/", "--price", *words])
+        assert ended.value.code == 2 and "--price is" in capsys.readouterr().err
+
+
 def test_counters_only_grow() -> None:
     counted = counted_seconds.CountedSeconds(TimeTable())
     first = counted.count(TimeTable(gpu_seconds={TimeCause.LASTED: 100.0}))
@@ -91,7 +111,7 @@ def test_the_attempt_at_work_shows_its_step_and_its_pace_in_text_data_and_on_the
     told = JobTime("7", runs=[RunLog(attempt.run, 0.0, 0.0, attempts=[attempt])], state=JobState.RUNS)
     words = "now at step 99, 0.197 s a step"
     assert told.to_dict()["now"]["memory"] is None and "newest in memory: unknown" in show.newest_in_memory(row, 22.0)
-    assert show.now_at(row) == words and told.to_dict()["now"]["step"] == 99
+    assert show.now_at(row, 22.0) == words and told.to_dict()["now"]["step"] == 99
     assert told.to_dict()["now"]["step_seconds"] == pytest.approx(19.5 / 99)
     assert f"<p>{words}</p>" in status_page.page("Job 7", [], Totals(), 22.0, times=[told])
     captured = row._replace(captured=time_rows.MemoryCapture(90, 12.0, False))

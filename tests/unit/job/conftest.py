@@ -18,6 +18,7 @@ from hyperpod_kit.job.report import PREFIX, JobReport
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.job.step import SrunStep
 from tests.support.runner import RecordingRunner
+from tests.support.wait import until
 from tests.unit.job.ranks_in_process import RanksInProcess
 
 HERE = Path(__file__).parent
@@ -90,11 +91,8 @@ class Job:
         """Send ourselves a signal once `when()` is true."""
 
         def wait() -> None:
-            for _ in range(2000):
-                if when():
-                    os.kill(os.getpid(), number)
-                    return
-                threading.Event().wait(0.01)
+            until(when, what="the moment of the signal")
+            os.kill(os.getpid(), number)
 
         thread = threading.Thread(target=wait)
         thread.start()

@@ -159,7 +159,7 @@ COMMANDS: Dict[str, Trust] = {
         "its own processes on the job's nodes",
     ),
     "data index": READS_DATA,
-    "data show": Trust(CALLER, "the index", FILE_SYSTEM),
+    "data show": READS_DATA,
     "data verify": READS_DATA,
     "data verify-ledger": Trust(CALLER, "the ledger", FILE_SYSTEM),
     "data tokenize": READS_DATA,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.distinct import described
-from hyperpod_kit.data.formats.lines import LineReader
+from hyperpod_kit.data.formats.lines import LineReader, is_json
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.reading.bounded import ANSWER
@@ -157,7 +156,7 @@ def decoded(record: Any, file: IndexedFile, number: int, start: int) -> Any:
     if not isinstance(record, bytes) or file.format == "whole":
         return record
     try:
-        return _from_json(record) if _is_json(file.path) else record.decode()
+        return _from_json(record) if is_json(file.path) else record.decode()
     except (ValueError, RecursionError) as err:
         raise BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}") from None
 
@@ -170,9 +169,3 @@ def _from_json(record: bytes) -> Any:
     except (ValueError, StopIteration):
         return json.loads(record)
     return found if end == len(text) else json.loads(record)
-
-
-@functools.lru_cache(_FILES_REMEMBERED)
-def _is_json(path: str) -> bool:
-    name = path.rpartition("/")[2].lower()
-    return ".json" in name or ".ndjson" in name

@@ -3,11 +3,15 @@ exact. A length of 0 means that the sample is left out."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import logging
+import math
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -18,12 +22,16 @@ from hyperpod_kit.data.bad_records import OnBad
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.errors import BadRecord, DataError
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.system.file_lock import lock_within
+from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
 
 log = logging.getLogger("hyperpod_kit.data")
 
 _RUN = 4096
 """Samples that are counted at a time, in the order in which they lie."""
+
+_NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)
 
 Encode = Callable[[Any], Sequence[int]]
 
@@ -41,7 +49,8 @@ def lengths_of(
     """The number of tokens of each sample, u32. `encode(sample)` gives the tokens, none for a sample to leave out.
 
     `name` stands for the tokenizer, the template and the filter: another one is counted anew. The counts are kept in
-    `folder` (default: the index's) as they come, so that a run that was killed goes on. One process of a job counts.
+    `folder` (default: the index's) as they come, so that a run that was killed goes on. Of several processes one
+    counts, and the others wait for it.
     `on_bad="skip"`: a record that cannot be decoded has no tokens, so it is left out.
     """
     index = dataset.index
@@ -50,15 +59,40 @@ def lengths_of(
     key = hashlib.blake2b(f"{index.data}\0{named}".encode(), digest_size=8).hexdigest()
     place = os.path.join(folder or index.folder, f"lengths-{key}.npy")
     if os.path.exists(place):
-        found: npt.NDArray[np.uint32] = np.load(place, mmap_mode="r", allow_pickle=False)
-        if len(found) != index.samples:
-            raise DataError(f"{place} has {len(found)} lengths, expected {index.samples}", hint=f"rm {place}")
-        return found
-    counts = _counted((dataset, encode, rule), place + ".parts", processes or os.cpu_count() or 1, progress)
-    with atomic_file.replacing(place) as stream:
-        np.save(stream, counts, allow_pickle=False)
-    by_descriptor.unlink(place + ".parts")
+        return _kept(place, index.samples)
+    with _alone(place) as parts:
+        if os.path.exists(place):  # another process has counted meanwhile
+            return _kept(place, index.samples)
+        counts = _counted((dataset, encode, rule), parts, processes or os.cpu_count() or 1, progress)
+        with atomic_file.replacing(place) as stream:
+            np.save(stream, counts, allow_pickle=False)
+        by_descriptor.unlink(parts)
     return counts
+
+
+def _kept(place: str, samples: int) -> npt.NDArray[np.uint32]:
+    found: npt.NDArray[np.uint32] = np.load(place, mmap_mode="r", allow_pickle=False)
+    if len(found) != samples:
+        raise DataError(f"{place} has {len(found)} lengths, expected {samples}", hint=f"rm {place}")
+    return found
+
+
+@contextlib.contextmanager
+def _alone(place: str) -> Iterator[str]:
+    """Where counts are kept as they come, of this process alone: another one that counts the same waits here. On a file
+    system without locks each counts by itself."""
+    parts = place + ".parts"
+    handle = by_descriptor.open_file(f"{parts}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            lock_within(handle, math.inf, BackOff(0.1, 2.0))
+        except OSError as err:
+            if err.errno not in _NO_LOCKS:
+                raise
+            parts = f"{parts}.{uuid.uuid4().hex}"
+        yield parts
+    finally:
+        os.close(handle)
 
 
 def _counted(

@@ -1,32 +1,66 @@
-"""torch's DataLoader that knows where training is: it counts what the trainer received, not what workers fetched."""
+"""torch's DataLoader that knows where training is: it counts what was trained on, not what workers fetched, nor what
+somebody looked at.
+
+A batch counts when the next one is asked for, or when its step is reported (`state_dict`, `trained`). While a loop
+holds it, `position` is that behind it; a loop that is left before gives it back, and it comes again.
+"""
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from hyperpod_kit.data import lost_storage
+from hyperpod_kit.data.accelerated import AcceleratedLoop
 from hyperpod_kit.data.ahead import ComingSamples
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
 from hyperpod_kit.data.bijection import mixed
+from hyperpod_kit.data.kept_whole import EpochsOfOthers, WholeBatches
 from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.mix import data_digest
-from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
+from hyperpod_kit.data.order import SampleOrder, order_of
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
 from hyperpod_kit.data.workers import LOOK, WorkerStart, watched_batches
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, DataError
 from hyperpod_kit.system.data_wait import LOOP
+
+log = logging.getLogger("hyperpod_kit.data")
 
 STATE = "hpk-position/1"
 STUCK = 600.0
 _WORD = (1 << 64) - 1
+
+
+class HeldBatch(NamedTuple):
+    """What a loop has in hand and nobody has said yet that it is trained on."""
+
+    batch: RankBatch
+    bad: tuple[tuple[int, str], ...]
+    first: bool
+    """Of its loop."""
+
+
+@dataclass
+class LoopState:
+    """Of the loop over a loader: what it holds, whether the position was set since it began, which of all loops it is,
+    whether it was said that a batch comes again, whether the loader is one that Accelerate has prepared, how many
+    samples of the batch are fillers."""
+
+    held: HeldBatch | None = None
+    jumped: bool = True
+    turn: int = 0
+    said: bool = False
+    prepared: bool = False
+    fillers: int = 0
 
 
 class ElasticLoader(DataLoader[Any]):
@@ -41,6 +75,11 @@ class ElasticLoader(DataLoader[Any]):
     start from others there, the same on all ranks; default: what Slurm, `job run` or torchrun say.
     A worker that dies, or gives nothing for `timeout` seconds (default 600), is replaced with all others, and the
     batches that the trainer has not received come again from the new ones, in the same order.
+    A batch counts for the position when the next one is asked for, or by `state_dict()`, which a save calls, or
+    `trained()`. A loop that is left before gives its last batch back, so that to look at one loses none. Of several
+    iterators only the one that was begun last goes on; an older one raises DataError.
+    Programs that would build another loader of its parts get it whole (Accelerate, Lightning, Fabric), or DataError at
+    their first batch.
     `on_bad="skip"`: in the place of a record that cannot be decoded (BadRecord) comes the next good one of the data, up
     to `most_bad` times a rank; they are counted (`bad_records`) and noted in the ledger.
     Other arguments are DataLoader's: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
@@ -77,8 +116,7 @@ class ElasticLoader(DataLoader[Any]):
             options["timeout"] = min(LOOK, self._stuck)
         self._data = data_digest(dataset)
         self._epochs = epochs
-        self._fillers = 0
-        self._jumped = True
+        self._loop = LoopState()
         sampler = self._elastic
         self._ledger = ledger and SampleLedger(
             ledger,
@@ -100,14 +138,26 @@ class ElasticLoader(DataLoader[Any]):
         # that the trainer draws after it, its dropout for one.
         self._seeds = None if options.get("generator") is not None else torch.Generator()
         options["generator"] = options.get("generator") or self._seeds
-        super().__init__(typed, batch_sampler=self._elastic, **options)
+        self._epochs_of_others = EpochsOfOthers(self)
+        super().__init__(typed, batch_sampler=WholeBatches(self._elastic), **options)
 
     # --- position -----------------------------------------------------------------------------------------------
 
     @property
     def position(self) -> int:
-        """Samples that the trainer has received since the first epoch, on all ranks together."""
-        return self._elastic.position
+        """Samples that the trainer has received since the first epoch, on all ranks together: also those of the batch
+        that its loop holds."""
+        return self._loop.held.batch.step.after if self._loop.held is not None else self._elastic.position
+
+    def trained(self) -> None:
+        """The batch that the loop holds is trained on: it counts, also where the loop is left now."""
+        held, self._loop.held = self._loop.held, None
+        if held is None:
+            return
+        if self._ledger:
+            samples = held.batch.samples.tolist()
+            self._ledger.received(held.batch.step, samples, [number for number, _ in held.bad])
+        self._elastic.position = held.batch.step.after
 
     @property
     def sample_order(self) -> SampleOrder:
@@ -127,7 +177,7 @@ class ElasticLoader(DataLoader[Any]):
     @property
     def fillers(self) -> int:
         """How many samples at the end of the batch just received were there before in this epoch."""
-        return self._fillers
+        return self._loop.fillers
 
     @property
     def bad_records(self) -> int:
@@ -176,21 +226,28 @@ class ElasticLoader(DataLoader[Any]):
             self._seeds.manual_seed(mixed(torch.initial_seed() & _WORD, self.position, self._elastic.rank) >> 1)
         context = self.multiprocessing_context or multiprocessing
         if context.get_start_method() != "forkserver":  # whose children are not this process's
+            if not isinstance(self.worker_init_fn, WorkerStart):
+                self._init = self.worker_init_fn  # Lightning sets one of its own
             self.worker_init_fn = WorkerStart(self._init)
-        return super().__iter__()
+        whole: Any = self.batch_sampler
+        with whole.opened():
+            return super().__iter__()
 
     def _go_to(self, position: int) -> None:
+        self._loop.held = None
         self._elastic.position = position
-        self._jumped = True
+        self._loop.jumped = True
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it is a position in."""
+        """The position, and what it is a position in. The batch that the loop holds is trained on, from now on."""
+        self.trained()
         return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._meant()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position. Raises CheckpointError for one that is none, or in other data or another order."""
         position = self.position_of(state)
         self.refuse_other(state)
+        self._epochs_of_others.begin_anew()
         self._go_to(position)
 
     def _meant(self) -> dict[str, Any]:
@@ -203,38 +260,98 @@ class ElasticLoader(DataLoader[Any]):
         return len(self._elastic)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's is a class of its own
+        self._loop.held = None  # an older iterator's
         if self._epochs is not None and self.epoch >= self._epochs:
             return
-        if self._ledger and self._jumped:
+        self._loop.turn += 1
+        turn = self._loop.turn
+        if self._ledger and self._loop.jumped:
             self._ledger.begin(self.position)
-        self._jumped = False
-        batch: RankBatch | None = None
+        self._loop.jumped = False
+        loop = AcceleratedLoop(self) if self._loop.prepared else None
+        empty = True
+        try:
+            for received, held in self._received():
+                empty = False
+                self._loop.held = held
+                yield loop.given(received, last=self._elastic.course.is_last(held.batch.step)) if loop else received
+                self._refuse_older(turn)
+                if self._loop.jumped:
+                    return  # the position was set in the loop's body
+                self.trained()
+        finally:
+            if loop:
+                loop.end()
+            if turn == self._loop.turn:
+                self._left()
+        if empty:
+            # What was left of the epoch is no step of so many ranks.
+            self._go_to((self.epoch + 1) * self._elastic.course.samples)
+
+    def _received(self) -> Iterator[tuple[Any, HeldBatch]]:
+        """Batches from the position to the end of its epoch."""
         expected = self._elastic.batches(self.position)
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
             coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
         batches = watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck)
+        first = True
         for received in LOOP.measured(batches):
             batch = next(expected)
             bad: tuple[tuple[int, str], ...] = ()
             if self._bad is not None:
                 received, bad = received
                 self._bad.add(bad)
-            if self._ledger:
-                self._ledger.received(batch.step, batch.samples.tolist(), [number for number, _ in bad])
-            self._fillers = batch.fillers
-            self._elastic.position = batch.step.after
+            self._loop.fillers = batch.fillers
             if coming:
                 coming.received()
-            yield received
-            if self._jumped:
-                return  # the position was set in the loop's body
-        if batch is None:
-            # What was left of the epoch is no step of so many ranks.
-            self._go_to((self.epoch + 1) * self._elastic.course.samples)
+            yield received, HeldBatch(batch, bad, first)
+            first = False
 
+    def _left(self) -> None:
+        """The loop has ended: what it held and nobody said to be trained on comes again. Behind the last batch of an
+        epoch nothing can be asked for, so it counts, unless it was all that the loop had."""
+        held = self._loop.held
+        if held is None:
+            return
+        if not held.first and self._elastic.course.is_last(held.batch.step):
+            self.trained()
+            return
+        self._loop.held = None
+        if not held.first and not self._loop.said:
+            self._loop.said = True
+            log.warning(
+                "a loop over the loader was left with a batch in hand, which comes again: loader.trained(), or a save, "
+                "before the break says that it was trained on"
+            )
 
-def order_of(dataset: Any, seed: int) -> SampleOrder:
-    """A shuffled order that fits a data set: blocks of about 1 MiB where it has an index."""
-    index = getattr(dataset, "index", None)
-    return ShuffledOrder(len(dataset), seed, index.block_for() if index is not None else 1024)
+    def _refuse_older(self, turn: int) -> None:
+        if turn != self._loop.turn:
+            raise DataError(
+                "another iterator of this ElasticLoader was begun since: both would share one position",
+                hint="one loop at a time; for other data, as of an evaluation, make a loader of its own",
+            )
+
+    # --- what other programs ask for -----------------------------------------------------------------------------
+
+    @property  # torch sets one that gives all samples in a row
+    def sampler(self) -> EpochsOfOthers:
+        """See EpochsOfOthers."""
+        return self._epochs_of_others
+
+    @sampler.setter
+    def sampler(self, other: object) -> None:
+        """torch's own is not kept."""
+
+    use_stateful_dataloader = True
+    """Accelerate keeps its `state_dict`."""
+
+    @property
+    def _is_accelerate_prepared(self) -> bool:
+        """Asked by Accelerate's `prepare`, which gives it back as it is then."""
+        self._loop.prepared = True
+        return True
+
+    @_is_accelerate_prepared.setter
+    def _is_accelerate_prepared(self, other: object) -> None:
+        """It is always."""

@@ -182,3 +182,9 @@ class ShuffledOrder:
             self._kept.groups.clear()
             self._kept.groups.update(kept[-_GROUPS_KEPT:])
         return found
+
+
+def order_of(dataset: Any, seed: int) -> ShuffledOrder:
+    """A shuffled order that fits a data set, or an index: blocks of about 1 MiB where it has one."""
+    block_for = getattr(getattr(dataset, "index", None), "block_for", None)  # a list has a method of that name
+    return ShuffledOrder(len(dataset), seed, block_for() if block_for is not None else 1024)

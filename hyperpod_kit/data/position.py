@@ -65,6 +65,10 @@ class Course:
             return DataStep(position, group, 0, position + group)
         return DataStep(position, left, group - left, end)
 
+    def is_last(self, step: DataStep) -> bool:
+        """Whether a step is the last of its epoch."""
+        return self.epoch(step.after) > self.epoch(step.begin)
+
     def places(self, step: DataStep, rank: int, ranks: int) -> Numbers:
         """The positions that one rank takes of a step, its fillers last: every `ranks`-th, so that with lanes in the
         order each rank stays in its own."""

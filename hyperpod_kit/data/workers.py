@@ -8,8 +8,10 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
+from multiprocessing import connection
 from typing import Any, Protocol
 
 from hyperpod_kit.errors import DataError, DataUnavailable, HyperpodKitError, first_line
@@ -22,8 +24,10 @@ MOST_FAILURES = 3
 LOOK = 1.0
 """Seconds after which torch is to say that it still waits: only then it looks whether its workers live."""
 
-_GONE = re.compile(r"DataLoader worker \(pid|DataLoader timed out")
+_GONE = re.compile(r"DataLoader worker \(pid|DataLoader timed out|Pin memory thread exited")
 _WAITS = "DataLoader timed out"
+_RAISED_THERE = re.compile(r"Caught \w+ in DataLoader worker process")
+"""How torch begins an error that the data set raised in a worker."""
 
 
 class WorkerStart:
@@ -63,6 +67,7 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
     while True:
         batches = start(anew=failures > 0)
         _leave_the_trainer_alone(batches)
+        _end_together(batches)
         broken = not keep
         try:
             while True:
@@ -74,8 +79,9 @@ def watched_batches(start: StartBatches, *, keep: bool, stuck: float) -> Iterato
                 yield received
         except HyperpodKitError as err:
             raise _as_raised(err) from None
-        except RuntimeError as err:
-            if not _GONE.search(str(err)):
+        except Exception as err:
+            # Whatever a message of a worker that was killed is read as: half of it, or of a tensor that lay with it.
+            if not _is_of_the_dead(err, batches):
                 raise
             broken = True
             failures += 1
@@ -114,13 +120,54 @@ def _leave_the_trainer_alone(batches: Any) -> None:
             batches._worker_pids_set = False
 
 
+def _is_of_the_dead(err: Exception, batches: Any) -> bool:
+    """Whether an error came of a worker's death or silence, and not of the data set."""
+    workers = getattr(batches, "_workers", ())
+    if not workers or _RAISED_THERE.match(str(err)):
+        return False
+    if isinstance(err, RuntimeError) and _GONE.search(str(err)):
+        return True
+    # A socket of a process that is killed is closed a moment before the process has ended.
+    return bool(connection.wait([worker.sentinel for worker in workers], LOOK))
+
+
+def _end_together(batches: Any) -> None:
+    """From here on, when one worker dies the others are ended too.
+
+    They send by one pipe. A worker that is killed may leave half a message in it, or hold its lock, and who reads waits
+    for the rest until the last one that may write is gone: so this process must not be one of those either.
+    """
+    workers = getattr(batches, "_workers", ())
+    if not workers or getattr(batches, "_hpk_watched", False):
+        return
+    batches._hpk_watched = True
+    if not getattr(batches, "_pin_memory", False):  # the thread that pins is ended by a message of this process
+        with contextlib.suppress(AttributeError, OSError):
+            batches._worker_result_queue._writer.close()
+    watcher = threading.Thread(target=_watch_workers, args=(weakref.ref(batches), list(workers)), daemon=True)
+    watcher.start()
+
+
+def _watch_workers(batches: weakref.ref[Any], workers: list[Any]) -> None:
+    connection.wait([worker.sentinel for worker in workers])
+    iterator = batches()
+    if iterator is None or iterator._shutdown:
+        return  # they were asked to end
+    del iterator
+    _kill(workers)
+
+
+def _kill(workers: Iterable[Any]) -> None:
+    for worker in workers:
+        with contextlib.suppress(ValueError, AttributeError, OSError):
+            worker.kill()
+
+
 def _end(batches: Any) -> None:
     """Let go of an iterator; workers that were stopped or hang would keep it waiting."""
     iterator: Any = batches
-    for worker in getattr(iterator, "_workers", ()):
-        with contextlib.suppress(ValueError, AttributeError):
-            worker.kill()
-    with contextlib.suppress(AttributeError):
+    _kill(getattr(iterator, "_workers", ()))
+    with contextlib.suppress(AttributeError, OSError, EOFError):
         iterator._shutdown_workers()
 
 

@@ -25,6 +25,9 @@ _WORDS = (
     "waits",
 )
 
+_FILLER = b'{"id":"","title":"","text":"%s"}\n'
+"""A last line of any length, with the keys of the others: batches of records are made of equal keys."""
+
 
 def make(
     out: str, *, files: int, size: int, cap: int, seed: int, progress: Callable[[int, int], None]
@@ -45,8 +48,8 @@ def make(
         # The last line is cut to the size, and stays JSON.
         del body[body.rfind(b"\n", 0, size) + 1 :]
         rest = size - len(body)
-        if rest >= 12:
-            body += b'{"text":"' + b"x" * (rest - 12) + b'"}\n'
+        if rest >= len(_FILLER % b""):
+            body += _FILLER % (b"x" * (rest - len(_FILLER % b"")))
         elif rest:
             body[-1:] = b" " * rest + b"\n"
         atomic_file.replace(os.path.join(out, f"{number:06d}.jsonl"), bytes(body))

@@ -68,11 +68,15 @@ class Directory:
                 while len(found) < size and (data := source.read(at + len(found), min(_BLOCK, size - len(found)))):
                     if self._bucket is not None:
                         self._bucket.take(len(data))
-                    target.write(data)
+                    if not (data[0] or data[-1]) and data.count(0) == len(data):
+                        target.seek(len(data), os.SEEK_CUR)  # zeros are left as a hole, as they may be in the source
+                    else:
+                        target.write(data)
                     found += data
                 return bytes(found)
 
             pieces = digests.of_pieces(piece, file.size, _nobody)
+            target.truncate(file.size)
             found = source.now()
         if found != (file.size, file.mtime_ns):
             raise OtherBytes(f"{file.path} was changed while it was copied")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from hyperpod_kit.data.reading.listing import LeftOut, kind_of
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, parse
@@ -36,8 +37,11 @@ class MergeReport:
 
 
 def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], None]) -> MergeReport:
-    """All regular files of a directory into tars of about `size` bytes. Raises DataError, OSError."""
-    files = list(_files(source))
+    """All files of a directory into tars of about `size` bytes; a link to a file is that file.
+
+    Raises DataError, OSError.
+    """
+    files = list(_files(source)) if os.path.isdir(source) else []
     if not files:
         raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
@@ -103,14 +107,21 @@ def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> Mer
 
 
 def _files(source: str) -> Iterator[tuple[str, int]]:
-    """(path below the source, size), sorted, so that the files of one sample stay together."""
-    found = []
-    for folder, folders, names in os.walk(source):
-        folders.sort()
-        for name in names:
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and not os.path.islink(path):
-                found.append((os.path.relpath(path, source), os.path.getsize(path)))
+    """(path below the source, size), sorted, so that the files of one sample stay together: regular files, and what
+    links to files lead to. What else there is, the log says."""
+    found, left_out, waiting = [], LeftOut(), [""]
+    while waiting:
+        folder = waiting.pop()
+        with os.scandir(os.path.join(source, folder)) as entries:
+            for entry in entries:
+                path = os.path.join(folder, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(path)
+                elif entry.is_file():
+                    found.append((path, entry.stat().st_size))
+                else:
+                    left_out.add(kind_of(entry), entry.path)
+    left_out.say(source)
     yield from sorted(found)
 
 
@@ -118,8 +129,9 @@ def _add(archive: tarfile.TarFile, source: str, path: str) -> str:
     """Put a file into a tar; its digest."""
     place = os.path.join(source, path)
     data = Path(place).read_bytes()
-    info = archive.gettarinfo(place, path)
-    info.size = len(data)
+    with open(place, "rb") as stream:
+        info = archive.gettarinfo(arcname=path, fileobj=stream)
+    info.type, info.linkname, info.size = tarfile.REGTYPE, "", len(data)
     archive.addfile(info, io.BytesIO(data))
     return _digest(data)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.formats.table import SUFFIXES, module_of
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, mixing_of, sorted_by
+from hyperpod_kit.data.order import order_of
 from hyperpod_kit.data.reading.listing import storage_of
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_source, said_of_change
-from hyperpod_kit.errors import UsageError
+from hyperpod_kit.errors import DataError, UsageError, first_line
 from hyperpod_kit.untrusted import terminal
 
 
@@ -39,8 +42,10 @@ def index(args: argparse.Namespace) -> int:
         line.end()
     made = built.index
     seconds = time.monotonic() - begun
+    mixing = _mixing(made)
     if args.json:
-        terminal.data({**_facts(made), "read": built.read, "known": built.known, "passed_over": built.passed_over})
+        counts = {"read": built.read, "known": built.known, "passed_over": built.passed_over}
+        terminal.data({**_facts(made), **counts, **_mixing_facts(mixing)})
         return 0
     terminal.out(
         f"{made.folder}: {made.samples} samples in {made.files} files, {size(made.bytes)}, in {seconds:.1f} s"
@@ -50,7 +55,62 @@ def index(args: argparse.Namespace) -> int:
         terminal.out(f"{made.skipped} records are none and were left out")
     if built.passed_over:
         terminal.out(f"{built.passed_over} files are of no known format and were passed over")
+    _say_mixing(mixing)
     return 0
+
+
+class _DefaultMixing(NamedTuple):
+    """Of the loader's own order, and by what its data is sorted; `unread`: why that is not known."""
+
+    mixing: Mixing
+    by: list[SortedBy]
+    unread: str = ""
+
+
+def _mixing(found: SampleIndex) -> _DefaultMixing | None:
+    """None for an index without samples."""
+    if not found.samples:
+        return None
+    mixing = mixing_of(order_of(IndexedDataset(found), 0))
+    try:
+        return _DefaultMixing(mixing, sorted_by(found))
+    except (DataError, OSError) as err:
+        return _DefaultMixing(mixing, [], first_line(err))
+
+
+def _mixing_facts(found: _DefaultMixing | None) -> dict[str, Any]:
+    if found is None:
+        return {}
+    mixing = found.mixing
+    figures = {
+        "batch": mixing.batch,
+        "all": mixing.all,
+        "parts": round(mixing.parts, 1),
+        "uniform": round(mixing.uniform, 1),
+    }
+    return {"mixing": figures, "sorted_by": [one._asdict() for one in found.by]}
+
+
+def _say_mixing(found: _DefaultMixing | None) -> None:
+    if found is None:
+        return
+    mixing = found.mixing
+    terminal.out(
+        f"mixing   a batch of {mixing.batch:,} has samples from {mixing.parts:.0f} of {mixing.all} parts of the data, "
+        f"one of a uniform shuffle from {mixing.uniform:.0f} ({mixing.share:.0%})"
+    )
+    if found.unread:
+        terminal.out(f"         whether the data is sorted is not known: {found.unread}")
+    for one in found.by:
+        terminal.out(
+            f"warning: the data is sorted by {one.name}: {one.neighbours:.0%} of neighbours have it in common, "
+            f"{one.others:.0%} of others"
+        )
+    if found.by and mixing.share < WELL_MIXED:
+        terminal.out(
+            "hint: batches have fewer of its values than chance gives; more lanes mix more, and read slower: "
+            "order=ShuffledOrder(len(data), seed, block=data.index.block_for(1 << 18), lanes=480)"
+        )
 
 
 def _facts(found: SampleIndex) -> dict[str, Any]:
@@ -76,10 +136,11 @@ def show(args: argparse.Namespace) -> int:
             {"path": one.path, "format": one.format, "bytes": one.size, "samples": one.samples, "skipped": one.skipped}
             for one in files
         ]
-        terminal.data({**_facts(found), "first_files": rows})
+        terminal.data({**_facts(found), **_mixing_facts(_mixing(found)), "first_files": rows})
         return 0
     for name, value in _facts(found).items():
         terminal.out(f"{name:8} {', '.join(value) if isinstance(value, list) else value}")
+    _say_mixing(_mixing(found))
     for one in files:
         terminal.out(f"  {one.samples:>10} {one.format:8} {size(one.size):>10}  {one.path}")
     if found.files > len(files):

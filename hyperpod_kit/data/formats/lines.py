@@ -1,12 +1,14 @@
 """Lines of a text file: jsonl, plain text. A line ends with \\n or \\r\\n, the last one may end with the file; an empty
-line is no sample."""
+line is no sample, nor is one of blanks alone where lines are JSON."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests, newlines
@@ -17,6 +19,9 @@ from hyperpod_kit.errors import ChangedFile
 
 LONGEST = (1 << 32) - 1
 """Bytes of a sample."""
+_BLANKS = 16
+"""Bytes of a line that is looked at for blanks."""
+_SPAN_BITS = 20
 LONGEST_LINE = 128 << 20
 """Bytes of a line: a sparse file of no line's end takes no room on the disk."""
 
@@ -37,12 +42,34 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     full = lengths > 0
     for at in np.flatnonzero(lengths == 1):
         full[at] = file.read(int(starts[at]), 1) != b"\r"
+    if is_json(file.path):
+        _leave_out_blanks(file, starts, lengths, full)
     require_bounded(lengths)
     return Scan(
         starts[full].astype(np.uint64),
         lengths[full].astype(np.uint32),
         digests.of_file([one.digest for one in pieces], size),
     )
+
+
+@functools.lru_cache(4096)
+def is_json(path: str) -> bool:
+    """Whether a file's name speaks of JSON."""
+    name = path.rpartition("/")[2].lower()
+    return ".json" in name or ".ndjson" in name
+
+
+def _leave_out_blanks(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
+    """Of short lines, those of blanks alone are not `full`. Lines that are near each other are read at once."""
+    short = np.flatnonzero(full & (lengths <= _BLANKS))
+    for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
+        if not some.size:
+            continue
+        begin = int(starts[some[0]])
+        data = file.read(begin, int(starts[some[-1]] + lengths[some[-1]]) - begin)
+        for at in some.tolist():
+            offset = int(starts[at]) - begin
+            full[at] = bool(data[offset : offset + int(lengths[at])].strip())
 
 
 def require_bounded(lengths: Any) -> None:

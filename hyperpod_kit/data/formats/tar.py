@@ -1,4 +1,5 @@
-"""Samples in a tar: neighbouring files whose names are equal up to the first dot are one, as webdataset has them."""
+"""Samples in a tar: neighbouring files whose names are equal up to the first dot are one, as webdataset has them. Files
+that macOS adds (`._NAME`, `.DS_Store`) are none."""
 
 from __future__ import annotations
 
@@ -54,6 +55,12 @@ def split(name: str) -> tuple[str, str]:
     return folder + slash + stem, ending
 
 
+def is_of_macos(name: str) -> bool:
+    """Whether a file is one that macOS's tar puts beside the user's own: attributes, and how a window looks."""
+    last = name.rpartition("/")[2]
+    return last.startswith("._") or last == ".DS_Store" or name.startswith("__MACOSX/")
+
+
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     """Every sample. Raises ValueError for what is no tar or ends in the middle, OSError."""
     pieces = digests.of_pieces(file.read, file.size, advance)
@@ -70,6 +77,8 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
             continue
         if before > file.size:
             raise ValueError(f"{member.name} is cut off")
+        if is_of_macos(member.name):
+            continue
         key, _ = split(member.name)
         if key == last:
             ends[-1] = before
@@ -95,7 +104,7 @@ class TarReader:
         found: dict[str, Any] = {}
         try:
             for archive, member in _members(io.BytesIO(data)):
-                if member.isfile():
+                if member.isfile() and not is_of_macos(member.name):
                     key, ending = split(member.name)
                     part = archive.extractfile(member)
                     assert part is not None

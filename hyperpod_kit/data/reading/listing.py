@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -13,6 +14,8 @@ from typing import NamedTuple, TypeVar
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.patient import PASSING
 from hyperpod_kit.errors import DataUnavailable
+
+log = logging.getLogger("hyperpod_kit.data")
 
 T = TypeVar("T")
 _LOST = PASSING - {errno.ENOENT}
@@ -26,22 +29,52 @@ class ListedFile(NamedTuple):
     mtime_ns: int
 
 
+class LeftOut:
+    """What is neither a file nor leads to one, counted by its kind, to be said once."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._first = ""
+
+    def add(self, kind: str, path: str) -> None:
+        """One more."""
+        self._first = self._first or path
+        self._counts[kind] = self._counts.get(kind, 0) + 1
+
+    def say(self, place: str) -> None:
+        """In the log, if there is anything."""
+        if self._counts:
+            kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self._counts.items()))
+            log.warning("left out below %r: %s; the first of them is %r", place, kinds, self._first)
+
+
+def kind_of(entry: os.DirEntry[str]) -> str:
+    """What an entry is that is no file."""
+    if not entry.is_symlink():
+        return "fifos, sockets or devices"
+    return "links to directories" if entry.is_dir() else "links to nothing, or to no file"
+
+
 def listed(mounts: SourceMounts, base: str, wanted: Callable[[str], bool]) -> Iterator[ListedFile]:
     """All files below `base`, in the order of their paths in each directory; paths are below it. Names, of files and of
-    directories, that are not `wanted` are passed over, and links to directories are not followed.
+    directories, that are not `wanted` are passed over, and links to directories are not followed, which the log says.
 
     Raises DataUnavailable, OSError.
     """
     waiting = [""]
+    left_out = LeftOut()
     while waiting:
         folder = waiting.pop()
         place = os.path.join(base, folder) if folder else base
         with storage_of(place):
-            folders, files = bounded(mounts, place, functools.partial(_entries, place, wanted))
+            folders, files, others = bounded(mounts, place, functools.partial(_entries, place, wanted))
+        for kind, path in others:
+            left_out.add(kind, path)
         prefix = f"{folder}/" if folder else ""
         for name, size, mtime_ns in files:
             yield ListedFile(prefix + name, size, mtime_ns)
         waiting.extend(prefix + name for name in reversed(folders))
+    left_out.say(base)
 
 
 def is_directory(mounts: SourceMounts, path: str) -> bool:
@@ -73,8 +106,11 @@ def storage_of(path: str) -> Iterator[None]:
         ) from None
 
 
-def _entries(place: str, wanted: Callable[[str], bool]) -> tuple[list[str], list[tuple[str, int, int]]]:
-    folders, files = [], []
+def _entries(
+    place: str, wanted: Callable[[str], bool]
+) -> tuple[list[str], list[tuple[str, int, int]], list[tuple[str, str]]]:
+    """(directories, files, what is neither: kind and path) of one directory."""
+    folders, files, others = [], [], []
     with os.scandir(place) as entries:
         for entry in entries:
             if not wanted(entry.name):
@@ -84,4 +120,6 @@ def _entries(place: str, wanted: Callable[[str], bool]) -> tuple[list[str], list
             elif entry.is_file():
                 found = entry.stat()
                 files.append((entry.name, found.st_size, found.st_mtime_ns))
-    return sorted(folders), sorted(files)
+            else:
+                others.append((kind_of(entry), entry.path))
+    return sorted(folders), sorted(files), sorted(others)

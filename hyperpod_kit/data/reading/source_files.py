@@ -168,6 +168,9 @@ class SourceFiles:
 
     def __del__(self) -> None:
         # A data set that nobody closed leaves no descriptors behind; a child has its parent's, and leaves them alone.
+        # At the very end of a process modules are taken down, and all is closed without this.
+        if contextlib is None or os is None:
+            return
         with contextlib.suppress(Exception):
             if self._pid == os.getpid():
                 self.close()

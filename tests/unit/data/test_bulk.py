@@ -19,6 +19,15 @@ from hyperpod_kit.data.megatron import MegatronTokens, write
 from hyperpod_kit.errors import ChangedFile, DataError, DataUnavailable
 
 
+def test_records_of_a_made_corpus_make_batches(tmp_path):
+    """Each has the keys of the others, also the last of a file, which fills it up."""
+    assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "5", "--kib", "13"]) == 0
+    data = IndexedDataset(build([str(tmp_path / "c")]).index)
+    keys = {tuple(data[number]) for number in range(len(data))}
+    assert keys == {("id", "title", "text")}
+    assert sum(len(batch["id"]) for batch in ElasticLoader(data, 8)) >= len(data)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_corpus_has_its_size_and_is_jsonl(tmp_path, seed):
     assert run(["data", "make-corpus", str(tmp_path / "c"), "--files", "3", "--kib", "9", "--seed", str(seed)]) == 0

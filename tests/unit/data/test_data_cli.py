@@ -52,12 +52,12 @@ def test_bad_lines_raise_or_are_left_out_and_counted(corpus, capsys):
     assert run(["data", "index", str(corpus), "--check"]) == 1
     assert "c.jsonl, at 9 (sample 1)" in capsys.readouterr().err
     assert run(["data", "index", str(corpus), "--check", "--on-bad", "skip"]) == 0
-    assert "2 records are none and were left out" in capsys.readouterr().out
+    assert "1 records are none and were left out" in capsys.readouterr().out
     data = IndexedDataset(SampleIndex.open(corpus / ".hpk-index"))
     assert [data[n]["n"] for n in (20, 21)] == [1, 2] and len(data) == 22
     # Without --check the lines are there again: what was left out is not remembered as the file's.
     assert run(["data", "index", str(corpus), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["samples"] == 24
+    assert json.loads(capsys.readouterr().out)["samples"] == 23
 
 
 def test_what_is_not_there_is_said(tmp_path, capsys):
@@ -74,7 +74,10 @@ def test_verify_ledger(corpus, tmp_path, capsys):
     ledger = tmp_path / "ledger"
     loader = ElasticLoader(data, 3, ledger=ledger, launch="a", collate_fn=list)
     list(loader)
-    next(iter(loader))
+    next(iter(loader))  # to look at one is not to receive it
+    for _ in loader:
+        loader.trained()
+        break
     capsys.readouterr()
     assert run(["data", "verify-ledger", str(ledger)]) == 0
     said = capsys.readouterr().out

@@ -257,6 +257,27 @@ def test_samples_of_a_tar(tmp_path):
     assert all(one["jpg"] == one["__key__"].encode() * 300 and one["cls.txt"] == b"7" for one in found)
 
 
+def test_files_that_macos_adds_to_a_tar_are_none(tmp_path):
+    """They stand before the files that they are of, between those of one sample."""
+    names = ("._1.jpg", "1.jpg", "._1.txt", "1.txt", "a/.DS_Store", "a/._2.jpg", "a/2.jpg", "__MACOSX/a/2.jpg", "3.jpg")
+    (tmp_path / "a.tar").write_bytes(members(*((name, name.encode()) for name in names)))
+    found = IndexedDataset(build([str(tmp_path / "a.tar")], str(tmp_path / "index")).index)
+    assert [found[number] for number in range(len(found))] == [
+        {"__key__": "1", "jpg": b"1.jpg", "txt": b"1.txt"},
+        {"__key__": "a/2", "jpg": b"a/2.jpg"},
+        {"__key__": "3", "jpg": b"3.jpg"},
+    ]
+
+
+def test_lines_of_blanks_are_no_samples_of_json(tmp_path):
+    text = '{"n":1}\n   \n\t \r\n[]\n \n\r\n{"n":2}\n  '
+    (tmp_path / "a.jsonl").write_text(text, newline="")
+    (tmp_path / "a.txt").write_text(text, newline="")
+    found = build([str(tmp_path / "a.jsonl")], str(tmp_path / "json"), check=True).index
+    assert [IndexedDataset(found)[n] for n in range(len(found))] == [{"n": 1}, [], {"n": 2}]
+    assert build([str(tmp_path / "a.txt")], str(tmp_path / "text")).index.samples == 7
+
+
 def test_a_tar_that_is_cut_off_is_said(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()

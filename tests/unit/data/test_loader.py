@@ -100,7 +100,8 @@ def test_epochs_are_gone_through_once(numbers):
     assert [len(list(loader)) for _ in range(3)] == [5, 5, 0]
     loader = ElasticLoader(numbers(20), 4)
     loader.set_epoch(0)
-    next(iter(loader))
+    got = iter(loader)
+    next(got)
     loader.set_epoch(0)
     assert loader.position == 4
     loader.set_epoch(3)
@@ -111,7 +112,8 @@ def test_epochs_are_gone_through_once(numbers):
 
 def test_what_is_left_for_more_ranks_than_it_has_is_dropped(numbers):
     loader = ElasticLoader(numbers(10), 4, last="drop")
-    next(iter(loader))
+    got = iter(loader)
+    next(got)
     state = loader.state_dict()
     more = ElasticLoader(numbers(10), 4, rank=0, ranks=2, last="drop")
     more.load_state_dict(state)

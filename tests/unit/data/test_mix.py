@@ -59,6 +59,7 @@ def test_epochs_of_a_part_come_one_after_another():
 
 
 def test_the_same_set_twice_is_warned_of(tmp_path, caplog):
+    caplog.set_level("WARNING", "hyperpod_kit.data")
     (tmp_path / "a.txt").write_text("one\ntwo\n")
     index = build([str(tmp_path / "a.txt")], str(tmp_path / "index")).index
     MixDataset({"a": IndexedDataset(index), "b": ["one", "two"]})

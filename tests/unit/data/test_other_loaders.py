@@ -128,6 +128,7 @@ def test_an_hf_table_in_our_loader(files, tmp_path, workers):
             for loader in of_rank:
                 for _, batch in zip(range(steps), loader, strict=False):
                     seen.update(batch["n"].tolist())
+                    loader.trained()
             assert len({loader.position for loader in of_rank}) == 1
             manager.save(start, state, on_busy="wait")
     assert seen == Counter(range(COUNT))

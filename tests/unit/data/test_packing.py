@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from typing import Any, cast
 
@@ -193,3 +194,29 @@ def test_padding_to_a_length():
     tokens, mask = padded([5, 6, 7], 5, 9)
     assert tokens.tolist() == [5, 6, 7, 9, 9] and mask.tolist() == [1, 1, 1, 0, 0]
     assert padded([5, 6, 7], 2, 9)[0].tolist() == [5, 6]
+
+
+def test_several_processes_that_count_at_once_count_once(tmp_path):
+    """As ranks of a job do that all call it: one counts, and the others have its counts."""
+    (tmp_path / "a.txt").write_text("".join("x" * (n % 9 + 1) + "\n" for n in range(9000)))
+    data = IndexedDataset(build([str(tmp_path / "a.txt")], str(tmp_path / "index")).index)
+    context = multiprocessing.get_context("fork")
+    together, counted = context.Barrier(4), context.Value("i", 0)
+
+    def count(queue):
+        together.wait()
+
+        def progress(done, total):
+            with counted.get_lock():
+                counted.value += done == total
+
+        queue.put(int(lengths_of(data, list, "letters", processes=1, progress=progress).sum()))
+
+    queue = context.Queue()
+    ranks = [context.Process(target=count, args=(queue,)) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    found = [queue.get(timeout=100) for _ in ranks]
+    for rank in ranks:
+        rank.join(100)
+    assert found == [45000] * 4 and counted.value == 1

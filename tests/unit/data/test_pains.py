@@ -28,7 +28,7 @@ def test_many_resumes_over_the_ends_of_epochs(tmp_path, workers):
             loader.set_epoch(epoch)
             for _, batch in zip(range(5), loader, strict=False):
                 seen += batch
-            state = loader.state_dict()
+                state = loader.state_dict()
             break
     whole = ElasticLoader(data, 4, collate_fn=list)
     assert seen == [n for _ in range(3) for batch in whole for n in batch]

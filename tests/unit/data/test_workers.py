@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import signal
+import threading
 import time
+from typing import Any
 
 import pytest
+import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
@@ -76,6 +80,51 @@ def test_a_death_does_not_reach_into_the_trainers_step(data):
             while time.monotonic() < end:
                 pass  # the trainer computes
     assert received == calm
+
+
+def numbers_of(line):
+    """A batch of these lies in memory that its worker shares."""
+    return torch.full((64,), int(line))
+
+
+def bytes_of(line):
+    """A batch of these takes several writes to a pipe."""
+    return line.encode().rjust(50_000)
+
+
+@pytest.mark.parametrize(
+    "transform, kills", [(numbers_of, 4), (bytes_of, 4), *full((numbers_of, 100), (bytes_of, 100))]
+)
+@pytest.mark.timeout(600)
+def test_workers_that_are_killed_with_batches_on_their_way(data, transform, kills):
+    """From outside, at moments drawn at random: between two batches or while one is waited for."""
+    rng, killed = random.Random(kills), 0
+    options: dict[str, Any] = {"num_workers": 2, "collate_fn": torch.stack if transform is numbers_of else list}
+    whole = [as_numbers(batch) for batch in ElasticLoader(data(transform), 4, collate_fn=options["collate_fn"])]
+    while killed < kills:
+        found = []
+        for number, batch in enumerate(ElasticLoader(data(transform), 4, **options)):
+            found.append(as_numbers(batch))
+            if rng.random() < 0.15 and killed < kills and number < len(whole) - 1:
+                killed += 1
+                victim = rng.choice(multiprocessing.active_children()).pid
+                threading.Timer(rng.choice([0, 0, 0.001, 0.003]), os.kill, (victim, signal.SIGKILL)).start()
+        assert found == whole
+    assert killed == kills
+
+
+def as_numbers(batch):
+    return [int(one) for one in (batch[:, 0].tolist() if isinstance(batch, torch.Tensor) else batch)]
+
+
+def test_an_error_of_the_data_is_not_taken_for_a_death(data):
+    """Whatever it is: an OSError or an end of file too."""
+
+    def refuse(line):
+        raise EOFError("of the data")
+
+    with pytest.raises(EOFError, match="of the data"):
+        batches(data(refuse), num_workers=1)
 
 
 def test_workers_that_always_die_end_with_an_error(data):

@@ -1,0 +1,111 @@
+"""How well an order mixes: as a figure, beside that of a uniform shuffle, and whether there is a reason to care.
+
+A shuffled order reads some blocks side by side, so a batch has samples of so many places of the data. Where neighbours
+of the data are alike (sorted by topic, by language, by class) its batches are less varied than those of a uniform
+shuffle. The figure says by how much, whatever the data; whether neighbours are alike, some hundred samples say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hyperpod_kit.data.bijection import permuted
+from hyperpod_kit.data.dataset import IndexedDataset
+from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.index.layout import SampleIndex
+from hyperpod_kit.data.order import SampleOrder
+
+BATCH = 1024
+PARTS = 256
+"""Equal parts of the data, one after another: a batch is well mixed if it has samples of as many as chance gives it."""
+
+WELL_MIXED = 0.8
+"""Of a uniform shuffle's figure."""
+
+_BATCHES = 16
+_PAIRS = 100
+_LONGEST = 64
+"""Characters of a value by which data may be sorted: a longer one is a text."""
+_ALIKE, _APART = 0.5, 0.3
+_BY_RANGE = {"lines", "tar", "whole"}
+"""Formats of which single samples are read for what they cost."""
+
+
+class Mixing(NamedTuple):
+    """Of how many of `all` equal parts of the data a batch has samples, in the mean, and of how many one of a uniform
+    shuffle has."""
+
+    batch: int
+    all: int
+    parts: float
+    uniform: float
+
+    @property
+    def share(self) -> float:
+        """Of a uniform shuffle's."""
+        return self.parts / self.uniform
+
+
+class SortedBy(NamedTuple):
+    """A value that neighbours have in common: of which share of neighbours, and of samples that lie apart."""
+
+    name: str
+    neighbours: float
+    others: float
+
+
+def mixing_of(order: SampleOrder, batch: int = BATCH) -> Mixing:
+    """The figure of an order, from batches all over its first epoch."""
+    samples = order.samples
+    size = min(batch, samples)
+    parts = min(PARTS, samples)
+    begins = distinct(np.linspace(0, samples - size, _BATCHES).astype(np.int64)).tolist()
+    found = [len(distinct(order.at(0, np.arange(begin, begin + size)) * parts // samples)) for begin in begins]
+    absent = (1 - size / samples) ** (samples / parts)
+    return Mixing(size, parts, float(np.mean(found)), parts * (1 - absent))
+
+
+def sorted_by(index: SampleIndex, seed: int = 0) -> list[SortedBy]:
+    """The values that neighbours of the data share and others do not: fields of records, directories of files.
+
+    Reads a few hundred samples. None where the format reads more than a sample for a sample. Raises DataError, OSError.
+    """
+    if index.samples < 4 * _PAIRS or set(index.formats) - _BY_RANGE:
+        return []
+    dataset = IndexedDataset(index, patience=0.0, answer=5.0)
+    places = np.linspace(0, index.samples - 2, _PAIRS).astype(np.int64)
+    apart = places[permuted(np.arange(_PAIRS), _PAIRS, seed + 1)]
+    first, next_to, other = (_values(dataset, numbers) for numbers in (places, places + 1, apart))
+    names = {name for values in first for name in values}
+    found = [SortedBy(name, _equal(name, first, next_to), _equal(name, first, other)) for name in sorted(names)]
+    return [one for one in found if one.neighbours >= _ALIKE and one.neighbours - one.others >= _APART]
+
+
+def _values(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
+    """Of each sample, by name, what data may be sorted by."""
+    files, _, _ = dataset.index.where(numbers)
+    folders = [dataset.index.file(number).path.rpartition("/")[0] for number in files.tolist()]
+    whole = set(dataset.index.formats) == {"whole"}  # a sample may be large, and is bytes
+    samples = [None] * len(folders) if whole else dataset.__getitems__(numbers.tolist())
+    return [{"its directory": folder, **_fields(sample)} for folder, sample in zip(folders, samples, strict=True)]
+
+
+def _fields(sample: Any) -> dict[str, Any]:
+    if not isinstance(sample, Mapping):
+        return {}
+    key = sample.get("__key__")
+    if isinstance(key, str):  # of a tar
+        return {"the directory in its tar": key.rpartition("/")[0]}
+    return {f"{name!r}": value for name, value in sample.items() if _is_short(value)}
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, (bool, int)) or (isinstance(value, str) and len(value) <= _LONGEST)
+
+
+def _equal(name: str, some: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> float:
+    both = [(one[name], other[name]) for one, other in zip(some, others, strict=True) if name in one and name in other]
+    return sum(one == other for one, other in both) / len(both) if len(both) >= len(some) // 2 else 0.0

@@ -212,7 +212,7 @@ def trainer(act: str, folder: Path, restored: bool) -> None:
                     kill_a_worker()
             return {"loss": self.layer(x).sum()}
 
-    class Stop(TrainerCallback):  # type: ignore[misc]  # transformers has no types
+    class Stop(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **known: Any) -> None:
             if act in ("restart", "break") and not restored and state.global_step == FEW:
                 control.should_save = control.should_training_stop = True

@@ -74,6 +74,12 @@ class Forked:
             self._end_of_it()
         return self.returncode
 
+    def has_ended_within(self, seconds: float) -> bool:
+        """Whether it has ended, at the latest so long from now."""
+        if self.returncode is None:
+            select.select([self._end], [], [], seconds)
+        return self.poll() is not None
+
     def wait(self, timeout: float = 200.0) -> int:
         """As subprocess has it: below 0 is a signal. Raises TimeoutExpired."""
         if self.returncode is None:

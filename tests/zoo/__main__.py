@@ -9,11 +9,9 @@ torch's own loading restores does not come back from our checkpoint.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -100,7 +98,7 @@ class Group:
                     yield row
             if over or time.monotonic() - since > most:
                 break
-            with_patience(self.ranks[0])
+            self.ranks[0].has_ended_within(0.1)
         if begun is not None:
             codes = [rank.poll() for rank in self.ranks]
             what = "no end" if not over else f"crash: exit codes {codes}"
@@ -121,11 +119,6 @@ class Group:
         for rank in self.ranks:
             rank.kill()
             rank.wait()
-
-
-def with_patience(rank: warm.Forked) -> None:
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        rank.wait(0.1)
 
 
 def tried(folder: Path, layout: str, cases: dict[int, Case]) -> Iterator[dict[str, Any]]:

@@ -16,6 +16,7 @@ _MORE: dict[str, dict[str, Any]] = {
     "bsam": {"num_data": 8},
     "ranger21": {"num_iterations": 40},
     "adammini": {"model_dim": WIDTH, "num_heads": 4},
+    "lbfgs": {"max_iter": 4, "history_size": 4},
 }
 _GROUPED = {"muon", "normuon", "adamuon", "adago", "distributedmuon", "muonclip", "spectralsphere"}
 _ON_THREE = (

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy
 import torch
 
 WIDTH = 16
@@ -44,6 +46,13 @@ class Layout:
         return model
 
 
+def seed_everything(seed: int) -> None:
+    """For packages that draw from the generators of numpy and of Python too."""
+    torch.manual_seed(seed)
+    numpy.random.seed(seed)
+    random.seed(seed)
+
+
 @dataclass
 class Training:
     """One program under way. `objects` are what a State takes by name."""
@@ -61,7 +70,7 @@ class Training:
     width: int = WIDTH
 
     def step(self, number: int) -> float:
-        torch.manual_seed(1000 + number)
+        seed_everything(1000 + number)
         batch = torch.randn(BATCH, self.width)
         if self.update is not None:
             return float(self.update(batch, number))

@@ -14,6 +14,8 @@ import sys
 import pytest
 
 from hyperpod_kit.data import IndexedDataset, SampleIndex
+from hyperpod_kit.data.index.build import build
+from hyperpod_kit.data.reading import source_files
 
 PROGRAM = """
 import json, resource, sys
@@ -55,3 +57,15 @@ def test_each_of_them_is_a_sample(tmp_path, files):
     asked = [0, files - 1, *(dice.randrange(files) for _ in range(2000))]
     assert [int(one) for one in data.__getitems__(asked)] == asked
     assert len(data._files._open) <= 128, "files are closed again"
+
+
+def test_a_process_that_ends_says_nothing_of_its_files(tmp_path, monkeypatch):
+    """Python takes modules down before the last objects are let go of."""
+    (tmp_path / "a.txt").write_text("one\n")
+    files = source_files.SourceFiles()
+    files.read(IndexedDataset(build([str(tmp_path / "a.txt")], str(tmp_path / "index")).index)._file(0), 0, 3)
+    for module in ("contextlib", "os"):
+        with monkeypatch.context() as late:
+            late.setattr(source_files, module, None)
+            files.__del__()
+    files.close()

@@ -15,6 +15,7 @@ from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from docs_build.commands import Command, all_commands
 from hyperpod_kit.data.reading.bounded import ANSWER as DATA_ANSWER
+from hyperpod_kit.job.goodput import users_time
 from hyperpod_kit.storage.preload import hsm
 from hyperpod_kit.storage.quota import backends
 from hyperpod_kit.storage.usage import walk
@@ -120,9 +121,9 @@ COMMANDS: Dict[str, Trust] = {
     "job run": JOB,
     "job status": JOB._replace(waits=f"{ON_PATHS}; {JOB.waits}"),
     "job goodput": Trust(
-        CALLER,
+        "who calls it; called by root, the owner of each root that is named, or who has noted it, in a child",
         "records in the roots that it is given, and what sacct answers",
-        f"{ON_PATHS}; {JOB.waits}",
+        f"{ON_PATHS}, called by root {users_time.PATIENCE.longest / 60:.0f} minutes for a root; {JOB.waits}",
         "`squeue`, `sacct`, `scontrol`",
     ),
     "job lint": Trust(CALLER, "the batch script that it is given", FILE_SYSTEM),

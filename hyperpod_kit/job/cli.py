@@ -67,8 +67,10 @@ def _prove(args: argparse.Namespace) -> int:
 def _goodput(args: argparse.Namespace) -> int:
     from hyperpod_kit.checkpoint.repository.store.open import is_path
     from hyperpod_kit.job.goodput import command as goodput
+    from hyperpod_kit.untrusted import owner
 
-    if args.root and not any(map(is_path, args.root)):
+    # For root each root has a deadline of its own.
+    if owner.is_root() or (args.root and not any(map(is_path, args.root))):
         return goodput.main(args)
     roots = ", ".join(args.root) or "a root of the jobs that are noted"
     return ending.bounded(lambda: goodput.main(args), roots)

@@ -17,7 +17,7 @@ from typing import IO, Any, Callable, Iterator, List, Optional, Tuple, Union
 
 from hyperpod_kit.errors import UntrustedPlace
 from hyperpod_kit.untrusted import owned_directory, walk
-from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE
+from hyperpod_kit.untrusted.files import DIRECTORY, MAYBE_NO_FILE, READ, whole
 from hyperpod_kit.untrusted.identity import no_file, require_ours, require_own_file
 
 AnyPath = Union[str, "os.PathLike[str]"]
@@ -240,6 +240,24 @@ def open_file(path: AnyPath, flags: int, mode: int = 0o666) -> int:
         except BaseException:
             os.close(handle)
             raise
+
+
+def read_own(path: AnyPath, most: int) -> bytes:
+    """A file of this user or of root, whole: what another has put there would be taken for one's own memory of what was
+    done. Raises Untrusted for anything else, also when it is larger than `most` bytes, FileNotFoundError, OSError."""
+    with place(path, follow=True) as (folder, name):
+        try:
+            handle = os.open(name, READ, dir_fd=folder)
+        except OSError as err:
+            if err.errno in MAYBE_NO_FILE:
+                raise no_file(os.fspath(path)) from None
+            raise
+        try:
+            facts = os.fstat(handle)
+            require_own_file(facts, os.fspath(path), folder, one_name=False)
+            return whole(handle, os.fspath(path), facts.st_size, most)
+        finally:
+            os.close(handle)
 
 
 def stream(path: AnyPath, mode: str, *, encoding: Optional[str] = None, buffering: int = -1) -> IO[Any]:

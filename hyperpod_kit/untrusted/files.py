@@ -96,7 +96,7 @@ def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Ty
     """A small file, whole. Raises `error` also when it is larger than `most` bytes, FileNotFoundError, OSError."""
     fd, found = open_to_read(path, owner=owner, error=error)
     try:
-        return _whole(fd, path, found.st_size, most, error)
+        return whole(fd, path, found.st_size, most, error)
     finally:
         os.close(fd)
 
@@ -112,7 +112,7 @@ def read_given(path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS) -
     try:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):
-            return _whole(fd, path, status.st_size, most, Untrusted)
+            return whole(fd, path, status.st_size, most, Untrusted)
         if stat.S_ISFIFO(status.st_mode):
             return _piped(fd, path, most, seconds)
         raise not_wanted(path)
@@ -125,7 +125,8 @@ def at_once(path: str, _flags: int = 0) -> int:
     return os.open(path, _GIVEN)
 
 
-def _whole(fd: int, path: str, size: int, most: int, error: Type[Untrusted]) -> bytes:
+def whole(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> bytes:
+    """What an open file holds, of `size` bytes when it was opened. Raises `error` where it has more than `most`."""
     if size > most:
         raise too_large(path, size, most, error)
     parts: List[bytes] = []

@@ -33,15 +33,20 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, NoReturn, Optional, Tuple, Type
 
 from hyperpod_kit.errors import HyperpodKitError, Unreachable, Untrusted, UsageError
-from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted import parse, walk
 
 time.strptime("1970", "%Y")  # imports what dates need, for the same reason
 
-ANSWER = 60.0
-"""Seconds that a child may take without reporting, reading or writing anything and without working."""
+ANSWER = 55.0
+"""Seconds that a child may take without reporting, reading or writing anything and without working: with the start and
+the end of the program around it, 60 seconds."""
 
 LONGEST = 86400.0
 """Seconds that a child may take at all."""
+
+SILENCES = 3
+"""Children that may fall silent as one user, before no more is asked as that user: each costs ANSWER."""
+_SILENT: Dict[int, int] = {}
 
 _RATE = 1 << 20
 """Bytes that a child has to read or write in a second, on average, beyond ANSWER."""
@@ -66,8 +71,12 @@ class OwnerPatience(NamedTuple):
     longest: float = LONGEST
 
     def allowed(self, moved: int, worked: float) -> float:
-        """Seconds for `moved` bytes and `worked` seconds of processor time."""
+        """Seconds since its last report, for `moved` bytes and `worked` seconds of processor time since then."""
         return min(self.longest, self.answer + moved / _RATE + 100.0 * worked)
+
+    def still(self, moved: int) -> float:
+        """Seconds in which nothing moves, after `moved` bytes, which a system may have to write out first."""
+        return min(self.longest, self.answer + moved / _RATE)
 
 
 PATIENCE = OwnerPatience()
@@ -85,21 +94,13 @@ def is_root() -> bool:
 
 
 def of(path: str, patience: OwnerPatience = PATIENCE) -> Optional[int]:
-    """Whose `path` is where this process is root, 0 for root and for what is not there; None where it is not root.
+    """As whom a process that is root works on `path`, 0 for root: see `walk.whose`. None where it is not root.
 
-    Raises Unreachable when it does not answer, OSError.
+    Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer, OSError.
     """
     if not is_root():
         return None
-    uid = in_child(lambda: _uid_of(path), 0, path, patience)
-    return uid if isinstance(uid, int) else 0
-
-
-def _uid_of(path: str) -> int:
-    try:
-        return os.stat(path).st_uid
-    except (FileNotFoundError, NotADirectoryError):
-        return 0  # whoever looks for it says so
+    return int(in_child(lambda: walk.whose(path), 0, path, patience))
 
 
 def as_owner(path: str, work: Callable[[], Any], patience: OwnerPatience = PATIENCE) -> Any:
@@ -135,6 +136,8 @@ def in_child(work: Callable[[], Any], uid: int, path: str, patience: OwnerPatien
 
 
 def _result(work: Callable[[Receiver], Any], uid: int, path: str, patience: OwnerPatience, receive: Receiver) -> Any:
+    if _SILENT.get(uid, 0) >= SILENCES:
+        raise Unreachable(f"{path} was not asked: {SILENCES} others of uid {uid} do not answer", hint="findmnt --list")
     sys.stdout.flush()
     sys.stderr.flush()
     source, sink = os.pipe()
@@ -145,7 +148,7 @@ def _result(work: Callable[[Receiver], Any], uid: int, path: str, patience: Owne
     os.close(sink)
     answer = None
     try:
-        for line in _lines(pid, source, path, patience):
+        for line in _lines(pid, source, uid, path, patience):
             message = _message(line, uid, path)
             if "report" in message:
                 receive(message["report"])
@@ -212,10 +215,42 @@ def _facts_of(err: HyperpodKitError) -> Dict[str, Any]:
     return {name: value for name, value in vars(err).items() if isinstance(value, plain)}
 
 
-def _lines(pid: int, source: int, path: str, patience: OwnerPatience) -> Iterator[bytes]:
+def _remember(uid: int) -> None:
+    """That a child has fallen silent as another user: what is root's own is mounted by nobody out of ill will."""
+    if uid and os.getuid() == 0:
+        _SILENT[uid] = _SILENT.get(uid, 0) + 1
+
+
+class _Watch:
+    """What a child has got done, looked at from outside."""
+
+    def __init__(self, pid: int, patience: OwnerPatience) -> None:
+        self._pid, self._patience = pid, patience
+        self._begun = time.monotonic()
+        self.reported()
+
+    def reported(self) -> None:
+        """It gets on."""
+        self._latest = self._moving = time.monotonic()
+        self._first = self._seen = progress(self._pid)
+
+    def silence(self) -> Optional[float]:
+        """Seconds for which nothing has come of it, where these are more than it may take."""
+        now, seen = time.monotonic(), progress(self._pid)
+        if seen != self._seen:
+            self._seen, self._moving = seen, now
+        moved, worked = seen[0] - self._first[0], seen[1] - self._first[1]
+        # Who hangs has worked before: what is allowed for that must not lengthen the wait for what does not move.
+        if now - self._moving > self._patience.still(moved):
+            return now - self._moving
+        if now - self._latest > self._patience.allowed(moved, worked) or now - self._begun > self._patience.longest:
+            return now - self._latest
+        return None
+
+
+def _lines(pid: int, source: int, uid: int, path: str, patience: OwnerPatience) -> Iterator[bytes]:
     """Each line that it writes. Raises Unreachable when it does not get on."""
-    begun = latest = time.monotonic()
-    moved, worked = 0, 0.0
+    watch = _Watch(pid, patience)
     data = bytearray()
     poll = select.poll()
     poll.register(source, select.POLLIN)
@@ -232,17 +267,15 @@ def _lines(pid: int, source: int, path: str, patience: OwnerPatience) -> Iterato
             if lines:
                 data = bytearray(rest)
                 yield from lines
-                latest, pause = time.monotonic(), _LOOK
-                moved, worked = progress(pid)
+                watch.reported()
+                pause = _LOOK
             continue
         pause = min(1.0, pause * 2)
-        now = time.monotonic()
-        if now - latest <= min(patience.answer, patience.longest) and now - begun <= patience.longest:
-            continue
-        moved_now, worked_now = progress(pid)
-        if now - latest > patience.allowed(moved_now - moved, worked_now - worked) or now - begun > patience.longest:
+        silence = watch.silence()
+        if silence is not None:
+            _remember(uid)
             raise Unreachable(
-                f"{path} does not answer, for {now - latest:.0f} s; its owner may have mounted something there",
+                f"{path} does not answer, for {silence:.0f} s; its owner may have mounted something there",
                 hint="findmnt --list",  # asks no mount, as --target would
             )
 

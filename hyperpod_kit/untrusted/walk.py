@@ -13,13 +13,14 @@ import re
 import stat
 from typing import List, Optional, Tuple
 
-from hyperpod_kit.errors import UntrustedPlace
+from hyperpod_kit.errors import Untrusted, UntrustedPlace
 from hyperpod_kit.untrusted import held
 
 _STEP = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP_INTO = _STEP | os.O_DIRECTORY
 """An automounter mounts what is asked for as a directory, and nothing that is only named."""
 _MOST_LINKS = 40
+_MOST_STEPS = 1 << 16
 _HELD = re.compile(r"/proc/(self|[0-9]+)/fd/[0-9]+(?=/|$)")
 
 
@@ -57,6 +58,86 @@ def parent_of(path: str, *, make: bool = False, follow: bool = False, own_mounts
         here = _reached(folder, path, here, make, own_mounts)
     os.close(here)
     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+
+
+NOBODY = 65534
+"""Who looks for what is not there, in a directory into which anybody may put it the moment after."""
+
+
+def whose(path: str) -> int:
+    """The uid of whom root is to be while it works on `path`, whose links are followed.
+
+    What a user serves is that user's, whatever it says of itself. What is not there is looked for as whoever could put
+    it there. Each link on the way has to be root's or that user's own: nobody has root act on what is another's.
+
+    Raises Untrusted for a link of anybody else, OSError.
+    """
+    way = _OwnersOnTheWay(path)
+    todo: List[str] = path.split("/")[::-1]
+    here = _origin(_start(path)[0], None)
+    mount = held.mount_of(here)
+    try:
+        way.directory(here)
+        while todo:
+            name = todo.pop()
+            if name in ("", "."):
+                continue
+            try:
+                there = os.open(name, _STEP, dir_fd=here)
+            except (FileNotFoundError, NotADirectoryError):
+                return way.of_absent(here)
+            try:
+                number = held.mount_of(there)
+                server = 0 if number == mount else held.served_by(number)
+                if server:
+                    return way.of(server)
+                status = os.fstat(there)
+                if not stat.S_ISLNK(status.st_mode):
+                    mount = number
+                    here, there = there, here
+                    way.directory(here)
+                    continue
+                target = os.readlink("", dir_fd=there)
+                way.link(name, status.st_uid, len(todo))
+            finally:
+                os.close(there)
+            todo += target.split("/")[::-1]
+            if target.startswith("/"):
+                here = _origin("/", here)
+                mount = held.mount_of(here)
+        return way.of(os.fstat(here).st_uid)
+    finally:
+        os.close(here)
+
+
+class _OwnersOnTheWay:
+    """Who could lead it elsewhere: owners of links and of directories."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._links: List[Tuple[str, int]] = []
+        self._latest = 0
+
+    def directory(self, handle: int) -> None:
+        self._latest = os.fstat(handle).st_uid or self._latest
+
+    def link(self, name: str, uid: int, steps: int) -> None:
+        self._links.append((name, uid))
+        if len(self._links) > _MOST_LINKS or steps > _MOST_STEPS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), self._path)
+
+    def of(self, uid: int) -> int:
+        for name, owner in self._links:
+            if owner not in (0, uid):
+                raise Untrusted(
+                    f"{name} on the way to {self._path} is a symbolic link of uid {owner} to what is not theirs",
+                    hint=f"namei -l {self._path}",
+                )
+        return uid
+
+    def of_absent(self, folder: int) -> int:
+        loose = os.fstat(folder).st_mode & 0o022
+        return self.of(self._latest or (NOBODY if loose else 0))
 
 
 def _reached(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:

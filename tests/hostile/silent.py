@@ -53,6 +53,7 @@ def silent() -> Iterator[Callable[..., None]]:
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not answer is given up after two seconds, and on a machine that is slow after more of them."""
+    monkeypatch.setattr(owner, "_SILENT", {})
     times = slowness()
     patience = OwnerPatience(answer=1.0 * times, longest=5.0 * times)
     monkeypatch.setattr(owner.OwnerPatience, "allowed", lambda self, moved, worked: 2.0 * times)

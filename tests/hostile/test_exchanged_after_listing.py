@@ -3,20 +3,31 @@ own lines, whoever the files belong to, and not those of anybody else."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from pathlib import Path
-from typing import Callable, Dict
+from typing import Callable, Dict, List
 
 import pytest
 
 from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.storage.preload import files, hsm, run
 from hyperpod_kit.storage.preload.files import PreloadList
+from hyperpod_kit.storage.tier import run as tiering
+from hyperpod_kit.storage.tier.rules import TierRule
+from hyperpod_kit.storage.usage import report
+from hyperpod_kit.storage.usage import walk as walking
+from hyperpod_kit.storage.usage.ledger import UsageLedger
+from hyperpod_kit.storage.usage.walk import WalkAsked
+from hyperpod_kit.untrusted import owner
 from tests.hostile.silent import quick
 from tests.hostile.silent import shared as shared
 from tests.hostile.silent import silent as silent
+from tests.hostile.test_root_as_owner import a_run
 from tests.hostile.users import ATTACKER, ROOT, VICTIM
+from tests.support.wait import slowness
 from tests.unit.storage.preload.test_preload import FAKE, RELEASED
 
 pytestmark = ROOT
@@ -60,13 +71,12 @@ def of_mallory(data: Path) -> Dict[str, str]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_preload_names_what_was_exchanged_and_reads_the_rest(
-    kind: str, shared: Path, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    kind: str, shared: Path, silent: Callable[..., None]
 ) -> None:
     data = a_tree(shared)
     wanted = files.listed([str(data)])
     assert len(wanted.files) == 6 and not wanted.unread
     exchange(kind, data, silent)
-    quick(monkeypatch)
     done = run.run(wanted, run.plan(wanted), LocalRunner(), lambda line: None)
     assert set(done.failed) == set(of_mallory(data)), done.failed
     for why in done.failed.values():
@@ -96,20 +106,17 @@ def lustre(shared: Path, monkeypatch: pytest.MonkeyPatch) -> PreloadList:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lustre_is_not_asked_about_what_was_exchanged(
-    kind: str, shared: Path, lustre: PreloadList, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    kind: str, shared: Path, lustre: PreloadList, silent: Callable[..., None]
 ) -> None:
     data = shared / "fsx" / "data"
     exchange(kind, data, silent)
-    quick(monkeypatch)
     ways = {run.LUSTRE: list(lustre.files), run.OTHERS: []}
     done = run.run(lustre, ways, LocalRunner(), lambda line: None, patience=5)
     assert set(done.failed) == set(of_mallory(data)), done.failed
 
 
 @pytest.mark.parametrize("as_root", [True, False])
-def test_a_file_that_goes_while_lustre_is_asked_fails_alone(
-    as_root: bool, shared: Path, lustre: PreloadList, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_goes_while_lustre_is_asked_fails_alone(as_root: bool, shared: Path, lustre: PreloadList) -> None:
     data = shared / "fsx" / "data"
     gone = data / "mallory" / "the attacker's"
     gone.unlink()
@@ -136,3 +143,68 @@ def test_what_was_read_before_a_file_system_died_stays_read(shared: Path, monkey
     monkeypatch.setattr(sys.modules["hyperpod_kit.storage.preload.through"], "opened", opened)
     done = run.run(wanted, run.plan(wanted), LocalRunner(), lambda line: None)
     assert list(done.failed) == [dead] and "does not answer" in done.failed[dead]
+
+
+def runs_of(fsx: Path, uid: int, count: int) -> List[Path]:
+    roots = [fsx / f"{uid}-{number}" for number in range(count)]
+    for root in roots:
+        a_run(root, uid, 0o755)
+    return roots
+
+
+@pytest.mark.parametrize("when", ["before it is planned", "after it was planned"])
+def test_of_one_user_a_few_are_waited_for(
+    when: str, shared: Path, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else so many minutes pass as that user has runs, or checkpoints in one."""
+    quick(monkeypatch)
+    monkeypatch.setattr(owner, "SILENCES", 1)
+    theirs, good = runs_of(shared / "fsx", ATTACKER, 3), runs_of(shared / "fsx", VICTIM, 1)
+    rule = TierRule(older_than=1.0, keep=1)
+    if when == "before it is planned":
+        for root in theirs:
+            silent(root)
+    planned = tiering.plan([str(root) for root in [*theirs, *good]], rule, time.time() + 1e6)
+    reasons = [why for _, why in planned.failed]
+    if when == "after it was planned":
+        assert not reasons and len(planned.choice.go) == 8
+        for root in theirs:
+            silent(root)
+    done = tiering.apply(planned, rule, str(shared / "archive"), lambda item: None)
+    reasons += [why for _, why in done.left]
+    assert {item.root for item in done.gone} == {str(root) for root in good}
+    assert len(reasons) == (3 if planned.failed else 6)
+    assert ["was not asked" in why for why in reasons] == [False] + [True] * (len(reasons) - 1), reasons
+
+
+@pytest.mark.full
+def test_as_many_processes_as_one_user_can_hold_up_do_not_end_a_count(
+    shared: Path, silent: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of them has come to a mount that was not there when it was started."""
+    data, processes = a_tree(shared), 4
+    for number in range(2 * processes):
+        place = data / "mallory" / f"d{number}"
+        place.mkdir()
+        (place / "file").touch()
+        silent(place / "file", regular=True)
+    monkeypatch.setattr(walking, "HUNG", 2.0 * slowness())
+    monkeypatch.setattr(walking, "HANGS", 1)
+    for name in ("BATCH", "LIMIT", "FIRST_LIMIT"):  # so that every process gets some of them
+        monkeypatch.setattr(walking, name, 1)
+    known, started = walking._Pool._config, []
+
+    def ignorant(pool: walking._Pool) -> str:
+        config = json.loads(known(pool))
+        started.append(pool)
+        if len(started) <= processes:
+            config["elsewhere"] = []
+        return json.dumps(config)
+
+    monkeypatch.setattr(walking._Pool, "_config", ignorant)
+    asked = WalkAsked(str(data), workers=processes)
+    ledger = UsageLedger(shared / "archive" / "state", asked.about())
+    walking.walk(asked, ledger, lambda count: None)
+    found = report.make(str(data), ledger)
+    ledger.close()
+    assert len(started) > processes + 1 and found.users[str(VICTIM)].entries == 3

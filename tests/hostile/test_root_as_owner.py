@@ -31,7 +31,7 @@ from tests.hostile.silent import shared as shared
 from tests.hostile.silent import silent as silent
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, busy_as
 from tests.support.rows import full
-from tests.support.wait import Deadline
+from tests.support.wait import Deadline, slowness
 from tests.unit.checkpoint.small_checkpoint import put_checkpoint
 
 pytestmark = ROOT
@@ -320,8 +320,24 @@ def test_who_works_may_take_longer_and_who_waits_may_not(shared: Path) -> None:
             pass
         return 7
 
-    assert owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.5)) == 7
+    assert owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.5 * slowness())) == 7
     with pytest.raises(Unreachable, match="does not answer"):
         owner.as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerPatience(answer=0.5))
     with pytest.raises(Unreachable, match="does not answer"):
         owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.2, longest=0.5))
+
+
+def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path) -> None:
+    """What it has written may still have to be written out, which takes nothing of its own time."""
+    deadline = Deadline(60)
+
+    def work_then_hang() -> None:
+        end = time.process_time() + 1.5
+        while time.process_time() < end:
+            pass
+        os.read(os.pipe()[0], 1)
+
+    with pytest.raises(Unreachable, match="does not answer"):
+        owner.as_owner(str(shared), work_then_hang, OwnerPatience(answer=1.0))
+    assert not deadline.has_passed()
+    assert OwnerPatience(answer=1.0).still(10 << 20) == 11.0

@@ -8,20 +8,19 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import pwd
 import time
 from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, JobError, Unreachable
 from hyperpod_kit.job import job_index, ledger, state_place
-from hyperpod_kit.job.goodput import groups, job_time, root_time, standing
+from hyperpod_kit.job.goodput import groups, job_time, root_time, standing, users_time
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
 from hyperpod_kit.job.goodput.groups import GroupTime
 from hyperpod_kit.job.goodput.job_time import JobTime
 from hyperpod_kit.job.goodput.time_table import percents
 from hyperpod_kit.run import LocalRunner
-from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted import owner, terminal
 from hyperpod_kit.untrusted.text import clean
 
 _HEAD = ("goodput", "GPU-hours")
@@ -33,8 +32,14 @@ def main(args: argparse.Namespace) -> int:
     now = time.time()
     begin = groups.since(args.since, now)
     problems: List[str] = []
-    jobs = _jobs_on(_roots(args.root, problems), now, problems)
-    shown = groups.tables(jobs, args.by, begin, now)
+
+    def look(root: str) -> Dict[str, GroupTime]:
+        return groups.tables(jobs_of(root, now), args.by, begin, now)
+
+    if owner.is_root():
+        shown = users_time.tables(args.root, look, problems)
+    else:
+        shown = groups.tables(_jobs_on(_roots(args.root), now, problems), args.by, begin, now)
     if args.json:
         rows = {name: group.to_dict() for name, group in shown.items()}
         terminal.data({"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2)
@@ -47,17 +52,22 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def _roots(named: Sequence[str], problems: List[str]) -> List[str]:
-    """Those that are named, or those of the jobs that are noted. Raises Absent, Unreachable."""
+def _roots(named: Sequence[str]) -> List[str]:
+    """Those that are named, or those of this user's jobs that are noted. Raises Absent, Unreachable."""
     for root in named:
         state_place.require_root(root)
-    roots = _distinct([state_place.absolute(root) for root in named] or _noted_roots(problems))
-    if not roots:
+    roots = [state_place.absolute(root) for root in named]
+    if roots:
+        return _distinct(roots)
+    try:
+        noted = dict.fromkeys(str(row["root"]) for row in ledger.read(job_index.notes()) if row.get("root"))
+    except OSError as err:
+        raise Unreachable(f"the jobs that are noted in {job_index.notes()} cannot be read: {err.strerror}") from err
+    if not noted:
         raise Unreachable(
-            "; ".join([f"no job is noted in {job_index.notes()}", *problems]),
-            hint="hyperpod-kit job goodput --root DIR, for each root",
+            f"no job is noted in {job_index.notes()}", hint="hyperpod-kit job goodput --root DIR, for each root"
         )
-    return roots
+    return _distinct(list(noted))
 
 
 def _distinct(roots: Sequence[str]) -> List[str]:
@@ -94,22 +104,6 @@ def jobs_of(root: str, now: float) -> List[JobTime]:
     runs = root_time.runs(root)
     names = dict.fromkeys(run.key[0] for run in runs)
     return [job_time.account(runs, name, now, standing.of(LocalRunner(), name)) for name in names]
-
-
-def _noted_roots(problems: List[str]) -> List[str]:
-    """Of this user's jobs; for root, of every user's. `problems`: gets a sentence for each file that cannot be read."""
-    files = [job_index.notes()]
-    if os.geteuid() == 0:
-        files += [job_index.notes({"HOME": user.pw_dir}) for user in pwd.getpwall()]
-    roots: Dict[str, None] = {}
-    for file in dict.fromkeys(files):
-        try:
-            roots.update((str(row["root"]), None) for row in ledger.read(file) if row.get("root"))
-        except NotADirectoryError:
-            continue  # the home of a user of the system's, which has none
-        except OSError as err:
-            problems.append(f"the jobs that are noted in {file} are not counted: {err.strerror}")
-    return list(roots)
 
 
 def lines(shown: Dict[str, GroupTime], by: str, price: Optional[float]) -> List[str]:

@@ -9,7 +9,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 from __future__ import annotations
 
 import os
-from typing import List, NamedTuple, Tuple
+from typing import Any, Callable, List, NamedTuple, Tuple
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import files
@@ -23,17 +23,19 @@ _SAMPLE = 256
 
 
 class NewLines(NamedTuple):
-    """Whole lines, without their ends. `anew`: they are the file's first, and what was read of it before is no more."""
+    """What whole lines say, without their ends. `anew`: they are the file's first, and what was read of it before is no
+    more."""
 
-    lines: List[bytes]
+    lines: List[Any]
     anew: bool
 
 
 class FollowedFile:
-    """One file by its name. `most`: bytes it may have."""
+    """One file by its name. `most`: bytes it may have. `decoded`: what a line says, None for one that is left out: at
+    once, as the lines of a file of nothing but ends of lines take eight times its size."""
 
-    def __init__(self, path: str, most: int) -> None:
-        self._path, self._most = path, most
+    def __init__(self, path: str, most: int, decoded: Callable[[bytes], Any] = bytes) -> None:
+        self._path, self._most, self._decoded = path, most, decoded
         self._forget()
 
     def _forget(self) -> None:
@@ -72,9 +74,9 @@ class FollowedFile:
             and os.pread(descriptor, len(self._tail), tail_at) == self._tail
         )
 
-    def _read(self, descriptor: int, size: int) -> List[bytes]:
+    def _read(self, descriptor: int, size: int) -> List[Any]:
         """Up to the last whole line; what follows it is still being written."""
-        lines: List[bytes] = []
+        lines: List[Any] = []
         pending = b""
         at = self._offset
         while at < size:
@@ -86,7 +88,8 @@ class FollowedFile:
             if self._in_long_line and complete:
                 self._in_long_line = False
                 del complete[0]
-            lines += (line for line in complete if len(line) <= LONGEST_LINE)
+            found = (self._decoded(line) for line in complete if 0 < len(line) <= LONGEST_LINE)
+            lines += (one for one in found if one is not None)
             if self._in_long_line or len(pending) > LONGEST_LINE:
                 self._in_long_line = True
                 pending = b""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.job import ledger, ledger_row
@@ -34,7 +34,7 @@ class FollowedRows:
     """Rank 0's rows of one attempt. `is_closed`: nothing is appended any more."""
 
     def __init__(self, state: str, attempt: str) -> None:
-        self._file = FollowedFile(time_rows.path(state, attempt), time_rows.LARGEST)
+        self._file = FollowedFile(time_rows.path(state, attempt), time_rows.LARGEST, time_rows.decoded)
         self.rows: List[TimeRow] = []
         self.is_closed = False
 
@@ -46,13 +46,13 @@ class FollowedRows:
     def read_new(self) -> None:
         """Take what is new. Raises OSError."""
         try:
-            lines, anew = self._file.read_new()
+            rows, anew = self._file.read_new()
         except (FileNotFoundError, Untrusted):
             self.rows = []
             return
         if anew:
             self.rows = []
-        self.rows += (row for row in map(time_rows.decoded, lines) if row is not None)
+        self.rows += rows
 
     def thin(self) -> int:
         """Leave away each second row that lies between two of the same stage; how many these were."""
@@ -73,12 +73,17 @@ def _stage(row: TimeRow) -> Tuple[object, ...]:
     return (row.launch, row.began, row.reports, row.over, phase)
 
 
+def _ledger_row(line: bytes) -> Optional[ledger.Row]:
+    row = ledger.decoded(line.decode("utf-8", "replace"))
+    return None if row is None or ledger_row.problem(row) else row
+
+
 class FollowedRoot:
     """`state`: the directory of the records. Not for two threads at once."""
 
     def __init__(self, state: str, most_rows: int = MOST_ROWS) -> None:
         self._state, self._most_rows = state, most_rows
-        self._ledger = FollowedFile(os.path.join(state, "attempts.jsonl"), ledger.LARGEST)
+        self._ledger = FollowedFile(os.path.join(state, "attempts.jsonl"), ledger.LARGEST, _ledger_row)
         self._ledger_rows: List[ledger.Row] = []
         self._run_rows: Dict[RunKey, RunRow] = {}
         self._attempts: Dict[str, FollowedRows] = {}
@@ -94,17 +99,14 @@ class FollowedRoot:
 
     def _follow_ledger(self) -> None:
         try:
-            lines, anew = self._ledger.read_new()
+            rows, anew = self._ledger.read_new()
         except FileNotFoundError:
-            lines, anew = [], True
+            rows, anew = [], True
         except Untrusted as err:
             raise OSError(errno.EINVAL, err.message, self._state) from None
         if anew:
             self._ledger_rows, self._run_rows, self._attempts = [], {}, {}
-        for line in lines:
-            row = ledger.decoded(line.decode("utf-8", "replace"))
-            if row is not None and not ledger_row.problem(row):
-                self._ledger_rows.append(row)
+        self._ledger_rows += rows
 
     def _follow_runs(self) -> None:
         for key in {job_time.run_key(row) for row in self._ledger_rows} - self._run_rows.keys():

@@ -10,10 +10,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.slurm.phase import Phase
@@ -150,11 +151,15 @@ def read_run(state: str, name: str) -> Optional[RunRow]:
     return next((row for row in rows if row is not None), None)
 
 
-def _lines(state: str, name: str) -> List[bytes]:
+def _lines(state: str, name: str) -> Iterator[bytes]:
+    """One at a time: of a file of nothing but ends of lines a list would take eight times its size."""
     try:
-        return files.read(path(state, name), LARGEST).split(b"\n")
+        data = files.read(path(state, name), LARGEST)
     except (FileNotFoundError, Untrusted, ValueError):
-        return []
+        return
+    for line in io.BytesIO(data):
+        if line != b"\n":
+            yield line.rstrip(b"\n")
 
 
 def _time_row(value: Mapping[str, Any]) -> TimeRow:

@@ -25,7 +25,7 @@ from hyperpod_kit.storage.alerts.alert import Alert, AlertChannel
 from hyperpod_kit.storage.alerts.config import AlertSinks
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.system.file_lock import try_lock
-from hyperpod_kit.untrusted import by_descriptor, files
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-alerts/1"
@@ -247,7 +247,7 @@ def default_place(check: str) -> Path:
 def read(path: Path) -> dict[str, StandingAlert]:
     """Key -> what stands. Raises UsageError, OSError."""
     try:
-        body = json_object(files.read(str(path), LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own(path, LARGEST), LARGEST)
         if body["format"] == QUOTA_FORMAT:
             return {str(key): StandingAlert(Alert(str(key), "", ""), 0.0) for key in body["above"]}
         if body["format"] != FORMAT:

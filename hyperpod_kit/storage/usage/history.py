@@ -12,7 +12,7 @@ from typing import Any, Mapping
 from hyperpod_kit.errors import HyperpodKitError
 from hyperpod_kit.storage.usage.report import UsageReport
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.untrusted import by_descriptor, files
+from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-usage-history/1"
@@ -82,7 +82,7 @@ def default_place(root: str) -> Path:
 def read(path: Path) -> UsageHistory:
     """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
     try:
-        body = json_object(files.read(str(path), LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own(path, LARGEST), LARGEST)
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         root, days = str(body["root"]), [_day(row) for row in body["days"]]

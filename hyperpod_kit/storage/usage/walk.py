@@ -32,7 +32,7 @@ DEATHS = 3
 HUNG = 60.0
 """Seconds without work after which a process hangs: a file system asks for no more, one that a user serves may."""
 HANGS = 20
-"""After which it is the file system itself that does not answer."""
+"""Of processes that look with care, after which it is the file system itself that does not answer."""
 MOST = 8
 """Processes, unless asked for more: what they share they share with the machine's other work."""
 
@@ -75,7 +75,8 @@ def walk(asked: WalkAsked, ledger: UsageLedger, progress: Callable[[int], None])
 
 
 class _Worker:
-    def __init__(self, config: str) -> None:
+    def __init__(self, config: str, careful: bool) -> None:
+        self.careful = careful
         handle = os.memfd_create("usage")
         try:
             os.ftruncate(handle, scan.PAGE)
@@ -127,6 +128,7 @@ class _Pool:
     def __init__(self, asked: WalkAsked, ledger: UsageLedger) -> None:
         self._asked = asked
         self._unanswered: list[str] = []
+        self._hangs = 0
         self._ledger = ledger
         self._selector = selectors.DefaultSelector()
         self._deaths = 0
@@ -136,7 +138,7 @@ class _Pool:
             self._start()
 
     def _start(self) -> None:
-        worker = _Worker(self._config())
+        worker = _Worker(self._config(), bool(self._unanswered))
         self._selector.register(worker.out, selectors.EVENT_READ, worker)
         self._idle.append(worker)
 
@@ -202,7 +204,9 @@ class _Pool:
         """One directory stays uncounted, and the walk goes on."""
         path = worker.where.noted()
         self._unanswered.append(path)
-        if len(self._unanswered) > HANGS:
+        # Whoever looks without care may all have come to what one user has mounted.
+        self._hangs += worker.careful
+        if self._hangs > HANGS:
             raise Unreachable(
                 f"{self._asked.root} does not answer: nothing came of {path} for {HUNG:.0f} s, as of {HANGS} others",
                 hint="findmnt --list",

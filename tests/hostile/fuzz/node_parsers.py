@@ -12,7 +12,7 @@ from hyperpod_kit.errors import ConfigError, UsageError
 from hyperpod_kit.node.devices import answers
 from hyperpod_kit.node.peers.query import PeerQuestion
 from hyperpod_kit.remote import causes, controller, installed, sent_report
-from hyperpod_kit.remote.diagnose import AwsWords, diagnose, sentences
+from hyperpod_kit.remote.diagnose import _ask, judge, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts
 from hyperpod_kit.remote.ssm_shell import _understood
 from hyperpod_kit.remote.target import NodeTarget
@@ -65,11 +65,10 @@ MOUNTS = {
 
 
 def read_diagnosis(data: bytes) -> None:
-    [found] = diagnose([(TARGET, AwsWords())], lambda target: Said(text_of(data)))  # type: ignore[arg-type, return-value]
+    # Without the threads that ask many nodes at once, which cost ten times as much; and without their last resort.
+    found = judge(_ask(TARGET, "", lambda target: Said(text_of(data)), 60.0))  # type: ignore[arg-type, return-value]
     list(sentences(found))
     found.to_dict()
-    if any("its answers cannot be read" in odd for odd in found.odd):
-        raise AssertionError(found.odd[0])  # nothing should need the last resort
 
 
 def read_bundle(data: bytes) -> None:

@@ -99,10 +99,11 @@ class Loader:
         self._uses = {plain_name(name): use for name in fqns(model)[1]}
         self._uses.update((plain_name(name), buffer_use(name, sent)) for name in sent)
         self._owners = [plain_name(name) for name, module in model.named_modules() if _loads_itself(module)]
+        # A ScriptModule's has no other way to be gone through than `items`.
         buffers = {
             plain_name(f"{name}.{key}" if name else key): (module, key)
             for name, module in model.named_modules()
-            for key in module._buffers
+            for key, _ in module._buffers.items()
             if key not in module._non_persistent_buffers_set
         }
         self._late = {name: place for name, place in buffers.items() if place[0]._buffers[place[1]] is None}

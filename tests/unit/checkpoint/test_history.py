@@ -254,3 +254,11 @@ def test_state_keeps_its_type_through_code_that_calls_torchs_own(root: str) -> N
     saved.restore(root, State(other, fresh))
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert torch.equal(optimizer.state[a]["momentum_buffer"], fresh.state[b]["momentum_buffer"])
+
+
+def test_a_module_of_torchscript_is_restored(root: str) -> None:
+    model, fresh = (torch.jit.script(torch.nn.BatchNorm1d(3)) for _ in range(2))
+    model(torch.ones(2, 3))
+    saved.save(root, State(model))
+    saved.restore(root, State(fresh))
+    assert all(torch.equal(value, fresh.state_dict()[name]) for name, value in model.state_dict().items())

@@ -112,7 +112,7 @@ def test_what_takes_too_much_memory_costs_one_line(users: Dict[int, Path], monke
 
 @ROOT
 def test_the_command_counts_what_can_be_counted(users: Dict[int, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["goodput", "--json"]) == 0
+    assert main(["goodput", "--json"]) == 1
     problems = json.loads(capsys.readouterr().out)["problems"]
     assert len(problems) == 2, problems
     with pytest.raises(Absent, match="nowhere is not there"):

@@ -13,6 +13,7 @@ from typing import Dict, List, Optional, Sequence
 
 from hyperpod_kit.checkpoint.repository.store.open import is_path
 from hyperpod_kit.errors import CheckpointError, JobError, Unreachable
+from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.job import job_index, ledger, state_place
 from hyperpod_kit.job.goodput import groups, job_time, root_time, standing, users_time
 from hyperpod_kit.job.goodput.cause import LABELS, TimeCause
@@ -28,7 +29,10 @@ _NO_GPUS = "how many GPUs some of these jobs held is not known (`?`): in the sha
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the command that was parsed; returns its exit code. Raises HyperpodKitError."""
+    """Run the command that was parsed; returns its exit code, 1 where a root is not counted.
+
+    Raises HyperpodKitError.
+    """
     now = time.time()
     begin = groups.since(args.since, now)
     problems: List[str] = []
@@ -43,13 +47,18 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         rows = {name: group.to_dict() for name, group in shown.items()}
         terminal.data({"since": begin, "until": now, "by": args.by, "groups": rows, "problems": problems}, indent=2)
-        return 0
+        return _code(problems)
     terminal.out("\n".join(lines(shown, args.by, args.price)) or "no job had any time since then")
     if not all(group.counts_gpus for group in shown.values()):
         terminal.say(_NO_GPUS)
     for problem in problems:
         terminal.say(problem)
-    return 0
+    return _code(problems)
+
+
+def _code(problems: Sequence[str]) -> int:
+    """A sum that leaves something out is no whole one."""
+    return ExitCode.PROBLEM if problems else ExitCode.OK
 
 
 def _roots(named: Sequence[str]) -> List[str]:

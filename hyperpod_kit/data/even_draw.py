@@ -121,12 +121,12 @@ class EvenDraw:
         return sets, before
 
     def _chunk(self, number: int) -> _DrawChunk:
-        found = self._chunks.get(number)
-        if found is None:
-            found = self._chunks[number] = self._worked_out(number)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            chunk = self._chunks[number] = self._worked_out(number)
             for old in list(self._chunks)[:-_CHUNKS_KEPT]:
                 del self._chunks[old]
-        return found
+        return chunk
 
     def _worked_out(self, number: int) -> _DrawChunk:
         """By earliest deadline, from the state before the chunk's first place."""
@@ -179,12 +179,12 @@ class EvenDraw:
         # Places from x on that draws which are due by then leave to others.
         releases = self._release(start, *_each(np.zeros_like(due), due))
         taken = np.cumsum(np.bincount(releases, minlength=place)[::-1])[::-1]
-        left = np.minimum.accumulate(np.arange(place, 0, -1) - taken)
+        free_from = np.minimum.accumulate(np.arange(place, 0, -1) - taken)
         sets = np.flatnonzero(due < block.draws)
         release = self._release(start, sets, due[sets])
         sets, release = sets[release < place], release[release < place]
         order = np.argsort(self._keys(start, sets, due[sets]))
-        chosen = _basis(left[release[order]].tolist(), free)
+        chosen = _basis(free_from[release[order]].tolist(), free)
         due[sets[order][chosen]] += 1
         return due
 
@@ -193,24 +193,24 @@ class EvenDraw:
         return _DrawBlock(start, after.made - start.made)
 
     def _start(self, number: int) -> _DrawStart:
-        found = self._starts.get(number)
-        if found is None:
-            found = self._starts[number] = self._begun(number << self._bits)
+        start = self._starts.get(number)
+        if start is None:
+            start = self._starts[number] = self._begun(number << self._bits)
             for old in list(self._starts)[:-_BLOCKS_KEPT]:
                 del self._starts[old]
-        return found
+        return start
 
     def _begun(self, place: int) -> _DrawStart:
         """The state before a block's first place; see above."""
         exact = [place * weight for weight in self.weights.tolist()]
-        made = np.array([one >> _ONE_BITS for one in exact], np.int64)
-        due = np.array([one & (_ONE - 1) for one in exact], np.int64)
+        made = np.array([product >> _ONE_BITS for product in exact], np.int64)
+        due = np.array([product & (_ONE - 1) for product in exact], np.int64)
         ahead = np.zeros_like(due)
-        some = np.flatnonzero(due)
-        if not some.size:
+        open_sets = np.flatnonzero(due)
+        if not open_sets.size:
             return _DrawStart(due, ahead, made)
-        fraction, weight = due[some], self.weights[some]
-        behind = len(some) - int(fraction.sum()) // _ONE
+        fraction, weight = due[open_sets], self.weights[open_sets]
+        behind = len(open_sets) - int(fraction.sum()) // _ONE
         # Places between the beginning of each window and this one, windows that begin first in front.
         since = (fraction - 1) // weight
         by_begin = np.argsort(-since, kind="stable")
@@ -218,14 +218,14 @@ class EvenDraw:
         later = np.append(sooner[1:] + 1, 0)
         owed = np.cumsum(_ONE - fraction[by_begin]) + later * np.cumsum(weight[by_begin])
         most = -(-owed // _ONE)
-        most[:-1][sooner[1:] == sooner[:-1]] = len(some)  # windows that begin together are bounded together
+        most[:-1][sooner[1:] == sooner[:-1]] = len(open_sets)  # windows that begin together are bounded together
         bounds = np.empty_like(most)
         bounds[by_begin] = np.minimum.accumulate(most[::-1])[::-1]
         ends = (_ONE - fraction - 1) // weight
-        latest_first = np.argsort(_ordered(ends, self._key, made[some], some))[::-1]
+        latest_first = np.argsort(_ordered(ends, self._key, made[open_sets], open_sets))[::-1]
         waiting = _basis(bounds[latest_first].tolist(), behind)
-        ahead[some] = 1
-        ahead[some[latest_first][waiting]] = 0
+        ahead[open_sets] = 1
+        ahead[open_sets[latest_first][waiting]] = 0
         return _DrawStart(due, ahead, made + ahead)
 
 
@@ -242,11 +242,11 @@ def _weights(shares: Sequence[float]) -> Numbers:
                 "leave it out, or join it with another one"
             )
     scaled = [share * _ONE / whole for share in exact]
-    found = [int(one) for one in scaled]
-    by_rest = sorted(range(len(found)), key=lambda n: found[n] - scaled[n])
-    for number in by_rest[: _ONE - sum(found)]:
-        found[number] += 1
-    return np.array(found, np.int64)
+    weights = [int(share) for share in scaled]
+    by_rest = sorted(range(len(weights)), key=lambda number: weights[number] - scaled[number])
+    for number in by_rest[: _ONE - sum(weights)]:
+        weights[number] += 1
+    return np.array(weights, np.int64)
 
 
 def _ordered(ends: Numbers, key: int, numbers: Numbers, sets: Numbers) -> Numbers:

@@ -72,18 +72,18 @@ def _answer(
         try:
             return read(runner.run(["lfs", verb, *asked], timeout=SECONDS, check=verb == "hsm_state").stdout, asked)
         except (PreloadError, RunError):
-            still = _clear(asked, failed, look)
-            if still == asked:
+            remaining = _clear(asked, failed, look)
+            if remaining == asked:
                 raise
-            asked = still
+            asked = remaining
     return read("", [])
 
 
 def _clear(paths: Sequence[str], failed: dict[str, str], look: Look) -> list[str]:
     """Those that `lfs` may be asked about; of the others `failed` says why not."""
     reasons = {path: look(path) for path in paths}
-    failed.update({path: why for path, why in reasons.items() if why})
-    return [path for path, why in reasons.items() if not why]
+    failed.update({path: reason for path, reason in reasons.items() if reason})
+    return [path for path, reason in reasons.items() if not reason]
 
 
 def parse(text: str, paths: Sequence[str]) -> dict[str, int]:
@@ -133,8 +133,8 @@ def restore(
         progress(len(done.here))
         sleep(pause)
         pause = min(pause * 1.5, 15.0)
-        found = states(runner, list(waiting), done.failed, look)
-        arrived = [path for path, flags in found.items() if not flags & RELEASED]
+        current = states(runner, list(waiting), done.failed, look)
+        arrived = [path for path, flags in current.items() if not flags & RELEASED]
         for path in arrived:
             del waiting[path]
             done.here.append(path)

@@ -17,12 +17,15 @@ from hyperpod_kit.job.options import RunOptions
 from hyperpod_kit.job.report import PREFIX, JobReport
 from hyperpod_kit.job.retry_policy import RetryPolicy
 from hyperpod_kit.job.step import SrunStep
+from hyperpod_kit.job.storage import ObjectProbe, Probe
 from tests.support.runner import RecordingRunner
 from tests.support.wait import until
 from tests.unit.job.ranks_in_process import RanksInProcess
 
 HERE = Path(__file__).parent
 TRAINER = HERE / "toy_trainer.py"
+PROBE_DEADLINE = 200.0
+"""Seconds that a probe has for its answer, where a test gives it no deadline of its own."""
 
 
 @dataclass
@@ -97,6 +100,15 @@ class Job:
         thread = threading.Thread(target=wait)
         thread.start()
         return thread
+
+
+@pytest.fixture(autouse=True)
+def patient_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root that serves is not called lost where a busy machine takes seconds to start the probe's process."""
+    for probe in (Probe, ObjectProbe):
+        defaults = probe.__init__.__kwdefaults__
+        assert defaults is not None
+        monkeypatch.setitem(defaults, "deadline", PROBE_DEADLINE)
 
 
 @pytest.fixture

@@ -27,6 +27,11 @@ def slowness() -> float:
     return min(MOST, max(1.0, (time.monotonic() - begun) / REFERENCE_SECONDS))
 
 
+def scaled(seconds: float) -> float:
+    """A deadline that the product is given, and that has to pass: as long as this machine needs it to be now."""
+    return seconds * slowness()
+
+
 class Deadline:
     """`timeout` seconds from now, of an idle machine of the usual speed."""
 

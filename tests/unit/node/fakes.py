@@ -14,6 +14,9 @@ from hyperpod_kit.node.paths import NodePaths
 from tests.support.clock import FakeClock
 from tests.support.runner import RecordingRunner
 
+DEADLINE = 120.0
+"""Seconds for a prober's answer, which comes: a busy machine takes long to start a prober."""
+
 
 class FakeNode:
     """`node` under `root`; `mounted` and `unmounted` write what the kernel would list."""
@@ -26,7 +29,7 @@ class FakeNode:
             {"g": role},
             tuple(mounts),
             tuple(users),
-            HealthPolicy(interval=30.0, deadline=5.0, degraded_after=3),
+            HealthPolicy(interval=30.0, deadline=DEADLINE, degraded_after=3),
         )
         facts = NodeFacts("ip-10-1-0-20", "10.1.0.20", "i-0w", "g", role, "us-east-1", "aws", "10.1.0.10")
         self.node = Node(NodePaths(str(root)), config, facts, self.runner, self.clock)

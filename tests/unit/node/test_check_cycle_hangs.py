@@ -19,6 +19,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.repair import repair
 from hyperpod_kit.node.observe.probe import probe
+from tests.support.wait import scaled
 from tests.unit.node.fakes import ticked
 
 pytestmark = pytest.mark.usefixtures("no_packet_rules")
@@ -73,7 +74,7 @@ def test_a_proxy_that_its_watchdog_revives_is_not_torn_away(make_node: Any, monk
 @FUSE
 def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, silent_mount: Any) -> None:
     fake = make_node([S3, LUSTRE])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 2.0, 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(2.0), 3)))
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     fake.mounted("/mnt/data", "fuse", "mountpoint-s3")
     fake.serve_s3(S3_UNIT, S3_ARGV)
@@ -89,7 +90,7 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
             os.close(handle)
             # The kernel tears the connection down in its own time; on a node a unit's stop waits for the process.
             end = time.monotonic() + 20
-            while probe(str(place), 2.0).outcome != "error":
+            while probe(str(place), scaled(2.0)).outcome != "error":
                 assert time.monotonic() < end, "the mount is still alive"
 
         def unmount() -> None:
@@ -121,7 +122,7 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(
     make_node: Any, silent_mount: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake = make_node([LUSTRE])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.5, 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(1.0), 3)))
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     with silent_mount(fake.root / "fsx"):
         real = os.kill
@@ -139,7 +140,7 @@ def test_a_prober_that_is_stuck_is_not_joined_by_another(
 @FUSE
 def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any, serving_mount: Any) -> None:
     fake = make_node([LUSTRE, EFS])
-    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, 0.5, 3)))
+    fake.node = replace(fake.node, config=replace(fake.node.config, health=HealthPolicy(30.0, scaled(1.0), 3)))
     fake.mounted("/efs/trainer", "nfs4", "127.0.0.1:/")
     with serving_mount(fake.root / "fsx") as daemon:
         fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")

@@ -28,6 +28,7 @@ from hyperpod_kit.model.shares import Group
 from hyperpod_kit.node.observe import user_access
 from hyperpod_kit.node.warnings import warnings
 from tests.support.serving_fuse import serving_mount
+from tests.support.wait import scaled
 from tests.unit.node.fakes import FakeNode, ticked
 
 pytestmark = [pytest.mark.needs("root"), pytest.mark.usefixtures("no_packet_rules")]
@@ -201,7 +202,7 @@ def test_the_unit_of_the_timer_may_become_users(node_of: MakeNode) -> None:
 @pytest.mark.needs("fuse")
 def test_what_a_user_mounts_below_a_mount_is_not_asked(node_of: MakeNode) -> None:
     """It may answer nothing, and then the time of all other mounts would be gone."""
-    fake = configured(node_of([LUSTRE, BUCKET]), health=HealthPolicy(deadline=5.0))
+    fake = configured(node_of([LUSTRE, BUCKET]), health=HealthPolicy(deadline=scaled(5.0)))
     with serving_mount(place(fake, "/fsx/a")) as daemon:
         daemon.send_signal(signal.SIGUSR1)
         assert set(refused(fake)) == {"fsx", "out"}
@@ -210,7 +211,7 @@ def test_what_a_user_mounts_below_a_mount_is_not_asked(node_of: MakeNode) -> Non
 @pytest.mark.needs("fuse")
 def test_a_mount_that_hangs_for_users_gets_no_verdict_and_keeps_no_lock(node_of: MakeNode) -> None:
     """Its child is out of reach of SIGKILL, and what it had of the health check's it would have for ever."""
-    fake = configured(node_of([LUSTRE]), health=HealthPolicy(deadline=1.0))
+    fake = configured(node_of([LUSTRE]), health=HealthPolicy(deadline=scaled(1.0)))
     lock = fake.root / "lock"
     with serving_mount(fake.root / "fsx") as daemon:
         os.stat(fake.root / "fsx")

@@ -12,6 +12,7 @@ import pytest
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from hyperpod_kit.remote.target import SshSettings
+from tests.support.wait import scaled
 
 Answer = Callable[[str], "tuple[int, str, str]"]
 """Command line -> (exit code, stdout, stderr)."""
@@ -91,6 +92,7 @@ class Network:
         self.known_hosts = directory / "known_hosts"
         self.known_hosts.touch()
         self.port = 0
+        self.connect_timeout = scaled(3.0)
         self._closers: list[Callable[[], None]] = []
         self._next = 1
 
@@ -120,7 +122,7 @@ class Network:
 
     @property
     def settings(self) -> SshSettings:
-        return SshSettings("root", self.known_hosts, self.key_file, self.port, connect_timeout=3.0)
+        return SshSettings("root", self.known_hosts, self.key_file, self.port, connect_timeout=self.connect_timeout)
 
     def close(self) -> None:
         for closer in self._closers:

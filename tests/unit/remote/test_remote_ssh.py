@@ -57,7 +57,7 @@ def test_nobody_listens(network: Network) -> None:
 def test_a_silent_machine_is_given_up(network: Network) -> None:
     address = network.silent()
     deadline = Deadline(10)
-    with pytest.raises(Unreachable, match="is silent: connected, but no ssh session within 3 s"):
+    with pytest.raises(Unreachable, match=r"is silent: connected, but no ssh session within [0-9.]+ s"):
         SshRunner(address, SshAccess(network.settings)).run(["x"])
     assert not deadline.has_passed()
 

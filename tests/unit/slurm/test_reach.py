@@ -3,7 +3,7 @@ from __future__ import annotations
 import socket
 
 from hyperpod_kit.slurm.reach import reach
-from tests.support.wait import Deadline
+from tests.support.wait import Deadline, scaled
 
 
 def test_open_refused_and_silent_within_the_deadline() -> None:
@@ -26,7 +26,7 @@ def test_open_refused_and_silent_within_the_deadline() -> None:
                 "silent": full.getsockname(),
                 "nameless": ("no.such.host.invalid", 6818),
             },
-            timeout=0.5,
+            timeout=scaled(0.5),
         )
         in_time = not deadline.has_passed()
         for filler in fillers:

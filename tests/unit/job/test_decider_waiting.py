@@ -14,7 +14,7 @@ from hyperpod_kit.job import allocation, status, step_name, timeline
 from hyperpod_kit.job.allocation import Allocation
 from hyperpod_kit.job.hang import StallRule
 from hyperpod_kit.job.lifeline import Lifelines
-from tests.support.wait import until
+from tests.support.wait import scaled, until
 from tests.unit.job.conftest import Job
 from tests.unit.job.toy_trainer import commit_checkpoint
 
@@ -64,7 +64,7 @@ def test_a_run_that_slurm_has_ended_is_no_crash(job: Job, monkeypatch: pytest.Mo
 
 def test_a_stall_is_ended_and_retried(job: Job) -> None:
     once = job.base / "once"
-    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=StallRule.parse("3")) == 0
+    assert job.run("--steps", "12", "--hang", "8", "--once", str(once), stall=StallRule.parse(f"{scaled(3):g}")) == 0
     first, *more, last = [event["class"] for event in job.said("ended")]
     # On a machine that is very busy an attempt may not even get to its first line in that time.
     assert (first, last) == ("stall", "done") and set(more) <= {"stall"}
@@ -91,7 +91,7 @@ def test_a_hang_of_ranks_that_report_steps_is_found_by_them_and_told(job: Job) -
     """They print all the while. One is a step behind: it is named, and the ledger and `job status` know the step."""
     once = job.base / "once"
     words = ["--steps", "12", "--hang", "8", "--print", "--once", str(once)]
-    assert with_lifelines(job).run(*words, stall=StallRule.parse("auto:10:2"), refused_after=600) == 0
+    assert with_lifelines(job).run(*words, stall=StallRule.parse(f"auto:10:{scaled(2):g}"), refused_after=600) == 0
     first, last = job.said("ended")
     assert (first["class"], last["class"]) == ("stall", "done") and first["reached"] == 8
     [intervened] = job.said("intervene")
@@ -105,7 +105,7 @@ def test_a_hang_of_ranks_that_report_steps_is_found_by_them_and_told(job: Job) -
 
 def test_a_healthy_job_that_prints_nothing_and_is_slow_at_times_is_left_alone(job: Job) -> None:
     words = ["--steps", "12", "--slow", "4:3", "--slow", "9:4", "--pause", "0.5"]
-    assert with_lifelines(job).run(*words, stall=StallRule.parse("auto:10:2"), refused_after=600) == 0
+    assert with_lifelines(job).run(*words, stall=StallRule.parse(f"auto:10:{scaled(2):g}"), refused_after=600) == 0
     assert [event["class"] for event in job.said("ended")] == ["done"] and not job.said("intervene")
 
 

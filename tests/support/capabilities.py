@@ -311,6 +311,7 @@ CAPABILITIES: Dict[str, Capability] = {
     "megatron-0.14": Capability(megatron_that_reshards),
     "tensorboard": Capability(partial(module, "tensorboard")),
     "torchao": Capability(partial(module, "torchao")),
+    "orjson": Capability(partial(module, "orjson")),
     "disk": Capability(disk, is_installed=True),
     "git-checkout": Capability(git_checkout, is_installed=True),
     "git-history": Capability(git_history, is_installed=True),

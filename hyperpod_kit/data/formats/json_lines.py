@@ -1,0 +1,98 @@
+"""A line of JSON as `json.loads` decodes it, by orjson where it is installed and gives the same.
+
+orjson refuses what it does not know (NaN, lone surrogates, other encodings, numbers beyond a double): `json` decides
+then. In two things it says something else without a word: an integer beyond 64 bits becomes a float, and containers
+that lie deeper in each other than Python's stack allows are decoded. Neither can be in a record of texts, integers and
+words alone, which most are; of others the floats and the depth are looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+_SCAN: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_PLAIN = frozenset((str, int, bool, type(None)))
+_CONTAINERS = frozenset((dict, list))
+_LARGE = float(1 << 63)
+"""The least that an integer beyond 64 bits can have become."""
+_DEEP = 100
+"""Containers in each other, from which on `json` decides: how many it takes depends on what has called it."""
+_LONG = 4096
+"""Bytes of a line whose text is looked at before its values are."""
+_UPPER_HALVES = np.uint64(0xF0F0F0F0F0F0F0F0)
+_DIGITS = np.uint64(0x3030303030303030)
+_OPENING = (np.uint8(ord("[")), np.uint8(ord("{")))
+
+
+def by_json(record: bytes) -> Any:
+    """`json.loads`, whose looks for another encoding and for white space cost as much as a short line."""
+    try:
+        text = record.decode()
+        found, end = _SCAN(text, 0)
+    except (ValueError, StopIteration):
+        return json.loads(record)
+    return found if end == len(text) else json.loads(record)
+
+
+def with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """The decoder that asks orjson's `loads` first."""
+
+    def decode(record: bytes) -> Any:
+        try:
+            found = loads(record)
+        except ValueError:
+            return json.loads(record)
+        kind = type(found)
+        if kind is dict and _PLAIN.issuperset(map(type, found.values())):
+            return found
+        if kind in _CONTAINERS:
+            same = (len(record) >= _LONG and _looks_plain(record)) or _is_same(found)
+        else:
+            same = kind is not float or -_LARGE < found < _LARGE
+        return found if same else json.loads(record)
+
+    return decode
+
+
+def _looks_plain(record: bytes) -> bool:
+    """Whether a text has neither long numbers nor many containers: some nineteen digits in a row fill eight bytes that
+    begin at a multiple of eight. The six characters behind the digits count as such."""
+    words = np.frombuffer(record, np.uint64, len(record) >> 3)
+    if ((words & _UPPER_HALVES) == _DIGITS).any():
+        return False
+    every = np.frombuffer(record, np.uint8)
+    return sum(int(np.count_nonzero(every == one)) for one in _OPENING) < _DEEP
+
+
+def _is_same(container: Any) -> bool:
+    """Whether no float is so large, and no container so deep, that `json` may say something else."""
+    level = [container]
+    for _ in range(_DEEP):
+        below: list[Any] = []
+        for one in level:
+            values: Collection[Any] = one.values() if type(one) is dict else one
+            kinds = set(map(type, values))
+            if float in kinds and any(type(value) is float and not -_LARGE < value < _LARGE for value in values):
+                return False
+            if not kinds.isdisjoint(_CONTAINERS):
+                below += [value for value in values if type(value) in _CONTAINERS]
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def _chosen() -> Callable[[bytes], Any]:
+    try:
+        return with_orjson(import_module("orjson").loads)
+    except ImportError:
+        return by_json
+
+
+decode: Callable[[bytes], Any] = _chosen()
+"""What `json.loads` gives of a line. Raises what it raises: ValueError, RecursionError."""

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.repository import selection
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system.wait import every
 from tests.support.serving_fuse import serving_mount
-from tests.support.wait import until
+from tests.support.wait import scaled, until
 
 pytestmark = pytest.mark.needs("root", "fuse")
 
@@ -106,12 +106,13 @@ def test_the_command_ends_and_names_what_it_could_not_save(
     capture(seq=3, step=30, elsewhere=str(root.path)).close()
     capture(seq=5, step=50).close()
     root.hang()
-    done = command("--all", "--timeout", "20", "--json")
+    seconds = f"{scaled(20):.0f}"
+    done = command("--all", "--timeout", seconds, "--json")
     assert done.returncode == 1, done
     outcomes = [flush.FlushOutcome(**row) for row in json.loads(done.stdout)]
     (stuck,) = [outcome for outcome in outcomes if not outcome.removed]
     (saved,) = [outcome for outcome in outcomes if outcome.removed]
-    assert f"not done after 20 s: {root.path} has not taken step 30 (seq 3)" in stuck.note, outcomes
+    assert f"not done after {seconds} s: {root.path} has not taken step 30 (seq 3)" in stuck.note, outcomes
     assert saved.attempt and newest_step(tmp_path / "root") == 50
     assert whole_captures(shm) == [(str(root.path), 30)]
     again = command("--all", "--timeout", "5")
@@ -127,10 +128,19 @@ def test_the_unit_of_an_ended_job_ends_and_says_what_stays(capture: Any, shm: Pa
     root.hang()
     said: List[str] = []
     ended = EndedJob("7", 0, os.getuid(), None)
+    stall = round(scaled(2.0))
     code = carry_out(
-        ended, folder=str(shm), max_age=86400.0, announce="", say=said.append, limit=8.0, stall=2.0, pauses=every(1.0)
+        ended,
+        folder=str(shm),
+        max_age=86400.0,
+        announce="",
+        say=said.append,
+        limit=4.0 * stall,
+        stall=stall,
+        pauses=every(1.0),
     )
-    assert code == 1 and f"nothing has moved for 2 s: {root.path} has not taken step 30 (seq 3); it stays" in said[0]
+    assert code == 1
+    assert f"nothing has moved for {stall} s: {root.path} has not taken step 30 (seq 3); it stays" in said[0]
     assert whole_captures(shm) == [(str(root.path), 30)]
     root.come_back()
     # The kernel lets go of the processes that were left behind.
@@ -141,12 +151,13 @@ def test_the_unit_of_an_ended_job_ends_and_says_what_stays(capture: Any, shm: Pa
 def test_tries_leave_one_process_behind_and_not_one_each(capture: Any, shm: Path, root: HangingRoot) -> None:
     capture(seq=3, step=30, elsewhere=str(root.path)).close()
     root.hang()
+    seconds = round(scaled(2.0))
 
     def tried() -> str:
-        (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=2.0, max_age=86400.0)
+        (outcome,) = flush_users.flush_as(os.getuid(), folder=str(shm), job="7", timeout=seconds, max_age=86400.0)
         return outcome.note
 
-    assert "not done after 2 s" in tried()
+    assert f"not done after {seconds} s" in tried()
     until(lambda: "the kernel holds it until its storage answers" in tried(), what="a word about the process")
 
 

@@ -273,7 +273,7 @@ def test_a_call_that_is_turned_away_is_repeated_and_then_not_answered(monkeypatc
 
         return once
 
-    monkeypatch.setattr(querying, "PATIENCE", 2.0)
+    monkeypatch.setattr(querying, "PATIENCE", 120.0)
     assert QueryClient(1).ask("ec2:DescribeSubnets", "p", "w", call(1)) == "subnets"
     monkeypatch.setattr(querying, "PATIENCE", 0.0)
     turned.clear()

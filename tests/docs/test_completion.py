@@ -7,12 +7,12 @@ import pty
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from docs_build.blocks import ROOT
+from tests.support.wait import Deadline
 
 CASES = (
     ("hyperpod-kit describe-c", "describe-cluster"),
@@ -102,11 +102,11 @@ def test_zsh(home: Path) -> None:
 def until(terminal: int, wanted: str) -> str:
     """What the terminal shows until it shows `wanted`."""
     shown = ""
-    end = time.monotonic() + 60
+    deadline = Deadline(60)
     while wanted not in shown:
-        ready, _, _ = select.select([terminal], [], [], max(0.0, end - time.monotonic()))
-        assert ready, f"{wanted!r} was not shown: {shown!r}"
-        shown += os.read(terminal, 4096).decode(errors="replace")
+        ready, _, _ = select.select([terminal], [], [], 1.0)
+        assert ready or not deadline.has_passed(), f"{wanted!r} was not shown: {shown!r}"
+        shown += "" if not ready else os.read(terminal, 4096).decode(errors="replace")
     return shown
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Callable, List
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, places
 from tests.faults.capturer import capture
 from tests.hostile.users import VICTIM, as_user
+from tests.support.wait import MOST, Deadline
 
 DEAD = (2**22 + 1, 1)  # above the kernel's largest pid
 JOB = "7"
@@ -30,9 +30,9 @@ def lay(base: Path, root: Path, *, uid: int = VICTIM, loose: bool = False, seq: 
 
 def flushed(base: Path, *, uid: int = VICTIM, timeout: float = 30.0, job: str = JOB) -> List[flush.FlushOutcome]:
     """As root, for that user. An attack that makes it wait makes this fail."""
-    began = time.monotonic()
-    found = flush_users.flush_as(uid, folder=str(base), job=job, timeout=timeout, max_age=86400.0)
-    assert time.monotonic() - began < timeout, "it waited for its deadline"
+    deadline = Deadline(timeout)
+    found = flush_users.flush_as(uid, folder=str(base), job=job, timeout=MOST * timeout, max_age=86400.0)
+    assert not deadline.has_passed(), "it waited for its deadline"
     return found
 
 

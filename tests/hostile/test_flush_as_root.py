@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -19,6 +18,7 @@ from hyperpod_kit.checkpoint.agent import flush, flush_captures, flush_users, lo
 from hyperpod_kit.system import process
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, be, busy_as, place
+from tests.support.wait import scaled, until
 
 pytestmark = ROOT
 CHECKOUT = Path(__file__).parents[2]
@@ -33,9 +33,10 @@ def base() -> Iterator[Path]:
         yield found / "shm"
 
 
-def child_of(uid: int, end: float, *, but: int) -> int:
+def child_of(uid: int, *, but: int) -> int:
     """The other process that is that user's and ours."""
-    while True:
+
+    def pid() -> int:
         for entry in Path("/proc").iterdir():
             try:
                 status = (entry / "status").read_text() if entry.name.isdigit() else ""
@@ -47,7 +48,9 @@ def child_of(uid: int, end: float, *, but: int) -> int:
                     return int(entry.name)
             except OSError:
                 continue
-        assert time.monotonic() < end, "no such child"
+        return 0
+
+    return until(pid, what="such child")
 
 
 LOCKED = """
@@ -71,11 +74,11 @@ def test_its_user_can_neither_trace_it_nor_read_what_root_knew(base: Path, monke
         done: List[Any] = []
         waiting = threading.Thread(
             target=lambda: done.append(
-                flush_users.flush_as(ATTACKER, folder=str(base), job=None, timeout=8.0, max_age=86400.0)
+                flush_users.flush_as(ATTACKER, folder=str(base), job=None, timeout=scaled(8.0), max_age=86400.0)
             )
         )
         waiting.start()
-        child = child_of(ATTACKER, time.monotonic() + 8, but=other.pid)
+        child = child_of(ATTACKER, but=other.pid)
         for name in ("environ", "mem", "maps", "fd"):
             tried = subprocess.run(
                 [*be(ATTACKER), "/bin/ls" if name == "fd" else "/bin/cat", f"/proc/{child}/{name}"],
@@ -150,16 +153,12 @@ flush_users.flush_as({ATTACKER}, folder={str(base)!r}, job=None, timeout=60.0, m
         assert root.stdout is not None
         pid = int(root.stdout.readline())
         children = Path(f"/proc/{pid}/task/{pid}/children")
-        end = time.monotonic() + 30
-        while not children.read_text().split():
-            assert time.monotonic() < end
-        child = int(children.read_text().split()[0])
-        while f"\nUid:\t{ATTACKER}\t" not in Path(f"/proc/{child}/status").read_text():
-            assert time.monotonic() < end
+        child = int(until(children.read_text, what="child of root's").split()[0])
+        status = Path(f"/proc/{child}/status")
+        until(lambda: f"\nUid:\t{ATTACKER}\t" in status.read_text(), what="child that has become the user")
         root.kill()
         root.wait(30)
-        while process.identify(child) is not None:
-            assert time.monotonic() < end, "it goes on without anybody"
+        until(lambda: process.identify(child) is None, what="end of the child without anybody")
 
 
 ANSWERS: Dict[str, Tuple[bytes, str]] = {

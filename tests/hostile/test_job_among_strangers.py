@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Callable, Dict, List, Optional, Set
 
@@ -23,6 +22,7 @@ pytest.importorskip("torch")
 
 from hyperpod_kit.checkpoint.repository import catalog, verify
 from tests.hostile.users import ATTACKER, ROOT, be, place
+from tests.support.wait import scaled, until
 from tests.unit.job.conftest import Job, job  # noqa: F401
 from tests.unit.job.private_slurm import REPOSITORY
 
@@ -185,11 +185,10 @@ def test_it_saves_is_killed_and_goes_on_as_if_nobody_else_were_there(job: Job) -
         return False
 
     with place() as folder, Crowd(folder, f"HPK_CHECKPOINT_ROOT={job.root}".encode(), killed) as crowd:
-        code = job.run(command=["/bin/sh", "-c", inner], probe_interval=1.0, silent_after=10.0, refused_after=10.0)
-        until = time.monotonic() + 60
-        while of_job(f"HPK_CHECKPOINT_ROOT={job.root}".encode()):
-            assert time.monotonic() < until, "its agents do not end"
-            time.sleep(0.1)
+        code = job.run(
+            command=["/bin/sh", "-c", inner], probe_interval=1.0, silent_after=scaled(10.0), refused_after=scaled(10.0)
+        )
+        until(lambda: not of_job(f"HPK_CHECKPOINT_ROOT={job.root}".encode()), what="end of its agents")
     slurmd.close()
     assert code == 0 and [event["class"] for event in job.said("ended")] == ["crash", "done"]
     assert [event["step"] > 0 for event in job.said("attempt")] == [False, True]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Iterator, List
 
@@ -13,6 +12,7 @@ from hyperpod_kit.run import LocalRunner
 from hyperpod_kit.storage.quota import answer, backends, request_box, requests
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, as_user, busy_as, place
+from tests.support.wait import until
 
 pytestmark = ROOT
 
@@ -46,11 +46,13 @@ class Limiter:
         self.limited: List[int] = []
 
     def show(self, directory: str) -> QuotaUsed:
-        os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
-        # The exchange has to have happened for the test to say anything.
-        end = time.monotonic() + 30
-        while not (self.shared / "mallory").is_symlink() and time.monotonic() < end:
-            time.sleep(0.001)
+
+        def is_exchanged() -> bool:
+            os.close(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+            return (self.shared / "mallory").is_symlink()
+
+        # The exchange, which lasts for a moment, has to have been seen for the test to say anything.
+        until(is_exchanged, what="exchange")
         return QuotaUsed(directory, 0, 0, QuotaLimits(hard_bytes=1 << 40), "")
 
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:

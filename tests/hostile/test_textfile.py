@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import threading
-import time
 from pathlib import Path
 from typing import Iterator
 
@@ -14,6 +13,7 @@ import pytest
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.node import files
 from tests.hostile.users import ATTACKER, ROOT, as_user, busy_as, place
+from tests.support.wait import Deadline
 
 pytestmark = ROOT
 
@@ -128,9 +128,9 @@ def test_exchanging_directory_and_file_in_between_leads_nowhere(home: Path) -> N
     (home / "cron.d").mkdir(mode=0o755)
     collector = home / "exporter/collector"
     written = tries = 0
-    end = time.monotonic() + 60
+    deadline = Deadline(60)
     with busy_as(ATTACKER, EXCHANGE, str(collector), str(home / "cron.d")):
-        while tries < 400 or (not written and time.monotonic() < end):
+        while tries < 400 or (not written and not deadline.has_passed()):
             tries += 1
             try:
                 files.write_volatile(str(collector / "kit.prom"), "metrics\n")

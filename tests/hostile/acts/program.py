@@ -30,6 +30,7 @@ from tests.hostile.acts.commands import ATTACKED, Attacked
 from tests.hostile.acts.deeds import DEEDS, FUSE, ONCE
 from tests.hostile.acts.ground import HOSTILE, Ground, ground
 from tests.hostile.users import VICTIM
+from tests.support.wait import Deadline
 
 DEADLINE = 120.0
 """Seconds for a command, on a busy machine; the kit's own patience is made short."""
@@ -164,8 +165,8 @@ def _short_patience() -> None:
 
 
 def _wait(pid: int) -> int | None:
-    end = time.monotonic() + DEADLINE
-    while time.monotonic() < end:
+    deadline = Deadline(DEADLINE)
+    while not deadline.has_passed():
         found, status = os.waitpid(pid, os.WNOHANG)
         if found:
             return os.waitstatus_to_exitcode(status)

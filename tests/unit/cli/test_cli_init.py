@@ -9,7 +9,6 @@ import pty
 import select
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -18,6 +17,7 @@ import pytest
 
 from hyperpod_kit.config import starter
 from hyperpod_kit.errors import UsageError
+from tests.support.wait import Deadline
 
 if TYPE_CHECKING:
     from tests.unit.cli.conftest import Cloud, Outcome
@@ -47,9 +47,9 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Wait for a text behind what was waited for last."""
-        end = time.monotonic() + DEADLINE
+        deadline = Deadline(DEADLINE)
         while text not in self.shown:
-            assert time.monotonic() < end and self._read(end), f"no {text!r} in {self.shown!r}"
+            assert self._read(deadline), f"no {text!r} in {self.shown!r}"
         self.shown = self.shown.split(text, 1)[1]
 
     def type(self, text: str) -> None:
@@ -68,21 +68,22 @@ class Terminal:
         `key`: typed again while nothing follows: a signal that comes an instant before the read starts is seen by
         nobody, and a person would press Ctrl-C once more.
         """
-        end = time.monotonic() + DEADLINE
+        deadline = Deadline(DEADLINE)
         while True:
-            if not select.select([self._master], [], [], 5.0 if key else DEADLINE)[0]:
-                assert time.monotonic() < end, self.shown
+            if not select.select([self._master], [], [], 5.0)[0]:
+                assert not deadline.has_passed(), self.shown
                 self.type(key)
-            elif not self._read(end):
+            elif not self._read(deadline):
                 break
         try:
             return self._process.wait(timeout=DEADLINE)
         finally:
             os.close(self._master)
 
-    def _read(self, end: float) -> bool:
-        if not select.select([self._master], [], [], max(0.0, end - time.monotonic()))[0]:
-            return False
+    def _read(self, deadline: Deadline) -> bool:
+        while not select.select([self._master], [], [], 1.0)[0]:
+            if deadline.has_passed():
+                return False
         try:
             data = os.read(self._master, 4096)
         except OSError as err:

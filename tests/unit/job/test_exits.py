@@ -58,29 +58,23 @@ def test_the_command_dies_with_its_wrapper(tmp_path: Path) -> None:
         "-c",
         f"import os, signal; open({str(pid_file)!r}, 'w').write(str(os.getpid())); signal.pause()",
     )
-    end = time.monotonic() + 20
-    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < end:
-        time.sleep(0.01)
-    child = int(pid_file.read_text())
+    child = int(until(lambda: pid_file.read_text() if pid_file.exists() else "", what="pid of the command"))
     wrapper_process.kill()
     wrapper_process.wait(20)
-    while Path(f"/proc/{child}").exists() and time.monotonic() < end:
+
+    def has_ended() -> bool:
         try:
-            if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                break
+            return Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
         except OSError:
-            break
-        time.sleep(0.01)
-    else:
-        assert not Path(f"/proc/{child}").exists()
+            return True
+
+    until(has_ended, what="end of the command")
 
 
 def test_the_wrapper_outlives_a_signal_to_the_whole_step(tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     process = wrapped(tmp_path, "/bin/sh", "-c", f"trap 'exit 9' USR1; touch {ready}; while :; do sleep 0.05; done")
-    end = time.monotonic() + 20
-    while not ready.exists() and time.monotonic() < end:
-        time.sleep(0.01)
+    until(ready.exists, what="ready command")
     process.send_signal(signal.SIGUSR1)
     child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
     os.kill(child, signal.SIGUSR1)

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.model.node_config import HealthPolicy
 from hyperpod_kit.node.health.repair import repair
 from hyperpod_kit.node.observe.probe import probe
-from tests.support.wait import scaled
+from tests.support.wait import scaled, until
 from tests.unit.node.fakes import ticked
 
 pytestmark = pytest.mark.usefixtures("no_packet_rules")
@@ -89,9 +88,7 @@ def test_a_daemon_that_hangs_is_killed_at_the_second_strike(make_node: Any, sile
         def kill() -> None:
             os.close(handle)
             # The kernel tears the connection down in its own time; on a node a unit's stop waits for the process.
-            end = time.monotonic() + 20
-            while probe(str(place), scaled(2.0)).outcome != "error":
-                assert time.monotonic() < end, "the mount is still alive"
+            until(lambda: probe(str(place), scaled(2.0)).outcome == "error", what="end of the mount")
 
         def unmount() -> None:
             subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=20)
@@ -155,10 +152,5 @@ def test_a_prober_in_d_state_holds_up_nobody_and_gets_no_company(make_node: Any,
         assert stat[0] == "D", "SIGKILL has freed it after all"
         daemon.kill()
         daemon.wait(20)
-        dead = ticked(fake.node).records["fsx"]
         # The kernel frees the prober in its own time, and until then the mount is not asked.
-        end = time.monotonic() + 10
-        while dead.state == "hung" and time.monotonic() < end:
-            time.sleep(0.05)
-            dead = ticked(fake.node).records["fsx"]
-        assert dead.state == "stale"
+        until(lambda: ticked(fake.node).records["fsx"].state == "stale", what="stale mount")

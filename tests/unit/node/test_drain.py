@@ -25,6 +25,7 @@ from hyperpod_kit.node.slurm.drain import AGAIN_AFTER, CLEAR, is_due, settle, wi
 from hyperpod_kit.run import Completed, LocalRunner
 from tests.support.capabilities import require
 from tests.support.runner import RecordingRunner
+from tests.support.wait import until
 
 DATA = S3Mount("data", "/mnt/data", "sagemaker-data")
 HOME = EfsMount("home", "/efs", "fs-0123456789abcdef0")
@@ -109,11 +110,12 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
                     )
                 )
         slurm = Slurm(place)
-        end = time.monotonic() + 30
-        while "State=IDLE" not in slurm.run(["scontrol", "-o", "show", "node", NODE], check=False).stdout:
-            ended = any(one.poll() is not None for one in started)
-            assert time.monotonic() < end and not ended, (place / "log").read_text()
-            time.sleep(0.1)
+
+        def is_idle() -> bool:
+            assert all(daemon.poll() is None for daemon in started), (place / "log").read_text()
+            return "State=IDLE" in slurm.run(["scontrol", "-o", "show", "node", NODE], check=False).stdout
+
+        until(is_idle, what="idle node")
         yield slurm
     finally:
         for daemon in started:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -16,7 +15,7 @@ import pytest
 from hyperpod_kit.node.observe import probe as module
 from hyperpod_kit.node.observe.check import start_time
 from hyperpod_kit.node.observe.probe import Probed, probe, probe_all
-from tests.support.wait import Deadline, scaled
+from tests.support.wait import Deadline, scaled, until
 
 FUSE = pytest.mark.needs("fuse")
 ROOT = pytest.mark.needs("mounts")
@@ -130,10 +129,7 @@ def test_full_and_read_only_are_what_a_write_says(small: Path) -> None:
 
 
 def gone(pid: int) -> bool:
-    end = time.monotonic() + 5
-    while start_time(pid) is not None and time.monotonic() < end:
-        time.sleep(0.02)
-    return start_time(pid) is None
+    return until(lambda: start_time(pid) is None, what="end of the prober")
 
 
 @pytest.mark.rehearsal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import boto3
 import pytest
@@ -55,13 +54,11 @@ def group(name, count, **more):
 
 
 def wait(sagemaker, name="demo", status=("InService", "Failed")):
-    deadline = time.monotonic() + 15
-    while time.monotonic() < deadline:
+    def description():
         answer = sagemaker.describe_cluster(ClusterName=name)
-        if answer["ClusterStatus"] in status:
-            return answer
-        time.sleep(0.02)
-    raise AssertionError(f"still {answer['ClusterStatus']}")
+        return answer if answer["ClusterStatus"] in status else None
+
+    return until(description, what=f"cluster that is one of {status}")
 
 
 def nodes(sagemaker, name="demo"):

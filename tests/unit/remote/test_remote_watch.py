@@ -18,6 +18,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.rehearsal.s3.store import StoredBuckets
 from hyperpod_kit.remote import survey
 from tests.support.aws import ListedNodes, endpoint
+from tests.support.wait import until
 
 if TYPE_CHECKING:
     from tests.unit.remote.conftest import Network
@@ -140,10 +141,8 @@ def test_ctrl_c_waits_for_no_node(network: Network, control: ListedNodes) -> Non
     hangs = network.node(None)
     control.addresses = [hangs.address, network.silent()]
     process = begin(network, "--timeout", "60", "--connect-timeout", "60")
-    until = time.monotonic() + 30
-    while not hangs.commands:
-        assert time.monotonic() < until and process.poll() is None
-        time.sleep(0.05)
+    until(lambda: hangs.commands or process.poll() is not None, what="question to the node")
+    assert process.poll() is None
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130 and out == "" and err.strip() == "stopped"

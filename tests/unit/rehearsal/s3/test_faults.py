@@ -6,6 +6,7 @@ import urllib.request
 import pytest
 
 from hyperpod_kit.rehearsal.s3.faults import Faults, S3Fault
+from tests.support.wait import until
 from tests.unit.rehearsal.s3.conftest import BUCKET
 from tests.unit.rehearsal.s3.raw import signed
 from tests.unit.rehearsal.s3.test_objects import status_of
@@ -48,10 +49,8 @@ def test_delay_and_bandwidth(s3, store):
 
 def logged(store, method, pattern, count):
     """The log's entries for these requests; one is written only after its answer is on its way, so they are awaited."""
-    end = time.monotonic() + 10
-    while len(entries := store.requests.entries(method, pattern)) < count and time.monotonic() < end:
-        time.sleep(0.005)
-    return entries
+    until(lambda: len(store.requests.entries(method, pattern)) >= count, what=f"log of {count} requests")
+    return store.requests.entries(method, pattern)
 
 
 def test_over_http(endpoint, s3, store):

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import List
 
+import pytest
 from driver import CONFIG, Driver, wait_until
 
 from tests.support.wait import Deadline
@@ -43,6 +44,7 @@ def mounted_at(driver: Driver, target: str, path: str) -> List[str]:
     return [line for line in driver.on(target, "cat /proc/mounts").splitlines() if line.split()[1] == path]
 
 
+@pytest.mark.full  # a cluster of its own; what a node does in this mode is in tests/unit/node
 def test_on_init_complete_adds_to_what_the_platform_set_up(endpoint: Driver, tmp_path: Path) -> None:
     values = json.loads(CONFIG.read_text())
     own = values["hyperpod_kit"]["cluster"]

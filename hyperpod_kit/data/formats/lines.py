@@ -4,7 +4,7 @@ line is no sample, nor is one of blanks alone where lines are JSON."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -93,8 +93,9 @@ class LineReader(RangeReader):
 
     def records(
         self, file: Callable[[int], Any], numbers: Numbers, starts: Numbers, lengths: Numbers
-    ) -> Sequence[bytes]:
-        """The bytes of several lines, each without its end; `file` gives the one of a number."""
+    ) -> Iterable[bytes]:
+        """The bytes of several lines, each without its end; `file` gives the one of a number. Long ones are read while
+        the caller goes through them."""
         found = self.windows.find(file, numbers, starts, lengths)
         if all(found):
             return _without_ends(found) if self.windows.carriage_returns else found
@@ -102,12 +103,12 @@ class LineReader(RangeReader):
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""
-        return _without_ends([self.one(file, start, length)])[0]
+        return next(_without_ends([self.one(file, start, length)]))
 
 
-def _without_ends(lines: Sequence[bytes]) -> list[bytes]:
+def _without_ends(lines: Iterable[bytes]) -> Iterator[bytes]:
     """Without the first half of \\r\\n."""
-    return [data[:-1] if data[-1:] == b"\r" else data for data in lines]
+    return (data[:-1] if data[-1:] == b"\r" else data for data in lines)
 
 
 def reader(files: SourceFiles, memory: int) -> RecordReader:

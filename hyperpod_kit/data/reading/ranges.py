@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
@@ -10,6 +10,9 @@ from hyperpod_kit.data.reading.windows import ReadWindows
 
 _AHEAD = 1 << 20
 _REMEMBERED = 4096
+_PORTION = 256 << 10
+"""Bytes that are read together: what is decoded next is still in the processor's cache, and its memory is used again
+for the next portion."""
 
 
 class RangeReader:
@@ -28,7 +31,7 @@ class RangeReader:
 
         Raises what SourceFiles.read raises."""
         found = self.windows.find(file, numbers, starts, lengths)
-        return found if all(found) else self.completed(found, file, numbers, starts, lengths)
+        return found if all(found) else list(self.completed(found, file, numbers, starts, lengths))
 
     def completed(
         self,
@@ -37,8 +40,8 @@ class RangeReader:
         numbers: Numbers,
         starts: Numbers,
         lengths: Numbers,
-    ) -> list[bytes]:
-        """`found` with what no piece had read by itself."""
+    ) -> Iterator[bytes]:
+        """`found` with what no piece had read by itself, a portion at a time."""
         missing = [n for n, data in enumerate(found) if not data]
         ids, begins, sizes = numbers[missing].tolist(), starts[missing].tolist(), lengths[missing].tolist()
         known = {number: file(number) for number in set(ids)}
@@ -54,10 +57,14 @@ class RangeReader:
                 self._hint(known[number], around, longest)
             if len(missing) > 1 and self._files.by_others:
                 self._files.prepare(zip(files, begins, sizes))
-        every = list(found)
-        for n, data in zip(missing, self._files.read_several(files, begins, sizes)):
-            every[n] = data
-        return every
+        given = 0
+        for first, end in _portions(sizes):
+            read = self._files.read_several(files[first:end], begins[first:end], sizes[first:end])
+            for n, data in zip(missing[first:end], read):
+                yield from found[given:n]
+                yield data
+                given = n + 1
+        yield from found[given:]
 
     def one(self, file: FileFacts, start: int, length: int) -> bytes:
         """The bytes of a range."""
@@ -72,3 +79,15 @@ class RangeReader:
         self._hinted[file.path, around] = None
         if len(self._hinted) > _REMEMBERED:
             del self._hinted[next(iter(self._hinted))]
+
+
+def _portions(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """(first, end) of ranges that have about `_PORTION` bytes together."""
+    first = total = 0
+    for n, size in enumerate(sizes):
+        total += size
+        if total >= _PORTION:
+            yield first, n + 1
+            first, total = n + 1, 0
+    if first < len(sizes):
+        yield first, len(sizes)

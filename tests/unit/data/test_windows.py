@@ -86,3 +86,26 @@ def test_the_first_batch_reads_its_own_lines(index):
     asked = list(range(500, 1500))
     data.__getitems__(asked)
     assert data.bytes_read < 1000 * 220
+
+
+def test_long_lines_are_read_while_they_are_gone_through(tmp_path, monkeypatch):
+    """No batch of them lies in memory twice, read and decoded; a file that another call closes meanwhile is no other's
+    bytes."""
+    lines = [f"{n} " + chr(97 + n % 26) * 60_000 for n in range(40)]
+    for part in range(4):
+        (tmp_path / f"{part}.txt").write_text("\n".join(lines[part * 10 : part * 10 + 10]))
+    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    events: list[Any] = []
+
+    def transform(line):
+        events.append("made")
+        for path in [index.file(number).path for number in range(4)]:
+            data._files.forget(path)
+        return line
+
+    data = IndexedDataset(index, transform=transform)
+    real = data._files.read_several
+    monkeypatch.setattr(data._files, "read_several", lambda files, *how: events.append(len(files)) or real(files, *how))
+    asked = [7, 31, 2, 39, 18, 5, 22, 11, 38]
+    assert data.__getitems__(asked) == [lines[n] for n in asked]
+    assert events == [5, *["made"] * 5, 4, *["made"] * 4]

@@ -67,6 +67,7 @@ def test_the_task_prolog_of_an_earlier_bundle_ends_nobody_and_is_found(pyxis: Dr
     assert "S016" not in pyxis.on("controller", "hyperpod-kit job doctor --json", check=False)
 
 
+@pytest.mark.full
 def test_a_bare_srun_is_told_its_checkpoint_in_an_image_without_python(pyxis: Driver) -> None:
     root = "/fsx/trainer/bare-container"
     pyxis.on("controller", f"install -d -o trainer -g trainer /fsx/trainer {root}")

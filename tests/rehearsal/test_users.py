@@ -116,6 +116,7 @@ def test_nobody_gets_into_anothers_home(endpoint: Driver, nodes: dict[str, str],
         assert answers(endpoint, node, ["cat ~/note"], user) == [f"of-{user}"]
 
 
+@pytest.mark.full
 def test_root_of_a_node_sees_why_it_is_the_private_parent(endpoint: Driver, nodes: dict[str, str]) -> None:
     node = nodes[WORKER]
     assert endpoint.on(node, "stat -c '%u:%g %a' /home/.homes /home/.homes/alice").split() == [
@@ -134,6 +135,7 @@ def test_root_of_a_node_sees_why_it_is_the_private_parent(endpoint: Driver, node
     assert answers(endpoint, node, ["cat /home/alice/note"], "bob")[0].endswith("refused")
 
 
+@pytest.mark.full
 def test_the_file_system_is_not_mounted_without_an_access_point(
     endpoint: Driver, nodes: dict[str, str], config: Path
 ) -> None:
@@ -155,6 +157,7 @@ def test_the_file_system_is_not_mounted_without_an_access_point(
     assert endpoint.on(node, "findmnt /mnt/try || echo nothing").strip() == "nothing"
 
 
+@pytest.mark.full  # the rules themselves: tests/hostile/test_packet_rules.py
 def test_nobody_but_root_speaks_to_the_proxy_of_a_mount(endpoint: Driver, nodes: dict[str, str]) -> None:
     node = nodes[WORKER]
     # What efs-utils leaves on a port of its range, for every user of the machine; the stand-in has no proxy.

@@ -11,6 +11,7 @@ from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.formats import json_lines
 from hyperpod_kit.data.formats.lines import LineReader, is_json
+from hyperpod_kit.data.formats.parquet import ParquetReader
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.reading.bounded import ANSWER
@@ -21,6 +22,7 @@ from hyperpod_kit.errors import BadRecord
 MEMORY = 256 << 20
 _FILES_REMEMBERED = 4096
 _LINES = ("lines",)
+_ROWS = ("parquet",)
 _AHEAD = ("lines", "whole")
 _NEAR = 20
 """Bits of the distance within which one hint to the kernel is enough."""
@@ -82,6 +84,10 @@ class IndexedDataset:
             if self._decode and all(is_json(self._file(number).path) for number in set(numbers_of_files.tolist())):
                 return self._transformed(self._json(found, numbers_of_files, asked, starts))
             return self._made(found, numbers_of_files, asked, starts)
+        if self.index.formats == _ROWS:
+            rows = self._reader("parquet")
+            assert isinstance(rows, ParquetReader)
+            return self._transformed(rows.records(self._file, numbers_of_files, starts, lengths))
         files = [self._file(number) for number in numbers_of_files.tolist()]
         ranges = list(zip(files, starts.tolist(), lengths.tolist(), strict=True))
         if len(ranges) > 1 and self._files.by_others:

@@ -4,45 +4,29 @@ from __future__ import annotations
 
 import functools
 import logging
+from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data.formats import digests, parquet_pages
-from hyperpod_kit.data.formats.parquet_footer import ColumnChunk, ParquetFooter
-from hyperpod_kit.data.formats.ranged_file import RangedFile
+from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.formats import digests
+from hyperpod_kit.data.formats.parquet_footer import ParquetFooter
+from hyperpod_kit.data.formats.parquet_groups import ParquetGroups, RowGroup, opened
 from hyperpod_kit.data.formats.table import RecordReader, Scan, require_plausible
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.source_files import SourceFile, SourceFiles
-from hyperpod_kit.errors import BadRecord
 
 log = logging.getLogger("hyperpod_kit.data")
 
 _MOST_FILES = 64
 _GONE_KNOWN = 1024
+_LITTLE = 4
+"""The part of the memory in which row groups stay that have given all their rows."""
 _AGAIN = 16
 """Row groups that are decoded a second time, until it is said."""
-
-
-_RATIO, _SMALL = 1024, 128 << 20
-"""Decoded bytes for one of a row group's, beyond the first decoded ones."""
-
-_EXPANDS = 32
-"""Decoded bytes for one that a row group says it has: words of a dictionary are repeated."""
-
-_ROWS = 256
-"""Rows that are decoded at a time where a row group might be larger than it says."""
-
-_WALKED = 64 << 20
-"""Bytes of a column chunk of which the pages are looked at before they are decoded."""
-
-
-def _opened(read: Callable[[int, int], bytes], size: int) -> Any:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.ParquetFile(RangedFile(read, size))
 
 
 def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
@@ -54,7 +38,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     for number in range(len(footer)):
         footer.columns(number)
     try:
-        facts = _opened(footer.serving(file.read), file.size).metadata
+        facts = opened(footer.serving(file.read), file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     except ReadUnanswered:
         raise
@@ -79,135 +63,121 @@ class ParquetReader:
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
         self._memory = memory
-        self._opened: OrderedDict[str, tuple[Any, Any, ParquetFooter]] = OrderedDict()
-        self._groups: OrderedDict[tuple[str, int], Any] = OrderedDict()
+        self._opened: OrderedDict[str, ParquetGroups] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int], RowGroup] = OrderedDict()
         self._kept = 0
         self._gone: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._again = 0
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """One row: column -> value."""
-        _, begins, _ = self._file(file)
-        number = int(np.searchsorted(begins, start, side="right")) - 1
-        group = self._group(file, number)
-        row = start - int(begins[number])
-        return {name: group.column(name)[row].as_py() for name in group.column_names}
+        number = bisect_right(self._file(file).begins, start) - 1
+        return self._group(file, number).row(start)
 
-    def _file(self, file: Any) -> tuple[Any, Any, ParquetFooter]:
+    def records(
+        self, file_of: Callable[[int], Any], files: Numbers, starts: Numbers, lengths: Numbers
+    ) -> Iterator[dict[str, Any]]:
+        """Several rows, in the order asked for."""
+        portions = np.cumsum(lengths) // max(1, self._memory)  # rows are held until those before them are there
+        ends = [*(np.flatnonzero(np.diff(portions)) + 1).tolist(), len(starts)]
+        begin = 0
+        for end in ends:
+            yield from self._rows(file_of, files[begin:end].tolist(), starts[begin:end].tolist())
+            begin = end
+
+    def _rows(self, file_of: Callable[[int], Any], files: list[int], starts: list[int]) -> list[dict[str, Any]]:
+        known = {number: self._file(file_of(number)) for number in dict.fromkeys(files)}
+        look = {number: (file.begins, file.kept) for number, file in known.items()}
+        found = []
+        given: list[tuple[int, RowGroup]] = []
+        for number, start in zip(files, starts, strict=True):
+            begins, kept = look[number]
+            group = kept[bisect_right(begins, start) - 1]
+            if group is None:
+                return self._by_groups(file_of, files, starts, known)
+            group.left -= 1
+            if not group.left:
+                given.append((number, group))
+            place = start - group.first
+            found.append({name: values[place].as_py() for name, values in group.columns})
+        for number, group in given:
+            self._given(file_of(number).path, group)
+        return found
+
+    def _by_groups(
+        self, file_of: Callable[[int], Any], files: list[int], starts: list[int], known: dict[int, ParquetGroups]
+    ) -> list[dict[str, Any]]:
+        """Row groups come one after another, those first that are there, so that each is decoded once for all of these
+        rows, also where memory has no room for two."""
+        places: dict[tuple[int, int], list[int]] = {}
+        for place, (number, start) in enumerate(zip(files, starts, strict=True)):
+            places.setdefault((number, bisect_right(known[number].begins, start) - 1), []).append(place)
+        found: list[dict[str, Any]] = [{}] * len(starts)
+        for number, at in sorted(places, key=lambda one: known[one[0]].kept[one[1]] is None):
+            group = self._group(file_of(number), at)
+            for place in places[number, at]:
+                found[place] = group.row(starts[place])
+            if group.left <= 0:
+                self._given(file_of(number).path, group)
+        return found
+
+    def _file(self, file: Any) -> ParquetGroups:
         found = self._opened.get(file.path)
         if found is None:
             read = functools.partial(self._files.read, file)
-            try:
-                footer = ParquetFooter(read, file.size)
-            except ValueError as err:
-                raise BadRecord(f"{file.path}: {err}") from None
-            opened = _opened(footer.serving(read), file.size)
-            facts = opened.metadata
-            rows = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
-            found = self._opened[file.path] = (opened, np.concatenate([[0], np.cumsum(rows)[:-1]]), footer)
+            found = self._opened[file.path] = ParquetGroups(file.path, file.size, read)
             if len(self._opened) > _MOST_FILES:
                 self._opened.popitem(last=False)
         self._opened.move_to_end(file.path)
         return found
 
-    def _group(self, file: Any, number: int) -> Any:
+    def _group(self, file: Any, number: int) -> RowGroup:
+        """A row group that is kept from now on, the ones used longest ago no longer where there is no room."""
         key = (file.path, number)
         found = self._groups.get(key)
         if found is None:
-            found = self._groups[key] = self._decoded(file, number)
-            self._kept += found.nbytes
+            found = self._groups[key] = self._file(file).decoded(number)
+            self._kept += found.size
             if key in self._gone:
                 self._decoded_again(found)
             while self._kept > self._memory and len(self._groups) > 1:
-                let_go, group = self._groups.popitem(last=False)
-                self._kept -= group.nbytes
-                self._gone[let_go] = None
-                if len(self._gone) > _GONE_KNOWN:
-                    self._gone.popitem(last=False)
+                self._thrown_away()
         else:
             self._groups.move_to_end(key)
+        self._file(file).kept[number] = found
         return found
 
-    def _decoded(self, file: Any, number: int) -> Any:
-        """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
-        import pyarrow
+    def _given(self, path: str, group: RowGroup) -> None:
+        """All rows of a row group were asked for. New memory costs more than to decode it, so what it takes is for the
+        next one, unless all of it is little."""
+        group.left = group.rows
+        if self._kept > self._memory // _LITTLE and self._groups.get((path, group.number)) is group:
+            self._let_go(path, group.number)
 
-        opened, _, footer = self._file(file)
-        try:
-            facts = opened.metadata.row_group(number)
-            group = self._read(file, number, facts.total_byte_size, footer.columns(number))
-            if group.num_rows != facts.num_rows:
-                raise ValueError(f"it has {group.num_rows} rows, and says that it has {facts.num_rows}")
-            return group
-        except ReadUnanswered:
-            raise
-        except (pyarrow.ArrowException, ValueError, MemoryError) as err:
-            raise BadRecord(f"{file.path}: row group {number}: {err}") from None
-        except OSError as err:
-            if err.errno is not None:
-                raise
-            raise BadRecord(f"{file.path}: row group {number}: {err}") from None  # pyarrow's own word for damage
+    def _let_go(self, path: str, number: int) -> None:
+        self._kept -= self._groups.pop((path, number)).size
+        if path in self._opened:
+            self._opened[path].kept[number] = None
 
-    def _read(self, file: Any, number: int, claimed: int, columns: list[ColumnChunk]) -> Any:
-        if self._is_small(file, claimed, columns):
-            opened = self._file(file)[0]
-            return opened.read_row_group(number, use_threads=False).combine_chunks()
-        return self._in_steps(file, number, claimed, columns)
+    def _thrown_away(self) -> None:
+        """The row group that was used longest ago."""
+        key = next(iter(self._groups))
+        self._let_go(*key)
+        self._gone[key] = None
+        if len(self._gone) > _GONE_KNOWN:
+            self._gone.popitem(last=False)
 
-    def _is_small(self, file: Any, claimed: int, columns: list[ColumnChunk]) -> bool:
-        """Whether it decodes to about the `claimed` bytes. Raises ValueError for what no data is."""
-        packed = sum(column.compressed for column in columns)
-        if packed > file.size or min((column.compressed for column in columns), default=0) < 0:
-            raise ValueError(f"{packed:,} bytes in a file of {file.size:,}")
-        if claimed > _SMALL + _RATIO * packed:
-            raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
-        expanded = 0
-        for column in columns:
-            self._require_honest(file, column)
-            if not column.has_words:
-                expanded += 8 * column.values
-            elif column.dictionary_page is not None:
-                expanded += column.values * column.uncompressed
-        return expanded <= _SMALL
-
-    def _require_honest(self, file: Any, column: ColumnChunk) -> None:
-        """That the pages are not larger than the file's own index says. Raises ValueError."""
-        if column.compressed > _WALKED:
-            return
-        if column.begin < 0 or column.begin + column.compressed > file.size:
-            raise ValueError("a column that lies beyond the end of the file")
-        pages = parquet_pages.uncompressed(self._files.read(file, column.begin, column.compressed))
-        if pages > _SMALL // 4 + 2 * column.uncompressed:
-            raise ValueError(f"pages of {pages:,} bytes, where its index says {column.uncompressed:,}")
-
-    def _in_steps(self, file: Any, number: int, claimed: int, columns: list[ColumnChunk]) -> Any:
-        """A few rows at a time, words of dictionaries as their numbers. Raises ValueError when it becomes too large."""
-        import pyarrow
-        import pyarrow.parquet
-
-        flat = [at for at, column in enumerate(columns) if column.is_text]
-        source = RangedFile(lambda at, size: self._files.read(file, at, size), file.size)
-        opened = pyarrow.parquet.ParquetFile(source, read_dictionary=flat, pre_buffer=False)
-        batches, size = [], 0
-        most = _SMALL + _EXPANDS * claimed
-        for batch in opened.iter_batches(_ROWS, row_groups=[number], use_threads=False):
-            batches.append(batch)
-            size += batch.nbytes
-            if size > most:
-                raise ValueError(f"it decodes to more than {most:,} bytes, and says that it has {claimed:,}")
-        return pyarrow.Table.from_batches(batches, opened.schema_arrow).combine_chunks()
-
-    def _decoded_again(self, group: Any) -> None:
+    def _decoded_again(self, group: RowGroup) -> None:
         """Say it once: nothing fails, and training waits for what was thrown away."""
         self._again += 1
         if self._again == _AGAIN:
-            lanes = max(1, self._memory // max(1, 2 * group.nbytes))
+            lanes = max(1, self._memory // max(1, 2 * group.size))
             log.warning(
                 "row groups of Parquet of about %.1f MiB are decoded again and again, as memory=%d holds too few of "
                 "them: give the loader order=ShuffledOrder(len(data), seed, block=%d, lanes=%d), or more memory",
-                group.nbytes / (1 << 20),
+                group.size / (1 << 20),
                 self._memory,
-                group.num_rows,
+                group.rows,
                 lanes,
             )
 

@@ -17,8 +17,8 @@ _MAGIC = b"PAR1"
 _ROW_GROUPS = 4
 _COLUMNS = 1
 _METADATA, _CRYPTO, _ENCRYPTED = 3, 8, 9
-_TYPE, _PATH, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = 1, 3, 5, 6, 7, 9, 11
-_REQUIRED = (_TYPE, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE)
+_TYPE, _PATH, _CODEC, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE, _DICTIONARY_PAGE = 1, 3, 4, 5, 6, 7, 9, 11
+_REQUIRED = (_TYPE, _CODEC, _VALUES, _UNCOMPRESSED, _COMPRESSED, _DATA_PAGE)
 _BYTE_ARRAY, _FIXED_LEN_BYTE_ARRAY = 6, 7
 
 
@@ -27,6 +27,7 @@ class ColumnChunk(NamedTuple):
 
     physical_type: int
     depth: int
+    codec: int
     values: int
     uncompressed: int
     compressed: int
@@ -36,7 +37,12 @@ class ColumnChunk(NamedTuple):
     @property
     def is_text(self) -> bool:
         """Whether its values are of any length, in no structure or list."""
-        return self.physical_type == _BYTE_ARRAY and self.depth == 1
+        return self.is_of_any_length and self.depth == 1
+
+    @property
+    def is_of_any_length(self) -> bool:
+        """Whether each value says how long it is."""
+        return self.physical_type == _BYTE_ARRAY
 
     @property
     def has_words(self) -> bool:
@@ -45,8 +51,8 @@ class ColumnChunk(NamedTuple):
 
     @property
     def begin(self) -> int:
-        """Offset of its first page."""
-        return self.data_page if self.dictionary_page is None else min(self.data_page, self.dictionary_page)
+        """Offset of its first page. Some writers say that a dictionary that there is not lies at 0."""
+        return min(self.data_page, self.dictionary_page) if self.dictionary_page else self.data_page
 
 
 class ParquetFooter:
@@ -136,6 +142,7 @@ def _metadata(reader: CompactThrift) -> ColumnChunk:
     return ColumnChunk(
         numbers[_TYPE],
         depth,
+        numbers[_CODEC],
         numbers[_VALUES],
         numbers[_UNCOMPRESSED],
         numbers[_COMPRESSED],

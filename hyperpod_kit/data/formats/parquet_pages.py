@@ -1,36 +1,149 @@
-"""How large the pages of a Parquet column say they are, before anything is decompressed: there is a header before each
-page."""
+"""What the headers of a Parquet column's pages say, before anything is decompressed: there is one before each page."""
 
 from __future__ import annotations
 
-from hyperpod_kit.data.formats.compact_thrift import NUMBERS, CompactThrift
+import struct
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
-_UNCOMPRESSED, _COMPRESSED = 2, 3
+from hyperpod_kit.data.formats.compact_thrift import NUMBERS, STRUCT, CompactThrift
+from hyperpod_kit.data.formats.parquet_footer import ColumnChunk
+
+_TYPE, _UNCOMPRESSED, _COMPRESSED, _DATA_HEADER, _DICTIONARY_HEADER, _DATA_HEADER_2 = 1, 2, 3, 5, 7, 8
+_VALUES = 1
+_ENCODINGS = {_DATA_HEADER: 2, _DICTIONARY_HEADER: 2, _DATA_HEADER_2: 4}
+"""Field of a page's own header -> field in it that says how its values are written."""
+_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_2 = 0, 2, 3
+_OWN_HEADER = {_DATA_PAGE: _DATA_HEADER, _DICTIONARY_PAGE: _DICTIONARY_HEADER, _DATA_PAGE_2: _DATA_HEADER_2}
+_PLAIN, _PLAIN_DICTIONARY, _DELTA_LENGTHS, _RLE_DICTIONARY = 0, 2, 6, 8
+_LENGTH = struct.Struct("<I")
+_HEADERS = (4 << 10, 1 << 20)
+"""Bytes that are looked at for a header: most are short, and one with statistics of long words is not."""
+_LARGEST_DICTIONARY = 64 << 20
+_CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 
-def uncompressed(chunk: bytes) -> int:
-    """Bytes of all pages of a column chunk, as their headers have it. Raises ValueError for what is no chunk."""
-    data, at, total = memoryview(chunk), 0, 0
-    while at < len(data):
-        header = CompactThrift(data, at)
+class ColumnPage(NamedTuple):
+    """A page of a column chunk. `at`: where its bytes begin, `packed` of them; `plain` when they are decompressed."""
+
+    kind: int
+    at: int
+    packed: int
+    plain: int
+    values: int
+    encoding: int
+
+
+def pages(read: Callable[[int, int], bytes | memoryview], begin: int, end: int) -> Iterator[ColumnPage]:
+    """Of the column chunk in these bytes of a file. Raises ValueError for what is no chunk."""
+    at = begin
+    while at < end:
+        page = _page(read, at, end)
+        yield page
+        at = page.at + page.packed
+
+
+def _page(read: Callable[[int, int], bytes | memoryview], at: int, end: int) -> ColumnPage:
+    for size in _HEADERS:
+        header = CompactThrift(memoryview(read(at, min(size, end - at))))
         try:
-            sizes = _sizes(header)
+            return _of_header(header, at)
         except IndexError:
-            raise ValueError("a page's header is cut off") from None
-        plain, packed = sizes.get(_UNCOMPRESSED, -1), sizes.get(_COMPRESSED, -1)
-        if plain < 0 or packed < 0:
-            raise ValueError("a page's header has no sizes")
-        total += plain
-        at = header.at + packed
-    return total
+            continue
+    raise ValueError("a page's header is cut off")
 
 
-def _sizes(header: CompactThrift) -> dict[int, int]:
-    """Field -> number, of the fields of the header itself that are numbers."""
-    sizes: dict[int, int] = {}
+def _of_header(header: CompactThrift, at: int) -> ColumnPage:
+    numbers: dict[int, int] = {}
+    own: dict[int, dict[int, int]] = {}
     for field, kind in header.fields():
         if kind in NUMBERS:
-            sizes[field] = header.number()
+            numbers[field] = header.number()
+        elif field in _ENCODINGS and kind == STRUCT:
+            own[field] = _numbers(header)
         else:
             header.skip(kind)
-    return sizes
+    plain, packed = numbers.get(_UNCOMPRESSED, -1), numbers.get(_COMPRESSED, -1)
+    if plain < 0 or packed < 0:
+        raise ValueError("a page's header has no sizes")
+    kind = numbers.get(_TYPE, -1)
+    field = _OWN_HEADER.get(kind, 0)
+    said = own.get(field, {})
+    values, encoding = said.get(_VALUES, 0), said.get(_ENCODINGS.get(field, 0), -1)
+    return ColumnPage(kind, at + header.at, packed, plain, values, encoding)
+
+
+def _numbers(reader: CompactThrift) -> dict[int, int]:
+    """Field -> number, of the fields of a structure that are numbers."""
+    numbers: dict[int, int] = {}
+    for field, kind in reader.fields():
+        if kind in NUMBERS:
+            numbers[field] = reader.number()
+        else:
+            reader.skip(kind)
+    return numbers
+
+
+def can_be_numbers(column: ColumnChunk, found: list[ColumnPage]) -> bool:
+    """Whether pyarrow can leave the words of a column numbers of a dictionary."""
+    encodings = {page.encoding for page in found if page.kind != _DICTIONARY_PAGE}
+    return column.is_text and encodings <= {_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY}
+
+
+def decoded_size(
+    column: ColumnChunk, found: list[ColumnPage], read: Callable[[int, int], bytes | memoryview], enough: int
+) -> int:
+    """Bytes that a column takes when it is decoded, at most. Where that could be more than `enough`, the words of its
+    dictionary are looked at, unless they can stay numbers. Raises ValueError for a dictionary that is none."""
+    size = 8 * max(column.values, sum(page.values for page in found if page.kind != _DICTIONARY_PAGE))
+    if not column.has_words:
+        return size
+    of_words = 0
+    for page in found:
+        if page.kind == _DICTIONARY_PAGE:
+            continue
+        if page.encoding in (_RLE_DICTIONARY, _PLAIN_DICTIONARY):
+            of_words += page.values
+        elif page.encoding in (_PLAIN, _DELTA_LENGTHS):
+            size += max(page.plain, page.packed)
+        else:  # each value may repeat the one before it
+            size += max(1, page.values) * max(page.plain, page.packed)
+    dictionaries = [page for page in found if page.kind == _DICTIONARY_PAGE]
+    if not of_words or not dictionaries:
+        return size
+    longest = max(_longest_if_others_are_empty(column, page) for page in dictionaries)
+    if size + of_words * longest > enough and column.is_of_any_length and not can_be_numbers(column, found):
+        longest = max(_longest_word(column, page, read) for page in dictionaries)
+    return size + of_words * longest
+
+
+def _longest_if_others_are_empty(column: ColumnChunk, page: ColumnPage) -> int:
+    plain = max(page.plain, page.packed)
+    if not column.is_of_any_length:
+        return plain // max(1, page.values)
+    return max(0, plain - _LENGTH.size * max(1, page.values))
+
+
+def _longest_word(column: ColumnChunk, page: ColumnPage, read: Callable[[int, int], bytes | memoryview]) -> int:
+    import pyarrow
+
+    codec = _CODECS.get(column.codec)
+    if page.plain > _LARGEST_DICTIONARY or (column.codec and codec is None):
+        return _longest_if_others_are_empty(column, page)
+    data = read(page.at, page.packed)
+    if codec is not None:
+        try:
+            data = pyarrow.decompress(data, page.plain, codec, asbytes=True)
+        except pyarrow.ArrowNotImplementedError:  # a build of pyarrow without this codec
+            return _longest_if_others_are_empty(column, page)
+    longest = at = 0
+    length_at = _LENGTH.unpack_from
+    try:
+        for _ in range(page.values):
+            (length,) = length_at(data, at)
+            at += _LENGTH.size + length
+            if length > longest:
+                longest = length
+    except struct.error:
+        raise ValueError("a dictionary that ends in the middle of a word") from None
+    return longest

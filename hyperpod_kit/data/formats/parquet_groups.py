@@ -1,0 +1,225 @@
+"""The row groups of one Parquet file, each decoded by pyarrow as a whole: arrays, of which a row is a slice.
+
+Before that it is worked out how large a row group can become at most. One whose words are repeated so often that it
+would not fit into memory is decoded with words as numbers of a dictionary, or a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from hyperpod_kit.data.formats import parquet_pages
+from hyperpod_kit.data.formats.parquet_footer import ColumnChunk, ParquetFooter
+from hyperpod_kit.data.formats.parquet_pages import ColumnPage
+from hyperpod_kit.data.formats.ranged_file import RangedFile
+from hyperpod_kit.data.reading.bounded import ReadUnanswered
+from hyperpod_kit.errors import BadRecord
+
+_RATIO, _SMALL = 1024, 128 << 20
+"""Decoded bytes for one of a row group's, beyond the first decoded ones."""
+
+_EXPANDS = 32
+"""Decoded bytes for one that a row group has: words of a dictionary are repeated."""
+
+_ROWS = 256
+"""Rows that are decoded at a time where a row group might be larger than it says."""
+
+_AT_ONCE = 16 << 20
+"""Bytes of a row group that are read by one call, and kept while it is decoded. New memory costs more than a read."""
+
+_STREAM = 1 << 20
+"""Bytes that pyarrow reads at a time."""
+
+_NUMBER = 4
+"""Bytes of a word's number in a dictionary."""
+
+
+class RowGroup:
+    """A decoded row group. `first`: the number of its first row in the file; `columns`: (name, values) of each.
+
+    `left`: how many of its rows were not asked for yet, if each is asked for once."""
+
+    __slots__ = ("columns", "first", "left", "number", "rows", "size")
+
+    def __init__(self, number: int, first: int, table: Any) -> None:
+        self.number = number
+        self.first = first
+        self.rows = self.left = table.num_rows
+        self.size = table.nbytes
+        self.columns = [(name, in_one(values)) for name, values in zip(table.column_names, table.columns, strict=True)]
+
+    def row(self, number: int) -> dict[str, Any]:
+        """One row of the file: column -> value."""
+        self.left -= 1
+        place = number - self.first
+        return {name: values[place].as_py() for name, values in self.columns}
+
+
+class ParquetGroups:
+    """Raises BadRecord for a file that is no Parquet, OSError."""
+
+    def __init__(self, path: str, size: int, read: Callable[[int, int], bytes]) -> None:
+        self._path = path
+        self._size = size
+        try:
+            self._footer = ParquetFooter(read, size)
+        except ValueError as err:
+            raise BadRecord(f"{path}: {err}") from None
+        self._bytes = FileBytes(self._footer.serving(read))
+        self._file = opened(self._bytes, size)
+        self._numbered: tuple[tuple[int, ...], Any] | None = None
+        facts = self._file.metadata
+        rows = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
+        self.begins: list[int] = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)[:-1]]).tolist()
+        """The first row of each row group."""
+        self.kept: list[RowGroup | None] = [None] * len(self.begins)
+        """Those that are decoded."""
+
+    def decoded(self, number: int) -> RowGroup:
+        """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
+        import pyarrow
+
+        try:
+            rows = self._file.metadata.row_group(number).num_rows
+            table = self._table(number)
+            if table.num_rows != rows:
+                raise ValueError(f"it has {table.num_rows} rows, and says that it has {rows}")
+            if len(set(table.column_names)) != len(table.column_names):
+                raise ValueError("two columns have one name")
+        except ReadUnanswered:
+            raise
+        except (pyarrow.ArrowException, ValueError, MemoryError) as err:
+            raise BadRecord(f"{self._path}: row group {number}: {err}") from None
+        except OSError as err:
+            if err.errno is not None:
+                raise
+            raise BadRecord(f"{self._path}: row group {number}: {err}") from None  # pyarrow's own word for damage
+        return RowGroup(number, self.begins[number], table)
+
+    def _table(self, number: int) -> Any:
+        columns = self._footer.columns(number)
+        claimed = self._file.metadata.row_group(number).total_byte_size
+        packed = sum(column.compressed for column in columns)
+        if packed > self._size or min((column.compressed for column in columns), default=0) < 0:
+            raise ValueError(f"{packed:,} bytes in a file of {self._size:,}")
+        if claimed > _SMALL + _RATIO * packed:
+            raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
+        if any(column.begin < 0 or column.begin + column.compressed > self._size for column in columns):
+            raise ValueError("a column that lies beyond the end of the file")
+        with self._bytes.kept(columns, packed):
+            most = _SMALL + _EXPANDS * packed
+            pages = [self._pages(column) for column in columns]
+            sizes = [self._decoded_size(*one, most) for one in zip(columns, pages, strict=True)]
+            if sum(sizes) <= most:
+                return self._file.read_row_group(number, use_threads=False)
+            numbered = tuple(
+                at
+                for at, column in enumerate(columns)
+                if sizes[at] > column.uncompressed and parquet_pages.can_be_numbers(column, pages[at])
+            )
+            for at in numbered:
+                sizes[at] = 2 * columns[at].uncompressed + 2 * _NUMBER * columns[at].values
+            file = self._numbering(numbered)
+            if sum(sizes) <= most:
+                table = file.read_row_group(number, use_threads=False)
+                return with_words(table, self._file.schema_arrow, most - sum(sizes))
+            return in_steps(file, number, claimed)
+
+    def _numbering(self, columns: tuple[int, ...]) -> Any:
+        """The file, in which words of these columns stay numbers of a dictionary."""
+        if self._numbered is None or self._numbered[0] != columns:
+            self._numbered = columns, opened(self._bytes, self._size, columns)
+        return self._numbered[1]
+
+    def _pages(self, column: ColumnChunk) -> list[ColumnPage]:
+        """The pages of a column. Raises ValueError for pages that are larger than the file's own index says."""
+        end = column.begin + column.compressed
+        pages = list(parquet_pages.pages(self._bytes.piece, column.begin, end))
+        plain = sum(page.plain for page in pages)
+        if plain > _SMALL // 4 + 2 * column.uncompressed:
+            raise ValueError(f"pages of {plain:,} bytes, where its index says {column.uncompressed:,}")
+        return pages
+
+    def _decoded_size(self, column: ColumnChunk, pages: list[ColumnPage], enough: int) -> int:
+        return parquet_pages.decoded_size(column, pages, self._bytes.piece, enough)
+
+
+class FileBytes:
+    """Ranges of a file; those of a row group are read once, though they are looked at before they are decoded."""
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+        self._begin = 0
+        self._kept = memoryview(b"")
+
+    @contextmanager
+    def kept(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
+        """With the bytes of these columns in memory, where they are few enough and lie together."""
+        begin = min((column.begin for column in columns), default=0)
+        end = max((column.begin + column.compressed for column in columns), default=0)
+        if end - begin <= min(_AT_ONCE, 2 * packed):
+            self._begin, self._kept = begin, memoryview(self._read(begin, end - begin))
+        try:
+            yield
+        finally:
+            self._kept = memoryview(b"")
+
+    def piece(self, at: int, size: int) -> bytes | memoryview:
+        """A range, without a copy where it is in memory."""
+        begin = at - self._begin
+        if begin >= 0 and begin + size <= len(self._kept):
+            return self._kept[begin : begin + size]
+        return self._read(at, size)
+
+    def __call__(self, at: int, size: int) -> bytes:
+        return bytes(self.piece(at, size))
+
+
+def opened(read: Callable[[int, int], bytes], size: int, numbered: Sequence[int] = ()) -> Any:
+    """A file by pyarrow. `numbered`: columns whose words stay numbers of a dictionary."""
+    import pyarrow.parquet
+
+    return pyarrow.parquet.ParquetFile(
+        RangedFile(read, size), read_dictionary=numbered or None, pre_buffer=False, buffer_size=_STREAM
+    )
+
+
+def in_one(values: Any) -> Any:
+    """A column as one array; in pieces where it is too large for one."""
+    if values.num_chunks != 1:
+        values = values.combine_chunks()
+    return values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
+
+
+def with_words(table: Any, schema: Any, room: int) -> Any:
+    """With the words themselves in the columns that `schema` does not have as numbers, as far as there is room."""
+    import pyarrow.compute
+
+    for at, (field, values) in enumerate(zip(schema, table.columns, strict=True)):
+        if values.type == field.type:
+            continue
+        for part in values.chunks:
+            lengths = pyarrow.compute.binary_length(part.dictionary).take(part.indices)
+            room -= (pyarrow.compute.sum(lengths).as_py() or 0) + 2 * _NUMBER * len(part)
+        if room < 0:
+            break
+        table = table.set_column(at, field, values.cast(field.type))
+    return table
+
+
+def in_steps(file: Any, number: int, claimed: int) -> Any:
+    """A few rows at a time. Raises ValueError when it becomes too large."""
+    import pyarrow
+
+    batches, size = [], 0
+    most = _SMALL + _EXPANDS * claimed
+    for batch in file.iter_batches(_ROWS, row_groups=[number], use_threads=False):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > most:
+            raise ValueError(f"it decodes to more than {most:,} bytes, and says that it has {claimed:,}")
+    return pyarrow.Table.from_batches(batches, file.schema_arrow).combine_chunks()

@@ -65,7 +65,7 @@ CLOUD = Trust(
     "AWS, and nodes by ssh or Session Manager",
 )
 RUN = Trust(AS_OWNER, "the run's directory", ON_PATHS, connects=S3)
-TO_CALLER = Trust(CALLER, "the run's directory", ON_PATHS, connects=S3)
+TO_CALLER = Trust(f"{CALLER}; called by root, the owner reads the run", "the run's directory", ON_PATHS, connects=S3)
 FOREIGN = Trust(CALLER, "a checkpoint of another program, of which nothing is run", ON_PATHS, connects=S3)
 LIMITS = Trust(
     "root, on a descriptor of the directory that was looked at",

@@ -22,15 +22,16 @@ from hyperpod_kit.checkpoint.repository import (
     verify,
 )
 from hyperpod_kit.checkpoint.repository.store.base import Store
-from hyperpod_kit.checkpoint.repository.store.open import open_store
+from hyperpod_kit.checkpoint.repository.store.owners import open_as_owner
 from hyperpod_kit.errors import Absent, CheckpointError, DigestUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 from hyperpod_kit.untrusted.text import clean
 
 
 def open_root(args: argparse.Namespace) -> Store:
-    """The root that was named. Raises Absent when there is none: its mount may be gone, so nothing was checked."""
-    store = open_store(args.root)
+    """The root that was named, with its owner's rights. Raises Absent when there is none: its mount may be gone, so
+    nothing was checked."""
+    store = open_as_owner(args.root)
     if not store.exists(layout.RUN_FILE) and not any(map(layout.is_of_root, store.list())):
         raise Absent(f"{store.url} has no {layout.RUN_FILE}: it is no checkpoint root, or its mount is gone")
     return store

@@ -49,9 +49,8 @@ def main(argv: list[str]) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    open_root(args)
     made = export(
-        args.root,
+        open_root(args),
         args.to,
         args.output,
         attempt=args.attempt,

@@ -91,7 +91,7 @@ ENTRIES: Dict[str, Entry] = {
     "job task-prolog": SLURM,
     "checkpoint ls": Attacked("checkpoint ls {mine}/run", waits=True),
     "checkpoint show": Attacked("checkpoint show {mine}/run", waits=True),
-    "checkpoint get": Attacked("checkpoint get {mine}/run w --output {out}/w", "user"),
+    "checkpoint get": Attacked("checkpoint get {mine}/run w --output {out}/w.npy", waits=True),
     "checkpoint verify": Attacked("checkpoint verify {mine}/run", waits=True),
     "checkpoint repair": Attacked("checkpoint repair {mine}/run", waits=True),
     "checkpoint prune": Attacked("checkpoint prune {mine}/run --latest 1", waits=True),
@@ -99,8 +99,19 @@ ENTRIES: Dict[str, Entry] = {
     "checkpoint unpin": Attacked("checkpoint unpin {mine}/run {attempt}", waits=True),
     "checkpoint flush": NotAttacked("it takes captures in /dev/shm: tests/hostile/test_flush_as_root.py"),
     "checkpoint bench": OWN,
-    "checkpoint diff": Attacked("checkpoint diff {mine}/run {mine}/run", "user"),
-    "checkpoint export": Attacked("checkpoint export {mine}/run --to safetensors --output {out}/exported", "user"),
+    "checkpoint diff": Attacked(
+        "checkpoint diff {mine}/run {mine}/run/{attempt}",
+        waits=True,
+        alternatives=(
+            "checkpoint diff {mine}/run/{attempt} {mine}/run --json",
+            "checkpoint diff {mine}/run {mine}/other",
+        ),
+    ),
+    "checkpoint export": Attacked(
+        "checkpoint export {mine}/run --to safetensors --output {out}/exported",
+        waits=True,
+        alternatives=("checkpoint export {mine}/run --to torch --output {out}/exported --attempt {attempt}",),
+    ),
     "checkpoint import": Attacked(
         "checkpoint import {mine}/w.safetensors --from safetensors --output {out}/new", "user"
     ),
@@ -119,7 +130,7 @@ ENTRIES: Dict[str, Entry] = {
     "data merge": Attacked(
         "data merge {mine}/data {out}/merged", "user", alternatives=("data merge {own}/data {mine}/merged",)
     ),
-    "data split": Attacked("data split {mine}/data {out}/split", "user"),
+    "data split": Attacked("data split {mine}/merged-data {out}/split", "user"),
     "data bench": OWN,
     "data make-corpus": OWN,
     "storage plan": OWN,

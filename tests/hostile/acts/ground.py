@@ -10,18 +10,25 @@ import os
 import shutil
 import stat
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Dict, Iterator
 
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
+from hyperpod_kit.data.bulk import merge
+from hyperpod_kit.data.ledger import SampleLedger
+from hyperpod_kit.data.position import DataStep
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.storage.quota import request_box, requests
 from hyperpod_kit.untrusted import owner
 from tests.hostile.users import ATTACKER, VICTIM, place
-from tests.unit.checkpoint.small_checkpoint import put_checkpoint
+from tests.unit.checkpoint.small_checkpoint import put_checkpoint, put_tensors
 
+REPOSITORY = Path(__file__).parents[3]
 SECOND = 4003
+MEANT = {"data": "0" * 32, "samples": 6, "last": "drop"}
 HOSTILE = (ATTACKER, SECOND)
 CANARY = b"the canary of victims' files"
 _LARGEST = 8 << 20
@@ -67,8 +74,9 @@ class Ground:
         """What hostile users' directories begin as."""
         made = self.pattern
         (made / "data").mkdir(parents=True)
-        (made / "run").mkdir()
-        self.names = [put_checkpoint(PosixStore(str(made / "run")), seq) for seq in (1, 2, 3)]
+        for name in ("run", "other"):
+            (made / name).mkdir()
+            self.names = [put_tensors(PosixStore(str(made / name)), seq) for seq in (1, 2, 3)]
         rows = [
             {"t": 1.7e9, "job": "7", "restart": 0, "event": "attempt", "attempt": "7.0.0", "from": None},
             {"t": 1.7e9 + 90, "job": "7", "restart": 0, "event": "ended", "attempt": "7.0.0", "outcome": "crash"},
@@ -88,17 +96,25 @@ class Ground:
         (made / "w.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
         (made / "foreign" / "10").mkdir(parents=True)
         (made / "foreign" / "10" / ".metadata").write_bytes(b"\x80\x02}q\x00.")
-        repository = Path(__file__).parents[3]
-        shutil.copy(repository / "provisioning_parameters.example.json", made / "config.json")
+        shutil.copy(REPOSITORY / "provisioning_parameters.example.json", made / "config.json")
         (made / "quotas.json").write_text(json.dumps({"directories": {str(self.fsx / "victim"): ["a@b"]}}))
         (made / "train.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=1\nsrun python train.py\n")
         (made / "audit.log").write_text('{"time": 1.7e9, "host": "n1", "number": 3, "op": "read", "path": "/fsx/a"}\n')
         (made / "package.deb").write_bytes(b"!<arch>\n" + bytes(200))
         (made / "tokenizer.json").write_text("{}")
-        for name in ("index", "ledger", "merged"):
-            (made / name).mkdir()
-            (made / name / "header.json").write_text("{}")
+        self._beside_data(made)
         (made / "audit.sqlite").write_bytes(b"SQLite format 3\0" + bytes(200))
+
+    def _beside_data(self, made: Path) -> None:
+        """What programs of ours leave beside data."""
+        words = [sys.executable, "-m", "hyperpod_kit.cli.main", "data", "index", str(made / "data")]
+        # In a process of its own: its threads are no part of what is forked here.
+        subprocess.run([*words, "--out", str(made / "index")], cwd=REPOSITORY, check=True, capture_output=True)
+        merge.merge(str(made / "data"), str(made / "merged-data"), size=1 << 20, progress=lambda done, total: None)
+        ledger = SampleLedger(made / "ledger", rank=0, ranks=1, meant=MEANT, launch="7")
+        ledger.begin(0)
+        ledger.received(DataStep(0, 3, 0, 3), [2, 0, 5])
+        (made / "merged").mkdir()
 
     def fresh(self, uid: int, number: int) -> Path:
         """A hostile user's directory."""

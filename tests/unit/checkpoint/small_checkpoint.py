@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, Optional
 
-from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout
+from hyperpod_kit.checkpoint.repository import commit, digest, identity, layout, rows, shard
 from hyperpod_kit.checkpoint.repository.manifest import FileRecord, Manifest
 from hyperpod_kit.checkpoint.repository.store.base import Store
 
@@ -58,5 +59,45 @@ def put_checkpoint(
             **more,
         ),
         extra,
+    )
+    return attempt
+
+
+def put_tensors(store: Store, seq: int) -> str:
+    """The same with two tensors, a shard as it is written, and an index of it; the attempt's name."""
+    attempt = str(layout.AttemptName(seq, seq, 1, "abcd"))
+    specs = [shard.TensorSpec("w", "F32", (64, 16)), shard.TensorSpec("b", "BF16", (16,))]
+    laid = shard.lay_out(specs, rank=0, world=1, run=SMALL_RUN.run_id, plan="p", algorithm="blake2b")
+    head = laid.header(1, seq, seq)
+    data = head + bytes([seq % 256]) * (laid.data_end - len(head))
+    alg = digest.algorithm("blake2b")
+    leaves = digest.leaves_of(alg, memoryview(data))
+    store.create(f"{attempt}/{layout.shard_file(0)}", data + leaves)
+    tree = {"model": {spec.name: {"$": "tensor", "name": spec.name} for spec in specs}, "extra": {"seen": seq}}
+    extra = json.dumps({"format": layout.EXTRA_FORMAT, "shared": tree, "ranks": [{}]}).encode()
+    index = rows.encode({0: laid.tensors})
+    identity.write(store, SMALL_RUN)
+    commit.commit(
+        store,
+        attempt,
+        Manifest(
+            run=SMALL_RUN.run,
+            run_id=SMALL_RUN.run_id,
+            epoch=1,
+            seq=seq,
+            step=seq,
+            world=1,
+            plan="p",
+            digest="blake2b",
+            chunk=digest.CHUNK,
+            total_bytes=laid.size,
+            tensors=len(specs),
+            time="2026-11-20T23:58:03Z",
+            shards=(FileRecord(layout.shard_file(0), laid.size, digest.root(alg, leaves, laid.size), 0),),
+            extra=FileRecord(layout.EXTRA_FILE, len(extra), digest.small(extra)),
+            index=FileRecord(layout.INDEX_FILE, len(index), digest.small(index)),
+        ),
+        extra,
+        index,
     )
     return attempt

@@ -17,6 +17,7 @@ from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.values import carried
 from hyperpod_kit.errors import CheckpointError, StorageUnreadable
+from hyperpod_kit.untrusted.text import clean
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Match:
             "of another shape or kind there": self.other,
             "unexpected": self.unexpected,
         }
-        words = [f"{word} {names[:8]}" for word, names in rest.items() if names]
+        words = [f"{word} {list(map(clean, names[:8]))}" for word, names in rest.items() if names]
         return ", ".join(words) or None
 
 
@@ -94,7 +95,9 @@ def read(store: Store, attempt: str, inside: str) -> dict[str, SavedTensor] | st
     except Exception as err:  # whoever may write to the root may have written anything
         return verify.unforeseen(err)
     if not sources:
-        raise CheckpointError(f"{attempt} has no tensors in {inside!r}; at its top it has {', '.join(sorted(tree))}")
+        raise CheckpointError(
+            f"{attempt} has no tensors in {inside!r}; at its top it has {clean(', '.join(sorted(tree)))}"
+        )
     return sources
 
 
@@ -109,7 +112,7 @@ def _sources(tree: Mapping[str, Any], rows: Rows, inside: str) -> dict[str, Save
             sources[below] = SavedTensor(stored, list(path), "", [], str(record["class"]))
             continue
         if stored not in rows:
-            raise CheckpointError(f"{name} is in no shard, under {stored!r}")
+            raise CheckpointError(f"{clean(name)} is in no shard, under {clean(stored)!r}")
         spec = rows[stored][0].spec
         sources[below] = SavedTensor(stored, list(path), spec.dtype, list(spec.whole))
     return sources

@@ -25,6 +25,7 @@ from hyperpod_kit.checkpoint.repository.store.open import is_path, open_store
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.checkpoint.weight_sources import Match, SavedTensor, Sources
 from hyperpod_kit.errors import CheckpointError, NoValidCheckpoint
+from hyperpod_kit.untrusted.text import clean, printable
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class LoadedWeights:
             "left out on purpose": self.dropped,
         }
         head = f"step {self.step} ({self.attempt}): {len(self.loaded)} tensors loaded, {len(self.converted)} converted"
-        lines = [f"{len(names)} {words}: {', '.join(names)}" for words, names in lists.items() if names]
-        passed = [f"passed over {attempt}: {why}" for attempt, why in self.rejected]
+        lines = [f"{len(names)} {words}: {', '.join(map(clean, names))}" for words, names in lists.items() if names]
+        passed = [f"passed over {attempt}: {printable(why)}" for attempt, why in self.rejected]
         return "\n".join([head, *lines, *passed])
 
 
@@ -163,7 +164,8 @@ def _require(ranks: Ranks, attempt: str, matched: Match, *, strict: bool, begun:
     lost = begun.difference(matched.filled)
     problem = matched.problem if strict else None
     if lost:
-        problem = f"it is older than one that turned out damaged, and does not have {sorted(lost)[:8]} of that one"
+        first = list(map(clean, sorted(lost)[:8]))
+        problem = f"it is older than one that turned out damaged, and does not have {first} of that one"
     for each in ranks.gather(problem):
         if each is not None:
             raise CheckpointError(f"{attempt}: {each}", hint=None if begun else "strict=False loads what fits")

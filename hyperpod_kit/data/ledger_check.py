@@ -6,18 +6,28 @@ rolled back with the weights, and counts for nothing.
 
 from __future__ import annotations
 
+import itertools
 import os
+import stat
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.ledger import FORMAT
 from hyperpod_kit.data.position import Course, DataStep, Last
 from hyperpod_kit.errors import DataError, NoData
-from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.text import clean
+
+_SHOWN = 1000
+"""Samples that a report names, of each kind."""
+_MOST = 1 << 60
+"""Of all that is counted here: sums of a few of these are still numbers of numpy's."""
 
 
 @dataclass
@@ -79,59 +89,87 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
         _read(path, segments, meant, problems)
     if not segments:
         raise NoData(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
-    if len(meant) > 1:
-        raise DataError(f"{folder} is of several data sets or orders: {sorted(meant)}", hint="a directory for each run")
-    (_, words, samples, last) = next(iter(meant))
+    course, words = _course_of(os.fspath(folder), meant)
+    samples = course.samples
     mix, windows = "('order', 'mix')" in words, "('window', " in words
-    course = Course(samples, Last(last))
     ordered = sorted(segments.values(), key=lambda one: one.begun_ns)
-    counts: dict[int, Any] = defaultdict(lambda: np.zeros(samples, np.int32))
+    received_in: dict[int, list[Any]] = defaultdict(list)
+    """Epoch -> what was received in it: as much room as the ledger's own lines, whatever these say of the data."""
     left_out: dict[int, int] = defaultdict(int)
     passed_over: set[int] = set()
     rolled_back, kept, end = 0, 0, 0
+    limits = list(itertools.accumulate((segment.begin for segment in reversed(ordered)), min))[::-1]
     for number, segment in enumerate(ordered):
-        limit = min((later.begin for later in ordered[number + 1 :]), default=None)
+        limit = limits[number + 1] if number + 1 < len(limits) else None
+        latest = max(segment.steps, default=None)
         for begin, (step, of_rank) in sorted(segment.steps.items()):
             if limit is not None and begin >= limit:
                 rolled_back += 1
                 continue
             kept += 1
             passed_over |= segment.bad.get(begin, set())
-            very_last = number == len(ordered) - 1 and begin == max(segment.steps)
-            if sorted(of_rank) != list(range(segment.ranks)) and not very_last:  # that one may have been cut
-                absent = sorted(set(range(segment.ranks)) - set(of_rank))
-                problems.append(f"the step at {begin}: no line of ranks {absent[:8]}")
+            very_last = number == len(ordered) - 1 and begin == latest
+            absent = list(itertools.islice((rank for rank in range(segment.ranks) if rank not in of_rank), 8))
+            if (absent or len(of_rank) != segment.ranks) and not very_last:  # that one may have been cut
+                problems.append(f"the step at {begin}: no line of ranks {absent}")
             end = max(end, begin + step.real)
             after = begin + step.real
             if course.last is Last.DROP and after % samples and samples - after % samples < step.real:
                 left_out[after // samples] = samples - after % samples
                 end = max(end, (after // samples + 1) * samples)
             for rank, received in of_rank.items():
+                expected = _part_of(step, rank, segment.ranks)
+                if expected != len(received):
+                    problems.append(f"the step at {begin}: rank {rank} has {len(received)} samples, not {expected}")
+                    continue
                 places = course.places(step, rank, segment.ranks)
                 real = len(received) - course.fillers(step, rank, segment.ranks)
-                if len(places) != len(received):
-                    problems.append(f"the step at {begin}: rank {rank} has {len(received)} samples, not {len(places)}")
-                    continue
                 for epoch in np.unique(places[:real] // samples).tolist():
                     here = places[:real] // samples == epoch
                     # Windows are numbered from the first epoch on; in a mix each place comes once, not each sample.
                     mine = places[:real][here] if mix else np.array(received[:real])[here]
                     if windows and (mine // samples != epoch).any():
                         problems.append(f"the step at {begin}: rank {rank} has windows of another epoch than {epoch}")
-                    np.add.at(counts[epoch], mine % samples, 1)
+                    received_in[epoch].append(mine % samples)
     reports = tuple(
-        EpochReport(
-            epoch,
-            int((found == 1).sum()),
-            tuple(np.flatnonzero(found == 0)[:1000].tolist()) if end >= (epoch + 1) * samples else (),
-            tuple(np.flatnonzero(found > 1)[:1000].tolist()),
-            end >= (epoch + 1) * samples,
-            left_out[epoch],
-        )
-        for epoch, found in sorted(counts.items())
+        _report(epoch, np.concatenate(found), samples, end >= (epoch + 1) * samples, left_out[epoch])
+        for epoch, found in sorted(received_in.items())
     )
     launches = len({name for name, _ in segments})
     return LedgerReport(samples, launches, kept, rolled_back, reports, tuple(problems), tuple(sorted(passed_over)))
+
+
+def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Course, str]:
+    """How the data is gone through, and in which order, in words. Raises DataError."""
+    if len(meant) > 1:
+        found = clean(sorted(meant), 1000)
+        raise DataError(f"{folder} is of several data sets or orders: {found}", hint="a directory for each run")
+    (_, words, samples, last) = next(iter(meant))
+    if not 1 <= samples < _MOST or last not in [each.value for each in Last]:
+        raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean(last)}")
+    return Course(samples, Last(last)), words
+
+
+def _part_of(step: DataStep, rank: int, ranks: int) -> int:
+    """How many samples a rank takes of a step, which are counted before they are listed; 0 of a step that is none."""
+    counts = (rank, step.begin, step.real, step.fillers, ranks)
+    if rank >= ranks or not all(0 <= count < _MOST for count in counts):
+        return 0
+    return len(range(rank, step.real + step.fillers, ranks))
+
+
+def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_out: int) -> EpochReport:
+    """Of what was received in an epoch, in any order."""
+    there, times = np.unique(received, return_counts=True)
+    missing: list[int] = []
+    if complete:
+        edges = np.concatenate([[-1], there, [samples]])
+        for gap in np.flatnonzero(np.diff(edges) > 1).tolist():
+            missing += range(int(edges[gap]) + 1, min(int(edges[gap + 1]), int(edges[gap]) + 1 + _SHOWN))
+            if len(missing) >= _SHOWN:
+                break
+    repeated = there[times > 1][:_SHOWN].tolist()
+    return EpochReport(epoch, int((times == 1).sum()), tuple(missing[:_SHOWN]), tuple(repeated), complete, left_out)
 
 
 def _read(
@@ -143,19 +181,15 @@ def _read(
     """One rank's file of one launch."""
     segment: LedgerSegment | None = None
     rank = 0
-    lines = path.read_bytes().split(b"\n")
-    for number, text in enumerate(lines):
-        if not text:
-            continue
+    for number, text in enumerate(_lines(path), start=1):
         try:
             line = parse.json_object(text)
-        except ValueError as err:
-            if number < len(lines) - 1:
-                problems.append(f"{path.name}, line {number + 1}: {err}")
-            continue
-        if "ledger" in line:
+            if "ledger" not in line:
+                if segment is not None:
+                    _add_step(segment, rank, line, path, problems)
+                continue
             if line["ledger"] != FORMAT:
-                raise DataError(f"{path} is of format {line['ledger']!r}, expected {FORMAT!r}")
+                raise DataError(f"{path} is of format {clean(line['ledger'])}, expected {FORMAT!r}")
             order = {
                 name: value
                 for name, value in line.items()
@@ -170,10 +204,35 @@ def _read(
             segment.begun_ns = min(segment.begun_ns, int(line["begun_ns"]))
             if (segment.ranks, segment.begin) != (int(line["ranks"]), int(line["begin"])):
                 problems.append(f"{path.name}: ranks of one launch begin at {segment.begin} and {line['begin']}")
-        elif segment is not None:
-            step = DataStep(int(line["p"]), int(line["n"]), int(line["f"]), 0)
-            _, of_rank = segment.steps.setdefault(step.begin, (step, {}))
-            if rank in of_rank:
-                problems.append(f"{path.name}: rank {rank} has the step at {step.begin} twice in one launch")
-            of_rank[rank] = [int(one) for one in line["i"]]
-            segment.bad.setdefault(step.begin, set()).update(int(one) for one in line.get("b", ()))
+        except (ValueError, KeyError, TypeError, OverflowError) as err:
+            if text.endswith(b"\n"):  # the last one may have been cut
+                problems.append(f"{path.name}, line {number}: {clean(err)}")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Raises DataError for what is no file, or has a line without end."""
+    with open(path, "rb", opener=files.at_once) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise DataError(f"{path} is {files.kind_of(str(path)) or 'no file'}, expected a file")
+        while True:
+            line = stream.readline(parse.LARGEST + 1)
+            if not line:
+                return
+            if len(line) > parse.LARGEST:
+                raise DataError(f"{path} has a line of more than {parse.LARGEST} bytes")
+            if line != b"\n":
+                yield line
+
+
+def _add_step(segment: LedgerSegment, rank: int, line: dict[str, Any], path: Path, problems: list[str]) -> None:
+    """Raises ValueError, KeyError, TypeError, OverflowError."""
+    step = DataStep(int(line["p"]), int(line["n"]), int(line["f"]), 0)
+    received = [int(one) for one in line["i"]]
+    bad = {int(one) for one in line.get("b", ())}
+    if not all(0 <= one < _MOST for one in received):
+        raise ValueError("a sample that there cannot be")
+    _, of_rank = segment.steps.setdefault(step.begin, (step, {}))
+    if rank in of_rank:
+        problems.append(f"{path.name}: rank {rank} has the step at {step.begin} twice in one launch")
+    of_rank[rank] = received
+    segment.bad.setdefault(step.begin, set()).update(bad)

@@ -20,11 +20,13 @@ import numpy.typing as npt
 
 from hyperpod_kit.data.bad_records import OnBad
 from hyperpod_kit.data.dataset import IndexedDataset
+from hyperpod_kit.data.index import layout
 from hyperpod_kit.errors import BadRecord, DataError
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.system.file_lock import lock_within
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted.text import clean
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -71,7 +73,10 @@ def lengths_of(
 
 
 def _kept(place: str, samples: int) -> npt.NDArray[np.uint32]:
-    found: npt.NDArray[np.uint32] = np.load(place, mmap_mode="r", allow_pickle=False)
+    try:
+        found: npt.NDArray[np.uint32] = layout.array_in(place, np.dtype("<u4"))
+    except (OSError, ValueError, EOFError) as err:
+        raise DataError(f"{place} cannot be read: {clean(err)}", hint=f"rm {place}") from None
     if len(found) != samples:
         raise DataError(f"{place} has {len(found)} lengths, expected {samples}", hint=f"rm {place}")
     return found

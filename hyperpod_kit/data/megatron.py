@@ -18,6 +18,7 @@ from hyperpod_kit.data.reading.ranges import RangeReader
 from hyperpod_kit.data.reading.windows import MEMORY
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.system import atomic_file
+from hyperpod_kit.untrusted import files
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _CODES: dict[int, Any] = {4: np.int32, 8: np.uint16}
@@ -80,12 +81,12 @@ class MegatronTokens:
     ) -> None:
         self.prefix = prefix
         try:
-            with open(f"{prefix}.idx", "rb") as stream:
-                head = stream.read(len(_MAGIC) + 25)
+            with open(f"{prefix}.idx", "rb", opener=files.at_once) as stream:
+                head = stream.read(len(_MAGIC) + 25) or b""  # of a fifo to which nobody writes there is nothing
                 if len(head) < len(_MAGIC) + 25 or head[: len(_MAGIC)] != _MAGIC:
                     raise DataError(f"{prefix}.idx is no index of Megatron's", hint="hyperpod-kit data tokenize")
                 version, code, count, _ = struct.unpack("<QBQQ", head[len(_MAGIC) :])
-                rest = stream.read(12 * count)
+                rest = stream.read(12 * min(count, os.fstat(stream.fileno()).st_size // 12))
             found = os.stat(f"{prefix}.bin")
         except FileNotFoundError as err:
             raise NoData(f"there is no {err.filename}", hint="hyperpod-kit data tokenize") from None

@@ -13,7 +13,9 @@ LARGEST = 4 << 20
 
 
 def document(
-    data: Union[bytes, str], most: int = LARGEST, pairs: Optional[Callable[[List[Tuple[str, Any]]], Any]] = None
+    data: Union[bytes, bytearray, str],
+    most: int = LARGEST,
+    pairs: Optional[Callable[[List[Tuple[str, Any]]], Any]] = None,
 ) -> Any:
     """The value of a JSON document. Raises ValueError: too large, too deep, no UTF-8, no JSON."""
     if len(data) > most:
@@ -24,7 +26,7 @@ def document(
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def json_object(data: Union[bytes, str], most: int = LARGEST, *, distinct: bool = False) -> Dict[str, Any]:
+def json_object(data: Union[bytes, bytearray, str], most: int = LARGEST, *, distinct: bool = False) -> Dict[str, Any]:
     """The same for a document that must be an object. Raises ValueError; with `distinct` also for a name that is twice
     in an object of it."""
     value = document(data, most, _distinct if distinct else None)

@@ -4,11 +4,14 @@ error or read in little room, in a process of its own whose peak is looked at.""
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import json
 import os
 import struct
 import tarfile
 import traceback
+import zlib
 from pathlib import Path
 from typing import Any, Callable, Dict
 
@@ -20,7 +23,8 @@ pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("zstandard")
 torch = pytest.importorskip("torch")
 
-from tests.hostile.fuzz import format_parsers, places  # noqa: E402
+from hyperpod_kit.checkpoint.repository import compact_index  # noqa: E402
+from tests.hostile.fuzz import checkpoint_parsers, format_parsers, places, tensor_parsers  # noqa: E402
 from tests.hostile.fuzz.engine import Parser  # noqa: E402
 
 MOST = 300
@@ -88,6 +92,28 @@ def a_header(size: int) -> bytes:
     return struct.pack("<Q", size) + b"{" + b" " * 1000
 
 
+def packed_index(text: str) -> bytes:
+    body = compact_index.MAGIC + zlib.compress(text.encode(), 9)
+    return body + hashlib.blake2b(body, digest_size=16).digest()
+
+
+def each_its_own_box(count: int) -> bytes:
+    """A shard's pattern in which every tensor is cut otherwise."""
+    pattern = [[str(number) for number in range(count)], list(range(count))]
+    own = [0, [["F32", [1], [0], [2]]] * count, []]
+    return packed_index(json.dumps({"patterns": [pattern], "shards": [[0, own]]}))
+
+
+def by_tensors(**content: object) -> bytes:
+    return json.dumps({**tensor_parsers.BODY, **content}).encode()
+
+
+def below_a_long_key(value: object) -> bytes:
+    extra: Any = tensor_parsers.BODY["extra"]
+    tree = {**tensor_parsers.TREE, "model": {"k" * 100_000: {str(number): value for number in range(20_000)}}}
+    return by_tensors(extra={**extra, "shared": tree})
+
+
 LARGE = 6 << 30
 """Bytes of a file of holes."""
 
@@ -116,8 +142,31 @@ BOMBS: Dict[str, tuple[str, Callable[[], bytes], int]] = {
     "DCP: a number of many bytes": ("import: DCP .metadata", lambda: b"\x80\x02X\xff\xff\xff\xff", 0),
     "torch: a tensor of a terabyte": ("import: torch tensor", lambda: a_claim(1 << 40), 0),
     "torch: a value of terabytes": ("import: torch value", lambda: a_claim(1 << 40), 0),
+    "index.bin: a box for each tensor": ("checkpoint: index.bin, version 2", lambda: each_its_own_box(16_000), 0),
+    "index.bin: packed brackets": (
+        "checkpoint: index.bin, version 2",
+        lambda: packed_index('{"patterns":[],"shards":[' + "[]," * (60 << 20) + "[]]}"),
+        0,
+    ),
+    "extra.json: a long key before values": ("checkpoint: read by tensors", lambda: below_a_long_key({"a": 1}), 0),
+    "extra.json: a long key before tensors": (
+        "checkpoint: read by tensors",
+        lambda: below_a_long_key({"$": "tensor", "name": "w"}),
+        0,
+    ),
+    "index.bin: a tensor of a petabyte": (
+        "checkpoint: read by tensors",
+        lambda: by_tensors(table=[["w", "F32", [1 << 50], [], [], 0, 0]]),
+        0,
+    ),
+    "index.bin: a box larger than its tensor": (
+        "checkpoint: read by tensors",
+        lambda: by_tensors(table=[["w", "F32", [1 << 20, 1 << 20], [0, 0], [2, 3], 0, 0]]),
+        0,
+    ),
 }
-BY_NAME = {parser.name: parser for parser in format_parsers.PARSERS}
+PARSERS = (*format_parsers.PARSERS, *checkpoint_parsers.PARSERS, *tensor_parsers.PARSERS)
+BY_NAME = {parser.name: parser for parser in PARSERS}
 
 
 def a_claim(items: int) -> bytes:
@@ -172,7 +221,13 @@ def high_water() -> float:
         return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-QUICK = ("parquet: one long word", "zstd: blocks of one byte", "tar: a member", "safetensors: a header of giga")
+QUICK = (
+    "parquet: one long word",
+    "zstd: blocks of one byte",
+    "tar: a member",
+    "safetensors: a header of giga",
+    "extra.json: a long key before values",
+)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,10 @@ def shared_names(body: Any) -> Iterator[str]:
             todo += one
         elif isinstance(one, dict):
             if one.get("$") == "tensor":
-                if not str(one["name"]).startswith(OWN):
-                    yield str(one["name"])
+                name = str(
+                    one.get("name")
+                )  # of another's checkpoint it may have none, which is damage that others name
+                if not name.startswith(OWN):
+                    yield name
             else:
                 todo += one.values()

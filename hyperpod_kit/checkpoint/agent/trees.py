@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from hyperpod_kit.checkpoint.agent import held, replicas
 from hyperpod_kit.checkpoint.agent.shard_report import Parts
-from hyperpod_kit.checkpoint.repository import layout, own_tree, sealed_text
+from hyperpod_kit.checkpoint.repository import layout, own_tree, saved_tree, sealed_text
 from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.errors import CheckpointError
@@ -173,6 +173,15 @@ def parts_of(extra: bytes, world: int) -> Tuple[bytes, List[RankParts]]:
 def whole_of(extra: bytes) -> Dict[str, Any]:
     """Rank 0's tree, with what other pipeline stages have of model, optimizer and the like. Raises CheckpointError."""
     body = _body(extra)
+    try:
+        whole = _whole_in(body)
+    except RecursionError:
+        raise CheckpointError(f"{layout.EXTRA_FILE} has trees that are nested too deeply") from None
+    saved_tree.require_sound(whole)
+    return whole
+
+
+def _whole_in(body: Mapping[str, Any]) -> Dict[str, Any]:
     whole = _tree_in(body, 0)
     for rank in range(1, len(body["ranks"]) if "like" in body else 1):
         for key, value in _tree_in(body, rank).items():

@@ -193,7 +193,7 @@ def _read(reader: Any, begin: int, end: int, file: str) -> bytes:
 def _record(reader: Any, file: str, meta: Dict[str, Any], rank: int) -> FileRecord:
     """By the digests at the end of the file, whatever the bytes before them."""
     algorithm, chunk = meta.get("digest"), meta.get("chunk")
-    if algorithm not in digest.NAMES or type(chunk) is not int or not 0 < chunk <= 1 << 30:
+    if algorithm not in digest.NAMES or type(chunk) is not int or not 0 < chunk <= digest.CHUNK:
         raise CheckpointError(f"{file} has digests of kind {str(algorithm)[:40]!r} over {str(chunk)[:40]} bytes")
     try:
         data_end, _ = digest.split(reader.size, chunk)

@@ -48,6 +48,8 @@ class Attempt:
     def shard(self, number: int) -> stream.Shard:
         """Raises DigestMismatch, CheckpointError, OSError."""
         if number not in self._open:
+            if number >= self.manifest.world:
+                raise CheckpointError(f"its index names shard {number} of {self.manifest.world}")
             record = self.manifest.shards[number]
             reader = self.store.open_read(f"{self.name}/{record.file}")
             try:

@@ -23,6 +23,8 @@ from hyperpod_kit.checkpoint.repository.index import Piece
 from hyperpod_kit.checkpoint.repository.rows import Rows
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES
 from hyperpod_kit.checkpoint.repository.store.base import Store
+from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
 
 _BLOCK = 16 << 20
 """Bytes of a tensor that are compared at once."""
@@ -176,6 +178,9 @@ def _tied(
         names = _StoredNames(stored[0][path], stored[1][path])
         if names.before == names.after:
             continue
+        for name, forms in zip(names, (before, after), strict=True):
+            if name not in forms:
+                raise CheckpointError(f"{clean(saved_tree.spelled(path))} is in no shard, under {clean(name)!r}")
         name = names.after if names.after not in before else names.before
         tied[name] = names
     return tied
@@ -221,8 +226,12 @@ def _values(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The values besides tensors, by their paths; a list of plain values is one of them."""
     values: dict[str, Any] = {}
     todo = [(str(key), value) for key, value in tree.items() if key not in _NOT_STATE]
+    characters = 0
     while todo:
         path, value = todo.pop()
+        inside = len(value) if isinstance(value, (dict, list)) else 0
+        characters += len(path) * (1 + inside)
+        saved_tree.require_names_in_bounds(characters)
         if isinstance(value, dict) and value.get("$") in ("tensor", "subclass"):
             continue
         if isinstance(value, dict) and "$" not in value:

@@ -22,6 +22,10 @@ from hyperpod_kit.untrusted import parse
 
 MAGIC = b"HPKIDX2\n"
 _DIGEST = 16
+_ALWAYS = 8 << 20
+"""Bytes of text that any index may have."""
+_RATIO = 64
+"""Bytes of text that each of its bytes may stand for beyond that: those of real layouts were seen to stand for 16."""
 
 
 def encode(shards: Sequence[Tuple[str, str]]) -> bytes:
@@ -33,7 +37,10 @@ def encode(shards: Sequence[Tuple[str, str]]) -> bytes:
         raise CheckpointError(
             f"{layout.INDEX_FILE} would say {len(text)} bytes, expected at most {layout.LARGEST_SMALL}"
         )
-    body = MAGIC + zlib.compress(text, 1)
+    packed = zlib.compress(text, 1)
+    if len(text) > _most(len(packed)):
+        packed = zlib.compress(text, 0)  # as no reader would unpack it
+    body = MAGIC + packed
     return body + hashlib.blake2b(body, digest_size=_DIGEST).digest()
 
 
@@ -50,10 +57,15 @@ def decode(data: bytes) -> List[ShardTable]:
         raise CheckpointError(f"{layout.INDEX_FILE} contradicts itself: {err}") from None
 
 
+def _most(packed: int) -> int:
+    """Bytes of text for so many packed ones: a small file must not ask for gigabytes."""
+    return min(layout.LARGEST_SMALL, max(_ALWAYS, _RATIO * packed))
+
+
 def _inflated(data: memoryview) -> bytes:
     """Raises ValueError where so few bytes say more than an index may have."""
     work = zlib.decompressobj()
-    text = work.decompress(data, layout.LARGEST_SMALL)
+    text = work.decompress(data, _most(len(data)))
     if work.unconsumed_tail or not work.eof or work.unused_data:
         raise ValueError("it ends too early, or says too much")
     return text

@@ -20,7 +20,7 @@ import hashlib
 import os
 import struct
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, NamedTuple, Optional, Tuple, Union
 
 from hyperpod_kit.checkpoint.repository import xxh3
 from hyperpod_kit.environment import HPK_DIGEST
@@ -28,6 +28,8 @@ from hyperpod_kit.errors import DigestUnavailable
 
 CHUNK = 16 * 1024 * 1024
 LEAF_BYTES = 8
+MOST_LEAVES = 16 * 1024 * 1024
+"""Bytes of leaves that a reader holds whole: of a file of 32 TiB. A file of holes costs its owner nothing."""
 DEFAULT = SMALL = "blake2b"
 """Of a run that names none, and of small objects always."""
 
@@ -69,7 +71,7 @@ def algorithm(name: str) -> Algorithm:
     raise DigestUnavailable(name, "this version of hyperpod-kit does not know it")
 
 
-def small(data: bytes) -> str:
+def small(data: Union[bytes, bytearray]) -> str:
     """Digest of a small object as text, `blake2b:<32 hex digits>`."""
     return f"{SMALL}:{_blake2b_wide(data).hex()}"
 
@@ -83,9 +85,11 @@ def split(size: int, chunk: int = CHUNK) -> Tuple[int, int]:
     """(bytes of header and data, number of leaves) of a file of `size` bytes.
 
     It follows from the size alone, so a shard is verified before a byte of it is parsed.
-    Raises ValueError when no file of that size exists in the format.
+    Raises ValueError when no file of that size exists in the format, or its leaves are more than are read.
     """
     count = -(-size // (chunk + LEAF_BYTES))
+    if count * LEAF_BYTES > MOST_LEAVES:
+        raise ValueError(f"{size} bytes in chunks of {chunk} have more leaves than are read")
     data_bytes = size - count * LEAF_BYTES
     if data_bytes <= 0 or leaf_count(data_bytes, chunk) != count:
         raise ValueError(f"no shard has {size} bytes")

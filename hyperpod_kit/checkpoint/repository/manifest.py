@@ -159,7 +159,8 @@ def decode(data: bytes) -> Manifest:
     return made
 
 
-_LARGEST_CHUNK = 1 << 30
+_LARGEST_CHUNK = digest.CHUNK
+"""Whoever reads has buffers of this size, and writes no other one."""
 _DIGEST = re.compile("[a-z0-9][a-z0-9_-]{0,31}")
 _HEX = re.compile("[0-9a-f]{1,128}")
 

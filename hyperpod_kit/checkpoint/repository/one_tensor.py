@@ -15,11 +15,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 from hyperpod_kit.checkpoint.repository import index, rows, saved_tree, selection, verify
 from hyperpod_kit.checkpoint.repository.boxes import Runs
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord
 from hyperpod_kit.checkpoint.repository.shard import ITEM_BYTES, NATIVE, TensorSpec
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.stream import Shard
 from hyperpod_kit.errors import CheckpointError, HyperpodKitError, UsageError
-from hyperpod_kit.untrusted import walk
+from hyperpod_kit.untrusted import parse, walk
+from hyperpod_kit.untrusted.text import clean
 
 NPY = {
     "F64": "<f8",
@@ -80,8 +82,7 @@ def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Writt
         raise CheckpointError(f"{attempt} has no index of its tensors")
     tensors = rows.read(verify.read_extra(store, attempt, body.index))
     if name not in tensors:
-        tree = json.loads(verify.read_extra(store, attempt, body.extra))
-        stored = {saved_tree.spelled(path): held for path, held in saved_tree.tensors(tree.get("shared"))}.get(name)
+        stored = saved_tree.stored_name(_shared_tree(store, attempt, body.extra), name)
         if stored not in tensors:
             raise UsageError(
                 f"{attempt} has no tensor {name!r}", hint=f"hyperpod-kit checkpoint show {store.url} --tensors"
@@ -93,6 +94,8 @@ def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Writt
     target = _Output(path, head)
     try:
         for number, held in itertools.groupby(pieces, key=lambda piece: piece.shard):
+            if number >= body.world:
+                raise CheckpointError(f"{clean(name)} is in shard {number} of {body.world}")
             record = body.shards[number]
             reader = store.open_read(f"{attempt}/{record.file}")
             try:
@@ -105,6 +108,15 @@ def _write(store: Store, attempt: str, name: str, path: str, kind: str) -> Writt
         target.drop()
     whole = TensorSpec(name, spec.dtype, spec.whole)
     return Written(attempt, name, spec.dtype, spec.whole, whole.nbytes)
+
+
+def _shared_tree(store: Store, attempt: str, record: FileRecord) -> Any:
+    """What the ranks have in common. Raises CheckpointError, OSError."""
+    data = verify.read_extra(store, attempt, record)
+    try:
+        return parse.json_object(data, len(data)).get("shared")
+    except ValueError as err:
+        raise CheckpointError(f"{record.file} is damaged: {err}") from None
 
 
 def _safetensors(spec: TensorSpec) -> bytes:
@@ -180,6 +192,9 @@ def _copy(shard: Shard, pieces: List[index.Piece], target: _Output) -> None:
     wanted = [
         (piece.begin, piece.begin + piece.spec.nbytes, _in_whole(piece.spec)) for piece in pieces if piece.spec.nbytes
     ]
+    last = max((end for _, end, _ in wanted), default=0)
+    if last > shard.data_end:
+        raise CheckpointError(f"{shard.name} has a tensor up to byte {last}, and data up to {shard.data_end}")
     numbers = {number for begin, end, _ in wanted for number in range(begin // shard.chunk, -(-end // shard.chunk))}
 
     def deliver(_: Shard, at: int, view: memoryview) -> None:

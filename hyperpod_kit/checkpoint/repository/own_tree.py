@@ -59,11 +59,11 @@ def place_of(said: Any) -> OwnTree:
 def read(store: Store, attempt: str, rank: int, place: OwnTree) -> Dict[str, Any]:
     """The own tree of `rank`, verified. Raises DigestMismatch, CheckpointError, OSError."""
     name = layout.shard_file(rank)
-    data = bytearray(place.size)
     reader = store.open_read(f"{attempt}/{name}")
     try:
         if place.begin + place.size > reader.size:
             raise CheckpointError(f"{name} ends before its own tree: it has {reader.size} bytes")
+        data = bytearray(place.size)
         view, done = memoryview(data), 0
         while done < place.size:
             count = reader.read_into(view[done:], place.begin + done)
@@ -72,10 +72,10 @@ def read(store: Store, attempt: str, rank: int, place: OwnTree) -> Dict[str, Any
             done += count
     finally:
         reader.close()
-    found = digest.small(bytes(data))
+    found = digest.small(data)
     if found != place.root:
         raise DigestMismatch(f"{name}, its own tree", place.root, found)
     try:
-        return parse.json_object(bytes(data), place.size)
+        return parse.json_object(data, place.size)
     except ValueError as err:
         raise CheckpointError(f"{name}, its own tree: {err}") from None

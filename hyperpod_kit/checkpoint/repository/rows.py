@@ -12,10 +12,10 @@ from hyperpod_kit.checkpoint.repository.index import Piece
 from hyperpod_kit.checkpoint.repository.shard import Placed, TensorSpec
 from hyperpod_kit.checkpoint.repository.shard_table import (
     Box,
+    BoxCounts,
     Places,
     ShardPattern,
     ShardTable,
-    counts_of,
     own_text,
     table_of,
 )
@@ -113,7 +113,7 @@ class TableRows(Rows):
         self._members: List[List[int]] = [[] for _ in self._patterns]
         for shard, table in enumerate(shards):
             self._members[self._number_of[id(table.pattern)]].append(shard)
-        self._counts = [counts_of(pattern) for pattern in self._patterns]
+        self._counts = [BoxCounts(pattern) for pattern in self._patterns]
         # Name -> [(pattern, place in it)], name -> [(shard, number among its whole tensors)].
         self._divided: Dict[str, List[Tuple[int, int]]] = {}
         for number, pattern in enumerate(self._patterns):

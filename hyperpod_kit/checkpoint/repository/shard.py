@@ -58,6 +58,8 @@ ITEM_BYTES = {
 MOST_DIMENSIONS = 64
 """torch's own limit."""
 _LARGEST = (1 << 63) - 1
+_MOST_NUMBERS = 1 << 58
+"""Of a tensor: its bytes are counted in 63 bits, whatever the type."""
 
 _NUMBERS = ("epoch", "seq", "step")
 _WIDTH = 20
@@ -314,7 +316,20 @@ def spec_of(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> Tenso
             raise ValueError(f"{name[:80]} has extents that it cannot have")
     if made.full and not len(made.shape) == len(made.offsets) == len(made.full):
         raise ValueError(f"{name[:80]} has a box of other dimensions than its own")
+    for at, extent, full in zip(made.offsets, made.shape, made.full):
+        if at + extent > full:
+            raise ValueError(f"{name[:80]} has a box that does not lie in it")
+    if not _has_bytes(made.shape) or not _has_bytes(made.full):
+        raise ValueError(f"{name[:80]} has more numbers than there can be")
     return made
+
+
+def _has_bytes(extents: Tuple[int, ...]) -> bool:
+    """Whether memory could be counted in bytes for these; what has no number has extents that count all the same."""
+    count = 1
+    for extent in extents:
+        count *= extent or 1
+    return count <= _MOST_NUMBERS
 
 
 def place_of(begin: Any, end: Any) -> Tuple[int, int]:

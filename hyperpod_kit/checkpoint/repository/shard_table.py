@@ -19,6 +19,10 @@ from hyperpod_kit.untrusted import parse
 Box = Tuple[str, Tuple[int, ...], Tuple[int, ...], Tuple[int, ...]]
 """Type, shape, offsets, shape of the whole tensor, as in TensorSpec."""
 
+_KEPT_COUNTS = 1 << 22
+_MOST_COUNTS = 1 << 28
+"""Names of a pattern times its boxes: as many numbers are multiplied to say where everything lies in one shard."""
+
 
 class ShardPattern(NamedTuple):
     """Divided tensors in the order of the file, the number of each one's box, and how many boxes there are."""
@@ -54,28 +58,42 @@ class Places:
         self._before = [place - number for number, (place, _) in enumerate(table.whole)]
 
     def of_divided(self, number: int, counts: Sequence[int]) -> int:
-        """Of the pattern's `number`th tensor, before which `counts` of each box are (see `counts_of`)."""
+        """Of the pattern's `number`th tensor, before which `counts` of each box are (see `BoxCounts`)."""
         whole = self._sums[bisect_right(self._before, number)]
         return self._base + whole + sum(map(int.__mul__, counts, self._sizes))
 
-    def of_whole(self, number: int, counts: Sequence[Sequence[int]]) -> int:
+    def of_whole(self, number: int, counts: BoxCounts) -> int:
         """Of the shard's `number`th whole tensor; `counts` of all places of the pattern."""
         here = counts[self._before[number]]
         return self._base + self._sums[number] + sum(map(int.__mul__, here, self._sizes))
 
 
-def counts_of(pattern: ShardPattern) -> List[Tuple[int, ...]]:
-    """For each tensor of a pattern, and for its end: how many tensors of each box come before."""
-    counts = [0] * pattern.cuts
-    found = [tuple(counts)]
-    for kind in pattern.kinds:
-        counts[kind] += 1
-        found.append(tuple(counts))
-    return found
+class BoxCounts:
+    """For each tensor of a pattern, and for its end: how many tensors of each box come before. Where there are many of
+    both, the counts of some are kept and those between are counted anew."""
+
+    def __init__(self, pattern: ShardPattern) -> None:
+        self._kinds = pattern.kinds
+        self._step = 1 + len(pattern.kinds) * pattern.cuts // _KEPT_COUNTS
+        counts = [0] * pattern.cuts
+        self._kept = [tuple(counts)]
+        for number, kind in enumerate(pattern.kinds, start=1):
+            counts[kind] += 1
+            if number % self._step == 0:
+                self._kept.append(tuple(counts))
+
+    def __getitem__(self, number: int) -> Sequence[int]:
+        kept, behind = divmod(number, self._step)
+        if not behind:
+            return self._kept[kept]
+        counts = list(self._kept[kept])
+        for kind in self._kinds[number - behind : number]:
+            counts[kind] += 1
+        return counts
 
 
 def table_of(pieces: Sequence[Placed]) -> Optional[ShardTable]:
-    """The table of a shard; None where its tensors do not lie one behind the other."""
+    """The table of a shard; None where its tensors do not lie one behind the other, or nearly all are cut otherwise."""
     names: List[str] = []
     kinds: List[int] = []
     boxes: Dict[Box, int] = {}
@@ -90,6 +108,8 @@ def table_of(pieces: Sequence[Placed]) -> Optional[ShardTable]:
             kinds.append(boxes.setdefault(spec[1:], len(boxes)))
         else:
             whole.append((place, spec))
+    if len(names) * len(boxes) > _MOST_COUNTS:
+        return None
     return ShardTable(ShardPattern(tuple(names), tuple(kinds), len(boxes)), tuple(boxes), tuple(whole), base)
 
 
@@ -127,7 +147,10 @@ def pattern_from(said: Any) -> ShardPattern:
         raise ValueError("a pattern has each name once")
     if not all(type(kind) is int and 0 <= kind < len(kinds) for kind in kinds):
         raise ValueError("a pattern numbers its boxes")
-    return ShardPattern(tuple(names), tuple(kinds), max(kinds, default=-1) + 1)
+    cuts = max(kinds, default=-1) + 1
+    if cuts * len(names) > _MOST_COUNTS:
+        raise ValueError(f"a pattern has {len(names)} names in {cuts} boxes")
+    return ShardPattern(tuple(names), tuple(kinds), cuts)
 
 
 def parse_table(pattern: ShardPattern, own: bytes) -> ShardTable:

@@ -10,19 +10,24 @@ import hashlib
 import io
 import json
 import os
+import stat
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, NamedTuple
 
+from hyperpod_kit.data.formats.tar import members
 from hyperpod_kit.data.reading.listing import LeftOut, kind_of
-from hyperpod_kit.errors import DataError, NoData
+from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.untrusted import by_descriptor, parse
+from hyperpod_kit.untrusted import by_descriptor, files, parse
+from hyperpod_kit.untrusted.text import clean
 
 LIST = "merged.json"
 FORMAT = "hpk-merged/1"
 _LARGEST = 1 << 30
+_PIECE = 1 << 20
 _HEADER = 1024
 """About what a file costs in a tar."""
 
@@ -72,38 +77,83 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
 
 def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> MergeReport:
     """The files again, each compared with the digest it had. Raises DataError, OSError."""
+    listed = _listed(merged)
+    total = sum(one.size for one in listed.values())
+    done, found, names = 0, 0, sorted({one.tar for one in listed.values()})
+    for name in names:
+        for path, content in _contents(os.path.join(merged, os.path.basename(name)), listed):
+            place = os.path.join(out, path)
+            by_descriptor.make_parents(place)
+            with atomic_file.replacing(place) as stream:
+                digest = _copied(content, stream)
+                if digest != listed[path].digest:
+                    raise DataError(f"{clean(path)} of {name}: expected {listed[path].digest}, found {digest}")
+            done += listed[path].size
+            found += 1
+            progress(done, total)
+    if found != len(listed):
+        raise DataError(f"{merged}: {found} files, expected {len(listed)}")
+    return MergeReport(found, len(names), done)
+
+
+class MergedFile(NamedTuple):
+    """Where a file is: the name of its tar, its size and its digest."""
+
+    tar: str
+    size: int
+    digest: str
+
+
+def _listed(merged: str) -> dict[str, MergedFile]:
+    """The files that were merged, by their paths below the source. Raises DataError, OSError."""
     try:
-        head = parse.json_object(Path(merged, LIST).read_bytes(), _LARGEST)
+        head = parse.json_object(files.read_given(os.path.join(merged, LIST), _LARGEST), _LARGEST)
+        rows = head["files"].items()
+        listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
+        if not all(type(one.size) is int and one.size >= 0 and _is_tar(one.tar) for one in listed.values()):
+            raise ValueError("a file of no size, or in no tar")
     except FileNotFoundError:
         if not os.path.isdir(merged):
             raise NoData(f"{merged} is no directory", hint="name a directory that `data merge` wrote") from None
         raise DataError(f"{merged} has no {LIST}: what is there was not merged, or not to its end") from None
-    except ValueError as err:
-        raise DataError(f"{merged}/{LIST} is damaged: {err}") from None
-    listed = head["files"]
-    total = sum(int(one[1]) for one in listed.values())
-    done, found, names = 0, 0, sorted({str(one[0]) for one in listed.values()})
-    for name in names:
-        with tarfile.open(os.path.join(merged, os.path.basename(name))) as archive:
-            for member in archive:
+    except (ValueError, KeyError, TypeError, AttributeError, Untrusted) as err:
+        raise DataError(f"{merged}/{LIST} is damaged: {clean(err)}") from None
+    return listed
+
+
+def _is_tar(name: str) -> bool:
+    return name.endswith(".tar") and not {"/", "\0"}.intersection(name)
+
+
+def _contents(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Each file of a tar, as it is listed. Raises DataError, OSError."""
+    name = os.path.basename(tar)
+    with open(tar, "rb", opener=files.at_once) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise DataError(f"{tar} is {files.kind_of(tar) or 'no file'}, expected a file")
+        try:
+            for archive, member in members(stream):
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
-                    raise DataError(f"{name} has {member.name!r}, which {LIST} has not, or which leads elsewhere")
-                part = archive.extractfile(member)
-                assert part is not None
-                data = part.read()
-                if _digest(data) != listed[member.name][2]:
-                    raise DataError(
-                        f"{member.name} of {name}: expected {listed[member.name][2]}, found {_digest(data)}"
-                    )
-                path = os.path.join(out, member.name)
-                by_descriptor.make_parents(path)
-                atomic_file.replace(path, data)
-                done += len(data)
-                found += 1
-                progress(done, total)
-    if found != len(listed):
-        raise DataError(f"{merged}: {found} files, expected {len(listed)}")
-    return MergeReport(found, len(names), done)
+                    words = f"which {LIST} has not, or which leads elsewhere"
+                    raise DataError(f"{name} has {clean(member.name)!r}, {words}")
+                content = archive.extractfile(member) if member.isreg() else None
+                if content is None or member.size != listed[member.name].size:
+                    raise DataError(f"{clean(member.name)} of {name} is no file of {listed[member.name].size} bytes")
+                yield member.name, content
+        except ValueError as err:
+            raise DataError(f"{name} is damaged: {clean(err)}") from None
+
+
+def _copied(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy what is left of one; its digest. Raises DataError where a tar ends too early, OSError."""
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        while part := source.read(_PIECE):
+            digest.update(part)
+            target.write(part)
+    except tarfile.ReadError as err:
+        raise DataError(f"a tar ends too early: {clean(err)}") from None
+    return digest.hexdigest()
 
 
 def _files(source: str) -> Iterator[tuple[str, int]]:

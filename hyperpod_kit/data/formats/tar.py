@@ -35,7 +35,7 @@ class BoundedTarInfo(tarfile.TarInfo):
         return super()._proc_member(archive)  # type: ignore[misc]
 
 
-def _members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+def members(fileobj: Any) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
     """Each member, none of which is kept. Raises ValueError for what is no tar."""
     try:
         with tarfile.open(fileobj=fileobj, mode="r:", tarinfo=BoundedTarInfo) as archive:
@@ -68,7 +68,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     ends: list[int] = []
     last: str | None = None
     before = 0
-    for _, member in _members(RangedFile(file.read, file.size)):
+    for _, member in members(RangedFile(file.read, file.size)):
         # What comes before a header (of a long name, say) belongs to it.
         begin = before
         before = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
@@ -103,7 +103,7 @@ class TarReader:
         data = self._files.read(file, start, length)
         found: dict[str, Any] = {}
         try:
-            for archive, member in _members(io.BytesIO(data)):
+            for archive, member in members(io.BytesIO(data)):
                 if member.isfile() and not is_of_macos(member.name):
                     key, ending = split(member.name)
                     part = archive.extractfile(member)

@@ -12,8 +12,9 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
+import tokenize
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,19 @@ import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.distinct import distinct
-from hyperpod_kit.errors import DataError, NoData
-from hyperpod_kit.untrusted import parse
+from hyperpod_kit.errors import DataError, NoData, Untrusted
+from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted.text import clean
 
 FORMAT = "hpk-data/1"
 HEADER = "index.json"
 _LARGEST = 64 << 20
 _FEW = 4096
 _PAGE_BITS = 12
+_MAPPED = 1 << 12
+"""Bytes of a file beyond which it is mapped: small ones are read whole, whatever they say that they have."""
+_NO_ARRAY = (tokenize.TokenError, SyntaxError, TypeError, KeyError, AttributeError, RecursionError)
+"""What numpy raises besides ValueError where a file does not begin as an array: it has Python parse the header."""
 
 FILE = np.dtype(
     [
@@ -90,24 +96,28 @@ class SampleIndex:
         """
         place = os.fspath(folder)
         try:
-            head = parse.json_object(Path(place, HEADER).read_bytes(), _LARGEST)
+            head = parse.json_object(files.read_given(os.path.join(place, HEADER), _LARGEST), _LARGEST)
         except FileNotFoundError:
             raise NoData(f"there is no index in {place}", hint=f"hyperpod-kit data index SRC --out {place}") from None
-        except ValueError as err:
+        except (ValueError, Untrusted) as err:
             raise DataError(f"{place}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:
-            raise DataError(f"{place} is of format {head.get('format')!r}, expected {FORMAT!r}")
+            raise DataError(f"{place} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
+        if not _is_header(head):
+            raise DataError(
+                f"{place}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
+            )
         if sources is not None and len(sources) != len(head["sources"]):
             raise DataError(f"{place} has {len(head['sources'])} sources, {len(sources)} were given")
         return cls(
             place,
             tuple(sources or head["sources"]),
             tuple(head["formats"]),
-            int(head["samples"]),
-            int(head["bytes"]),
-            int(head["skipped"]),
-            str(head["digest"]),
-            str(head["data"]),
+            head["samples"],
+            head["bytes"],
+            head["skipped"],
+            head["digest"],
+            head["data"],
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -125,13 +135,29 @@ class SampleIndex:
         if name not in self._arrays:
             path = os.path.join(self.folder, f"{name}.npy")
             try:
-                # A mapping of nothing is no mapping.
-                mode: Any = "r" if os.path.getsize(path) > 1 << 12 else None
-                # As a plain array: numpy's own class for mappings makes each access cost more.
-                self._arrays[name] = np.load(path, mmap_mode=mode, allow_pickle=False).view(np.ndarray)
-            except (OSError, ValueError) as err:
-                raise DataError(f"{path} cannot be read: {err}", hint="hyperpod-kit data index") from None
+                found = array_in(path, _KINDS.get(name))
+                self._require_sound(name, found)
+            except (OSError, ValueError, EOFError, MemoryError, OverflowError) as err:
+                raise DataError(f"{path} cannot be read: {clean(err)}", hint="hyperpod-kit data index") from None
+            self._arrays[name] = found
         return self._arrays[name]
+
+    def _require_sound(self, name: str, found: npt.NDArray[Any]) -> None:
+        """That what it says of other arrays is so: whoever shares an index may have written anything. Raises
+        ValueError, DataError."""
+        if name in ("starts", "lengths") and len(found) != self.samples:
+            raise ValueError(f"{len(found)} rows for {self.samples} samples")
+        if name != "files" or not len(found):
+            return
+        firsts = found["first"].astype(np.int64)
+        ends = np.append(firsts[1:], self.samples)
+        path_ends = found["path_at"] + found["path_length"]
+        if int(found["source"].max()) >= len(self.sources) or int(found["format"].max()) >= len(self.formats):
+            raise ValueError("a file is of a source or of a format that there is not")
+        if int(path_ends.max()) > len(self._paths) or (path_ends < found["path_at"]).any():
+            raise ValueError("a file has no path")
+        if firsts[0] or (firsts > ends).any():
+            raise ValueError("the samples of its files do not follow one another")
 
     @property
     def _paths(self) -> npt.NDArray[Any]:
@@ -193,6 +219,48 @@ class SampleIndex:
         """How many samples are about `size` bytes, at least 16."""
         mean = max(1, self.bytes // max(1, self.samples))
         return int(min(max(16, size // mean), 8192))
+
+
+_KINDS = {
+    "files": FILE,
+    "points": POINT,
+    "paths": np.dtype(np.uint8),
+    "starts": np.dtype("<u8"),
+    "lengths": np.dtype("<u4"),
+}
+
+
+def array_in(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
+    """An array of numpy's in a file, mapped where it is large. Raises OSError, ValueError, EOFError."""
+    handle = files.at_once(path)
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise ValueError(f"it is {files.kind_of(path) or 'no file'}, expected a file")
+        # A mapping of nothing is no mapping.
+        mode: Any = "r" if facts.st_size > _MAPPED else None
+        try:
+            found = np.load(f"/proc/self/fd/{handle}", mmap_mode=mode, allow_pickle=False)
+        except _NO_ARRAY as err:
+            raise ValueError(str(err)) from None
+        if not isinstance(found, np.ndarray) or found.ndim != 1:
+            raise ValueError("it is no array in one dimension")
+        if kind is not None and found.dtype != kind:
+            raise ValueError(f"its rows are {found.dtype}, expected {kind}")
+        # As a plain array: numpy's own class for mappings makes each access cost more.
+        return found.view(np.ndarray)
+    finally:
+        os.close(handle)
+
+
+def _is_header(head: dict[str, Any]) -> bool:
+    words = all(isinstance(head.get(name), str) for name in ("digest", "data"))
+    counts = all(type(head.get(name)) is int and 0 <= head[name] < 1 << 63 for name in ("samples", "bytes", "skipped"))
+    return words and counts and _are_texts(head.get("sources")) and _are_texts(head.get("formats"))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
 
 
 def below(source: str, path: str) -> str:

@@ -93,7 +93,7 @@ def manifests(draw: st.DrawFn) -> manifest.Manifest:
         world=world,
         plan=draw(text),
         digest=digest,
-        chunk=draw(st.integers(1, 2**30)),
+        chunk=draw(st.integers(1, 2**24)),
         total_bytes=draw(numbers),
         tensors=draw(numbers),
         time=draw(text),

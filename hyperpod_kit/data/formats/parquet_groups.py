@@ -69,7 +69,7 @@ class ParquetGroups:
             self._footer = ParquetFooter(read, size)
         except ValueError as err:
             raise BadRecord(f"{path}: {err}") from None
-        self._bytes = FileBytes(self._footer.serving(read))
+        self._bytes = ParquetBytes(self._footer.serving(read))
         self._file = opened(self._bytes, size)
         self._numbered: tuple[tuple[int, ...], Any] | None = None
         facts = self._file.metadata
@@ -148,7 +148,7 @@ class ParquetGroups:
         return parquet_pages.decoded_size(column, pages, self._bytes.piece, enough)
 
 
-class FileBytes:
+class ParquetBytes:
     """Ranges of a file; those of a row group are read once, though they are looked at before they are decoded."""
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:

@@ -4,8 +4,8 @@
 
 So many files run at once that each waits for a processor most of the time: they are each other's load, and no processor
 time is spent on load alone. Some rounds of a file share a process, as its tests share one with others in the gate: the
-imports cost more than most files' tests. A row is appended for each such series; a run that was interrupted goes on
-with the others. The last lines of pytest stand in the row of a series that failed.
+imports cost more than most files' tests. A row with the commit is appended for each such series; a run that was
+interrupted goes on with the others. The last lines of pytest stand in the row of a series that failed.
 """
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def planned(chosen: List[str], rounds: int) -> List[Tuple[str, int, int]]:
     return [(file, first, min(TOGETHER, rounds - first)) for first in firsts for file in chosen]
 
 
+def commit() -> str:
+    """Of the checkout; a proof of some hours may have rows of several."""
+    argv = ["git", "rev-parse", "--short=12", "HEAD"]
+    return subprocess.run(argv, cwd=CHECKOUT, capture_output=True, text=True).stdout.strip()
+
+
 def append(rows: Path, row: Dict[str, object]) -> None:
     with open(rows, "a") as opened:
         opened.write(json.dumps(row) + "\n")
@@ -87,6 +93,7 @@ def run(file: str, first: int, count: int, prefix: List[str]) -> Dict[str, objec
     row: Dict[str, object] = {"file": file, "round": first, "rounds": count, "outcome": outcome}
     row["seconds"] = round(time.monotonic() - begun, 1)
     row["load"] = round(load, 1)
+    row["commit"] = commit()
     if outcome == "failed":
         row["output"] = output.splitlines()[-LINES:]
     return row

@@ -87,9 +87,8 @@ def shared_names(body: Any) -> Iterator[str]:
             todo += one
         elif isinstance(one, dict):
             if one.get("$") == "tensor":
-                name = str(
-                    one.get("name")
-                )  # of another's checkpoint it may have none, which is damage that others name
+                # One of another's checkpoint may have no name, which is damage that others report.
+                name = str(one.get("name"))
                 if not name.startswith(OWN):
                     yield name
             else:

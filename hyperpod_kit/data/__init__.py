@@ -20,6 +20,7 @@ _MODULES = {
     "SequentialOrder": "order",
     "ShuffledOrder": "order",
     "lengths_of": "lengths",
+    "packed_batch": "packing",
     "padded": "packing",
 }
 """Public name -> the module below this package that defines it; `__init__.pyi` says the same to type checkers."""

@@ -9,6 +9,7 @@ from hyperpod_kit.data.mix import MixOrder as MixOrder
 from hyperpod_kit.data.order import SequentialOrder as SequentialOrder
 from hyperpod_kit.data.order import ShuffledOrder as ShuffledOrder
 from hyperpod_kit.data.packing import PackedDataset as PackedDataset
+from hyperpod_kit.data.packing import packed_batch as packed_batch
 from hyperpod_kit.data.packing import padded as padded
 from hyperpod_kit.data.position import Last as Last
 from hyperpod_kit.data.reading.chunks import DiskCache as DiskCache
@@ -27,5 +28,6 @@ __all__ = [
     "SequentialOrder",
     "ShuffledOrder",
     "lengths_of",
+    "packed_batch",
     "padded",
 ]

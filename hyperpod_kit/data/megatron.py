@@ -62,6 +62,7 @@ class TokensFile(NamedTuple):
     path: str
     size: int
     mtime_ns: int
+    digest: str = ""
 
 
 class MegatronTokens:

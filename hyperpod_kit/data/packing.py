@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,9 @@ class PackedDataset:
 
     `dataset`: an IndexedDataset with its `lengths` (see `lengths_of`; what has none is left out), or MegatronTokens
     with lengths of its own. `encode`: None where the samples are tokens already. Give the loader
-    `order=packed.windows`.
+    `order=packed.windows`. `documents`: a window is {"tokens": them, "cu_seqlens": where its documents begin, and its
+    end}, int32, for an attention that stays inside a document; see `packed_batch`. One that goes on from the window
+    before begins at 0 again.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class PackedDataset:
         *,
         window: int,
         order: SampleOrder,
+        documents: bool = False,
     ) -> None:
         if len(lengths) != len(dataset) or order.samples != len(dataset):
             raise DataError(
@@ -76,6 +79,7 @@ class PackedDataset:
         self._lengths = lengths
         self._window = window
         self._order = order
+        self._with_documents = documents
         # Of other lengths, another tokenizer's for one, a window of this number has other tokens.
         digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<u4").data, digest_size=16).hexdigest()
         self.windows = WindowOrder(self.tokens // window, order, window, digest)
@@ -87,19 +91,27 @@ class PackedDataset:
         """Windows of an epoch."""
         return self.windows.samples
 
-    def __getitem__(self, number: int) -> npt.NDArray[np.int64]:
+    def __getitem__(self, number: int) -> Any:
         return self.__getitems__([number])[0]
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-        """Windows by their numbers since the first epoch."""
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """Windows by their numbers since the first epoch: tokens, or dicts of them and of where documents begin."""
         wanted = [self._documents(number) for number in numbers]
         self._fetch([document for documents, _ in wanted for document in documents])
-        found = []
+        found: list[Any] = []
         for documents, skip in wanted:
-            tokens = np.concatenate([self._encoded[document] for document in documents])
-            found.append(tokens[skip : skip + self._window])
+            tokens = np.concatenate([self._encoded[document] for document in documents])[skip : skip + self._window]
+            if self._with_documents:
+                found.append({"tokens": tokens, "cu_seqlens": self._begins(documents, skip)})
+            else:
+                found.append(tokens)
         self._forget()
         return found
+
+    def _begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
+        """Where each document of a window begins in it, and the window's end."""
+        ends = np.cumsum(self._lengths[np.asarray(documents)], dtype=np.int64) - skip
+        return np.concatenate([[0], np.minimum(ends, self._window)]).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_epochs": OrderedDict(), "_sections": OrderedDict(), "_encoded": OrderedDict()}
@@ -167,6 +179,26 @@ class PackedDataset:
     def _forget(self) -> None:
         while len(self._encoded) > _DOCUMENTS_KEPT:
             self._encoded.popitem(last=False)
+
+
+def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, Any]:
+    """A batch of windows of `PackedDataset(…, documents=True)`, as a loader's `collate_fn`: {"tokens", "position_ids"
+    (both of a row a window; places count from the beginning of a document), "cu_seqlens" (int32, of all rows one after
+    another, as flash attention takes them), "max_seqlen"}."""
+    import torch
+
+    tokens = np.stack([one["tokens"] for one in windows])
+    width = tokens.shape[1]
+    begins = [one["cu_seqlens"][:-1] + row * width for row, one in enumerate(windows)]
+    cu_seqlens = np.concatenate([*begins, [tokens.size]]).astype(np.int32)
+    lengths = np.diff(cu_seqlens)
+    places = np.arange(tokens.size) - np.repeat(cu_seqlens[:-1], lengths)
+    return {
+        "tokens": torch.from_numpy(tokens),
+        "position_ids": torch.from_numpy(places.reshape(tokens.shape)),
+        "cu_seqlens": torch.from_numpy(cu_seqlens),
+        "max_seqlen": int(lengths.max()),
+    }
 
 
 def padded(tokens: Sequence[int], length: int, filler: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import logging
 import os
 import stat
 import tarfile
@@ -30,6 +31,11 @@ _LARGEST = 1 << 30
 _PIECE = 1 << 20
 _HEADER = 1024
 """About what a file costs in a tar."""
+_SECTOR, _HOLE = 512, 1 << 20
+"""Bytes of a block as the kernel counts them, and that a file has more than its blocks, where it has holes: what a file
+system compresses, or keeps in its own tables, has none."""
+
+log = logging.getLogger("hyperpod_kit.data")
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,7 @@ def _copied(source: IO[bytes], target: IO[bytes]) -> str:
 def _files(source: str) -> Iterator[tuple[str, int]]:
     """(path below the source, size), sorted, so that the files of one sample stay together: regular files, and what
     links to files lead to. What else there is, the log says."""
-    found, left_out, waiting = [], LeftOut(), [""]
+    found, left_out, waiting, holes = [], LeftOut(), [""], 0
     while waiting:
         folder = waiting.pop()
         with os.scandir(os.path.join(source, folder)) as entries:
@@ -168,10 +174,14 @@ def _files(source: str) -> Iterator[tuple[str, int]]:
                 if entry.is_dir(follow_symlinks=False):
                     waiting.append(path)
                 elif entry.is_file():
-                    found.append((path, entry.stat().st_size))
+                    facts = entry.stat()
+                    holes += facts.st_size - facts.st_blocks * _SECTOR >= _HOLE
+                    found.append((path, facts.st_size))
                 else:
                     left_out.add(kind_of(entry), entry.path)
     left_out.say(source)
+    if holes:
+        log.warning("%d files below %r have holes, which are zeros in a tar", holes, source)
     yield from sorted(found)
 
 

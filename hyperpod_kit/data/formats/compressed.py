@@ -152,10 +152,12 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     kind = kind_of(file.path)
     ends: list[Any] = []
     points = [(0, 0)]
-    done, last, count = 0, b"\n", 0
-    carriage: set[int] = set()
-    """Ends of lines that are a carriage return and nothing else."""
-    previous = -1
+    done, count, previous = 0, 0, -1
+    is_json = lines.is_json(file.path)
+    longest = lines.BLANKS if is_json else 1
+    blank: set[int] = set()
+    """Ends of lines that are a carriage return and nothing else, or of JSON blanks."""
+    tail = b""
     pieces = _Digested(file, advance)
     for text in plain(kind, file.path, pieces.read, 0, file.size, lambda at: points.append((at, -1))):
         for number in range(len(points) - 1, 0, -1):
@@ -166,26 +168,32 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
         count += len(found)
         table.require_plausible(count, file.size)
         ends.append(found + done)
-        short = found[np.diff(ends[-1], prepend=previous) == 2]
-        before = np.frombuffer(last + text, np.uint8)[short]
-        carriage.update((short[before == 13] + done).tolist())
+        sizes = np.diff(ends[-1], prepend=previous) - 1
+        short = (sizes > 0) & (sizes <= longest)
+        joined, before = tail + text, len(tail)
+        for end, size in zip(found[short].tolist(), sizes[short].tolist(), strict=True):
+            if _is_blank(joined[before + end - size : before + end], is_json):
+                blank.add(end + done)
         previous = int(ends[-1][-1]) if len(found) else previous
         done += len(text)
-        last = text[-1:]
+        tail = joined[-longest:]
     every = np.concatenate(ends) if ends else np.zeros(0, np.int64)
-    if done and last != b"\n":
+    if done > previous + 1:  # the last line has no end
         every = np.append(every, done)
-        if last == b"\r":
-            carriage.add(done)
+        size = done - previous - 1
+        if size <= longest and _is_blank(tail[-size:], is_json):
+            blank.add(done)
     starts, lengths = lines.between(every)
-    full = lengths > 0
-    for at in np.flatnonzero(lengths == 1):
-        full[at] = int(every[at]) not in carriage
+    full = (lengths > 0) & ~np.isin(every, sorted(blank))
     lines.require_bounded(lengths)
     # The end of the last member is where none begins.
     begins = [(raw, at) for raw, at in points if at >= 0 and raw < file.size]
     places = np.array([*begins, (file.size, done)], np.uint64).reshape(-1, 2)
     return Scan(starts[full].astype(np.uint64), lengths[full].astype(np.uint32), pieces.digest(), 0, places)
+
+
+def _is_blank(line: bytes, is_json: bool) -> bool:
+    return not line.strip() if is_json else line == b"\r"
 
 
 class _Digested:

@@ -37,3 +37,11 @@ def of_pieces(read: Callable[[int, int], bytes], size: int, advance: Callable[[i
 def of_file(pieces: list[bytes], size: int) -> str:
     """32 hexadecimal digits for the pieces' digests."""
     return digest.algorithm(fastest()).wide(b"".join(pieces) + size.to_bytes(8, "little")).hex()
+
+
+def is_of(read: Callable[[int, int], bytes], size: int, expected: str) -> bool | None:
+    """Whether a file has this digest; None where that cannot be said here, as it may be xxHash's. Raises what `read`
+    raises."""
+    if of_file(of_pieces(read, size, lambda count: None), size) == expected:
+        return True
+    return False if fastest() == "xxh3" else None

@@ -19,7 +19,7 @@ from hyperpod_kit.errors import ChangedFile
 
 LONGEST = (1 << 32) - 1
 """Bytes of a sample."""
-_BLANKS = 16
+BLANKS = 16
 """Bytes of a line that is looked at for blanks."""
 _SPAN_BITS = 20
 LONGEST_LINE = 128 << 20
@@ -61,7 +61,7 @@ def is_json(path: str) -> bool:
 
 def _leave_out_blanks(file: SourceFile, starts: Numbers, lengths: Numbers, full: npt.NDArray[np.bool_]) -> None:
     """Of short lines, those of blanks alone are not `full`. Lines that are near each other are read at once."""
-    short = np.flatnonzero(full & (lengths <= _BLANKS))
+    short = np.flatnonzero(full & (lengths <= BLANKS))
     for some in np.split(short, np.flatnonzero(np.diff(starts[short] >> _SPAN_BITS)) + 1):
         if not some.size:
             continue

@@ -20,6 +20,8 @@ _LENGTH = struct.Struct("<I")
 _HEADERS = (4 << 10, 1 << 20)
 """Bytes that are looked at for a header: most are short, and one with statistics of long words is not."""
 _LARGEST_DICTIONARY = 64 << 20
+_LONG = 64
+"""Bytes of the words of a dictionary, in the mean, of which it costs less to look at each than to copy all."""
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 
@@ -94,7 +96,8 @@ def decoded_size(
     column: ColumnChunk, found: list[ColumnPage], read: Callable[[int, int], bytes | memoryview], enough: int
 ) -> int:
     """Bytes that a column takes when it is decoded, at most. Where that could be more than `enough`, the words of its
-    dictionary are looked at, unless they can stay numbers. Raises ValueError for a dictionary that is none."""
+    dictionary are looked at, unless they are many and can stay numbers. Raises ValueError for a dictionary that has no
+    such words."""
     size = 8 * max(column.values, sum(page.values for page in found if page.kind != _DICTIONARY_PAGE))
     if not column.has_words:
         return size
@@ -112,7 +115,9 @@ def decoded_size(
     if not of_words or not dictionaries:
         return size
     longest = max(_longest_if_others_are_empty(column, page) for page in dictionaries)
-    if size + of_words * longest > enough and column.is_of_any_length and not can_be_numbers(column, found):
+    few = all(page.plain >= _LONG * page.values for page in dictionaries)
+    looked_at = column.is_of_any_length and (few or not can_be_numbers(column, found))
+    if looked_at and size + of_words * longest > enough:
         longest = max(_longest_word(column, page, read) for page in dictionaries)
     return size + of_words * longest
 

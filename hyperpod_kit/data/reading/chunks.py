@@ -102,6 +102,11 @@ class ChunkedObject:
         self.size = self._source.size
         self.mtime_ns = self._source.mtime_ns
 
+    @property
+    def source(self) -> S3Object:
+        """The object itself, of which nothing is kept."""
+        return self._source
+
     def read(self, offset: int, length: int) -> bytes:
         """See SourceFile."""
         end = min(offset + length, self.size)

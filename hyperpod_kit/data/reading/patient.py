@@ -142,8 +142,12 @@ class PatientFiles(SourceFiles):
         found = self._own().get(path)
         if found is None:
             found = self._opened(path)
-            if found.size != facts.size:
+            if not self._has_bytes(found, facts):
                 found.close()
-                raise ChangedFile(f"it has {found.size} bytes, expected {facts.size}")
+                raise ChangedFile(
+                    f"it has {found.size} bytes, expected {facts.size}"
+                    if found.size != facts.size
+                    else "it has other bytes than what was indexed"
+                )
             self._keep(found)
         return found

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
 from hyperpod_kit.data.reading.local_file import LocalFile
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import ChangedFile
+
+log = logging.getLogger("hyperpod_kit.data")
 
 _MOST_OPEN = 128
 MEMORY = 256 << 20
@@ -29,6 +33,9 @@ class FileFacts(Protocol):
     def size(self) -> int: ...
     @property
     def mtime_ns(self) -> int: ...
+    @property
+    def digest(self) -> str:
+        """Of its bytes; "" where it is not known."""
 
 
 class SourceFile(Protocol):
@@ -61,6 +68,11 @@ def open_source(path: str, mounts: SourceMounts) -> SourceFile:
     return S3Object(path)
 
 
+def whole(file: SourceFile) -> SourceFile:
+    """The same to be read from its beginning to its end, of which nothing is kept."""
+    return file.source if isinstance(file, ChunkedObject) else file
+
+
 def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
     """Open a file. Raises OSError, ReadUnanswered."""
     calls = mounts.calls_of(path)
@@ -80,6 +92,8 @@ class SourceFiles:
         self._mounts = SourceMounts(answer)
         self._open: OrderedDict[str, SourceFile] = OrderedDict()
         self._ready: dict[tuple[str, int, int], bytes] = {}
+        self._same: dict[str, tuple[int, int]] = {}
+        """Files of another time, or from elsewhere, that were compared by their digests: size and time."""
         self._pid = os.getpid()
         self.bytes_read = 0
 
@@ -197,11 +211,29 @@ class SourceFiles:
             self._open.move_to_end(facts.path)
             return found
         file = self._opened(facts.path)
-        if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns):
+        may_be_again = facts.path.startswith("s3://") and bool(facts.digest)  # an upload gives another time
+        if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns) and not (
+            may_be_again and self._has_bytes(file, facts)
+        ):
             file.close()
             raise ChangedFile(said_of_change(facts.path, (facts.size, facts.mtime_ns), (file.size, file.mtime_ns)))
         self._keep(file)
         return file
+
+    def _has_bytes(self, file: SourceFile, facts: FileFacts) -> bool:
+        """Whether a file has the bytes that were indexed, by its size where no digest is known. It is read once."""
+        if file.size != facts.size:
+            return False
+        print_of_it = file.size, file.mtime_ns
+        if not facts.digest or self._same.get(file.path) == print_of_it:
+            return True
+        log.warning("%s is not the file that was indexed, or of another time: its bytes are compared", file.path)
+        same = digests.is_of(whole(file).read, file.size, facts.digest)
+        if same is None:
+            log.warning("%s: without the package xxhash its size alone was compared", file.path)
+        if same is not False:
+            self._same[file.path] = print_of_it
+        return same is not False
 
     def _keep(self, file: SourceFile) -> None:
         self._open[file.path] = file

@@ -278,6 +278,22 @@ def test_lines_of_blanks_are_no_samples_of_json(tmp_path):
     assert build([str(tmp_path / "a.txt")], str(tmp_path / "text")).index.samples == 7
 
 
+@pytest.mark.parametrize("ending", PACKED)
+def test_nor_are_they_in_compressed_files(tmp_path, ending):
+    """Wherever the members are cut."""
+    text = b'{"n":1}\n   \n\t \r\n[]\n \n\r\n{"n":2}\n' + b" " * 17 + b"\n  "
+    for at in range(len(text)):
+        packed = PACKED[ending](text[:at]) + PACKED[ending](text[at:])
+        (tmp_path / f"a{at:03}.jsonl.{ending}").write_bytes(packed)
+        (tmp_path / f"a{at:03}.txt.{ending}").write_bytes(packed)
+    index = build([str(tmp_path)], str(tmp_path / "index")).index
+    counts = {(".txt" in index.file(one).path): index.file(one).samples for one in range(index.files)}
+    assert {index.file(one).samples for one in range(index.files)} == {4, 8} and counts == {False: 4, True: 8}
+    data = IndexedDataset(index, decode=False)
+    first = [data[number] for number in range(4)]
+    assert first == [b'{"n":1}', b"[]", b'{"n":2}', b" " * 17]
+
+
 def test_a_tar_that_is_cut_off_is_said(tmp_path):
     folder = tmp_path / "corpus"
     folder.mkdir()

@@ -75,3 +75,14 @@ def test_stage_says_it_and_keeps_holes(odd, tmp_path, caplog):
     copy = tmp_path / "copy" / "holes.bin"
     assert copy.read_bytes() == (odd / "holes.bin").read_bytes()
     assert copy.stat().st_blocks * 512 < 10 << 20
+
+
+def test_merge_says_where_holes_become_zeros(tmp_path, caplog):
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "whole.bin").write_bytes(os.urandom(3 << 20))
+    assert run(["data", "merge", str(folder), str(tmp_path / "first")]) == 0 and "holes" not in caplog.text
+    with open(folder / "holes.bin", "wb") as stream:
+        stream.truncate(5 << 20)
+    assert run(["data", "merge", str(folder), str(tmp_path / "second")]) == 0
+    assert "1 files below" in caplog.text and "have holes, which are zeros in a tar" in caplog.text

@@ -83,6 +83,34 @@ def test_an_object_that_was_written_anew_is_refused(bucket, tmp_path):
         IndexedDataset(index)[100]
 
 
+def test_an_object_that_was_uploaded_again_is_the_same_one(bucket, tmp_path, monkeypatch):
+    index = build(["s3://corpus/run"], str(tmp_path / "index")).index
+    body = bucket.get_object(Bucket="corpus", Key="run/a0.jsonl")["Body"].read()
+    real = objects._nanoseconds
+    monkeypatch.setattr(objects, "_nanoseconds", lambda when: real(when) + 3600 * 10**9)  # as if uploaded an hour later
+    data = IndexedDataset(index)
+    assert data[0]["n"] == 0 and data[1]["n"] == 1
+    bucket.put_object(Bucket="corpus", Key="run/a0.jsonl", Body=body.replace(b"1", b"2"))
+    with pytest.raises(ChangedFile, match="changed since it was indexed"):
+        IndexedDataset(index)[0]
+
+
+def test_what_a_mount_is_replaced_by_has_its_bytes(bucket, tmp_path):
+    """Another version of a corpus, of as many bytes, is another corpus."""
+    folder = tmp_path / "mount"
+    folder.mkdir()
+    for part in range(3):
+        bucket.download_file("corpus", f"run/a{part}.jsonl", str(folder / f"a{part}.jsonl"))
+    index = build([str(folder)], str(tmp_path / "index")).index
+    os.rename(folder, tmp_path / "gone")
+    body = bucket.get_object(Bucket="corpus", Key="run/a1.jsonl")["Body"].read()
+    bucket.put_object(Bucket="corpus", Key="run/a1.jsonl", Body=body.replace(b"1", b"2"))
+    files = PatientFiles(0.0, {str(folder): "s3://corpus/run"})
+    assert len(files.read(index.file(0), 0, 10)) == 10
+    with pytest.raises(DataUnavailable, match="it has other bytes than what was indexed"):
+        files.read(index.file(1), 0, 10)
+
+
 def test_a_mount_that_is_gone_is_read_from_its_bucket(bucket, tmp_path):
     folder = tmp_path / "mount"
     folder.mkdir()

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ from hyperpod_kit.data import (
 )
 from hyperpod_kit.data import lengths as lengths_module
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.packing import padded
+from hyperpod_kit.data.packing import packed_batch, padded
 from hyperpod_kit.data.sections import sections_of
 from hyperpod_kit.errors import CheckpointError, DataError
 from tests.support.examples import examples
@@ -188,6 +189,27 @@ def test_the_lengths_are_named_as_in_positions_of_earlier_releases(packed):
         "window": 16,
         "lengths": "60b51e2c3580c694d625341a754a155a",
     }
+
+
+def test_windows_say_where_their_documents_begin(packed):
+    made = packed(window=50)
+    with_documents = PackedDataset(made._dataset, encode, made._lengths, window=50, order=made._order, documents=True)
+    assert with_documents.windows.described() == made.windows.described()
+    order = made._order.at(0, np.arange(len(made._dataset)))
+    ends = np.cumsum(made._lengths[order], dtype=np.int64)
+    for number in range(len(made)):
+        window = with_documents[number]
+        assert window["tokens"].tolist() == made[number].tolist()
+        inside = sorted({int(end) - number * 50 for end in ends if number * 50 < end < (number + 1) * 50})
+        assert window["cu_seqlens"].tolist() == [0, *inside, 50] and window["cu_seqlens"].dtype == np.int32
+    loader = ElasticLoader(with_documents, 3, order=with_documents.windows, collate_fn=packed_batch, num_workers=1)
+    batch = next(iter(loader))
+    begins = batch["cu_seqlens"].tolist()
+    assert begins[0] == 0 and begins[-1] == batch["tokens"].numel() == 150 and {50, 100} <= set(begins)
+    lengths = np.diff(begins)
+    assert batch["max_seqlen"] == lengths.max() and batch["tokens"].shape == batch["position_ids"].shape == (3, 50)
+    assert batch["position_ids"].flatten().tolist() == [place for length in lengths for place in range(length)]
+    assert batch["cu_seqlens"].dtype == torch.int32
 
 
 def test_padding_to_a_length():

@@ -67,6 +67,7 @@ CLOUD = Trust(
 RUN = Trust(AS_OWNER, "the run's directory", ON_PATHS, connects=S3)
 TO_CALLER = Trust(f"{CALLER}; called by root, the owner reads the run", "the run's directory", ON_PATHS, connects=S3)
 FOREIGN = Trust(CALLER, "a checkpoint of another program, of which nothing is run", ON_PATHS, connects=S3)
+IMPORTED = FOREIGN._replace(acts=f"{CALLER}; called by root, the owner reads what is imported")
 LIMITS = Trust(
     "root, on a descriptor of the directory that was looked at",
     "the directory itself; no link of another user's is followed, and no file system that a user serves is asked",
@@ -150,7 +151,7 @@ COMMANDS: Dict[str, Trust] = {
     "checkpoint bench": OWN,
     "checkpoint diff": TO_CALLER,
     "checkpoint export": TO_CALLER,
-    "checkpoint import": FOREIGN,
+    "checkpoint import": IMPORTED,
     "checkpoint torture": OWN,
     "fan-out": Trust(
         CALLER,

@@ -3,12 +3,15 @@ owner lets its names lead to."""
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 from pathlib import Path
 from typing import Callable, List
 
 import pytest
 
+from hyperpod_kit.checkpoint.formats import byte_sources
 from hyperpod_kit.checkpoint.repository.store import owners
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
@@ -65,6 +68,27 @@ def test_a_run_behind_anothers_link_is_refused(kind: str, shared: Path, tmp_path
     (fsx / "mallory").symlink_to(fsx / "private")
     os.chown(fsx / "mallory", ATTACKER, ATTACKER, follow_symlinks=False)
     assert run(words_of(kind, fsx / "mallory", tmp_path, names[-1])) == 1
+
+
+@pytest.mark.parametrize("kind", ["safetensors", *full("torch")])
+def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Path, tmp_path: Path) -> None:
+    """Where the user has a folder of theirs, in which a file is a link to the victim's."""
+    fsx = shared / "fsx"
+    torch.save({"w": torch.ones(4)}, tmp_path / "torch")
+    header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+    (tmp_path / "safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
+    for name, uid in (("private", VICTIM), ("mallory", ATTACKER)):
+        (fsx / name).mkdir()
+        (fsx / name / "w").write_bytes((tmp_path / kind).read_bytes())
+        own(fsx / name, uid, 0o700)
+    words = ["checkpoint", "import", str(fsx / "mallory" / "w"), "--from", kind, "--step", "1", "--output"]
+    assert run([*words, str(tmp_path / "theirs")]) == 0
+    (fsx / "mallory" / "w").unlink()
+    (fsx / "mallory" / "w").symlink_to(fsx / "private" / "w")
+    with byte_sources.reading_as(ATTACKER), pytest.raises(PermissionError):
+        byte_sources.opened(fsx / "mallory" / "w")
+    os.chown(fsx / "mallory" / "w", ATTACKER, ATTACKER, follow_symlinks=False)
+    assert run([*words, str(tmp_path / "victims")]) != 0 and not (tmp_path / "victims").exists()
 
 
 def test_two_users_runs_are_compared_each_as_its_owner(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -17,7 +18,9 @@ import torch
 from hyperpod_kit.checkpoint.load import bytes_of, view_of
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import owner
 
+_READER: ContextVar[int] = ContextVar("reader", default=0)
 _OPEN = 64
 """Files that are open at a time: a checkpoint of many ranks has thousands."""
 
@@ -80,7 +83,7 @@ class ImportedFiles:
         if path not in self._open:
             while len(self._open) >= _OPEN:
                 os.close(self._open.popitem(last=False)[1])
-            self._open[path] = _opened(path)
+            self._open[path] = opened(path)
         self._open.move_to_end(path)
         return self._open[path]
 
@@ -92,7 +95,7 @@ class ImportedFiles:
 
 def text_of(path: Path, most: int) -> bytes:
     """A file that is wanted whole. Raises CheckpointError for what is no file or has more bytes than that, OSError."""
-    fd = _opened(path)
+    fd = opened(path)
     with open(fd, "rb") as file:
         # Python makes room for as much as it is asked for, whatever the file has.
         data = file.read(min(os.fstat(fd).st_size, most) + 1)
@@ -101,9 +104,32 @@ def text_of(path: Path, most: int) -> bytes:
     return data
 
 
-def _opened(path: Path) -> int:
-    """Links are followed: a cache of Hugging Face is made of them."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+@contextmanager
+def reading_as(uid: int) -> Iterator[None]:
+    """Files that are opened in the block are opened with the rights of that user, where this process is root: what root
+    imports may be another's, who lets links in it lead where they like. 0: with those that this process has."""
+    before = _READER.set(uid)
+    try:
+        yield
+    finally:
+        _READER.reset(before)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[str]:
+    """A name of the file that lies there now, for a library that opens it itself. Raises as `opened`."""
+    fd = opened(path)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+def opened(path: Path) -> int:
+    """A descriptor of a file. Links are followed: a cache of Hugging Face is made of them. Raises CheckpointError for
+    what is no file, OSError."""
+    with owner.acting(_READER.get()):
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise CheckpointError(f"{path} is no file", hint="copy it here again")

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, FileBytes, ImportedFiles, TensorBytes
+from hyperpod_kit.checkpoint.formats.byte_sources import ByteSource, FileBytes, ImportedFiles, TensorBytes, named
 from hyperpod_kit.checkpoint.formats.careful_pickle import WRONG, CarefulUnpickler
 from hyperpod_kit.errors import CheckpointError, first_line
 
@@ -49,7 +49,7 @@ def is_sound(path: Path, hint: str) -> bool:
     CheckpointError, with `hint`."""
     if not path.is_file():
         raise CheckpointError(f"{path} is no file", hint=hint)
-    with damage_said(path, hint), zipfile.ZipFile(path) as archive:
+    with damage_said(path, hint), named(path) as there, zipfile.ZipFile(there) as archive:
         entries = archive.infolist()
         if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
             raise CheckpointError(f"{path} is compressed, which torch.save never does", hint=hint)

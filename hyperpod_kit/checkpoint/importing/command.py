@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import asdict
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
+from hyperpod_kit.checkpoint.formats.byte_sources import reading_as
 from hyperpod_kit.checkpoint.importing.checkpoint import SOURCES, import_checkpoint
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted import owner, terminal, walk
 
 _EXAMPLES = """Examples:
   hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1
@@ -52,15 +54,17 @@ def main(argv: list[str]) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    made = import_checkpoint(
-        args.source,
-        args.kind,
-        args.output,
-        tag=args.tag,
-        step=args.step,
-        dry_run=args.dry_run,
-        progress=SaidProgress("imported"),
-    )
+    uid = walk.whose(os.path.abspath(args.source)) if owner.is_root() else 0
+    with reading_as(uid):
+        made = import_checkpoint(
+            args.source,
+            args.kind,
+            args.output,
+            tag=args.tag,
+            step=args.step,
+            dry_run=args.dry_run,
+            progress=SaidProgress("imported"),
+        )
     if args.json:
         terminal.data({**asdict(made), "output": args.output, "dry_run": args.dry_run})
         return 0

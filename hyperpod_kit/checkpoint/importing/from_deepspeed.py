@@ -14,6 +14,7 @@ import torch
 
 from hyperpod_kit.checkpoint.boxed_state import object_bytes
 from hyperpod_kit.checkpoint.formats import torch_files, zero_files
+from hyperpod_kit.checkpoint.formats.byte_sources import named, opened
 from hyperpod_kit.checkpoint.state_dict import StateDict
 from hyperpod_kit.errors import Absent, CheckpointError, UsageError
 from hyperpod_kit.extras import install_command
@@ -77,7 +78,7 @@ def states(found: ZeroFolder) -> Iterator[StateDict]:
 
 def _latest(folder: Path) -> str:
     try:
-        with (folder / _LATEST).open("rb") as file:
+        with open(opened(folder / _LATEST), "rb") as file:
             return file.read(_MOST).decode("utf-8", "replace").strip()
     except FileNotFoundError:
         if not folder.is_dir():
@@ -142,8 +143,9 @@ def _some(words: list[str]) -> str:
 
 def _read(path: Path) -> Any:
     try:
-        with torch_files.damage_said(path, _AGAIN), torch.serialization.safe_globals(zero_files.known_classes()):
-            return torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        classes = torch.serialization.safe_globals(zero_files.known_classes())
+        with torch_files.damage_said(path, _AGAIN), named(path) as there, classes:
+            return torch.load(there, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{path} holds values of classes that are not taken over: {torch_files.refused(err)}",

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hyperpod_kit.checkpoint.formats import torch_files
+from hyperpod_kit.checkpoint.formats.byte_sources import named
 from hyperpod_kit.checkpoint.importing.imported_tree import ImportedTree
 from hyperpod_kit.checkpoint.importing.new_root import RankPart
 from hyperpod_kit.errors import Absent, UsageError
@@ -33,8 +34,8 @@ def looked_at(path: Path) -> TorchFile:
         raise Absent(f"{path} is no file", hint="name a file that torch.save wrote")
     summed = torch_files.is_sound(path, AGAIN)
     try:
-        with torch_files.damage_said(path, AGAIN):
-            said = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        with torch_files.damage_said(path, AGAIN), named(path) as there:
+            said = torch.load(there, map_location="cpu", mmap=True, weights_only=True)
     except pickle.UnpicklingError as err:
         raise UsageError(
             f"{path} holds values of classes that are not taken over: {torch_files.refused(err)}",

@@ -15,7 +15,6 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, NamedTuple
 
 from hyperpod_kit.data.formats.tar import members
@@ -188,8 +187,10 @@ def _files(source: str) -> Iterator[tuple[str, int]]:
 def _add(archive: tarfile.TarFile, source: str, path: str) -> str:
     """Put a file into a tar; its digest."""
     place = os.path.join(source, path)
-    data = Path(place).read_bytes()
-    with open(place, "rb") as stream:
+    with open(place, "rb", opener=files.at_once) as stream:  # it may have become a fifo since it was listed
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise DataError(f"{place} is {files.kind_of(place) or 'no file'}, expected a file")
+        data = stream.read()
         info = archive.gettarinfo(arcname=path, fileobj=stream)
     info.type, info.linkname, info.size = tarfile.REGTYPE, "", len(data)
     archive.addfile(info, io.BytesIO(data))

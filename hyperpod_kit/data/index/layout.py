@@ -203,7 +203,8 @@ class SampleIndex:
         touch them one after another is to wait for the disk as often, where a training goes on in the middle."""
         array = self._array(name)
         path = os.path.join(self.folder, f"{name}.npy")
-        with contextlib.suppress(OSError), open(path, "rb") as stream:  # who reads the array finds out what is wrong
+        # Who reads the array finds out what is wrong.
+        with contextlib.suppress(OSError), open(path, "rb", opener=files.at_once) as stream:
             head = os.fstat(stream.fileno()).st_size - array.nbytes
             for page in distinct((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
                 os.posix_fadvise(stream.fileno(), page << _PAGE_BITS, 1 << _PAGE_BITS, os.POSIX_FADV_WILLNEED)

@@ -113,7 +113,7 @@ ENTRIES: Dict[str, Entry] = {
         alternatives=("checkpoint export {mine}/run --to torch --output {out}/exported --attempt {attempt}",),
     ),
     "checkpoint import": Attacked(
-        "checkpoint import {mine}/w.safetensors --from safetensors --output {out}/new", "user"
+        "checkpoint import {mine}/w.safetensors --from safetensors --output {out}/new", waits=True
     ),
     "checkpoint torture": OWN,
     "fan-out": NotAttacked("it needs a job of Slurm's: tests/hostile/test_directories_of_others.py"),

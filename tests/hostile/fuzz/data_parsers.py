@@ -4,6 +4,7 @@ a list of merged files, an index of Megatron's."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -64,10 +65,24 @@ INDEX = b"\0".join([b"header", SAID])
 def read_index(data: bytes) -> None:
     """`data`: the name of what is replaced, a zero, and its bytes."""
     name, _, content = data.partition(b"\0")
-    place = folder("index")
-    for array, whole in ARRAYS.items():
-        file_of(content if array.encode() == name else whole, f"index/{array}.npy")
-    file_of(content if name == b"header" else SAID, f"index/{layout.HEADER}")
+    array = name.decode("latin-1") if name.decode("latin-1") in ARRAYS else ""
+    place = _whole_index(os.getpid())
+    replaced, whole = (f"index/{array}.npy", ARRAYS[array]) if array else (f"index/{layout.HEADER}", SAID)
+    file_of(content, replaced)
+    try:
+        _read_index(place)
+    finally:
+        file_of(whole, replaced)
+
+
+@functools.lru_cache(maxsize=1)
+def _whole_index(pid: int) -> str:
+    for array, content in ARRAYS.items():
+        file_of(content, f"index/{array}.npy")
+    return os.path.dirname(file_of(SAID, f"index/{layout.HEADER}"))
+
+
+def _read_index(place: str) -> None:
     index = SampleIndex.open(place)
     for number in range(index.files):
         index.file(number)

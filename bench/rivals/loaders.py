@@ -44,6 +44,23 @@ class HfStream:
         )
 
 
+class HfMap:
+    """`datasets`, map-style: Arrow files of its own, mapped into memory."""
+
+    name, module = "HF datasets, map-style", "datasets"
+
+    def prepare(self, paths: list[str], folder: str) -> None:
+        self._data(paths, folder)
+
+    def loader(self, paths: list[str], folder: str, batch: int, workers: int) -> Iterable[Any]:
+        return DataLoader(self._data(paths, folder), batch, shuffle=True, num_workers=workers, collate_fn=list)
+
+    def _data(self, paths: list[str], folder: str) -> Any:
+        from datasets import load_dataset
+
+        return load_dataset("json", data_files=paths, split="train", cache_dir=os.path.join(folder, "map"))
+
+
 class Webdataset:
     """`webdataset`: tars of one JSON file for each sample."""
 
@@ -109,4 +126,4 @@ class Litdata:
         return StreamingDataLoader(data, batch_size=batch, num_workers=workers, collate_fn=list)
 
 
-RIVALS = (Mosaic, Webdataset, Litdata, HfStream)
+RIVALS = (Mosaic, Webdataset, Litdata, HfMap, HfStream)

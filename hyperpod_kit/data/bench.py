@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import resource
 import statistics
 import tempfile
 import time
@@ -27,12 +29,14 @@ _PIECE = 4 << 20
 
 
 class BenchRow(NamedTuple):
-    """One figure: what was done, how many samples and bytes, in how many seconds."""
+    """One figure: what was done, how many samples and bytes, in how many seconds, and of the processor in how many, by
+    this process and by those that it has started and that have ended."""
 
     what: str
     samples: int
     bytes: int
     seconds: float
+    processor: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -102,11 +106,11 @@ def bench(
             for number in workers
             for name, make in loaders(index, batch, number, count, plain)
         ]
-        for rival in rivals:
+        for place_of_rival, rival in enumerate(rivals):
             if not plain or find_spec(rival.module) is None:
                 yield BenchRow(f"{rival.name}: {'not installed' if plain else 'reads no such files'}", 0, 0, 0.0)
                 continue
-            place = os.path.join(folder, rival.module)
+            place = os.path.join(folder, f"{place_of_rival}-{rival.module}")
             by_descriptor.make_directory(place)
             say(f"a copy for {rival.name}")
             try:
@@ -167,7 +171,7 @@ def rivals_of(path: str) -> list[Rival]:
 
 def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iterator[BenchRow]:
     """The median of each over all passes. One that raises is said and left out."""
-    seconds: dict[str, list[float]] = {turn.what: [] for turn in turns}
+    found: dict[str, list[BenchRow]] = {turn.what: [] for turn in turns}
     failed: dict[str, str] = {}
     for number in range(passes):
         for turn in turns:
@@ -177,14 +181,18 @@ def measured(turns: list[Turn], passes: int, say: Callable[[str], None]) -> Iter
             if turn.cold:
                 forget_pages(turn.cold)
             try:
-                seconds[turn.what].append(timed(turn.what, 0, 0, turn.work).seconds)
+                found[turn.what].append(timed(turn.what, turn.samples, turn.bytes, turn.work))
             except Exception as err:
                 failed[turn.what] = said_of(err)
     for turn in turns:
         if turn.what in failed:
             yield BenchRow(f"{turn.what}: {failed[turn.what]}", 0, 0, 0.0)
         else:
-            yield BenchRow(turn.what, turn.samples, turn.bytes, statistics.median(seconds[turn.what]))
+            rows = found[turn.what]
+            yield rows[0]._replace(
+                seconds=statistics.median(row.seconds for row in rows),
+                processor=statistics.median(row.processor for row in rows),
+            )
 
 
 def said_of(err: Exception) -> str:
@@ -246,6 +254,14 @@ def read_all(paths: list[str]) -> None:
 
 def timed(what: str, samples: int, size: int, work: Callable[[], Any]) -> BenchRow:
     """Do it, and take the time."""
-    begun = time.perf_counter()
+    used, begun = processor_seconds(), time.perf_counter()
     work()
-    return BenchRow(what, samples, size, time.perf_counter() - begun)
+    seconds = time.perf_counter() - begun
+    gc.collect()  # workers of an iterator that nobody has any more end
+    return BenchRow(what, samples, size, seconds, processor_seconds() - used)
+
+
+def processor_seconds() -> float:
+    """Of this process, and of its children that have ended."""
+    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(one.ru_utime + one.ru_stime for one in used)

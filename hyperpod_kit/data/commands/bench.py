@@ -40,7 +40,8 @@ def bench(args: argparse.Namespace) -> int:
         elif not args.json:
             terminal.out(
                 f"{row.what:40} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
-                f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s"
+                f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s "
+                f"{row.processor / max(row.samples, 1) * 1e6:>9.2f} us of processor a sample"
             )
     if args.json:
         terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in found])

@@ -171,6 +171,7 @@ def test_bench_says_what_this_machine_does(tmp_path, capsys):
     assert found["ElasticLoader, 1 workers"]["samples"] == found["plain DataLoader, 0 workers"]["samples"] == 128
     assert found["index, cold"]["bytes"] == 3 * 200 * 1024
     assert found["ElasticLoader, not decoded, cold"]["samples"] == 128
+    assert all(row["processor"] > 0 for row in found.values()), "what workers used counts when they have ended"
     assert 0 < found["resume to the first batch"]["bytes"] < 128 * 2000
     assert run(["data", "bench", str(tmp_path / "c"), "--workers", "many"]) == 2
 
@@ -197,7 +198,10 @@ class Broken(Fast):
 class Absent(Fast):
     name, module = "absent", "hpk_no_such_module"
 
-RIVALS = (Fast, Failing, Broken, Absent)
+class Other(Fast):
+    name = "another way of the same library"
+
+RIVALS = (Fast, Failing, Broken, Absent, Other)
 """
 
 
@@ -211,5 +215,7 @@ def test_bench_beside_other_loaders(tmp_path, capsys):
     assert "absent: not installed\n" in said.out and "broken: ImportError: \n" in said.out
     assert "failing, 0 workers: OSError: no shared memory\n" in said.out
     assert "fast, 0 workers" in said.out and "fast, 0 workers: 3 of 3" in said.err
+    assert "another way of the same library, 0 workers" in said.out
+    assert " us of processor a sample\n" in said.out
     assert run(["data", "bench", str(tmp_path / "c"), "--rivals", str(tmp_path / "none.py")]) == 2
     assert run(["data", "bench", str(tmp_path / "c"), "--passes", "0"]) == 2

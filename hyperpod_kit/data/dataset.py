@@ -14,6 +14,7 @@ from hyperpod_kit.data.formats.lines import LineReader, is_json
 from hyperpod_kit.data.formats.parquet import ParquetReader
 from hyperpod_kit.data.formats.table import RecordReader, module_of
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
+from hyperpod_kit.data.reading import freed_memory
 from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
@@ -104,6 +105,7 @@ class IndexedDataset:
         self._files = self._new_files()
 
     def _new_files(self) -> PatientFiles:
+        freed_memory.keep()
         patience, elsewhere, cache, answer = self._reading
         return PatientFiles(patience, elsewhere, cache, answer=answer)
 

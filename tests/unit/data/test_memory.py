@@ -1,4 +1,4 @@
-"""Memory of a loader is the same after ten epochs as after two."""
+"""Memory of a loader is the same after ten epochs as after two, and batches use that of those before them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from hyperpod_kit.data.index.build import build
 from tests.unit.data.killed_ranks import corpus, documents
 
 SAMPLES = """
@@ -42,3 +43,25 @@ def test_ten_epochs_take_as_much_memory_as_two(tmp_path, program):
     assert done.returncode == 0, done.stderr[-2000:]
     kib = [int(line) for line in done.stdout.split()]
     assert len(kib) == 10 and kib[9] - kib[1] < 1024, kib
+
+
+NEW_PAGES = """
+import resource, sys
+import numpy as np
+from hyperpod_kit.data import IndexedDataset, SampleIndex
+data = IndexedDataset(SampleIndex.open(sys.argv[1]), decode=False)
+numbers = np.random.default_rng(1).permutation(len(data)).reshape(-1, 64)
+for epoch in range(2):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for batch in numbers:
+        data.__getitems__(batch)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_a_batch_of_long_lines_gets_the_memory_of_the_one_before(tmp_path):
+    """Each line of 64 KiB would get 16 new pages otherwise."""
+    (tmp_path / "a.txt").write_bytes(b"".join(b"%06d" % n + b"x" * 65_530 + b"\n" for n in range(512)))
+    folder = build([str(tmp_path)], str(tmp_path / "index")).index.folder
+    done = subprocess.run([sys.executable, "-c", NEW_PAGES, folder], stdout=subprocess.PIPE, text=True, check=True)
+    assert int(done.stdout.split()[1]) < 512

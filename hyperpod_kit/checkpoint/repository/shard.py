@@ -319,7 +319,7 @@ def spec_of(name: Any, dtype: Any, shape: Any, offsets: Any, full: Any) -> Tenso
     for at, extent, full in zip(made.offsets, made.shape, made.full):
         if at + extent > full:
             raise ValueError(f"{name[:80]} has a box that does not lie in it")
-    if not _has_bytes(made.shape) or not _has_bytes(made.full):
+    if not _has_bytes(made.whole):
         raise ValueError(f"{name[:80]} has more numbers than there can be")
     return made
 

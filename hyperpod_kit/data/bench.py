@@ -254,14 +254,16 @@ def read_all(paths: list[str]) -> None:
 
 def timed(what: str, samples: int, size: int, work: Callable[[], Any]) -> BenchRow:
     """Do it, and take the time."""
-    used, begun = processor_seconds(), time.perf_counter()
+    own, others = _processor(resource.RUSAGE_SELF), _processor(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
     work()
     seconds = time.perf_counter() - begun
-    gc.collect()  # workers of an iterator that nobody has any more end
-    return BenchRow(what, samples, size, seconds, processor_seconds() - used)
+    own = _processor(resource.RUSAGE_SELF) - own
+    gc.collect()  # workers end with the iterator that nobody has any more
+    return BenchRow(what, samples, size, seconds, own + _processor(resource.RUSAGE_CHILDREN) - others)
 
 
-def processor_seconds() -> float:
-    """Of this process, and of its children that have ended."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
+def _processor(whose: int) -> float:
+    """Seconds of this process, or of its children that have ended."""
+    used = resource.getrusage(whose)
+    return used.ru_utime + used.ru_stime

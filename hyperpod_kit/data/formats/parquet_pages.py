@@ -20,8 +20,8 @@ _LENGTH = struct.Struct("<I")
 _HEADERS = (4 << 10, 1 << 20)
 """Bytes that are looked at for a header: most are short, and one with statistics of long words is not."""
 _LARGEST_DICTIONARY = 64 << 20
-_LONG = 64
-"""Bytes of the words of a dictionary, in the mean, of which it costs less to look at each than to copy all."""
+_PART = 4
+"""A dictionary is small that is such a part of its column: to look at its words costs less than to copy all values."""
 _CODECS = {1: "snappy", 2: "gzip", 4: "brotli", 6: "zstd", 7: "lz4_raw"}
 
 
@@ -115,7 +115,7 @@ def decoded_size(
     if not of_words or not dictionaries:
         return size
     longest = max(_longest_if_others_are_empty(column, page) for page in dictionaries)
-    few = all(page.plain >= _LONG * page.values for page in dictionaries)
+    few = all(page.packed <= column.compressed // _PART for page in dictionaries)
     looked_at = column.is_of_any_length and (few or not can_be_numbers(column, found))
     if looked_at and size + of_words * longest > enough:
         longest = max(_longest_word(column, page, read) for page in dictionaries)

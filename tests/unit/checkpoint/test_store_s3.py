@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Set, Tuple
 
 import pytest
 
@@ -100,6 +100,13 @@ def test_more_names_than_one_answer_holds(own: Store, service: Service) -> None:
     assert own.list(after="01002") == ["01003", "01004"]
 
 
+def distinct_requests(service: Service) -> Set[Tuple[str, str, int]]:
+    """Method, query and bytes of the requests that were answered."""
+    return {
+        (entry.method, entry.query, entry.body_bytes) for entry in service.requests.entries() if entry.status == 200
+    }
+
+
 def test_an_attempt_of_a_thousand_files_is_measured_and_deleted_in_two_calls_each(own: Store, service: Service) -> None:
     names = [f"a/{number:05d}" for number in range(1005)]
     for name in names:
@@ -108,9 +115,10 @@ def test_an_attempt_of_a_thousand_files_is_measured_and_deleted_in_two_calls_eac
     assert own.sizes("a") == {name[2:]: 2 for name in names}
     own.delete_all(names)
     assert own.list("a") == []
-    # A request is written down once it is answered.
-    until(lambda: len(service.requests.entries()) == 5, what="five requests")
-    assert sorted(entry.method for entry in service.requests.entries()) == ["GET", "GET", "GET", "POST", "POST"]
+    # A request is written down once it is answered, and a busy machine may see one that had no answer in time again.
+    until(lambda: len(distinct_requests(service)) >= 5, what="five requests")
+    requests = distinct_requests(service)
+    assert sorted(method for method, _, _ in requests) == ["GET", "GET", "GET", "POST", "POST"], requests
 
 
 def test_a_service_that_cannot_delete_many_is_asked_for_each(own: Store, service: Service) -> None:

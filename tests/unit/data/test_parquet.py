@@ -8,6 +8,7 @@ import decimal
 import functools
 import io
 import random
+from typing import Any, Dict
 
 import pytest
 
@@ -78,7 +79,7 @@ def some_of(rng, make):
     return [make() for _ in range(rng.randrange(4))]
 
 
-WRITTEN = {
+WRITTEN: Dict[str, Dict[str, Any]] = {
     "as it is by itself": {},
     "version 2 pages, zstd": {"data_page_version": "2.0", "compression": "zstd"},
     "small pages and dictionaries": {"data_page_size": 500, "dictionary_pagesize_limit": 700, "compression": "gzip"},
@@ -214,7 +215,9 @@ def decoded(monkeypatch):
 def test_a_batch_decodes_each_row_group_once_however_little_memory_there_is(tmp_path, decoded):
     index = written(tmp_path / "corpus", pyarrow.table({"n": range(1000)}), row_group_size=100)
     data = IndexedDataset(index, memory=1 << 20)
-    data._reader("parquet")._memory = 1000  # of which one has room
+    reader = data._reader("parquet")
+    assert isinstance(reader, ParquetReader)
+    reader._memory = 1000  # of which one has room
     order = random.Random(3).sample(range(1000), 100)
     assert [row["n"] for row in data.__getitems__(order)] == order
     assert sorted(decoded) == list(range(10))
@@ -232,11 +235,12 @@ def test_what_has_given_all_its_rows_takes_no_memory(tmp_path, decoded):
     index = written(tmp_path / "corpus", pyarrow.table({"text": ["x" * 100] * 4000}), row_group_size=100)
     data = IndexedDataset(index, memory=200_000)
     reader = data._reader("parquet")
+    assert isinstance(reader, ParquetReader)
     most = 0
     for batch in ElasticLoader(data, 50, order=ShuffledOrder(len(data), 1, block=100, lanes=4), collate_fn=list):
         assert len(batch) == 50
         most = max(most, len(reader._groups))
-    assert isinstance(reader, ParquetReader) and most <= 8 and len(decoded) == 40
+    assert most <= 8 and len(decoded) == 40
     assert reader._kept == sum(group.size for group in reader._groups.values())
     kept = [group for file in reader._opened.values() for group in file.kept if group is not None]
     assert set(kept) == set(reader._groups.values())

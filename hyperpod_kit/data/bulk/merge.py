@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import os
+import re
 import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ LIST = "merged.json"
 FORMAT = "hpk-merged/1"
 _LARGEST = 1 << 30
 _PIECE = 1 << 20
+_TAR = re.compile(r"[0-9]{6,18}\.tar")
 _HEADER = 1024
 """About what a file costs in a tar."""
 _SECTOR, _HOLE = 512, 1 << 20
@@ -127,7 +129,7 @@ def _listed(merged: str) -> dict[str, MergedFile]:
 
 
 def _is_tar(name: str) -> bool:
-    return name.endswith(".tar") and not {"/", "\0"}.intersection(name)
+    return _TAR.fullmatch(name) is not None
 
 
 def _contents(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:

@@ -87,6 +87,7 @@ def test_its_user_can_neither_trace_it_nor_read_what_root_knew(base: Path, monke
                 timeout=30,
             )
             assert tried.returncode != 0 and "Permission denied" in tried.stderr, (name, tried)
+        until(lambda: bool(done), timeout=120, what="end of the flush")
         waiting.join(30)
         assert "still at work" in done[0][0].note or "not done" in done[0][0].note
 

@@ -315,7 +315,12 @@ def safetensors(header: bytes, data: bytes) -> bytes:
         ),
         (b'{"a":{"dtype":"U8","shape":[-4],"data_offsets":[0,4]}}', 4, "extents that it cannot have"),
         (b'{"a":{"dtype":"U8","shape":[4.0],"data_offsets":[0,4]}}', 4, "extents that it cannot have"),
-        (b'{"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}', 0, "a lies at 0..0"),
+        (
+            b'{"a":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}}',
+            0,
+            "more numbers than there can be",
+        ),
+        (b'{"a":{"dtype":"U8","shape":[4294967296,1024],"data_offsets":[0,0]}}', 0, "a lies at 0..0"),
         (b'{"a":[]}', 0, "is damaged, or no safetensors"),
         (b"[" * 100_000, 0, "nested too deeply"),
         (b"[]", 0, "is damaged, or no safetensors"),

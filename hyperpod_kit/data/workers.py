@@ -153,6 +153,7 @@ def _watch_workers(batches: weakref.ref[Any], workers: list[Any]) -> None:
     iterator = batches()
     if iterator is None or iterator._shutdown:
         return  # they were asked to end
+    _share_nothing(iterator)
     del iterator
     _kill(workers)
 
@@ -163,10 +164,20 @@ def _kill(workers: Iterable[Any]) -> None:
             worker.kill()
 
 
+def _share_nothing(iterator: Any) -> None:
+    """Give an iterator an event of its own in place of the one by which it asks its workers to end.
+
+    A worker that was killed while it looked at that one holds its lock for ever, and who sets it waits as long.
+    """
+    if hasattr(iterator, "_workers_done_event"):
+        iterator._workers_done_event = threading.Event()
+
+
 def _end(batches: Any) -> None:
     """Let go of an iterator; workers that were stopped or hang would keep it waiting."""
     iterator: Any = batches
     _kill(getattr(iterator, "_workers", ()))
+    _share_nothing(iterator)
     with contextlib.suppress(AttributeError, OSError, EOFError):
         iterator._shutdown_workers()
 

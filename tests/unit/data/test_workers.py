@@ -15,7 +15,7 @@ import torch
 
 from hyperpod_kit.data import ElasticLoader, IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.data.workers import WorkerStart
+from hyperpod_kit.data.workers import WorkerStart, _end, _leave_the_trainer_alone
 from hyperpod_kit.errors import BadRecord, DataUnavailable
 from tests.support.rows import full
 
@@ -130,6 +130,17 @@ def test_an_error_of_the_data_is_not_taken_for_a_death(data):
 def test_workers_that_always_die_end_with_an_error(data):
     with pytest.raises(DataUnavailable, match="failed 4 times in a row"):
         batches(data(lambda line: die() if line == "40" else line), num_workers=1)
+
+
+def test_a_worker_that_was_killed_with_the_lock_of_the_event_keeps_nobody_waiting(data):
+    """torch's workers look again and again whether they are asked to end, and hold a lock that all share meanwhile."""
+    loader = torch.utils.data.DataLoader(data(str), num_workers=1)
+    iterator: Any = iter(loader)
+    next(iterator)
+    _leave_the_trainer_alone(iterator)
+    assert iterator._workers_done_event._cond.acquire(timeout=60)  # as the worker that is killed now would have it
+    _end(iterator)
+    assert not any(worker.is_alive() for worker in iterator._workers)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -78,6 +78,7 @@ def test_stage_says_it_and_keeps_holes(odd, tmp_path, caplog):
 
 
 def test_merge_says_where_holes_become_zeros(tmp_path, caplog):
+    caplog.set_level("WARNING", "hyperpod_kit.data")
     folder = tmp_path / "corpus"
     folder.mkdir()
     (folder / "whole.bin").write_bytes(os.urandom(3 << 20))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import stat
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,8 +19,9 @@ import numpy as np
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.ledger import FORMAT
 from hyperpod_kit.data.position import Course, DataStep, Last
+from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData
-from hyperpod_kit.untrusted import files, parse
+from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
 _SHOWN = 1000
@@ -211,9 +211,7 @@ def _read(
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Raises DataError for what is no file, or has a line without end."""
-    with open(path, "rb", opener=files.at_once) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise DataError(f"{path} is {files.kind_of(str(path)) or 'no file'}, expected a file")
+    with open_regular(path) as stream:
         while True:
             line = stream.readline(parse.LARGEST + 1)
             if not line:

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import re
-import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import IO, NamedTuple
 
 from hyperpod_kit.data.formats.tar import members
 from hyperpod_kit.data.reading.listing import LeftOut, kind_of
+from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor, files, parse
@@ -135,9 +135,7 @@ def _is_tar(name: str) -> bool:
 def _contents(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
     """Each file of a tar, as it is listed. Raises DataError, OSError."""
     name = os.path.basename(tar)
-    with open(tar, "rb", opener=files.at_once) as stream:
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise DataError(f"{tar} is {files.kind_of(tar) or 'no file'}, expected a file")
+    with open_regular(tar) as stream:
         try:
             for archive, member in members(stream):
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
@@ -189,9 +187,7 @@ def _files(source: str) -> Iterator[tuple[str, int]]:
 def _add(archive: tarfile.TarFile, source: str, path: str) -> str:
     """Put a file into a tar; its digest."""
     place = os.path.join(source, path)
-    with open(place, "rb", opener=files.at_once) as stream:  # it may have become a fifo since it was listed
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            raise DataError(f"{place} is {files.kind_of(place) or 'no file'}, expected a file")
+    with open_regular(place) as stream:
         data = stream.read()
         info = archive.gettarinfo(arcname=path, fileobj=stream)
     info.type, info.linkname, info.size = tarfile.REGTYPE, "", len(data)

@@ -3,8 +3,27 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+from hyperpod_kit.errors import DataError
+from hyperpod_kit.untrusted import files
 
 _LONG = 4 << 20
+
+
+@contextmanager
+def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A file to be read, which another may have exchanged for a fifo since it was listed.
+
+    Raises DataError for what is no regular file, OSError.
+    """
+    with open(path, "rb", opener=files.at_once) as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise DataError(f"{path} is {files.kind_of(os.fspath(path)) or 'no file'}, expected a file")
+        yield stream
 
 
 class LocalFile:

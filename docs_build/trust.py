@@ -82,6 +82,8 @@ REQUESTS = Trust(
     LIMITS.starts,
 )
 READS_DATA = Trust(CALLER, "the files of SRC, each bounded before it is decoded", DATA, connects=S3)
+SOURCES = f"{CALLER}; called by root, the owner reads SRC"
+BRINGS_DATA = Trust(SOURCES, "SRC, and DST by descriptors", FILE_SYSTEM)
 JOB = Trust(
     "who calls it, the user of the job",
     "records of the job's own user in its root",
@@ -154,20 +156,20 @@ COMMANDS: Dict[str, Trust] = {
     "checkpoint import": IMPORTED,
     "checkpoint torture": OWN,
     "fan-out": Trust(
-        CALLER,
+        SOURCES,
         "the files of SRC; rows of the job's other nodes",
         "the deadlines of its connections",
         "`srun`",
         "its own processes on the job's nodes",
     ),
-    "data index": READS_DATA,
+    "data index": READS_DATA._replace(acts=SOURCES),
     "data show": READS_DATA,
     "data verify": READS_DATA,
     "data verify-ledger": Trust(CALLER, "the ledger", FILE_SYSTEM),
-    "data tokenize": READS_DATA,
-    "data stage": Trust(CALLER, "SRC, and DST by descriptors", DATA),
-    "data merge": Trust(CALLER, "SRC, and DST by descriptors", FILE_SYSTEM),
-    "data split": Trust(CALLER, "SRC, and DST by descriptors", FILE_SYSTEM),
+    "data tokenize": READS_DATA._replace(acts=SOURCES),
+    "data stage": BRINGS_DATA._replace(waits=DATA),
+    "data merge": BRINGS_DATA,
+    "data split": BRINGS_DATA,
     "data bench": OWN,
     "data make-corpus": OWN,
     "storage plan": OWN,

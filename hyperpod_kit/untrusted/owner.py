@@ -405,7 +405,7 @@ def acting(uid: int) -> Iterator[None]:
     if not uid or os.geteuid():
         yield
         return
-    gid, groups = _groups_of(uid)
+    gid, groups = groups_of(uid)
     before = os.getegid(), os.getgroups()
     os.setgroups(groups)
     os.setegid(gid)
@@ -419,7 +419,8 @@ def acting(uid: int) -> Iterator[None]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _groups_of(uid: int) -> Tuple[int, List[int]]:
+def groups_of(uid: int) -> Tuple[int, List[int]]:
+    """(gid, supplementary groups) of a user; one without an entry has none."""
     try:
         entry = pwd.getpwuid(uid)
         return entry.pw_gid, os.getgrouplist(entry.pw_name, entry.pw_gid)

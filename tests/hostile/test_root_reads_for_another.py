@@ -15,6 +15,7 @@ from hyperpod_kit.checkpoint.formats import byte_sources
 from hyperpod_kit.checkpoint.repository.store import owners
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.cli.main import run
+from hyperpod_kit.untrusted import source_owner
 from tests.hostile.acts.ground import own
 from tests.hostile.silent import quick
 from tests.hostile.silent import shared as shared
@@ -85,8 +86,12 @@ def test_nothing_is_imported_that_the_owner_could_not_read(kind: str, shared: Pa
     assert run([*words, str(tmp_path / "theirs")]) == 0
     (fsx / "mallory" / "w").unlink()
     (fsx / "mallory" / "w").symlink_to(fsx / "private" / "w")
-    with byte_sources.reading_as(ATTACKER), pytest.raises(PermissionError):
-        byte_sources.opened(fsx / "mallory" / "w")
+    source_owner.adopt(ATTACKER)
+    try:
+        with pytest.raises(PermissionError):
+            byte_sources.opened(fsx / "mallory" / "w")
+    finally:
+        source_owner.adopt(None)
     os.chown(fsx / "mallory" / "w", ATTACKER, ATTACKER, follow_symlinks=False)
     assert run([*words, str(tmp_path / "victims")]) != 0 and not (tmp_path / "victims").exists()
 

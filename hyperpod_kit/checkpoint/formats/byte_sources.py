@@ -9,7 +9,6 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -18,9 +17,8 @@ import torch
 from hyperpod_kit.checkpoint.load import bytes_of, view_of
 from hyperpod_kit.checkpoint.repository.shard import TensorSpec
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.untrusted import owner
+from hyperpod_kit.untrusted import source_owner
 
-_READER: ContextVar[int] = ContextVar("reader", default=0)
 _OPEN = 64
 """Files that are open at a time: a checkpoint of many ranks has thousands."""
 
@@ -105,17 +103,6 @@ def text_of(path: Path, most: int) -> bytes:
 
 
 @contextmanager
-def reading_as(uid: int) -> Iterator[None]:
-    """Files that are opened in the block are opened with the rights of that user, where this process is root: what root
-    imports may be another's, who lets links in it lead where they like. 0: with those that this process has."""
-    before = _READER.set(uid)
-    try:
-        yield
-    finally:
-        _READER.reset(before)
-
-
-@contextmanager
 def named(path: Path) -> Iterator[str]:
     """A name of the file that lies there now, for a library that opens it itself. Raises as `opened`."""
     fd = opened(path)
@@ -128,7 +115,7 @@ def named(path: Path) -> Iterator[str]:
 def opened(path: Path) -> int:
     """A descriptor of a file. Links are followed: a cache of Hugging Face is made of them. Raises CheckpointError for
     what is no file, OSError."""
-    with owner.acting(_READER.get()):
+    with source_owner.rights():
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

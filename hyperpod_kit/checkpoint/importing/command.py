@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from dataclasses import asdict
 
 from hyperpod_kit import ending
 from hyperpod_kit.checkpoint.commands import on_paths
 from hyperpod_kit.checkpoint.formats.byte_progress import SaidProgress
-from hyperpod_kit.checkpoint.formats.byte_sources import reading_as
 from hyperpod_kit.checkpoint.importing.checkpoint import SOURCES, import_checkpoint
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.untrusted import owner, terminal, walk
+from hyperpod_kit.untrusted import source_owner, terminal
 
 _EXAMPLES = """Examples:
   hyperpod-kit checkpoint import /fsx/alice/deepspeed --from deepspeed --output /fsx/alice/run1
@@ -54,8 +52,7 @@ def main(argv: list[str]) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    uid = walk.whose(os.path.abspath(args.source)) if owner.is_root() else 0
-    with reading_as(uid):
+    with source_owner.reading([args.source]):
         made = import_checkpoint(
             args.source,
             args.kind,

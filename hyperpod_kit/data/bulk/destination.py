@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 
-from hyperpod_kit.data.reading.listing import bounded, is_directory, storage_of
+from hyperpod_kit.data.reading.listing import bounded, storage_of
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataUnavailable
 
@@ -20,7 +20,8 @@ def watched(out: str, answer: float, lost: Callable[[DataUnavailable], object]) 
     Raises DataUnavailable when it is gone, or does not answer, from the beginning.
     """
     mounts, end = SourceMounts(answer), threading.Event()
-    is_directory(mounts, out)
+    with storage_of(out):
+        bounded(mounts, out, lambda: os.path.exists(out))
     if mounts.calls_of(os.path.join(out, "")) is None:
         yield
         return

@@ -22,7 +22,7 @@ from hyperpod_kit.data.reading.listing import LeftOut, kind_of
 from hyperpod_kit.data.reading.local_file import open_regular
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.system import atomic_file
-from hyperpod_kit.untrusted import by_descriptor, files, parse
+from hyperpod_kit.untrusted import by_descriptor, files, parse, source_owner
 from hyperpod_kit.untrusted.text import clean
 
 LIST = "merged.json"
@@ -114,7 +114,8 @@ class MergedFile(NamedTuple):
 def _listed(merged: str) -> dict[str, MergedFile]:
     """The files that were merged, by their paths below the source. Raises DataError, OSError."""
     try:
-        head = parse.json_object(files.read_given(os.path.join(merged, LIST), _LARGEST), _LARGEST)
+        with source_owner.rights():
+            head = parse.json_object(files.read_given(os.path.join(merged, LIST), _LARGEST), _LARGEST)
         rows = head["files"].items()
         listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
         if not all(type(one.size) is int and one.size >= 0 and _is_tar(one.tar) for one in listed.values()):
@@ -167,7 +168,7 @@ def _files(source: str) -> Iterator[tuple[str, int]]:
     found, left_out, waiting, holes = [], LeftOut(), [""], 0
     while waiting:
         folder = waiting.pop()
-        with os.scandir(os.path.join(source, folder)) as entries:
+        with source_owner.rights(), os.scandir(os.path.join(source, folder)) as entries:
             for entry in entries:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir(follow_symlinks=False):

@@ -11,6 +11,7 @@ from hyperpod_kit.data.bulk import merge as merging
 from hyperpod_kit.data.bulk import stage as staging
 from hyperpod_kit.data.bulk.destination import watched
 from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import DataUnavailable, UsageError
 from hyperpod_kit.untrusted import terminal
 
@@ -23,7 +24,7 @@ def stage(args: argparse.Namespace) -> int:
         raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
     line = ByteLine("staging")
     try:
-        with watched(args.out, args.answer, _end):
+        with reading_as_owner([args.source], args.answer), watched(args.out, args.answer, _end):
             found = staging.stage(
                 args.source,
                 args.out,
@@ -60,7 +61,8 @@ def merge(args: argparse.Namespace) -> int:
     """Small files into tars."""
     line = ByteLine("merging")
     try:
-        found = merging.merge(args.source, args.out, size=args.mib * _MIB, progress=line.advance)
+        with reading_as_owner([args.source]):
+            found = merging.merge(args.source, args.out, size=args.mib * _MIB, progress=line.advance)
     finally:
         line.end()
     return _said(args, found, f"into {found.tars} tars in {args.out}")
@@ -70,7 +72,8 @@ def split(args: argparse.Namespace) -> int:
     """And back."""
     line = ByteLine("splitting")
     try:
-        found = merging.split(args.source, args.out, progress=line.advance)
+        with reading_as_owner([args.source]):
+            found = merging.split(args.source, args.out, progress=line.advance)
     finally:
         line.end()
     return _said(args, found, f"out of {found.tars} tars, into {args.out}; every digest is the one it had")

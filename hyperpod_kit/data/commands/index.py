@@ -8,6 +8,7 @@ import time
 from typing import Any, NamedTuple
 
 from hyperpod_kit.data.commands.progress import ByteLine, size
+from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.formats.table import SUFFIXES, module_of
 from hyperpod_kit.data.index.build import build
@@ -25,6 +26,11 @@ def index(args: argparse.Namespace) -> int:
     """Make or renew an index."""
     if args.format is not None and args.format not in SUFFIXES:
         raise UsageError(f"--format {args.format}: expected one of {', '.join(SUFFIXES)}")
+    with reading_as_owner(args.sources, args.answer):
+        return _index(args)
+
+
+def _index(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     line = ByteLine("indexing")
     try:

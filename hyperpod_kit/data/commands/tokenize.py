@@ -12,10 +12,11 @@ from typing import Any
 
 from hyperpod_kit.data import megatron
 from hyperpod_kit.data.commands.progress import ByteLine
+from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.errors import DataError, NoData, UsageError
-from hyperpod_kit.untrusted import by_descriptor, terminal
+from hyperpod_kit.untrusted import by_descriptor, source_owner, terminal
 
 _RUN = 512
 """Documents of one task."""
@@ -56,6 +57,11 @@ class TextTokenizer:
 
 def tokenize(args: argparse.Namespace) -> int:
     """Write PREFIX.bin and PREFIX.idx."""
+    with reading_as_owner(args.sources):
+        return _tokenize(args)
+
+
+def _tokenize(args: argparse.Namespace) -> int:
     begun = time.monotonic()
     dataset = IndexedDataset(build(args.sources, args.index).index)
     tokenizer = TextTokenizer(args.tokenizer, args.end, args.field)
@@ -77,7 +83,7 @@ def _documents(dataset: IndexedDataset, args: argparse.Namespace, line: ByteLine
     """Every document's tokens, in the order in which they lie, whatever process made them."""
     runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
     context = multiprocessing.get_context("spawn")
-    how = (dataset, args.tokenizer, args.end, args.field)
+    how = (dataset, args.tokenizer, args.end, args.field, source_owner.current())
     with ProcessPoolExecutor(min(args.processes or os.cpu_count() or 1, len(runs)), context, _begin, how) as pool:
         for run, found in zip(runs, pool.map(_encode, runs), strict=True):
             line.advance(run.stop, len(dataset))
@@ -87,8 +93,9 @@ def _documents(dataset: IndexedDataset, args: argparse.Namespace, line: ByteLine
 _work: list[Any] = []
 
 
-def _begin(dataset: IndexedDataset, path: str, end: str | None, field: str) -> None:
+def _begin(dataset: IndexedDataset, path: str, end: str | None, field: str, reader: int | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
+    source_owner.adopt(reader)
     _work[:] = [dataset, TextTokenizer(path, end, field)]
 
 

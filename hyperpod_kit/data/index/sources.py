@@ -6,12 +6,13 @@ import functools
 import glob
 import itertools
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hyperpod_kit.data.formats.table import format_of
 from hyperpod_kit.data.reading import objects
-from hyperpod_kit.data.reading.listing import bounded, is_directory, listed, storage_of
+from hyperpod_kit.data.reading.listing import bounded_read, is_directory, listed, storage_of
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.errors import DataError, NoData
 
@@ -79,18 +80,34 @@ def _local(words: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, in
         return
     base = os.path.abspath(_fixed_part(words))
     with storage_of(words):
-        if bounded(mounts, base, lambda: os.path.exists(words)):
+        if bounded_read(mounts, base, lambda: os.path.exists(words)):
             folder, name = os.path.split(os.path.abspath(words))
-            yield bounded(mounts, folder, lambda: _one(folder, name))
+            yield bounded_read(mounts, folder, lambda: _one(folder, name))
             return
         is_directory(mounts, base)  # a pattern finds nothing where a mount is dead
         matching = glob.iglob(words, recursive=True)
-        while some := bounded(mounts, base, lambda: list(itertools.islice(matching, _AT_A_TIME))):
-            yield from bounded(mounts, base, functools.partial(_files, base, some))
+        while some := bounded_read(mounts, base, lambda: list(itertools.islice(matching, _AT_A_TIME))):
+            yield from bounded_read(mounts, base, functools.partial(_files, base, some))
 
 
 def _files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
-    return [_one(base, os.path.relpath(os.path.abspath(path), base)) for path in paths if os.path.isfile(path)]
+    """Those that are files now. One that may not be looked at is an error: left out, nobody would miss it."""
+    rows = []
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(status.st_mode):
+            below = os.path.relpath(os.path.abspath(path), base)
+            rows.append((base, below, status.st_size, status.st_mtime_ns))
+    return rows
+
+
+def places_of(names: Sequence[str]) -> list[str]:
+    """The directories and files in which sources lie that are on mounts of this machine."""
+    local = [name for name in names if not name.startswith("s3://")]
+    return [_fixed_part(name) if glob.has_magic(name) and not os.path.lexists(name) else name for name in local]
 
 
 def _fixed_part(pattern: str) -> str:

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.patient import PASSING
 from hyperpod_kit.errors import DataUnavailable
+from hyperpod_kit.untrusted import source_owner
 
 log = logging.getLogger("hyperpod_kit.data")
 
@@ -67,7 +68,7 @@ def listed(mounts: SourceMounts, base: str, wanted: Callable[[str], bool]) -> It
         folder = waiting.pop()
         place = os.path.join(base, folder) if folder else base
         with storage_of(place):
-            folders, files, others = bounded(mounts, place, functools.partial(_entries, place, wanted))
+            folders, files, others = bounded_read(mounts, place, functools.partial(_entries, place, wanted))
         for kind, path in others:
             left_out.add(kind, path)
         prefix = f"{folder}/" if folder else ""
@@ -82,7 +83,7 @@ def is_directory(mounts: SourceMounts, path: str) -> bool:
     the one and call the other no directory."""
     with storage_of(path):
         try:
-            return stat.S_ISDIR(bounded(mounts, path, lambda: os.stat(path)).st_mode)
+            return stat.S_ISDIR(bounded_read(mounts, path, lambda: os.stat(path)).st_mode)
         except (FileNotFoundError, NotADirectoryError):
             return False
 
@@ -91,6 +92,11 @@ def bounded(mounts: SourceMounts, folder: str, what: Callable[[], T]) -> T:
     """What a call about a directory gives, or ReadUnanswered."""
     calls = mounts.calls_of(os.path.join(folder, ""))
     return what() if calls is None else calls.call(what)
+
+
+def bounded_read(mounts: SourceMounts, folder: str, what: Callable[[], T]) -> T:
+    """The same for a source, with the rights of whoever owns it where this process is root."""
+    return bounded(mounts, folder, source_owner.with_rights(what))
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from hyperpod_kit.job import bare_step
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.job.fan_out.tasks import Tasks
 from hyperpod_kit.slurm.environment import JobEnvironment
-from hyperpod_kit.untrusted import terminal
+from hyperpod_kit.untrusted import source_owner, terminal
 
 SILENCE = 20.0
 """Seconds after which a task that says nothing is lost."""
@@ -46,7 +46,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         raise NotInAJob(
             "fan-out copies to the nodes of a job, and this is none", hint="call it inside of a batch script or salloc"
         ) from err
-    files = listing.listed(source)
+    with source_owner.reading([source]):
+        files = listing.listed(source)
     if not files:
         raise UsageError(f"{source} has no files")
     size = sum(file.size for file in files)

@@ -12,6 +12,7 @@ import stat
 from typing import Any, List, NamedTuple, Sequence, Tuple
 
 from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.untrusted import source_owner
 
 CHUNK = 16 << 20
 
@@ -54,7 +55,7 @@ def listed(source: str) -> List[CopiedFile]:
     def raised(err: OSError) -> None:
         raise err
 
-    try:
+    def walk() -> None:
         if not os.path.isdir(source):
             look("", os.path.basename(os.path.abspath(source)))
         for folder, folders, names in os.walk(source, onerror=raised):
@@ -63,6 +64,10 @@ def listed(source: str) -> List[CopiedFile]:
             for name in sorted([*names, *linked]):
                 path = os.path.relpath(os.path.join(folder, name), source)
                 look(path, path)
+
+    try:
+        with source_owner.rights():
+            walk()
     except OSError as err:
         raise Unreachable(f"cannot read {err.filename or source}: {err.strerror}") from err
     return found

@@ -23,6 +23,7 @@ from hyperpod_kit.errors import HyperpodKitError, JobError
 from hyperpod_kit.job.fan_out.destination import Destination, digest_of
 from hyperpod_kit.job.fan_out.listing import CopyPlan, FilePiece
 from hyperpod_kit.job.fan_out.peers import ChunkPeer
+from hyperpod_kit.untrusted import source_owner
 
 READERS = 2
 PULLERS = 8
@@ -133,7 +134,7 @@ class FanOutNode:
         about = self._plan.files[piece.file]
         path = os.path.join(self._plan.source, about.path) if about.path else self._plan.source
         data = memoryview(bytearray(piece.end - piece.begin))
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = source_owner.at_once(path)
         try:
             at = 0
             while at < len(data):

@@ -16,7 +16,7 @@ from hyperpod_kit.errors import HyperpodKitError, JobError
 from hyperpod_kit.job.fan_out import listing, part
 from hyperpod_kit.job.fan_out.destination import Destination
 from hyperpod_kit.job.fan_out.peers import PeerServer
-from hyperpod_kit.untrusted import listening, parse
+from hyperpod_kit.untrusted import listening, parse, source_owner
 
 BEAT = 1.0
 _LONGEST = 64 << 20
@@ -39,7 +39,8 @@ def main(source: str, target: str, env: Mapping[str, str], heard: Optional[TextI
     voice = _Voice(sys.stdout, int(env["SLURM_PROCID"]))
     lines = _lines(heard or sys.stdin)
     try:
-        _run(source, os.path.expandvars(target), env, voice, lines)
+        with source_owner.reading([source]):
+            _run(source, os.path.expandvars(target), env, voice, lines)
     except (HyperpodKitError, OSError, ValueError, KeyError, TypeError) as err:
         voice.say(op="failed", why=str(err) or type(err).__name__, hint=getattr(err, "hint", None))
         return 1

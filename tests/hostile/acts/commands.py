@@ -117,20 +117,19 @@ ENTRIES: Dict[str, Entry] = {
     ),
     "checkpoint torture": OWN,
     "fan-out": NotAttacked("it needs a job of Slurm's: tests/hostile/test_directories_of_others.py"),
-    "data index": Attacked("data index {mine}/data --out {out}/index --check --on-bad skip", "user"),
+    "data index": Attacked("data index {mine}/data --out {out}/index --check --on-bad skip"),
     "data show": Attacked("data show {mine}/index", "user"),
     "data verify": Attacked("data verify {mine}/index --bytes", "user"),
     "data verify-ledger": Attacked("data verify-ledger {mine}/ledger", "user"),
-    "data tokenize": Attacked("data tokenize --tokenizer {mine}/tokenizer.json --out {out}/t {mine}/data", "user"),
+    "data tokenize": Attacked("data tokenize --tokenizer {mine}/tokenizer.json --out {out}/t {mine}/data"),
     "data stage": Attacked(
         "data stage {mine}/data {out}/staged --wait 5",
-        "user",
         alternatives=("data stage {own}/data {mine}/data --wait 5",),
     ),
     "data merge": Attacked(
-        "data merge {mine}/data {out}/merged", "user", alternatives=("data merge {own}/data {mine}/merged",)
+        "data merge {mine}/data {out}/merged", alternatives=("data merge {own}/data {mine}/merged",)
     ),
-    "data split": Attacked("data split {mine}/merged-data {out}/split", "user"),
+    "data split": Attacked("data split {mine}/merged-data {out}/split"),
     "data bench": OWN,
     "data make-corpus": OWN,
     "storage plan": OWN,

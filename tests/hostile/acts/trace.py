@@ -22,6 +22,7 @@ _DIRECTORY = re.compile(r'(?:AT_FDCWD|\d+)<([^>]*)>, "((?:[^"\\]|\\.)*)"')
 _FIRST = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _HELD = re.compile(r"\d+<([^>]*)>")
 _NUMBER = re.compile(r"-?\d+")
+_NO_ID = (-1, 2**32 - 1)
 _MAKERS = ("clone", "clone3", "fork", "vfork")
 _CHANGING = re.compile(
     r"(mkdir|rmdir|unlink|rename|link|symlink|mknod|truncate|ftruncate|(f|l)?chmod|(f|l)?chown|utime|(l|f)?setxattr|creat)"
@@ -109,11 +110,15 @@ def _children(lines: Sequence[str]) -> Iterator[int]:
 
 
 def _changed(line: str, rights: int) -> int:
-    """The effective user after this call."""
+    """As whom files are opened after this call."""
     found = _LINE.match(line)
-    if found is None or found.group(3) != "0":
+    if found is None:
         return rights
     numbers = [int(number) for number in _NUMBER.findall(found.group(2))]
+    if found.group(1) == "setfsuid":  # gives back the one before
+        return rights if numbers[0] in _NO_ID else numbers[0]
+    if found.group(3) != "0":
+        return rights
     at = {"setuid": 0, "setreuid": 1, "setresuid": 1}.get(found.group(1))
     return rights if at is None or numbers[at] == -1 else numbers[at]
 

@@ -1,0 +1,137 @@
+"""Root reads what a user named as a source with that user's rights, whatever a link in it leads to at that moment.
+
+For commands that read as one user and write as another, in many threads: each thread has the rights for as long as it
+opens or lists something, and the whole of the process stays root. As the owner nothing is opened that the owner could
+not open; what is open already is read with any rights.
+
+Standard library only, Python 3.8: this file is part of the bundle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import os
+import pwd
+import threading
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple, TypeVar
+
+from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.untrusted import files, owner, walk
+
+_SETGROUPS = {"x86_64": 116, "aarch64": 159}
+"""Numbers of the system call: the C library's function would change the groups of every thread."""
+_libc = ctypes.CDLL(None, use_errno=True)
+
+T = TypeVar("T")
+_owner: Optional[int] = None
+_thread = threading.local()
+
+
+def current() -> Optional[int]:
+    """As whom this process opens its sources, for a process that it starts; None for its own user."""
+    return _owner
+
+
+def adopt(uid: Optional[int]) -> None:
+    """Open sources as this user from now on: what `current` gave in the process that started this one."""
+    global _owner
+    _owner = uid
+
+
+def _at_once(place: str, what: Callable[[], int]) -> int:
+    return what()
+
+
+@contextlib.contextmanager
+def reading(places: Sequence[str], ask: Callable[[str, Callable[[], int]], int] = _at_once) -> Iterator[None]:
+    """In the block sources are opened as whoever owns these places, where this process is root and they are another's.
+
+    `ask(place, what)` gives what `what()` does, in bounded time where the place may hang.
+    Raises UsageError for places of two users, Untrusted for a link of anybody else, Unreachable, OSError.
+    """
+    uid = _owner_of(places, ask) if owner.is_root() else None
+    adopt(uid)
+    try:
+        yield
+    except PermissionError as err:
+        if uid is None:
+            raise
+        raise Unreachable(
+            f"{err.filename or places[0]}: {_name(uid)}, who owns the source, may not read it",
+            hint="root reads what a user owns with that user's rights: give the file to that user",
+        ) from None
+    finally:
+        adopt(None)
+
+
+@contextlib.contextmanager
+def rights() -> Iterator[None]:
+    """What is opened in the block by this thread is opened as the owner of the sources."""
+    if _owner is None or getattr(_thread, "acting", False):
+        yield
+        return
+    before = os.getegid(), os.getgroups()
+    _thread.acting = True
+    try:
+        _become(_owner, *owner.groups_of(_owner))
+        yield
+    finally:
+        _become(0, *before)
+        _thread.acting = False
+
+
+def at_once(path: str, _flags: int = 0) -> int:
+    """`files.at_once` with these rights: the `opener` of an `open` that reads a source."""
+    with rights():
+        return files.at_once(path)
+
+
+def with_rights(what: Callable[[], T]) -> Callable[[], T]:
+    """The same call, which whatever thread it is made by makes as the owner of the sources."""
+
+    def call() -> T:
+        with rights():
+            return what()
+
+    return call
+
+
+def _owner_of(places: Sequence[str], ask: Callable[[str, Callable[[], int]], int]) -> Optional[int]:
+    """None for root's own."""
+    absolute = [os.path.abspath(place) for place in places]
+    owners = {ask(place, functools.partial(walk.whose, place)) for place in absolute} - {0}
+    if len(owners) > 1:
+        names = " and ".join(sorted(map(_name, owners)))
+        raise UsageError(
+            f"the sources belong to {names}: root reads those of one user at a time, with that user's rights",
+            hint="call it for each of them, or as a user who may read both",
+        )
+    return owners.pop() if owners else None
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _become(uid: int, gid: int, groups: List[int]) -> None:
+    """This thread alone: groups first, for root alone may change them. Raises OSError, with nothing half done."""
+    number = _SETGROUPS.get(os.uname().machine)
+    if number is None:
+        raise OSError(f"the system calls of {os.uname().machine} are not known")
+    array = (ctypes.c_uint32 * len(groups))(*groups)
+    if _libc.syscall(number, len(groups), array):
+        raise OSError(ctypes.get_errno(), "setgroups")
+    _libc.setfsgid(gid)
+    _libc.setfsuid(uid)
+    if _fs_ids() != (uid, gid):
+        raise OSError(f"this thread could not become uid {uid}, gid {gid}")
+
+
+def _fs_ids() -> Tuple[int, int]:
+    """What a thread opens files as: an id that cannot be is refused, and the one that holds is given back."""
+    return int(_libc.setfsuid(ctypes.c_uint32(-1).value)), int(_libc.setfsgid(ctypes.c_uint32(-1).value))

@@ -1,0 +1,168 @@
+"""Root reads data that a user owns with that user's rights, wherever a link in it leads at that moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Callable, Dict, Iterator, List
+
+import pytest
+
+from hyperpod_kit.cli.main import run
+from hyperpod_kit.data.reading.local_file import LocalFile, open_regular
+from hyperpod_kit.data.reading.mounts import SourceMounts
+from hyperpod_kit.data.reading.source_files import open_file
+from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.job.fan_out import listing
+from hyperpod_kit.untrusted import owner, source_owner
+from tests.hostile.acts.ground import own
+from tests.hostile.users import ATTACKER, ROOT, VICTIM, place
+
+pytestmark = ROOT
+CANARY = "the-victims-own-words"
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """The attacker's corpus, the victim's private one, and a directory of root's."""
+    with place() as top:
+        for name, uid, text in (("mallory", ATTACKER, "theirs"), ("private", VICTIM, CANARY)):
+            (top / name).mkdir()
+            (top / name / "a.jsonl").write_text(json.dumps({"text": text}) + "\n")
+            own(top / name, uid, 0o700)
+        (top / "out").mkdir()
+        yield top
+
+
+def link(shared: Path) -> Path:
+    """Of the attacker's, to the victim's file."""
+    path = shared / "mallory" / "b.jsonl"
+    path.symlink_to(shared / "private" / "a.jsonl")
+    os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
+    return path
+
+
+def tokenizer(shared: Path) -> str:
+    """Of words; for root alone."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    made = Tokenizer(models.WordLevel({CANARY: 0, "theirs": 1, "[UNK]": 2}, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    path = shared / "out" / "tokenizer.json"
+    made.save(str(path))
+    path.chmod(0o600)
+    return str(path)
+
+
+def words_of(command: str, shared: Path, out: str) -> List[str]:
+    source, target = str(shared / "mallory"), str(shared / "out" / out)
+    words: Dict[str, Callable[[], List[str]]] = {
+        "stage": lambda: [source, target],
+        "merge": lambda: [source, target],
+        "index": lambda: [f"{source}/*.jsonl", "--out", target, "--check"],
+        "tokenize": lambda: ["--tokenizer", tokenizer(shared), "--out", target, "--index", f"{target}-index", source],
+    }
+    return ["data", command, *words[command]()]
+
+
+@pytest.mark.parametrize("command", ["stage", "merge", "index", "tokenize"])
+def test_root_reads_a_users_data_as_the_user(command: str, shared: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (shared / "out").chmod(0o700)  # as whom is written is another matter
+    assert run(words_of(command, shared, "good")) == 0, capfd.readouterr().err
+    written = {path for path in (shared / "out").rglob("*") if path.is_file()}
+    assert written and {path.stat().st_uid for path in written} == {0}
+    link(shared)
+    assert run(words_of(command, shared, "led")) != 0
+    assert "Permission denied" in (error := capfd.readouterr().err) or "may not read it" in error
+    made = {path for path in (shared / "out").rglob("*") if path.is_file()} - written
+    assert not [path for path in made if CANARY.encode() in path.read_bytes() and path.name != "tokenizer.json"]
+    assert source_owner.current() is None and os.geteuid() == 0
+
+
+def test_what_was_exchanged_since_it_was_listed_is_opened_as_the_owner(shared: Path) -> None:
+    path = str(link(shared))
+    source_owner.adopt(ATTACKER)
+    try:
+        for opened in (
+            lambda: LocalFile(path),
+            lambda: open_file(path, SourceMounts()),
+            lambda: open_regular(path).__enter__(),
+        ):
+            with pytest.raises(PermissionError):
+                opened()
+        with pytest.raises(Unreachable, match="Permission denied"):
+            listing.listed(str(shared / "mallory"))
+        with closing(LocalFile(str(shared / "mallory" / "a.jsonl"))) as file:
+            assert json.loads(file.read(0, file.size)) == {"text": "theirs"}
+    finally:
+        source_owner.adopt(None)
+
+
+def test_one_thread_has_the_rights_and_no_other() -> None:
+    """All of root's capabilities over files go with them, and come back."""
+
+    def status() -> Dict[str, str]:
+        lines = Path("/proc/thread-self/status").read_text().splitlines()
+        return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+    seen: List[Dict[str, str]] = []
+    before = status()
+    source_owner.adopt(ATTACKER)
+    try:
+        with source_owner.rights():
+            with source_owner.rights():
+                pass
+            inside = status()
+            thread = threading.Thread(target=lambda: seen.append(status()))
+            thread.start()
+            thread.join()
+            main = Path("/proc/self/status").read_text()
+    finally:
+        source_owner.adopt(None)
+    after = status()
+    for name, column in (("Uid", 3), ("Gid", 3)):
+        assert inside[name].split()[column] == str(ATTACKER) and inside[name].split()[0] == "0"
+    assert inside["Groups"].strip() == "" and main
+    for name in ("Uid", "Gid", "Groups", "CapEff"):
+        assert after[name] == before[name]
+
+
+def test_a_thread_that_was_started_before_keeps_roots_rights() -> None:
+    ready, go, done = threading.Event(), threading.Event(), threading.Event()
+    seen: List[str] = []
+
+    def looks() -> None:
+        ready.set()
+        go.wait(60)
+        seen.append(Path("/proc/thread-self/status").read_text())
+        done.set()
+
+    thread = threading.Thread(target=looks)
+    thread.start()
+    assert ready.wait(60)
+    source_owner.adopt(ATTACKER)
+    try:
+        with source_owner.rights():
+            go.set()
+            assert done.wait(60)
+    finally:
+        source_owner.adopt(None)
+        go.set()
+        thread.join()
+    assert "Uid:\t0\t0\t0\t0" in seen[0]
+
+
+def test_sources_of_two_users_are_refused_by_name(shared: Path) -> None:
+    with pytest.raises(UsageError, match=f"uid {ATTACKER} and uid {VICTIM}"):
+        source_owner.reading([str(shared / "mallory"), str(shared / "private")]).__enter__()
+    with source_owner.reading([str(shared / "mallory"), str(shared / "out")]):
+        assert source_owner.current() == ATTACKER
+
+
+def test_who_is_not_root_reads_with_its_own_rights(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, "is_root", lambda: False)
+    with source_owner.reading([str(shared / "mallory")]):
+        assert source_owner.current() is None

@@ -1,7 +1,8 @@
 """Values of Python's and torch's own kinds, and of a program's own classes, as typed JSON and back, without pickle.
 
 A class is written by its name. It is looked up among the modules that the program has imported: reading a checkpoint
-imports nothing and calls no constructor that a program wrote.
+imports nothing and calls no constructor that a program wrote. No object is made of a class with a `__del__`: that would
+run when the object goes, on attributes that whoever wrote the checkpoint has chosen.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ _HOOKS = frozenset(
         "__getnewargs_ex__",
         "__copy__",
         "__deepcopy__",
+        "__del__",
     )
 )
 _TORCH = (torch.dtype, torch.layout, torch.memory_format)
@@ -91,6 +93,8 @@ def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
     """The record of a named tuple, a dataclass or an object that is its attributes; None for what is none of these, or
     of a class that no name leads to."""
     kind = type(value)
+    if hasattr(kind, "__del__"):
+        return None
     if isinstance(value, tuple) and hasattr(kind, "_fields"):
         name = name_of(kind)
         if name is None:
@@ -111,7 +115,7 @@ def _encode_of_class(value: Any, inner: Encode) -> dict[str, Json] | None:
 
 def is_its_attributes(kind: type) -> bool:
     """Whether an object of that class is the attributes in its `__dict__`, as `copy` and `pickle` see it: no slots, no
-    base in C, no code of its own that takes it apart or makes it. What has a `state_dict` is saved by that."""
+    base in C, no code of its own that takes it apart, makes it or ends it. What has a `state_dict` is saved by that."""
     *classes, last = kind.__mro__
     if last is not object or not classes or hasattr(kind, "state_dict"):
         return False
@@ -121,7 +125,7 @@ def is_its_attributes(kind: type) -> bool:
 
 
 def has_code_of_its_own(kind: type) -> bool:
-    """Whether objects are taken apart or made by that class in a way of its own, or in C."""
+    """Whether objects are taken apart, made or ended by that class in a way of its own, or in C."""
     return bool(_HOOKS & vars(kind).keys()) or not kind.__flags__ & _HEAP_TYPE
 
 
@@ -207,7 +211,7 @@ def _checked(found: type, base: type, body: dict[str, Json]) -> Any:
         "dataclass": dataclasses.is_dataclass(found),
         "object": is_its_attributes(found),
     }
-    if not issubclass(found, base) or not kinds[body["$"]]:
+    if not issubclass(found, base) or not kinds[body["$"]] or hasattr(found, "__del__"):
         raise CheckpointError(f"{body['c']} is not of the kind that it was when it was saved ({body['$']})")
     return found
 

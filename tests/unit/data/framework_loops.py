@@ -6,6 +6,7 @@ batch, leave the loop, train on a part of each epoch, come back from a checkpoin
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 
 from hyperpod_kit.data import ElasticLoader
+from hyperpod_kit.errors import DataError
 
 SAMPLES, BATCH, EPOCHS = 40, 4, 2
 FEW = 3
@@ -103,7 +105,24 @@ def plain(act: str, folder: Path, restored: bool) -> None:
 def accelerate(act: str, folder: Path, restored: bool) -> None:
     from accelerate import Accelerator
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    prepared(Accelerator(cpu=True, gradient_accumulation_steps=2), act, folder, restored)
+
+
+def accelerate_deepspeed(act: str, folder: Path, restored: bool) -> None:
+    from accelerate import Accelerator, DeepSpeedPlugin
+    from accelerate.state import DistributedType, PartialState
+
+    deepspeed_on_cpus()
+    os.environ.pop("ACCELERATE_USE_CPU")
+    # Accelerate takes DeepSpeed for a matter of accelerators: the one line that lets it take CPUs.
+    PartialState._prepare_backend = lambda *_: ("gloo", DistributedType.MULTI_CPU)
+    plugin = DeepSpeedPlugin(zero_stage=1, gradient_accumulation_steps=2)
+    plugin.deepspeed_config.update(train_micro_batch_size_per_gpu=BATCH, zero_allow_untested_optimizer=True)
+    prepared(Accelerator(deepspeed_plugin=plugin), act, folder, restored)
+
+
+def prepared(accelerator: Any, act: str, folder: Path, restored: bool) -> None:
+    """The loop of one who gives Accelerate all that he has."""
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     loader = loader_for(act)
@@ -242,7 +261,95 @@ def trainer(act: str, folder: Path, restored: bool) -> None:
         ElasticTrainer(model, arguments, train_dataset=Rows()).train(resume_from_checkpoint=True)
 
 
-LOOPS = {"plain": plain, "accelerate": accelerate, "fabric": fabric, "lightning": lightning, "trainer": trainer}
+def deepspeed_on_cpus() -> Any:
+    """The package, with this process's ranks."""
+    import deepspeed
+
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled, which takes a minute
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    else:
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    deepspeed.init_distributed("gloo")
+    return deepspeed
+
+
+def engine_of(deepspeed: Any, **options: Any) -> Any:
+    """A small model under ZeRO."""
+    model = torch.nn.Linear(8, 1)
+    config = {
+        "train_micro_batch_size_per_gpu": BATCH,
+        "zero_optimization": {"stage": 1},
+        "optimizer": {"type": "AdamW", "params": {"lr": 0.0, "torch_adam": True}},
+    }
+    return deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config, **options)[0]
+
+
+def deepspeed(act: str, folder: Path, restored: bool) -> None:
+    package = deepspeed_on_cpus()
+    beside_an_engine(package, loader := loader_for(act), loader, act, folder, restored)
+
+
+def deepspeed_repeating(act: str, folder: Path, restored: bool) -> None:
+    from deepspeed.utils import RepeatingLoader
+
+    package = deepspeed_on_cpus()
+    loader = loader_for(act, epochs=EPOCHS)
+    if act == "peek":  # what repeats is one iterator, by which nobody only looks
+        next(iter(loader))
+        act = ""
+    beside_an_engine(package, loader, RepeatingLoader(loader), act, folder, restored)
+
+
+def beside_an_engine(package: Any, loader: ElasticLoader, given: Any, act: str, folder: Path, restored: bool) -> None:
+    """The position is in what the engine's checkpoint keeps for its user."""
+    engine, notes, place = engine_of(package), Notes(folder), str(folder / "deepspeed")
+    if restored:
+        _, saved = engine.load_checkpoint(place)
+        loader.load_state_dict(saved["loader"])
+
+    def step(batch: torch.Tensor) -> None:
+        engine.backward(engine(batch).sum())
+        engine.step()
+        notes.trained(batch)
+
+    def save() -> None:
+        engine.save_checkpoint(place, client_state={"loader": loader.state_dict()})
+
+    own_loop(loader, given, notes, act, step, save, restored)
+
+
+def deepspeed_built_anew(act: str, folder: Path, restored: bool) -> None:
+    """What DeepSpeed would make of the loader itself, or of its parts; then an epoch of the loader as it is."""
+    package, notes, loader = deepspeed_on_cpus(), Notes(folder), loader_for(act)
+    with contextlib.suppress(ValueError):  # "Training data must be a torch Dataset"
+        engine_of(package, training_data=loader)
+        raise AssertionError("DeepSpeed took a loader for a data set")
+    engine = engine_of(package)
+    for sampler in (loader.sampler, loader.batch_sampler):
+        anew = engine.deepspeed_io(loader.dataset, data_sampler=sampler, num_local_io_workers=0, pin_memory=False)
+        try:
+            next(iter(anew))
+        except DataError as err:
+            assert "taken apart" in str(err)
+            continue
+        raise AssertionError("a loader that was built anew gave a batch")
+    for batch in loader:
+        notes.trained(batch)
+
+
+LOOPS = {
+    "plain": plain,
+    "accelerate": accelerate,
+    "fabric": fabric,
+    "lightning": lightning,
+    "trainer": trainer,
+    "deepspeed": deepspeed,
+    "deepspeed_repeating": deepspeed_repeating,
+    "deepspeed_built_anew": deepspeed_built_anew,
+    "accelerate_deepspeed": accelerate_deepspeed,
+}
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from hyperpod_kit.data import ElasticLoader
 from tests.support import warm
 from tests.support.rows import full
-from tests.unit.data.framework_loops import BATCH, EPOCHS, FEW, LOOPS, SEED, Numbers
+from tests.unit.data.framework_loops import BATCH, EPOCHS, FEW, SEED, Numbers
 
 PROGRAM = Path(__file__).with_name("framework_loops.py")
 IMPORTED = {
@@ -22,11 +22,34 @@ IMPORTED = {
     "fabric": (*warm.TORCH, "lightning.fabric"),
     "lightning": (*warm.TORCH, "lightning.pytorch"),
     "trainer": warm.TRANSFORMERS,
+    "deepspeed": (*warm.TORCH, "deepspeed"),
+    "deepspeed_repeating": (*warm.TORCH, "deepspeed"),
+    "accelerate_deepspeed": (*warm.TORCH, "deepspeed"),
+    "deepspeed_built_anew": (*warm.TORCH, "deepspeed"),
 }
-NEEDED = {"fabric": "lightning", "trainer": "transformers", "plain": "torch"}
+NEEDED = {
+    "plain": ("torch",),
+    "accelerate": ("accelerate",),
+    "fabric": ("lightning",),
+    "lightning": ("lightning",),
+    "trainer": ("transformers",),
+    "deepspeed": ("deepspeed",),
+    "deepspeed_repeating": ("deepspeed",),
+    "accelerate_deepspeed": ("accelerate", "deepspeed"),
+}
+ROWS = [
+    pytest.param(name, marks=[pytest.mark.needs(*NEEDED[name]), *([] if name == "plain" else [pytest.mark.full])])
+    for name in NEEDED
+]
 ACTS = ("peek", "break", "limit", "restart", "killed")
 BY_EPOCH = ("fabric", "lightning")
 """Whose loop begins an epoch of its own each time."""
+
+
+@pytest.fixture(autouse=True)
+def deepspeed_on_cpus(monkeypatch):
+    """For the process that imports it for all."""
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
 
 
 def run(place, framework, act, ranks, *words):
@@ -35,11 +58,12 @@ def run(place, framework, act, ranks, *words):
         port = free.getsockname()[1]
     env = {
         **os.environ,
-        "PYTHONPATH": str(PROGRAM.parents[3]),
+        "PYTHONPATH": os.pathsep.join([str(PROGRAM.parents[3]), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "PYTHONWARNINGS": "ignore",
         "OMP_NUM_THREADS": "1",
         "ACCELERATE_USE_CPU": "true",
         "HF_HUB_OFFLINE": "1",
+        "GLOO_SOCKET_IFNAME": "lo",
     }
     own = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_RUN_ID": place.name}
     processes = [
@@ -90,10 +114,18 @@ def expected(framework, act, ranks):
 
 @pytest.mark.parametrize("ranks", [1, *full(2)])
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.parametrize("framework", ["plain", *full(*(name for name in LOOPS if name != "plain"))])
+@pytest.mark.parametrize("framework", ROWS)
 def test_what_is_trained_on(framework, act, ranks, tmp_path):
-    pytest.importorskip(NEEDED.get(framework, framework))
     run(tmp_path, framework, act, ranks)
     if act == "restart":
         run(tmp_path, framework, act, ranks, "restored")
     assert trained(tmp_path, ranks) == expected(framework, act, ranks)
+
+
+@pytest.mark.full
+@pytest.mark.needs("deepspeed")
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_deepspeed_builds_no_loader_of_its_parts(ranks, tmp_path):
+    """Its own refusal of a loader as `training_data`, ours of a loader that it makes of the parts."""
+    run(tmp_path, "deepspeed_built_anew", "", ranks)
+    assert trained(tmp_path, ranks) == [first for first, _ in epochs(ranks)]

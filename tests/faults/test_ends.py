@@ -11,7 +11,7 @@ import pytest
 from tests.faults.job import Job
 from tests.faults.profiles import IN_FOLDERS
 from tests.faults.site import Site
-from tests.support.wait import until
+from tests.support.wait import scaled, until
 
 Row = Callable[..., None]
 SRUN_ALONE = 60
@@ -177,7 +177,7 @@ def test_slurmctld_is_killed_as_a_rank_dies(job: Job, site: Site, row: Row) -> N
     site.start_controller()
     seconds = job.resumed(fault, 2 * SRUN_ALONE)
     job.ended_well(200)
-    assert job.classes == ["crash", "done"] and seconds < SRUN_ALONE, job.told()
+    assert job.classes == ["crash", "done"] and seconds < scaled(SRUN_ALONE), job.told()
     row(
         "slurmctld is killed as a rank dies, and started 2 s later",
         "waits until the nodes have registered, retried in the allocation",

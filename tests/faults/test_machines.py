@@ -13,7 +13,7 @@ from tests.faults.job import Job
 from tests.faults.machines import SHARED, MachineSite
 from tests.faults.profiles import PROFILE, PROFILES
 from tests.faults.site import Site
-from tests.support.wait import until
+from tests.support.wait import scaled, until
 
 pytestmark = pytest.mark.machines
 Row = Callable[..., None]
@@ -40,7 +40,7 @@ def test_a_worker_is_killed_with_a_spare(job: Job, site: MachineSite, row: Row) 
     seconds = job.resumed(job.broken(lambda: site.kill_machine(victim)))
     assert victim not in nodes_of(job) and job.show()["Restarts"] == "0"
     job.ended_well(STEPS)
-    assert job.classes == ["node_lost", "done"] and seconds < 15 + job.start_up()
+    assert job.classes == ["node_lost", "done"] and seconds < scaled(15) + job.start_up()
     row(
         "a worker's machine is killed, spare there (`-N3 --no-kill`, `--nodes 2`)",
         "the spare takes its place in the allocation",

@@ -9,11 +9,12 @@ import pytest
 
 from tests.faults.job import Job
 from tests.faults.profiles import IN_S3
+from tests.support.wait import scaled
 
 Row = Callable[..., None]
 STEPS = 60
 AT_MOST = 10 if IN_S3 else 3
-"""Seconds beside the start-up: in S3 each look at the root is a request."""
+"""Seconds of a machine of the usual speed, beside the start-up: in S3 each look at the root is a request."""
 
 
 def at_work(job: Job, *trainer: str, options: str = "") -> Job:
@@ -25,7 +26,7 @@ def lost_and_retried(job: Job, *who: str, rank: int = 1) -> float:
     at_work(job)
     seconds = job.resumed(job.send(signal.SIGKILL, *who, rank=rank))
     job.ended_well(STEPS)
-    assert job.show()["Restarts"] == "0" and seconds < 30
+    assert job.show()["Restarts"] == "0" and seconds < scaled(30)
     return seconds
 
 
@@ -35,7 +36,7 @@ def test_a_rank_exits_1(job: Job, row: Row) -> None:
     seconds = job.resumed(job.send(signal.SIGUSR2))
     job.ended_well(STEPS)
     assert job.classes == ["crash", "done"] and job.rows("ended")[0]["first"]["code"] == 1
-    assert job.show()["Restarts"] == "0" and seconds < AT_MOST + job.start_up()
+    assert job.show()["Restarts"] == "0" and seconds < scaled(AT_MOST) + job.start_up()
     row("a rank exits 1", "retried in the allocation", seconds, f"start-up {job.start_up()}")
 
 
@@ -45,7 +46,7 @@ def test_a_rank_is_killed(job: Job, row: Row) -> None:
     seconds = job.resumed(job.send(signal.SIGKILL))
     job.ended_well(STEPS)
     assert job.classes == ["crash", "done"] and job.rows("ended")[0]["first"]["signal"] == 9
-    assert job.show()["Restarts"] == "0" and seconds < AT_MOST + job.start_up()
+    assert job.show()["Restarts"] == "0" and seconds < scaled(AT_MOST) + job.start_up()
     row("a rank is SIGKILLed", "retried in the allocation", seconds, f"start-up {job.start_up()}")
 
 

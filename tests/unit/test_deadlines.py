@@ -77,7 +77,7 @@ def test_marks_and_the_option_grow_with_the_load(pytester: pytest.Pytester, monk
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "--timeout", "20").assert_outcomes(passed=2)
 
 
-BY_HAND = re.compile(r"\btime\.sleep\(|\bmonotonic\(\) \+ |\bmonotonic\(\) - \w+ <|\bseconds < \d")
+BY_HAND = re.compile(r"\btime\.sleep\(|\bmonotonic\(\) \+ |\bmonotonic\(\) - \w+ <|\bseconds < (?!scaled\()")
 """A pause, mostly in place of a condition; a deadline, or an upper bound, that no slow machine prolongs."""
 LEFT = {
     "cgroup/moments.py": 2,
@@ -88,8 +88,6 @@ LEFT = {
     "faults/foreign_trainer.py": 1,
     "faults/random_faults.py": 1,
     "faults/test_ends.py": 2,
-    "faults/test_machines.py": 1,
-    "faults/test_ranks.py": 1,
     "faults/test_s3.py": 2,
     "faults/test_storage_away.py": 2,
     "faults/torch_trainer.py": 2,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
+import pytest
 from driver import Driver, wait_until
 
 CONTROLLER, WORKER = "storage-controller/0", "storage-worker/0"
@@ -15,6 +16,7 @@ def worker_of(driver: Driver) -> Dict[str, Any]:
     return next(node for node in driver.nodes() if node["group"] == "storage-worker")
 
 
+@pytest.mark.full  # a minute of machines
 def test_without_the_staging_directory_a_reboot_brings_everything_back(storage: Driver) -> None:
     instance = worker_of(storage)["instance_id"]
     look = f"{STEPS}; systemctl show -P UserspaceTimestamp"

@@ -15,6 +15,7 @@ import pytest
 from hyperpod_kit.job.report import PREFIX
 from tests.support import bundles
 from tests.support.bundles import REPOSITORY, BundleRoot
+from tests.support.rows import full
 from tests.support.wait import until
 from tests.unit.job.private_slurm import PrivateSlurm, running
 
@@ -119,7 +120,7 @@ class BundledJob:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("before", "after"), [("earlier", "this"), ("this", "earlier")])
+@pytest.mark.parametrize(("before", "after"), [("earlier", "this"), *full(("this", "earlier"))])
 def test_a_bundle_is_changed_in_place_node_by_node(
     slurm: BundledSlurm, staged: Dict[str, Path], before: str, after: str
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Iterator
 import pytest
 
 from hyperpod_kit.untrusted import owner
+from tests.support.rows import full
 from tests.support.serving_fuse import serving_mount
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -42,17 +43,19 @@ def hanging_root(tmp_path: Path) -> Iterator[Path]:
     "line",
     [
         "checkpoint ls ROOT",
-        "checkpoint verify ROOT",
-        "checkpoint prune ROOT --latest 1",
-        "checkpoint repair ROOT",
         "checkpoint get ROOT w --output OUT",
-        "checkpoint diff ROOT/seq-000001.step-0000000010.e1-a ROOT",
-        "checkpoint export ROOT --to safetensors --output OUT",
         "checkpoint import ROOT --from dcp --output OUT",
-        "checkpoint import ROOT/w.safetensors --from safetensors --output OUT",
         "job status --root ROOT",
-        "job goodput --root ROOT",
-        "job prove ROOT",
+        *full(
+            "checkpoint verify ROOT",
+            "checkpoint prune ROOT --latest 1",
+            "checkpoint repair ROOT",
+            "checkpoint diff ROOT/seq-000001.step-0000000010.e1-a ROOT",
+            "checkpoint export ROOT --to safetensors --output OUT",
+            "checkpoint import ROOT/w.safetensors --from safetensors --output OUT",
+            "job goodput --root ROOT",
+            "job prove ROOT",
+        ),
     ],
 )
 def test_a_command_on_a_root_that_hangs_ends_and_so_does_its_output(hanging_root: Path, line: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
 
 Record = dict[str, Any]
 
@@ -18,6 +20,10 @@ ARRAY = "array"
 
 _CODES = "?bhilqBHILQefdFD"
 """Codes of numpy's number types with the same bits on every machine: not long double."""
+
+
+_TYPE_WORD = re.compile(r"[<>|=]?[?a-zA-Z][0-9]{0,2}")
+"""A type as `dtype.str` writes it."""
 
 
 def is_number(value: object) -> bool:
@@ -33,7 +39,8 @@ def of_number(value: Any) -> Record:
 
 def number(body: Record) -> Any:
     """The number of a record. Raises CheckpointError."""
-    return _numpy("a numpy number", body).frombuffer(base64.b64decode(body["v"]), dtype=body["t"])[0]
+    numpy = _numpy("a numpy number", body)
+    return numpy.frombuffer(base64.b64decode(body["v"]), dtype=_type_word(body))[0]
 
 
 def is_array(value: Any) -> bool:
@@ -57,12 +64,20 @@ def array(body: Record, numbers: Any) -> Any:
     where it can; what stands for a tensor that nobody reads is given back. Raises CheckpointError."""
     if not isinstance(numbers, torch.Tensor):
         return numbers
-    kind = _numpy("a numpy array", body).dtype(body["t"])
+    kind = _numpy("a numpy array", body).dtype(_type_word(body))
     found = numbers.detach().cpu().numpy()
     if kind.newbyteorder("=") != found.dtype:
         raise CheckpointError(f"the checkpoint holds an array of {body['t']} as numbers of {found.dtype}")
     found = found.astype(kind, copy=False)
     return found.T if body["f"] else found
+
+
+def _type_word(body: Record) -> str:
+    """The type of its numbers. Raises CheckpointError: numpy takes longer words for expressions of Python's."""
+    word = body["t"]
+    if not isinstance(word, str) or _TYPE_WORD.fullmatch(word) is None:
+        raise CheckpointError(f"the checkpoint holds numbers of a type {clean(word)[:40]!r}")
+    return word
 
 
 def _numpy(what: str, body: Record) -> Any:

@@ -23,6 +23,7 @@ from hyperpod_kit.checkpoint.agent import trees
 from hyperpod_kit.checkpoint.dtypes import NAMES
 from hyperpod_kit.checkpoint.sharding import is_sharded
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
+from hyperpod_kit.untrusted.text import clean
 
 Json = Any
 Take = Callable[[str, torch.Tensor], "str | dict[str, Json]"]
@@ -48,6 +49,9 @@ Parameter that requires none."""
 _CONTAINERS = frozenset((dict, list, tuple))
 
 NO_WHOLES: Mapping[str, torch.Tensor] = {}
+
+_NO_RECORD = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
+"""What a record leads to that was not made by `encode`: whoever may write to a root may have written any."""
 
 _DEPTH = 200
 _LARGEST = 10**4300
@@ -258,10 +262,17 @@ def decode(
 ) -> Any:
     """Undo `encode`; `tensor(name)` gives the tensor of that name, and `wholes` has the subclasses that are there and
     filled. With `plain` the parts of a subclass come as a dict, and so do the values of classes that are not here.
-    Raises CheckpointError for an unknown type."""
+    Raises CheckpointError for an unknown type, and for a record that `encode` does not make."""
+    try:
+        return _decoded(body, tensor, wholes, plain)
+    except _NO_RECORD as err:
+        what = f"{type(err).__name__}: {clean(err)[:200]}"
+        raise CheckpointError(f"the checkpoint holds a value that no program of ours has written: {what}") from err
 
+
+def _decoded(body: Json, tensor: Callable[[str], torch.Tensor], wholes: Mapping[str, torch.Tensor], plain: bool) -> Any:
     def inner(item: Json) -> Any:
-        return decode(item, tensor, wholes=wholes, plain=plain)
+        return _decoded(item, tensor, wholes, plain)
 
     held = children(body)
     if isinstance(held, dict):

@@ -136,7 +136,7 @@ def decode(body: dict[str, Json], inner: Decode, *, plain: bool = False) -> Any:
     if kind == "torch":
         return _torch_constant(value)
     if kind == "device":
-        return torch.device(value)
+        return _device(value)
     if kind == "deque":
         return collections.deque(map(inner, value), body["most"])
     if kind in ("set", "frozenset"):
@@ -257,6 +257,13 @@ def _decode_time(kind: str, value: Any) -> Any:
         return datetime.timedelta(*value)
     known = {name: made for made, name in _TIMES.items()}
     return known[kind].fromisoformat(value)  # type: ignore[attr-defined]
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError as err:
+        raise CheckpointError(f"the checkpoint holds a device that torch does not know: {err}") from None
 
 
 def _torch_constant(name: str) -> Any:

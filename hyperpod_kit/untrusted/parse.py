@@ -1,4 +1,4 @@
-"""JSON that another wrote: whatever it is, the answer is a value or ValueError.
+"""JSON and numbers that another wrote: whatever it is, the answer is a value or ValueError.
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """
@@ -33,6 +33,12 @@ def json_object(data: Union[bytes, bytearray, str], most: int = LARGEST, *, dist
     if not isinstance(value, dict):
         raise ValueError(f"its JSON is of type {type(value).__name__}, expected an object")
     return value
+
+
+def count(text: str) -> Optional[int]:
+    """The number that a few ASCII digits write, None for anything else. `str.isdigit` is true of "²" and of 4,301
+    nines, too, of which `int` makes no number."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def _distinct(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:

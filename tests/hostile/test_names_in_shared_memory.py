@@ -71,6 +71,17 @@ def test_names_of_the_victims_keep_nothing_from_being_saved(base: Path, kind: st
     assert not [path for path in base.rglob("hpk-*") if path.lstat().st_uid == VICTIM]
 
 
+@pytest.mark.parametrize("uid", ["\u00b2", "\u0663", "9" * 200, "", "-1"])
+def test_a_directory_of_no_user_is_nobodys(base: Path, uid: str) -> None:
+    root = base.parent / "root"
+    lay(base, root)
+    assert as_user(ATTACKER, lambda: os.mkdir(str(base / f"{places.PARENT}-{uid}"))) == 0
+    assert places.users(str(base)) == [VICTIM]
+    assert [user for user, _, _ in places.listed(str(base), ".ctl", 10)] == [VICTIM]
+    [outcome] = flushed(base)
+    assert outcome.removed and committed(root)
+
+
 def test_two_thousand_names_are_no_word_of_the_victims(base: Path) -> None:
     root = base.parent / "root"
     lay(base, root)

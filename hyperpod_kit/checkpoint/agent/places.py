@@ -308,7 +308,7 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
         if parent >= 0 and _is(parent, _root()):
             reader = opened(parent, os.O_RDONLY | os.O_DIRECTORY)
             try:
-                given = [name for name in os.listdir(reader) if name.isdigit()]
+                given = [name for name in os.listdir(reader) if name.isascii() and name.isdigit()]
             finally:
                 os.close(reader)
             for name in sorted(given, key=int):
@@ -319,7 +319,8 @@ def _directories(base_fd: int, mount: str, names: list[str]) -> Iterator[tuple[i
     seen: dict[int, int] = {}
     for name in sorted(name for name in names if name.startswith(PARENT + "-"))[:MOST_LOOSE]:
         uid = name[len(PARENT) + 1 :].split("-")[0]
-        if uid.isdigit() and len(uid) <= 10 and seen.get(int(uid), 0) < _MOST_SPARE:
+        # "²" is a digit, of which `int` makes no number.
+        if uid.isascii() and uid.isdigit() and len(uid) <= 10 and seen.get(int(uid), 0) < _MOST_SPARE:
             for found in _directory(base_fd, mount, name, int(uid)):
                 seen[int(uid)] = seen.get(int(uid), 0) + 1
                 yield found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted.text import clean
@@ -108,29 +108,100 @@ def require_sound(tree: Any) -> None:
         try:
             if isinstance(value, dict) and kind is not None and not _is_sound(kind, value):
                 raise ValueError("another form")
-            todo += [(item, depth + 1) for _, item in _children(value)]
         except (TypeError, ValueError, KeyError, RecursionError):
             raise CheckpointError(f"its tree has a {clean(kind)[:40]} as no program of ours writes it") from None
+        todo += [(item, depth + 1) for item in _inside(value, kind)]
+
+
+def _inside(value: Any, kind: Any) -> List[Any]:
+    """What a container holds, keys of a record's own left out: of a record whatever it has, for a program that is newer
+    than this one may have written it."""
+    if isinstance(value, list):
+        return value
+    if kind is None:
+        return list(value.values())
+    found: List[Any] = []
+    for part in value.values():
+        items = list(part.values()) if isinstance(part, dict) and "$" not in part else part
+        if not isinstance(items, list):
+            found.append(part)
+        elif kind == "dict":
+            found += [item for pair in items for item in (pair if isinstance(pair, list) else (pair,))]
+        else:
+            found += items
+    return found
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_anything(value: Any) -> bool:
+    return True
+
+
+def _is_bound(value: Any) -> bool:
+    """What a deque may hold at most."""
+    return value is None or (type(value) is int and 0 <= value < 1 << 63)
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_number_text, value))
+
+
+def _is_number_text(value: Any) -> bool:
+    """Raises ValueError."""
+    return isinstance(value, str) and isinstance(float(value), float)
+
+
+_FORMS: Dict[str, Dict[str, Callable[[Any], bool]]] = {
+    "tensor": {"name": _is_text},
+    "subclass": {"name": _is_text, "class": _is_text, "parts": _is_object},
+    "tuple": {"v": _is_list},
+    "dict": {"v": lambda value: isinstance(value, list) and _are_pairs(value)},
+    "float": {"v": _is_number_text},
+    "bytes": {"v": _is_text},
+    "complex": {"v": _is_complex},
+    "numpy": {"t": _is_text, "v": _is_text},
+    "array": {"t": _is_text, "f": _is_anything, "of": _is_object},
+    "torch": {"v": _is_text},
+    "device": {"v": _is_text},
+    "enum": {"c": _is_text, "n": _is_text, "v": _is_anything},
+    "deque": {"v": _is_list, "most": _is_bound},
+    "set": {"v": _is_list},
+    "frozenset": {"v": _is_list},
+    "time": {"c": _is_text, "v": lambda value: isinstance(value, (str, list))},
+    "path": {"c": _is_text, "v": _is_text},
+    "named": {"c": _is_text, "v": _is_list},
+    "dataclass": {"c": _is_text, "v": _is_object},
+    "object": {"c": _is_text, "v": _is_object},
+}
+"""What each kind of record has, as `codec`, `arrays` and `typed_values` write it."""
+_OF_DICT: Dict[str, Callable[[Any], bool]] = {"c": _is_text, "f": _is_text}
+_OPTIONAL: Dict[str, Dict[str, Callable[[Any], bool]]] = {
+    "tensor": {"g": lambda value: type(value) is int},
+    "subclass": {"context": lambda value: value is None or isinstance(value, list)},
+    "tuple": _OF_DICT,
+    "dict": _OF_DICT,
+}
+"""What such a record may have besides."""
 
 
 def _is_sound(kind: Any, record: Dict[str, Any]) -> bool:
+    """Of a kind that is not known here nothing is expected: a newer program may have written it."""
     if not isinstance(kind, str):
         return False
-    if kind == "tensor":
-        return isinstance(record.get("name"), str)
-    if kind == "subclass":
-        named = isinstance(record.get("name"), str) and isinstance(record.get("class"), str)
-        return named and isinstance(record.get("parts"), dict) and isinstance(record.get("context"), (list, type(None)))
-    held = record.get("v")
-    if kind == "tuple":
-        return isinstance(held, list)
-    if kind == "dict":
-        return isinstance(held, list) and _are_pairs(held)
-    if kind in ("float", "bytes"):
-        return isinstance(held, str)
-    if kind == "complex":
-        return isinstance(held, list) and len(held) == 2
-    return True
+    if not all(fits(record[key]) for key, fits in _OPTIONAL.get(kind, {}).items() if key in record):
+        return False
+    return all(fits(record[key]) for key, fits in _FORMS.get(kind, {}).items())
 
 
 def _are_pairs(held: List[Any]) -> bool:

@@ -22,10 +22,13 @@ from dataclasses import asdict, dataclass
 from typing import List, Optional
 
 from hyperpod_kit.errors import NodeError
-from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted import by_descriptor, parse
 
 RENEW, KEPT, TAKEOVER = 5.0, 20.0, 40.0
 """Seconds."""
+
+_LONGEST = 1 << 16
+"""Characters of a file."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +57,14 @@ def require_identity(me: LeaseOwner) -> None:
 def generations(place: str) -> List[int]:
     """Of all owners that are named there, oldest first. Raises OSError."""
     numbers = (name[len("owner-") :] for name in os.listdir(place) if name.startswith("owner-"))
-    return sorted(int(number) for number in numbers if number.isdigit())
+    return sorted(number for number in map(parse.count, numbers) if number is not None)
 
 
 def owner(place: str, number: int) -> Optional[LeaseOwner]:
     """None for a file that its writer did not end, or that has just gone. Raises OSError."""
     try:
         with open(f"{place}/owner-{number}", encoding="utf-8") as stream:
-            raw = json.load(stream)
+            raw = parse.json_object(stream.read(_LONGEST), _LONGEST)
         return LeaseOwner(str(raw["instance"]), str(raw["host"]))
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

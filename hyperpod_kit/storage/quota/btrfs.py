@@ -6,6 +6,7 @@ import os
 
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
+from hyperpod_kit.untrusted import parse
 
 SUBVOLUME_INODE = 256
 
@@ -30,9 +31,9 @@ class Btrfs:
             raise QuotaError(f"{directory}: {(answer.stderr or answer.stdout).strip()}", hint=hint)
         for line in answer.stdout.splitlines():
             words = line.split()
-            if len(words) >= 5 and words[0].startswith("0/") and words[1].isdigit():
-                hard = int(words[3]) if words[3].isdigit() else 0
-                return QuotaUsed(directory, int(words[1]), None, QuotaLimits(hard_bytes=hard))
+            used = parse.count(words[1]) if len(words) >= 5 and words[0].startswith("0/") else None
+            if used is not None:
+                return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.count(words[3]) or 0))
         raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {answer.stdout.strip()[-200:]}")
 
     def commands(self, directory: str, limits: QuotaLimits, grace: int) -> list[list[str]]:

@@ -8,8 +8,8 @@ import re
 from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits, QuotaUsed
 
-_NUMBER = re.compile(r"\[?(\d+)\]?(\*?)")
-_PROJECT = re.compile(r"^\s*(\d+)\s+([P-])\s")
+_NUMBER = re.compile(r"\[?([0-9]{1,18})\]?(\*?)")
+_PROJECT = re.compile(r"^\s*([0-9]{1,10})\s+([P-])\s")
 INCOMPLETE = "some of its servers do not answer, so the sum is not whole"
 
 

@@ -11,6 +11,7 @@ from tests.hostile.fuzz import (
     format_parsers,
     job_parsers,
     node_parsers,
+    root_parsers,
     storage_parsers,
     tensor_parsers,
 )
@@ -23,6 +24,7 @@ PARSERS: List[Parser] = [
     *format_parsers.PARSERS,
     *job_parsers.PARSERS,
     *node_parsers.PARSERS,
+    *root_parsers.PARSERS,
     *storage_parsers.PARSERS,
     *tensor_parsers.PARSERS,
 ]

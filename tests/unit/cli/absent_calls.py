@@ -98,12 +98,20 @@ def _environment(act: str, place: Path) -> None:
         AWS_MAX_ATTEMPTS="1",
         AWS_CONFIG_FILE=str(place / "none"),
         AWS_SHARED_CREDENTIALS_FILE=str(place / "none"),
-        SLURM_CONF=str(place / "none"),
+        SLURM_CONF=str(_slurm_conf(place)),
     )
     if act == BARE:
         os.environ[HPK_SHM_DIR] = str(place / "none")
     if act == "endpoint":
         os.environ.update(AWS_ENDPOINT_URL=UNANSWERED, AWS_ACCESS_KEY_ID="x", AWS_SECRET_ACCESS_KEY="x")
+
+
+def _slurm_conf(place: Path) -> Path:
+    """One that names no cluster, as on a machine of none. Each program of Slurm waits a minute for one that is not
+    there."""
+    empty = place / "slurm.conf"
+    empty.touch()
+    return empty
 
 
 def _import_commands() -> None:

@@ -1,0 +1,133 @@
+"""What data_rows.py starts: `data_pass.py LOADER` imports a loader and forks for each pass that is asked for on its
+standard input; `data_pass.py serve FOLDER` is the rehearsal's S3 on loopback until its input ends."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from data_cells import Corpus, check_sum
+from data_loaders import BUCKET, KEY, LOADERS, SECRET, Loader, Source
+
+
+def processor() -> float:
+    """Seconds of this process and of all that it has started: those that have ended, and those that still run."""
+    ended = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
+    return time.process_time() + ended + sum(map(_clock, below(os.getpid())))
+
+
+def below(pid: int) -> Iterator[int]:
+    """All that a process has started and that still runs, and what those have started."""
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            children = Path(f"/proc/{pid}/task/{task}/children").read_text().split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            yield child
+            yield from below(child)
+
+
+def _clock(pid: int) -> float:
+    """Of a process that runs, and of its children that have ended."""
+    try:
+        own = time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3)
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return own + (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+
+
+def read(loader: Loader, corpus: Corpus, source: Source, workers: int, proof: bool) -> dict[str, Any]:
+    """An epoch: its figures, and what was read."""
+    found = {"samples": 0, "bytes": 0, "numbers": 0, "sum": 0}
+    first = at_first = 0.0
+    begun, spent = time.perf_counter(), processor()
+    batches = iter(loader.batches(corpus, source, workers))
+    for batch in batches:
+        if not first:
+            first, at_first = time.perf_counter() - begun, processor()
+        found["samples"] += len(batch)
+        for sample in batch:
+            number, text = loader.fields(corpus, sample)
+            found["numbers"] += number
+            found["bytes"] += len(text)
+            if proof:
+                found["sum"] += check_sum(number, text.encode() if isinstance(text, str) else text)
+    seconds, at_end = time.perf_counter() - begun, processor()
+    del batches, batch
+    gc.collect()  # workers end with the iterator that nobody has any more
+    figures = {"first": first, "seconds": seconds, "processor": processor() - spent, "behind_first": at_end - at_first}
+    return {**found, **figures}
+
+
+def answer(loader: Loader, asked: dict[str, Any]) -> dict[str, Any]:
+    """What one request asks for."""
+    corpus, source = Corpus(**asked["corpus"]), Source(**asked["source"])
+    if asked["kind"] == "prepare":
+        loader.prepare(corpus, source)
+        return {}
+    return read(loader, corpus, source, asked["workers"], asked["proof"])
+
+
+def resident(kind: str) -> None:
+    """Fork for each request."""
+    out = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # what libraries print
+    loader = LOADERS[kind]
+    import pyarrow.parquet
+    import torch.utils.data
+
+    assert pyarrow.parquet and torch.utils.data
+    for name in loader.modules:
+        importlib.import_module(name)
+    gc.freeze()
+    known = version(loader.distribution) if loader.distribution else ""
+    print(json.dumps({"version": known}), file=out)
+    while line := sys.stdin.readline():
+        pid = os.fork()
+        if pid:
+            os.waitpid(pid, 0)
+            print(json.dumps({"ended": pid}), file=out)
+            continue
+        os.setsid()
+        print(json.dumps({"pid": os.getpid()}), file=out)
+        try:
+            said = answer(loader, json.loads(line))
+        except BaseException as err:  # of a library; the row says it
+            traceback.print_exc()
+            said = {"error": f"{type(err).__name__}: {(str(err).strip().splitlines() or [''])[0][:160]}"}
+        print(json.dumps(said), file=out)
+        out.flush()
+        os._exit(0)  # threads of some would be waited for
+
+
+def serve(folder: str) -> None:
+    """S3 on loopback."""
+    from hyperpod_kit.rehearsal.keys import Key
+    from hyperpod_kit.rehearsal.s3.store import StoredBuckets
+    from hyperpod_kit.rehearsal.sagemaker.server import serve as server_of
+
+    store = StoredBuckets(Path(folder))
+    store.create_bucket(BUCKET)
+    server = server_of([("127.0.0.1", 0)], store, None, keys={KEY: Key(KEY, SECRET)})
+    print(server.url, flush=True)
+    sys.stdin.read()
+    server.close()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "serve":
+        serve(sys.argv[2])
+    else:
+        resident(sys.argv[1])

@@ -38,7 +38,6 @@ from data_table import table
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-SLOW = 3.0
 LONGEST = 180.0
 """Seconds of one pass."""
 PSS_EVERY = 0.05
@@ -272,8 +271,8 @@ def serve(folder: Path) -> subprocess.Popen[str]:
 class Bench:
     """All cells, one after another."""
 
-    def __init__(self, place: Place, kinds: list[str], passes: int, rows: Path) -> None:
-        self.place, self.passes, self.rows = place, passes, rows
+    def __init__(self, place: Place, kinds: list[str], passes: int, slow: float, rows: Path) -> None:
+        self.place, self.passes, self.slow, self.rows = place, passes, slow, rows
         self.residents: dict[str, Resident] = {}
         self.missing: dict[str, str] = {}
         for kind in kinds:
@@ -307,7 +306,7 @@ class Bench:
                 self._attempt(notes, first, cell, kind)
         fastest = min((found["processor"] for found in first.values()), default=0.0)
         timed: dict[str, list[dict[str, Any]]] = {
-            kind: [] for kind, found in first.items() if kind == OURS or found["processor"] <= SLOW * fastest
+            kind: [] for kind, found in first.items() if kind == OURS or found["processor"] <= self.slow * fastest
         }
         turns = list(timed)
         for number in range(self.passes):
@@ -395,6 +394,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--minutes", type=float, default=40.0, help="after which no other cell is begun")
     parser.add_argument("--passes", type=int, default=5)
+    parser.add_argument("--slow", type=float, default=3.0, help="times the fastest, from which on one pass is enough")
     parser.add_argument("--part", type=float, default=1.0, help="of each corpus, to try it")
     parser.add_argument("--loaders", nargs="*", default=list(LOADERS), choices=list(LOADERS))
     parser.add_argument("--corpora", nargs="*", default=list(CORPORA), choices=list(CORPORA))
@@ -412,7 +412,7 @@ def main() -> None:
         install(site)
     until = time.monotonic() + 60 * args.minutes
     server = serve(folder)
-    bench = Bench(Place(folder, site, args.part), args.loaders, args.passes, rows)
+    bench = Bench(Place(folder, site, args.part), args.loaders, args.passes, args.slow, rows)
     try:
         cells = chosen(args)
         done = set() if args.prepare else measured(rows, args.part)

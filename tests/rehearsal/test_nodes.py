@@ -12,6 +12,7 @@ from driver import CONFIG, Driver, wait_until
 from tests.support.wait import Deadline
 
 
+@pytest.mark.full
 def test_a_frozen_node_is_a_row_that_says_so(cluster: Driver) -> None:
     cluster.kit("rehearse", "freeze-node", "--name", cluster.name, "worker-group/1")
     deadline = Deadline(30)

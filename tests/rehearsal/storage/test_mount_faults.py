@@ -137,11 +137,13 @@ def hung(worker: Worker) -> Dict[str, Any]:
     return {"seen": seen, "seconds": int(spent) / 1e9, "waiting": waiting, "later": worker.await_ok()}
 
 
+@pytest.mark.full  # of a mount on this machine: tests/unit/node/test_check_cycle_hangs.py
 @pytest.mark.parametrize("kind", SERVED)
 def test_a_stopped_daemon_is_hung_and_the_mount_comes_back(hung: Dict[str, Any], kind: str) -> None:
     assert hung["seen"][kind] == "hung" and hung["later"][kind] == "ok"
 
 
+@pytest.mark.full
 def test_a_check_of_hung_mounts_returns_in_time_and_leaves_nothing_waiting(hung: Dict[str, Any]) -> None:
     assert hung["seconds"] < DEADLINE + 1 and hung["waiting"] == ""
 

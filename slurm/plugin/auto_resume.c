@@ -240,10 +240,12 @@ static int ask(const char *program, uid_t uid, gid_t gid, char **env, char *answ
 	close(fds[1]);
 	while (child > 0 && left_of(&end) > 0) {
 		struct pollfd one = {.fd = fds[0], .events = POLLIN};
-		ssize_t got = 0;
+		ssize_t got = poll(&one, 1, (int) left_of(&end));
 
-		if (poll(&one, 1, (int) left_of(&end)) > 0)
+		if (got > 0)
 			got = read(fds[0], answer + length, ANSWER_MAX - 1 - length);
+		if (got < 0 && errno == EINTR)
+			continue; /* a signal of slurmstepd's own is no word on the answer */
 		if (got <= 0)
 			break;
 		length += got;

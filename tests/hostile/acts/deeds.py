@@ -18,8 +18,17 @@ def _entries(mine: Path) -> List[Path]:
     return sorted(mine.rglob("*"))
 
 
-def _victims(fsx: Path, rng: Random) -> Path:
+def _drawn(mine: Path, rng: Random) -> Path:
+    """An entry: each of what lies at the top is as likely, however much is in it."""
+    top = rng.choice(sorted(mine.iterdir()))
+    return rng.choice([top, *_entries(top)])
+
+
+def _victims(fsx: Path, rng: Random, was_file: bool) -> Path:
+    """Something of the victims' in the place of an entry: for a file often a file, which reads as one."""
     victim = fsx / "victim"
+    if was_file and rng.random() < 0.6:
+        return victim / "thesis.tex"
     return rng.choice([victim, victim / "thesis.tex", victim / "run", victim / "parts", victim.parent.parent / "admin"])
 
 
@@ -30,9 +39,10 @@ def renames(mine: Path, fsx: Path, rng: Random) -> None:
         path = rng.choice(entries)
         aside = mine / f".aside-{os.getpid()}"
         with contextlib.suppress(OSError):
+            was_file = path.is_file()
             os.rename(path, aside)
             with contextlib.suppress(OSError):
-                os.symlink(_victims(fsx, rng), path)
+                os.symlink(_victims(fsx, rng, was_file), path)
             time.sleep(_PAUSE)
             with contextlib.suppress(OSError):
                 os.unlink(path)
@@ -40,10 +50,12 @@ def renames(mine: Path, fsx: Path, rng: Random) -> None:
 
 
 def links(mine: Path, fsx: Path, rng: Random) -> None:
-    for path in rng.sample(_entries(mine), 4):
+    for _ in range(4):
+        path = _drawn(mine, rng)
         with contextlib.suppress(OSError):
+            was_file = path.is_file()
             os.rename(path, f"{path}.was")
-            os.symlink(_victims(fsx, rng), path)
+            os.symlink(_victims(fsx, rng, was_file), path)
 
 
 def hard_links(mine: Path, fsx: Path, rng: Random) -> None:

@@ -13,7 +13,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
-from typing import Dict, Iterator
+from typing import Dict, Iterator, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.data.bulk import merge
@@ -147,24 +147,32 @@ class Ground:
     def leaks(self) -> Iterator[str]:
         """Files that a hostile user can read, and that have the canary."""
         for top in (self.fsx, self.archive):
-            for folder, names, files in os.walk(top):
-                names[:] = [name for name in names if Path(folder, name) != self.victim]
-                for name in files:
-                    path = os.path.join(folder, name)
-                    with contextlib.suppress(OSError):
-                        if _has_canary(path):
-                            yield path
+            for path, status, text in _files(top, self.victim):
+                if text and (status.st_uid in HOSTILE or status.st_mode & 0o004):
+                    yield path
+
+    def brought(self, place: Path) -> Iterator[str]:
+        """Files with the canary at the place of who runs the command: of a hostile user's directory there is none that
+        this user may read, so it was read for them."""
+        for path, _, text in _files(place, None):
+            if text:
+                yield path
 
 
-def _has_canary(path: str) -> bool:
-    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or not (found.st_uid in HOSTILE or found.st_mode & 0o004):
-            return False
-        return CANARY in os.read(handle, _LARGEST)
-    finally:
-        os.close(handle)
+def _files(top: Path, victim: Optional[Path]) -> Iterator[Tuple[str, os.stat_result, bool]]:
+    """(path, status, whether it has the canary) of each regular file that is not below the victim's directory."""
+    for folder, names, files in os.walk(top):
+        names[:] = [name for name in names if Path(folder, name) != victim]
+        for name in files:
+            path = os.path.join(folder, name)
+            with contextlib.suppress(OSError):
+                handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                try:
+                    status = os.fstat(handle)
+                    if stat.S_ISREG(status.st_mode):
+                        yield path, status, CANARY in os.read(handle, _LARGEST)
+                finally:
+                    os.close(handle)
 
 
 def own(folder: Path, uid: int, mode: int) -> None:

@@ -96,6 +96,8 @@ def act(here: Ground, seed: int, number: int) -> Dict[str, Any]:
         if before.get(path) != after.get(path)
     ]
     violations += [f"{path} has the canary" for path in here.leaks()]
+    if runner == 0:
+        violations += [f"{path} has what its owner could not read" for path in here.brought(place)]
     _away(mine, place)
     shown = printed[-1500:] if violations else printed[-200:]
     return {

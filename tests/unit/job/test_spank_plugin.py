@@ -79,6 +79,12 @@ def test_every_task_is_told_what_was_chosen_outside(built: Path, place: Path) ->
     assert said == "resumes from seq-1\n"
 
 
+def test_a_signal_while_the_answer_is_waited_for_takes_nothing_from_it(built: Path, place: Path) -> None:
+    script = f"sleep 0.1; {ANSWER}sleep 0.1; echo print and more"
+    code, told, said = step(built, place, script, SPANK_INTERRUPTED="1")
+    assert (code, told["HPK_RESUME_STEP"], said) == (0, "40", "resumes from seq-1\nand more\n")
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hyperpod_kit import ending
-from tests.support import capabilities, deadlines, processor_time, warm_agents, warm_models
+from tests.support import capabilities, deadlines, own_temporary, processor_time, warm_agents, warm_models
 from tests.support.examples import ALL, GATE, SHARE
 
 settings.register_profile(
@@ -60,7 +60,9 @@ def who_hears_signals() -> Iterator[None]:
     assert after == before, "a signal is heard by another handler than before the test"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(own_temporary)  # before pytest makes its own
     config.pluginmanager.register(capabilities)
     config.pluginmanager.register(deadlines)
     config.pluginmanager.register(warm_agents)

@@ -187,3 +187,7 @@ def test_the_gates_share_of_rows_is_spread_over_all_and_the_others_are_full() ->
     others = [row for row in every if not isinstance(row, str)]
     assert [row.values[0] for row in others] == [*"bdegh"] and others[-1].id == "last"
     assert all(row.marks[-1].name == "full" for row in others) and len(others[-1].marks) == 2
+
+
+def test_no_directory_of_a_run_is_closed_by_another_one(tmp_path: Path) -> None:
+    assert not [folder for folder in tmp_path.parents if folder.name.startswith("pytest-of-")]

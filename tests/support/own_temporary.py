@@ -34,4 +34,3 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         subprocess.run(["rm", "-rf", "--one-file-system", made], timeout=_REMOVED, check=False)
     else:
         print(f"\nwhat the tests had written is in {made}")
-

@@ -6,12 +6,12 @@ architecture or half a download.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import lzma
 import re
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Iterator, Optional
 
@@ -27,6 +27,11 @@ DIRECTORY = "packages/"
 AR_MAGIC = b"!<arch>\n"
 _LARGEST = 1 << 30
 """Bytes of a package."""
+_LARGEST_CONTROL = 64 << 20
+"""Bytes of its control archive, unpacked: one file that people write, scripts, and a line for each other file."""
+_LARGEST_FIELDS = 1 << 20
+_MEMORY = 192 << 20
+"""Bytes for a decoder of xz, of which -9 takes 65 MiB."""
 
 
 def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
@@ -115,20 +120,32 @@ def control_fields(data: bytes) -> Optional[dict[str, str]]:
     if "debian-binary" not in members or name is None or not any(name.startswith("data.tar") for name in members):
         return None
     try:
-        if name.endswith(".gz"):
-            raw = gzip.decompress(members[name])
-        elif name.endswith(".xz"):
-            raw = lzma.decompress(members[name])
+        if name.endswith((".gz", ".xz")):
+            raw = _unpacked(name, members[name])
         elif name.endswith(".tar"):
             raw = members[name]
         else:
             return {}
-        with tarfile.open(fileobj=io.BytesIO(raw)) as archive:
-            file = archive.extractfile("./control")
+        with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as archive:
+            member = archive.getmember("./control")
+            file = archive.extractfile(member) if member.isreg() and member.size <= _LARGEST_FIELDS else None
             text = file.read().decode() if file else ""
-    except (OSError, EOFError, lzma.LZMAError, tarfile.TarError, KeyError, UnicodeDecodeError):
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, tarfile.TarError, KeyError, ValueError, OverflowError):
         return None
     return dict(re.findall(r"^([A-Za-z-]+): *(.*?) *$", text, re.MULTILINE))
+
+
+def _unpacked(name: str, packed: bytes) -> bytes:
+    """Raises EOFError for what unpacks to more than any, or ends before, LZMAError, zlib.error."""
+    if name.endswith(".gz"):
+        gzipped = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        raw, ended = gzipped.decompress(packed, _LARGEST_CONTROL), gzipped.eof
+    else:
+        xz = lzma.LZMADecompressor(memlimit=_MEMORY)
+        raw, ended = xz.decompress(packed, _LARGEST_CONTROL), xz.eof
+    if not ended:
+        raise EOFError
+    return raw
 
 
 def _members(data: bytes) -> dict[str, bytes]:

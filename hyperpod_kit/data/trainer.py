@@ -6,7 +6,6 @@ one does not count.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import os
@@ -20,12 +19,15 @@ from transformers.trainer_callback import ExportableState
 
 from hyperpod_kit.data.loader import ElasticLoader
 from hyperpod_kit.data.position import Last
-from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.errors import CheckpointError, Untrusted
+from hyperpod_kit.untrusted import files, parse
 
 log = logging.getLogger("hyperpod_kit.data")
 
 _STATE = "trainer_state.json"
 _NAME = "DataPosition"
+_LARGEST_STATE = 256 << 20
+"""Bytes of the Trainer's state, which has all that was logged."""
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 
 
@@ -212,8 +214,9 @@ def position_in(checkpoint: str | os.PathLike[str]) -> dict[str, Any]:
     """The position that a Trainer's checkpoint holds. Raises CheckpointError."""
     place = Path(checkpoint, _STATE)
     try:
-        found = json.loads(place.read_bytes())["stateful_callbacks"][_NAME]["attributes"]["position"]
-    except (OSError, ValueError, KeyError, TypeError) as err:
+        state = parse.json_object(files.read_given(str(place), _LARGEST_STATE), _LARGEST_STATE)
+        found = state["stateful_callbacks"][_NAME]["attributes"]["position"]
+    except (OSError, Untrusted, ValueError, KeyError, TypeError) as err:
         raise CheckpointError(
             f"{checkpoint} has no position in {_STATE}: {type(err).__name__}: {err}",
             hint="it was cut while it was written, or is not of an ElasticTrainer",

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import lzma
 import os
 import struct
 import tarfile
@@ -23,8 +24,9 @@ pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("zstandard")
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import compact_index  # noqa: E402
-from tests.hostile.fuzz import checkpoint_parsers, format_parsers, places, tensor_parsers  # noqa: E402
+from hyperpod_kit.checkpoint.repository import compact_index, layout, leftovers, shard  # noqa: E402
+from hyperpod_kit.checkpoint.repository.store.posix import PosixStore  # noqa: E402
+from tests.hostile.fuzz import checkpoint_parsers, format_parsers, places, tensor_parsers, tool_parsers  # noqa: E402
 from tests.hostile.fuzz.engine import Parser  # noqa: E402
 
 MOST = 300
@@ -117,6 +119,18 @@ def below_a_long_key(value: object) -> bytes:
 LARGE = 6 << 30
 """Bytes of a file of holes."""
 
+
+def judged(data: bytes) -> None:
+    """An attempt of one shard, whose digests are all that follows its header."""
+    name = layout.shard_file(0)
+    meta = json.dumps({"rank": 0, "world": 1, "run": "0" * 32})
+    text = json.dumps({"__metadata__": {"hpk": meta}, shard.digests_name(0): {"data_offsets": [0, LARGE]}}).encode()
+    path = places.file_of(struct.pack("<Q", len(text)) + text, f"holes/{checkpoint_parsers.ATTEMPT}/{name}")
+    os.truncate(path, 8 + len(text) + LARGE)
+    found = leftovers.judge(PosixStore(places.folder("holes")), checkpoint_parsers.ATTEMPT, "")
+    assert found is leftovers.Leftover.PARTIAL
+
+
 BOMBS: Dict[str, tuple[str, Callable[[], bytes], int]] = {
     "parquet: one long word, many rows": ("data: parquet", lambda: a_table({"a": one_word(200_000, 20_000)}), 0),
     "parquet: many nulls": ("data: parquet", lambda: a_table({"a": pyarrow.nulls(60_000_000, pyarrow.int8())}), 0),
@@ -159,13 +173,30 @@ BOMBS: Dict[str, tuple[str, Callable[[], bytes], int]] = {
         lambda: by_tensors(table=[["w", "F32", [1 << 50], [], [], 0, 0]]),
         0,
     ),
+    "a package: control files of gzip": (
+        "bundle: Debian packages",
+        lambda: tool_parsers.a_package(lambda data: gzip.compress(data + bytes(400 << 20), 9), ".gz"),
+        0,
+    ),
+    "a package: control files of xz": (
+        "bundle: Debian packages",
+        lambda: tool_parsers.a_package(lambda data: lzma.compress(data + bytes(400 << 20), preset=0), ".xz"),
+        0,
+    ),
+    "a shard: digests of holes": ("checkpoint: digests in a file of holes", lambda: b"", 0),
     "index.bin: a box larger than its tensor": (
         "checkpoint: read by tensors",
         lambda: by_tensors(table=[["w", "F32", [1 << 20, 1 << 20], [0, 0], [2, 3], 0, 0]]),
         0,
     ),
 }
-PARSERS = (*format_parsers.PARSERS, *checkpoint_parsers.PARSERS, *tensor_parsers.PARSERS)
+PARSERS = (
+    *format_parsers.PARSERS,
+    *checkpoint_parsers.PARSERS,
+    *tensor_parsers.PARSERS,
+    *tool_parsers.PARSERS,
+    Parser("checkpoint: digests in a file of holes", judged, (), lambda rng: b""),
+)
 BY_NAME = {parser.name: parser for parser in PARSERS}
 
 
@@ -227,6 +258,7 @@ QUICK = (
     "tar: a member",
     "safetensors: a header of giga",
     "extra.json: a long key before values",
+    "a shard: digests",
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -22,10 +21,13 @@ from hyperpod_kit.data.reading.objects import split
 from hyperpod_kit.errors import DataError, Unreachable
 from hyperpod_kit.extras import install_command
 from hyperpod_kit.system.process import dies_with
-from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted import by_descriptor, parse
+from hyperpod_kit.untrusted.text import clean
 
 _RETRIES = 10
 _WILD = frozenset("*?[]\\")
+_LONGEST = 1 << 20
+"""Characters of a line of s5cmd's."""
 _READ_TWICE = 3
 """Objects that come twice with the same bytes and another ETag, after which ETags of this source are taken for none."""
 
@@ -72,13 +74,9 @@ class S5cmd:
         with self._started("ls", "--etag", words) as process:
             assert process.stdout is not None
             for line in process.stdout:
-                item = json.loads(line)
-                key = str(item["key"])[len(f"s3://{self._bucket}/") :]
-                if item["type"] == "file" and not key.endswith("/"):
-                    # Whole seconds, as the time of an object is everywhere: so an index of s3:// fits its copy.
-                    when = int(datetime.fromisoformat(str(item["last_modified"]).replace("Z", "+00:00")).timestamp())
-                    path = key[len(below) :] if key.startswith(below) else key
-                    yield StagedFile(path, int(item.get("size", 0)), when * 10**9, str(item.get("etag", "")))
+                file = listed_file(line, f"s3://{self._bucket}/", below)
+                if file is not None:
+                    yield file
             if process.wait() and "no object found" not in self.said:
                 raise Unreachable(f"{words} cannot be listed: {self.said}", hint="aws s3 ls, with the same credentials")
 
@@ -98,13 +96,10 @@ class S5cmd:
             came = 0
             assert process.stdout is not None
             for line in process.stdout:
-                with contextlib.suppress(ValueError, KeyError):
-                    found = json.loads(line)
-                    if found["success"]:
-                        part = str(found["destination"])
-                        number = int(os.path.basename(part))
-                        came += group[number].size
-                        yield ArrivedPart(number, part)
+                brought = arrived(line)
+                if brought is not None and brought < len(group):
+                    came += group[brought].size
+                    yield ArrivedPart(brought, os.path.join(parts, str(brought)))
             if throttle is not None:
                 throttle.ended(came)
 
@@ -155,8 +150,46 @@ class S5cmd:
         """Keep the last thing that s5cmd complained of."""
         with contextlib.suppress(ValueError, OSError):
             for line in stream or ():
-                said: Any = line.strip()
-                with contextlib.suppress(ValueError, TypeError, KeyError):
-                    said = json.loads(line)["error"]
-                if said:
-                    self.said = str(said)
+                self.said = complaint(line) or self.said
+
+
+def listed_file(line: str, bucket: str, below: str) -> StagedFile | None:
+    """The file of a line of `s5cmd --json ls --etag`, None for what is no file. `bucket`: what its key begins with;
+    `below`: what its path is less. Raises DataError for what is no such line, and for a key that has lines: each is an
+    order of its own to `s5cmd run`."""
+    try:
+        item = parse.json_object(line, _LONGEST)
+        if item["type"] != "file":
+            return None
+        url, mark, size = item["key"], item.get("etag", ""), item.get("size", 0)
+        # Whole seconds, as the time of an object is everywhere: so an index of s3:// fits its copy.
+        when = int(datetime.fromisoformat(str(item["last_modified"]).replace("Z", "+00:00")).timestamp())
+        if not isinstance(url, str) or not isinstance(mark, str) or type(size) is not int or not 0 <= size < 1 << 63:
+            raise ValueError("fields of other types")
+        url.encode()
+    except (ValueError, KeyError, OverflowError) as err:
+        raise DataError(f"s5cmd listed {clean(line)[:200]!r}: {type(err).__name__}: {clean(err)[:80]}") from None
+    key = url[len(bucket) :]
+    if not url.startswith(bucket) or "\n" in key or "\r" in key:
+        raise DataError(f"{clean(url)!r} cannot be staged", hint="name a prefix without it, or rename the object")
+    if not key or key.endswith("/"):
+        return None
+    return StagedFile(key[len(below) :] if key.startswith(below) else key, size, when * 10**9, mark)
+
+
+def arrived(line: str) -> int | None:
+    """Which file of a group a line of `s5cmd --json run` says to have brought; None for any other line."""
+    try:
+        found = parse.json_object(line, _LONGEST)
+    except ValueError:
+        return None
+    part = found.get("destination")
+    return parse.count(os.path.basename(part)) if found.get("success") is True and isinstance(part, str) else None
+
+
+def complaint(line: str) -> str:
+    """What s5cmd complains of in a line; "" for an empty one."""
+    said: Any = line.strip()
+    with contextlib.suppress(ValueError, KeyError):
+        said = parse.json_object(line, _LONGEST)["error"]
+    return clean(said)

@@ -102,6 +102,9 @@ class Tasks:
             task = said["task"]
             if type(task) is not int or not 0 <= task < len(self.all):
                 return
+            counts = [said.get(key, 0) for key in ("read", "received", "found")]
+            if any(type(count) is not int or not 0 <= count < 1 << 63 for count in counts):
+                return
         except (ValueError, KeyError):
             return  # a Prolog's or a library's own words
         now = time.monotonic()
@@ -116,9 +119,10 @@ class Tasks:
             one.places = said["places"]
             one.node = str(said.get("node") or one.node)
         elif what in ("far", "done"):
-            one.read, one.received, one.found = (int(said.get(key, 0)) for key in ("read", "received", "found"))
+            one.read, one.received, one.found = counts
             one.done = one.done or what == "done"
         elif what == "failed":
-            one.why, one.hint = str(said.get("why")), said.get("hint")
+            hint = said.get("hint")
+            one.why, one.hint = str(said.get("why")), hint if isinstance(hint, str) else None
         elif what == "peer":
             one.words.append(str(said.get("why")))

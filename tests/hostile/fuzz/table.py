@@ -14,6 +14,7 @@ from tests.hostile.fuzz import (
     root_parsers,
     storage_parsers,
     tensor_parsers,
+    tool_parsers,
 )
 from tests.hostile.fuzz.engine import Parser
 
@@ -27,4 +28,5 @@ PARSERS: List[Parser] = [
     *root_parsers.PARSERS,
     *storage_parsers.PARSERS,
     *tensor_parsers.PARSERS,
+    *tool_parsers.PARSERS,
 ]

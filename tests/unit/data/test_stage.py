@@ -180,6 +180,18 @@ def test_a_prefix_is_staged_with_proof(bucket, source, tmp_path, capsys):
     assert copy[0] == IndexedDataset(index)[0], "an index of s3:// is one of its copy"
 
 
+def test_a_key_of_several_lines_gives_s5cmd_no_order(bucket, tmp_path):
+    """It ended s5cmd at the first of its lines, and nobody said why the files behind it did not come."""
+    _, client, _ = bucket
+    client.put_object(Bucket=BUCKET, Key="theirs", Body=b"theirs")
+    kept = tmp_path / "kept"
+    kept.write_bytes(b"mine")
+    client.put_object(Bucket=BUCKET, Key=f"run/a\ncp s3:/\\/{BUCKET}/theirs {kept}\nb", Body=b"x")
+    with pytest.raises(DataError, match="cannot be staged"):
+        stage("s3://corpus/run", str(tmp_path / "out"))
+    assert kept.read_bytes() == b"mine"
+
+
 def test_refusals_and_cut_connections(bucket, source, tmp_path, monkeypatch):
     store, client, url = bucket
     put(client, source, "run/")

@@ -166,3 +166,19 @@ def test_who_is_not_root_reads_with_its_own_rights(shared: Path, monkeypatch: py
     monkeypatch.setattr(owner, "is_root", lambda: False)
     with source_owner.reading([str(shared / "mallory")]):
         assert source_owner.current() is None
+
+
+@pytest.mark.parametrize("kind", ["a fifo", "a link to the victim's"])
+def test_a_users_tokenizer_is_read_as_its_owner_and_at_once(
+    kind: str, shared: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = shared / "mallory" / "tokenizer.json"
+    if kind == "a fifo":
+        os.mkfifo(path)
+        os.chown(path, ATTACKER, ATTACKER)
+    else:
+        path.symlink_to(shared / "private" / "a.jsonl")
+        os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
+    words = ["--tokenizer", str(path), "--out", str(shared / "out" / "t"), str(shared / "mallory")]
+    assert run(["data", "tokenize", *words]) != 0
+    assert CANARY not in capfd.readouterr().err

@@ -15,23 +15,41 @@ from hyperpod_kit.data.commands.progress import ByteLine
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
 from hyperpod_kit.data.index.build import build
-from hyperpod_kit.errors import DataError, NoData, UsageError
-from hyperpod_kit.untrusted import by_descriptor, source_owner, terminal
+from hyperpod_kit.errors import DataError, NoData, Untrusted, UsageError
+from hyperpod_kit.untrusted import by_descriptor, files, source_owner, terminal
+from hyperpod_kit.untrusted.text import clean
 
 _RUN = 512
 """Documents of one task."""
+_LARGEST = 1 << 28
+"""Bytes of a tokenizer.json; those of large vocabularies have some 20 MB."""
+
+
+def text_of_tokenizer(path: str) -> str:
+    """A tokenizer.json, read with the rights of its owner where this process is root.
+
+    Raises NoData, UsageError for what is none, OSError.
+    """
+    try:
+        with reading_as_owner([path]), source_owner.rights():
+            return files.read_given(path, _LARGEST).decode()
+    except FileNotFoundError:
+        raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
+    except (UnicodeDecodeError, Untrusted) as err:
+        raise UsageError(f"{path} is no tokenizer: {clean(err)}", hint="the tokenizer.json of a model") from None
 
 
 class TextTokenizer:
-    """A sample's text as tokens, with the end of a document behind them. Made in the process that uses it."""
+    """A sample's text as tokens, with the end of a document behind them. Made in the process that uses it.
 
-    def __init__(self, path: str, end: str | None, field: str) -> None:
+    `text`: of the tokenizer.json at `path`.
+    """
+
+    def __init__(self, path: str, text: str, end: str | None, field: str) -> None:
         from tokenizers import Tokenizer
 
-        if not os.path.exists(path):
-            raise NoData(f"there is no {path}", hint="the tokenizer.json of a model")
         try:
-            self._tokenizer: Any = Tokenizer.from_file(path)
+            self._tokenizer: Any = Tokenizer.from_str(text)
         except Exception as err:  # of the library, whose errors have no class of their own
             raise UsageError(f"{path} is no tokenizer: {err}", hint="the tokenizer.json of a model") from None
         self._field = field
@@ -57,18 +75,19 @@ class TextTokenizer:
 
 def tokenize(args: argparse.Namespace) -> int:
     """Write PREFIX.bin and PREFIX.idx."""
+    text = text_of_tokenizer(args.tokenizer)
+    tokenizer = TextTokenizer(args.tokenizer, text, args.end, args.field)
     with reading_as_owner(args.sources):
-        return _tokenize(args)
+        return _tokenize(args, text, tokenizer.vocabulary)
 
 
-def _tokenize(args: argparse.Namespace) -> int:
+def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
     begun = time.monotonic()
     dataset = IndexedDataset(build(args.sources, args.index).index)
-    tokenizer = TextTokenizer(args.tokenizer, args.end, args.field)
     by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
-        documents, tokens = megatron.write(args.out, _documents(dataset, args, line), tokenizer.vocabulary)
+        documents, tokens = megatron.write(args.out, _documents(dataset, args, text, line), vocabulary)
     finally:
         line.end()
     seconds = time.monotonic() - begun
@@ -79,11 +98,11 @@ def _tokenize(args: argparse.Namespace) -> int:
     return 0
 
 
-def _documents(dataset: IndexedDataset, args: argparse.Namespace, line: ByteLine) -> Iterator[list[int]]:
+def _documents(dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine) -> Iterator[list[int]]:
     """Every document's tokens, in the order in which they lie, whatever process made them."""
     runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
     context = multiprocessing.get_context("spawn")
-    how = (dataset, args.tokenizer, args.end, args.field, source_owner.current())
+    how = (dataset, args.tokenizer, text, args.end, args.field, source_owner.current())
     with ProcessPoolExecutor(min(args.processes or os.cpu_count() or 1, len(runs)), context, _begin, how) as pool:
         for run, found in zip(runs, pool.map(_encode, runs), strict=True):
             line.advance(run.stop, len(dataset))
@@ -93,10 +112,10 @@ def _documents(dataset: IndexedDataset, args: argparse.Namespace, line: ByteLine
 _work: list[Any] = []
 
 
-def _begin(dataset: IndexedDataset, path: str, end: str | None, field: str, reader: int | None) -> None:
+def _begin(dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
     source_owner.adopt(reader)
-    _work[:] = [dataset, TextTokenizer(path, end, field)]
+    _work[:] = [dataset, TextTokenizer(path, text, end, field)]
 
 
 def _encode(run: range) -> list[list[int]]:

@@ -16,7 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset, MegatronTokens, PackedDataset, ShuffledOrder, megatron
+from hyperpod_kit.data import (
+    ElasticLoader,
+    IndexedDataset,
+    MegatronTokens,
+    PackedDataset,
+    ShuffledOrder,
+    megatron,
+    order_of,
+)
 from hyperpod_kit.data.index.build import build
 
 TOKENS, WINDOW = 64 << 20, 4096
@@ -36,7 +44,7 @@ def windows(folder: str) -> None:
     documents: Any = (text[size : 2 * size] for size in sizes)  # arrays, which go as sequences
     megatron.write(os.path.join(folder, "c"), documents, 60_000)
     tokens = MegatronTokens(os.path.join(folder, "c"))
-    order = ShuffledOrder(len(tokens), 1, tokens.block_for())
+    order = order_of(tokens, 1)
     packed = PackedDataset(tokens, None, tokens.lengths, window=WINDOW, order=order)
     begun = processor()
     for _ in ElasticLoader(packed, 8, order=packed.windows):
@@ -46,7 +54,7 @@ def windows(folder: str) -> None:
 
 
 def row_groups(folder: str) -> None:
-    """Samples of large row groups: the default order, fewer lanes, and blocks of a row group each."""
+    """Samples of large row groups: the default order, and those of 48 and of 8 lanes that know of no row groups."""
     import pyarrow
     import pyarrow.parquet
 
@@ -59,15 +67,16 @@ def row_groups(folder: str) -> None:
                 out.write_table(pyarrow.table({"text": [rng.bytes(2000) for _ in range(ROWS)]}), row_group_size=ROWS)
     index = build([folder], os.path.join(folder, "index")).index
     counted = Counted(pyarrow.parquet.ParquetFile)
-    for what, count, more in (
-        ("the default order", 640, {"block": index.block_for()}),
-        ("lanes=8", 64_000, {"block": index.block_for(), "lanes": 8}),
-        (f"block={ROWS}, lanes=8", len(index), {"block": ROWS, "lanes": 8}),
+    default = order_of(IndexedDataset(index), 1)
+    for what, count, order in (
+        ("block_for(), lanes=48", 640, ShuffledOrder(len(index), 1, index.block_for())),
+        ("block_for(), lanes=8", 64_000, ShuffledOrder(len(index), 1, index.block_for(), 8)),
+        (f"the default, block={default.block}, lanes={default.lanes}", len(index), default),
     ):
         data = IndexedDataset(index)
         counted.groups = received = 0
         begun = processor()
-        for batch in ElasticLoader(data, 64, order=ShuffledOrder(len(data), 1, **more), collate_fn=list):
+        for batch in ElasticLoader(data, 64, order=order, collate_fn=list):
             received += len(batch)
             if received >= count:
                 break

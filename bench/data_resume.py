@@ -9,6 +9,7 @@ each start. torch's own import is not counted, this package's is.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -18,13 +19,13 @@ LINE = "{} " + "the quick brown fox jumps over the lazy dog; " * 4 + "\n"
 AT_A_TIME, FILES = 100_000, 4
 
 FIRST_BATCH = """
-import sys, time
+import json, sys, time
 import numpy, torch, torch.utils.data
 wall, processor = time.perf_counter(), time.process_time()
-from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, ShuffledOrder
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, order_of
 folder, what = sys.argv[1:]
 data = IndexedDataset(SampleIndex.open(folder), decode=False)
-order = ShuffledOrder(len(data), 1, data.index.block_for())
+order = order_of(data, 1)
 if what == "windows":
     lengths = numpy.load(folder + ".lengths.npy", mmap_mode="r")
     packed = PackedDataset(data, list, lengths, window=4096, order=order)
@@ -33,8 +34,8 @@ else:
     loader = ElasticLoader(data, 256, order=order, collate_fn=list)
 loader.load_state_dict({**loader.state_dict(), "position": loader.sample_order.samples // 2})
 next(iter(loader))
-print(f"{what}: {time.perf_counter() - wall:.2f} s, {time.process_time() - processor:.2f} s of processor, "
-      f"{data.bytes_read} bytes of samples read")
+wall, processor = time.perf_counter() - wall, time.process_time() - processor
+print(json.dumps({"what": what, "seconds": wall, "processor": processor, "bytes": data.bytes_read}))
 """
 
 
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=10_000_000)
     parser.add_argument("--folder", help="a directory of the disk to measure")
     parser.add_argument("--times", type=int, default=3)
+    parser.add_argument("--rows", help="a file to which each start appends a row of JSON")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         paths = corpus(folder, args.samples)
@@ -71,7 +73,12 @@ def main() -> None:
         for _ in range(args.times):
             for what in ("lines", "windows"):
                 page_cache.forget(kept)
-                subprocess.run([sys.executable, "-c", FIRST_BATCH, place, what], check=True)
+                words = [sys.executable, "-c", FIRST_BATCH, place, what]
+                row = json.loads(subprocess.run(words, check=True, stdout=subprocess.PIPE).stdout)
+                print("{what}: {seconds:.2f} s, {processor:.2f} s of processor, {bytes} bytes read".format(**row))
+                if args.rows:
+                    with open(args.rows, "a") as rows:
+                        rows.write(json.dumps({"samples": args.samples, **row}) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import world
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, ShuffledOrder
+from hyperpod_kit.data import ElasticLoader, IndexedDataset, PackedDataset, SampleIndex, order_of
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.errors import DataError
 
@@ -36,7 +36,7 @@ def loader(samples: SampleIndex, *, window: int, batch: int, seed: int, ledger: 
     """Batches of windows, int64 [batch, window]: each window of the text once an epoch, whoever is killed."""
     documents = IndexedDataset(samples)
     _, _, lengths = samples.where(np.arange(len(samples)))  # a byte is a token
-    order = ShuffledOrder(len(samples), seed=seed, block=samples.block_for())
+    order = order_of(documents, seed=seed)
     packed = PackedDataset(documents, tokens, lengths.astype(np.uint32), window=window, order=order)
     return ElasticLoader(packed, batch, order=packed.windows, ledger=ledger, launch=launch)
 

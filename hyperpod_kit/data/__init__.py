@@ -19,7 +19,9 @@ _MODULES = {
     "SampleIndex": "index.layout",
     "SequentialOrder": "order",
     "ShuffledOrder": "order",
+    "SpreadOrder": "spread_order",
     "lengths_of": "lengths",
+    "order_of": "default_order",
     "packed_batch": "packing",
     "padded": "packing",
 }

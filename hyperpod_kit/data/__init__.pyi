@@ -1,4 +1,5 @@
 from hyperpod_kit.data.dataset import IndexedDataset as IndexedDataset
+from hyperpod_kit.data.default_order import order_of as order_of
 from hyperpod_kit.data.file_order import FileOrder as FileOrder
 from hyperpod_kit.data.index.layout import SampleIndex as SampleIndex
 from hyperpod_kit.data.lengths import lengths_of as lengths_of
@@ -13,6 +14,7 @@ from hyperpod_kit.data.packing import packed_batch as packed_batch
 from hyperpod_kit.data.packing import padded as padded
 from hyperpod_kit.data.position import Last as Last
 from hyperpod_kit.data.reading.chunks import DiskCache as DiskCache
+from hyperpod_kit.data.spread_order import SpreadOrder as SpreadOrder
 
 __all__ = [
     "DiskCache",
@@ -27,7 +29,9 @@ __all__ = [
     "SampleIndex",
     "SequentialOrder",
     "ShuffledOrder",
+    "SpreadOrder",
     "lengths_of",
+    "order_of",
     "packed_batch",
     "padded",
 ]

@@ -65,6 +65,11 @@ class GoodRecords:
             return [self._one(number) for number in numbers]
         return [GoodSample(sample, number, "") for sample, number in zip(samples, numbers, strict=True)]
 
+    def read_by(self, block: int) -> None:
+        """See IndexedDataset."""
+        if hasattr(self._dataset, "read_by"):
+            self._dataset.read_by(block)
+
     def _one(self, number: int) -> GoodSample:
         wrong = ""
         for further in range(min(_FURTHEST, len(self))):

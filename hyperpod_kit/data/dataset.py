@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.block_cuts import BlockCuts
+from hyperpod_kit.data.default_order import RowGroups
 from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.formats import json_lines
 from hyperpod_kit.data.formats.lines import LineReader, is_json
@@ -25,9 +27,9 @@ _FILES_REMEMBERED = 4096
 _LINES = ("lines",)
 _ROWS = ("parquet",)
 _AHEAD = ("lines", "whole")
-_NEAR = 20
-"""Bits of the distance within which one hint to the kernel is enough."""
-_HINTS_KEPT = 1024
+_NEAR = 17
+"""Bits of the distance within which one hint to the kernel is enough: less than a block of the default order has."""
+_HINTS_KEPT = 8192
 _BY_RANGE = ("lines", "tar", "whole")
 
 
@@ -59,6 +61,8 @@ class IndexedDataset:
         self._transform = transform
         self._decode = decode
         self._memory = memory
+        self._cuts = BlockCuts(index)
+        self._among = 1
         self._reading = (patience, dict(elsewhere or {}), cache, answer)
         self._files = self._new_files()
         self._readers: dict[str, RecordReader] = {}
@@ -81,7 +85,7 @@ class IndexedDataset:
         if self.index.formats == _LINES:
             lines = self._reader("lines")
             assert isinstance(lines, LineReader)
-            found = lines.records(self._file, numbers_of_files, starts, lengths)
+            found = lines.records(self._file, asked, numbers_of_files, starts, lengths)
             if self._decode and all(is_json(self._file(number).path) for number in set(numbers_of_files.tolist())):
                 return self._transformed(self._json(found, numbers_of_files, asked, starts))
             return self._made(found, numbers_of_files, asked, starts)
@@ -107,7 +111,32 @@ class IndexedDataset:
     def _new_files(self) -> PatientFiles:
         freed_memory.keep()
         patience, elsewhere, cache, answer = self._reading
-        return PatientFiles(patience, elsewhere, cache, answer=answer)
+        files = PatientFiles(patience, elsewhere, cache, answer=answer)
+        files.cuts, files.among = self._cuts, self._among
+        return files
+
+    def read_by(self, block: int) -> None:
+        """So many samples are read together, from then on. Known otherwise: those of the default order."""
+        self._cuts.read_by(block)
+
+    def one_of(self, sets: int) -> None:
+        """It is one of so many sets of a mix, which share what a process has open, and keeps of files."""
+        self._among = self._files.among = sets
+        self._readers.clear()
+
+    def row_groups(self) -> RowGroups | None:
+        """What is decoded at once, by the footer of the first file; None where it has none, or all is read sample by
+        sample. Raises DataUnavailable, OSError."""
+        if self.index.formats != _ROWS or not self.index.samples:
+            return None
+        number = int(np.searchsorted(self.index.firsts, 0, side="right")) - 1
+        rows = self._reader("parquet")
+        assert isinstance(rows, ParquetReader)
+        try:
+            count, size = rows.largest_group(self._file(number))
+        except BadRecord:
+            return None
+        return RowGroups(count, size, self._memory)
 
     @property
     def bytes_read(self) -> int:
@@ -124,7 +153,7 @@ class IndexedDataset:
         if "lines" in self.index.formats:
             lines = self._reader("lines")
             assert isinstance(lines, LineReader)
-            lines.windows.expect(files, starts, lengths)
+            lines.windows.expect(numbers, files, lengths)
         if self._files.by_others:
             return
         places, first, _ = described((files << 44) | (starts >> _NEAR))

@@ -46,6 +46,10 @@ class SampleLedger:
         self._head = {"ledger": FORMAT, "launch": name, "rank": rank, "ranks": ranks, **meant}
         self._segment = 0
 
+    def mean(self, meant: dict[str, Any]) -> None:
+        """From the next `begin` on the positions are in this order."""
+        self._head.update(meant)
+
     def begin(self, position: int) -> None:
         """From here on: at the start, and wherever the position has jumped."""
         if self._handle is None:

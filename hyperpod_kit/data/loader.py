@@ -23,10 +23,11 @@ from hyperpod_kit.data.accelerated import AcceleratedLoop
 from hyperpod_kit.data.ahead import ComingSamples
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
 from hyperpod_kit.data.bijection import mixed
+from hyperpod_kit.data.default_order import line_of, order_in, order_of
 from hyperpod_kit.data.kept_whole import EpochsOfOthers, WholeBatches
 from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.mix import data_digest
-from hyperpod_kit.data.order import SampleOrder, order_of
+from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
 from hyperpod_kit.data.workers import LOOK, WorkerStart, watched_batches
@@ -78,6 +79,7 @@ class ElasticLoader(DataLoader[Any]):
     A batch counts for the position when the next one is asked for, or by `state_dict()`, which a save calls, or
     `trained()`. A loop that is left before gives its last batch back, so that to look at one loses none. Of several
     iterators only the one that was begun last goes on; an older one raises DataError.
+    Without `order`, a position that another release saved goes on in the default order of that release.
     Programs that would build another loader of its parts get it whole (Accelerate, Lightning, Fabric), or DataError at
     their first batch.
     `on_bad="skip"`: in the place of a record that cannot be decoded (BadRecord) comes the next good one of the data, up
@@ -110,6 +112,7 @@ class ElasticLoader(DataLoader[Any]):
             rank=rank if rank is not None else dist.get_rank() if here else 0,
             ranks=ranks if ranks is not None else dist.get_world_size() if here else 1,
             last=Last(last),
+            may_change=order is None,
         )
         self._stuck = float(options.pop("timeout", 0) or STUCK)
         if options.get("num_workers"):
@@ -140,6 +143,7 @@ class ElasticLoader(DataLoader[Any]):
         options["generator"] = options.get("generator") or self._seeds
         self._epochs_of_others = EpochsOfOthers(self)
         super().__init__(typed, batch_sampler=WholeBatches(self._elastic), **options)
+        self._say_block()
 
     # --- position -----------------------------------------------------------------------------------------------
 
@@ -195,13 +199,17 @@ class ElasticLoader(DataLoader[Any]):
         return position
 
     def refuse_other(self, state: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for a position in other data or in another order, with both."""
-        other = {name: (state.get(name), value) for name, value in self._meant().items() if state.get(name) != value}
+        """Raises CheckpointError for a position in other data or in another order, with both.
+
+        The default order is no other one where another release had another default: see `order_in`.
+        """
+        expected = self._meant(self._order_for(state))
+        other = {name: (state.get(name), value) for name, value in expected.items() if state.get(name) != value}
         if other:
             said = "; ".join(f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items()))
             raise CheckpointError(
                 f"the checkpoint's position is in other data, or in another order: {said}",
-                hint="give the loader the index, seed, block and lanes of the run that saved it",
+                hint=f"give the loader the index of the run that saved it, and its order: {line_of(state)}",
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -248,10 +256,30 @@ class ElasticLoader(DataLoader[Any]):
         position = self.position_of(state)
         self.refuse_other(state)
         self._epochs_of_others.begin_anew()
+        self._take(self._order_for(state))
         self._go_to(position)
 
-    def _meant(self) -> dict[str, Any]:
-        return {"data": self._data, **self._elastic.order.described()}
+    def _order_for(self, state: Mapping[str, Any]) -> SampleOrder:
+        """The order in which a position goes on: one that was given, or the position's own."""
+        return order_in(state, self._elastic.order) if self._elastic.may_change else self._elastic.order
+
+    def _take(self, order: SampleOrder) -> None:
+        """Another order of the same samples, until another position is loaded."""
+        if order == self._elastic.order:
+            return
+        self._elastic.take(order)
+        self._say_block()
+        if self._ledger:
+            self._ledger.mean(self._meant(order))
+
+    def _say_block(self) -> None:
+        """To a data set that reads a block of the order at once."""
+        read_by = getattr(self.dataset, "read_by", None)
+        if read_by is not None and isinstance(self._elastic.order, ShuffledOrder):
+            read_by(self._elastic.order.block)
+
+    def _meant(self, order: SampleOrder | None = None) -> dict[str, Any]:
+        return {"data": self._data, **(order or self._elastic.order).described()}
 
     # --- batches ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.block_cuts import BlockCuts
 from hyperpod_kit.data.reading.bounded import ANSWER
 from hyperpod_kit.data.reading.patient import PATIENCE, PatientFiles
 from hyperpod_kit.data.reading.ranges import RangeReader
@@ -105,6 +106,9 @@ class MegatronTokens:
         self._file = TokensFile(f"{prefix}.bin", found.st_size, found.st_mtime_ns)
         self._reading = (memory, patience, dict(elsewhere or {}), answer)
         self._ranges: RangeReader | None = None
+        self.bytes = wanted
+        self._cuts = BlockCuts(self)
+        self._among = 1
 
     @property
     def index(self) -> MegatronTokens:
@@ -116,6 +120,23 @@ class MegatronTokens:
         mean = max(1, int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize // max(1, len(self)))
         return int(min(max(16, size // mean), 8192))
 
+    def read_by(self, block: int) -> None:
+        """So many documents are read together, from then on."""
+        self._cuts.read_by(block)
+
+    def one_of(self, sets: int) -> None:
+        """See IndexedDataset."""
+        self._among, self._ranges = sets, None
+
+    @property
+    def firsts(self) -> Numbers:
+        """The first document of each file."""
+        return np.zeros(1, np.int64)
+
+    def places(self, documents: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """(start, length) of documents in bytes."""
+        return self._pointers[documents], self.lengths[documents].astype(np.int64) * self._kind.itemsize
+
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -126,10 +147,12 @@ class MegatronTokens:
         """Several documents, in the order asked for."""
         if self._ranges is None:
             memory, patience, elsewhere, answer = self._reading
-            self._ranges = RangeReader(PatientFiles(patience, elsewhere, answer=answer), memory)
+            files = PatientFiles(patience, elsewhere, answer=answer)
+            files.cuts, files.among = self._cuts, self._among
+            self._ranges = RangeReader(files, memory)
         asked = np.asarray(numbers, dtype=np.int64)
         lengths = self.lengths[asked].astype(np.int64) * self._kind.itemsize
-        found = self._ranges.several(lambda _: self._file, np.zeros_like(asked), self._pointers[asked], lengths)
+        found = self._ranges.several(lambda _: self._file, asked, np.zeros_like(asked), self._pointers[asked], lengths)
         return [np.frombuffer(data, self._kind).astype(np.int64) for data in found]
 
     def __getstate__(self) -> dict[str, Any]:

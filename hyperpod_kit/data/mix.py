@@ -88,6 +88,9 @@ class MixDataset:
     def __init__(self, datasets: Mapping[str, Any]) -> None:
         self.datasets = dict(datasets)
         self._firsts = np.cumsum([0, *(len(one) for one in self.datasets.values())])
+        for one in self.datasets.values():
+            if hasattr(one, "one_of"):
+                one.one_of(len(self.datasets))
         _warn_of_same(self.datasets)
 
     @property

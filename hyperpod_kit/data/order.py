@@ -57,7 +57,7 @@ class SequentialOrder:
 
 
 @dataclass(frozen=True)
-class _Epoch:
+class EpochFacts:
     """Where the last block, which alone may be short, comes in an epoch; all else is plain arithmetic."""
 
     key: int
@@ -75,7 +75,7 @@ class _Kept:
     """What was worked out last. Another process works it out itself."""
 
     def __init__(self) -> None:
-        self.epoch: tuple[int, _Epoch] | None = None
+        self.epoch: tuple[int, EpochFacts] | None = None
         self.groups: dict[tuple[int, int], BlockGroup] = {}
         self.asked = False
 
@@ -126,25 +126,33 @@ class ShuffledOrder:
         """See WeighedOrder: a section is a group of blocks that are read side by side."""
         found = self._epoch(epoch)
         of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
-        in_order = of_blocks[permuted(np.arange(found.blocks), found.blocks, found.key)]
+        in_order = of_blocks[self._blocks(found, *np.divmod(np.arange(found.blocks), self.lanes))]
         begins = np.arange(0, found.blocks, self.lanes)
         ends = np.minimum(begins + self.lanes, found.blocks) * self.block
         ends[found.group :] -= found.missing
         return Sections(ends, np.cumsum(np.add.reduceat(in_order, begins)))
 
-    def _epoch(self, number: int) -> _Epoch:
+    def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
+        """The blocks at (group, lane)."""
+        return permuted(groups * self.lanes + lanes, epoch.blocks, epoch.key)
+
+    def _place_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+        """(group, lane) of the last block."""
+        return divmod(int(restored(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
+
+    def _epoch(self, number: int) -> EpochFacts:
         if self._kept.epoch is None or self._kept.epoch[0] != number:
             blocks = -(-self.samples // self.block)
             rest = self.samples - (blocks - 1) * self.block
             key = mixed(self.seed, number)
-            group, lane = divmod(int(restored(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
+            group, lane = self._place_of_last(key, blocks)
             width = min(self.lanes, blocks - group * self.lanes)
             missing = self.block - rest
             end = (group * self.lanes + width) * self.block - missing
-            self._kept.epoch = number, _Epoch(key, blocks, rest, missing, group, lane, end)
+            self._kept.epoch = number, EpochFacts(key, blocks, rest, missing, group, lane, end)
         return self._kept.epoch[1]
 
-    def _places(self, epoch: _Epoch, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
+    def _places(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> tuple[Numbers, Numbers]:
         """(lane, offset in its block) of places in these groups."""
         inside = shifted - groups * (self.lanes * self.block)
         width = np.minimum(self.lanes, epoch.blocks - groups * self.lanes)
@@ -158,10 +166,10 @@ class ShuffledOrder:
             lanes[late] = lane + (lane >= epoch.lane)
         return lanes, offsets
 
-    def _scattered(self, epoch: _Epoch, shifted: Numbers, groups: Numbers) -> Numbers:
+    def _scattered(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
         """The samples at places that are far from each other."""
         lanes, offsets = self._places(epoch, shifted, groups)
-        block = permuted(groups * self.lanes + lanes, epoch.blocks, epoch.key)
+        block = self._blocks(epoch, groups, lanes)
         keys = mixed_each(mixed(epoch.key, 1), block)
         found = np.empty_like(offsets)
         short = block == epoch.blocks - 1
@@ -174,17 +182,11 @@ class ShuffledOrder:
         found = self._kept.groups.get((number, group))
         if found is None:
             epoch = self._epoch(number)
-            begin = group * self.lanes
-            blocks = permuted(np.arange(begin, min(begin + self.lanes, epoch.blocks)), epoch.blocks, epoch.key)
+            lanes = np.arange(min(self.lanes, epoch.blocks - group * self.lanes))
+            blocks = self._blocks(epoch, np.full_like(lanes, group), lanes)
             counts = np.where(blocks == epoch.blocks - 1, epoch.rest, self.block)
             found = BlockGroup(blocks * self.block, counts, mixed_each(mixed(epoch.key, 1), blocks))
             kept = [*self._kept.groups.items(), ((number, group), found)]
             self._kept.groups.clear()
             self._kept.groups.update(kept[-_GROUPS_KEPT:])
         return found
-
-
-def order_of(dataset: Any, seed: int) -> ShuffledOrder:
-    """A shuffled order that fits a data set, or an index: blocks of about 1 MiB where it has one."""
-    block_for = getattr(getattr(dataset, "index", None), "block_for", None)  # a list has a method of that name
-    return ShuffledOrder(len(dataset), seed, block_for() if block_for is not None else 1024)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.lengths import Encode
-from hyperpod_kit.data.order import SampleOrder
+from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.sections import Sections, sections_of
 from hyperpod_kit.errors import DataError
 
@@ -75,6 +75,8 @@ class PackedDataset:
         if self.tokens < window:
             raise DataError(f"{self.tokens} tokens in all, and a window takes {window}")
         self._dataset = dataset
+        if isinstance(order, ShuffledOrder) and hasattr(dataset, "read_by"):
+            dataset.read_by(order.block)
         self._encode = encode
         self._lengths = lengths
         self._window = window
@@ -86,6 +88,11 @@ class PackedDataset:
         self._epochs: OrderedDict[int, Sections] = OrderedDict()
         self._sections: OrderedDict[tuple[int, int], tuple[Numbers, Numbers]] = OrderedDict()
         self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
+
+    def one_of(self, sets: int) -> None:
+        """See IndexedDataset."""
+        if hasattr(self._dataset, "one_of"):
+            self._dataset.one_of(sets)
 
     def __len__(self) -> int:
         """Windows of an epoch."""

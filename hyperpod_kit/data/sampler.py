@@ -35,11 +35,20 @@ class ElasticBatchSampler:
     """
 
     def __init__(
-        self, order: SampleOrder, batch_size: int, *, rank: int = 0, ranks: int = 1, last: Last = Last.PAD
+        self,
+        order: SampleOrder,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        ranks: int = 1,
+        last: Last = Last.PAD,
+        may_change: bool = False,
     ) -> None:
         if batch_size < 1 or not 0 <= rank < ranks:
             raise ValueError(f"batch_size={batch_size}, rank={rank} of {ranks} ranks")
         self.order = order
+        self.may_change = may_change
+        """Nobody has chosen the order."""
         self.batch_size = batch_size
         self.rank = rank
         self.ranks = ranks
@@ -51,6 +60,11 @@ class ElasticBatchSampler:
                 f"an epoch of {order.samples} samples has no step of {self.group} (batch_size={batch_size} on {ranks} "
                 f"ranks), and last={last.value!r} leaves out what does not fill one"
             )
+
+    def take(self, order: SampleOrder) -> None:
+        """Another order of as many samples."""
+        self.order = order
+        self._known.clear()
 
     @property
     def group(self) -> int:

@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from hyperpod_kit.data.commands.progress import ByteLine, size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.data.dataset import IndexedDataset
+from hyperpod_kit.data.default_order import order_for, order_of
 from hyperpod_kit.data.formats.table import SUFFIXES, module_of
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, mixing_of, sorted_by
-from hyperpod_kit.data.order import order_of
 from hyperpod_kit.data.reading.listing import storage_of
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_source, said_of_change
+from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import DataError, UsageError, first_line
 from hyperpod_kit.untrusted import terminal
 
@@ -69,6 +70,7 @@ class _DefaultMixing(NamedTuple):
     """Of the loader's own order, and by what its data is sorted; `unread`: why that is not known."""
 
     mixing: Mixing
+    block: int
     by: list[SortedBy]
     unread: str = ""
 
@@ -77,11 +79,15 @@ def _mixing(found: SampleIndex) -> _DefaultMixing | None:
     """None for an index without samples."""
     if not found.samples:
         return None
-    mixing = mixing_of(order_of(IndexedDataset(found), 0))
     try:
-        return _DefaultMixing(mixing, sorted_by(found))
+        order = order_of(IndexedDataset(found, patience=0.0, answer=5.0))
+    except (DataError, OSError):  # of Parquet; which one it is, its files say
+        order = order_for(found, 0)
+    mixing = mixing_of(order)
+    try:
+        return _DefaultMixing(mixing, order.block, sorted_by(found))
     except (DataError, OSError) as err:
-        return _DefaultMixing(mixing, [], first_line(err))
+        return _DefaultMixing(mixing, order.block, [], first_line(err))
 
 
 def _mixing_facts(found: _DefaultMixing | None) -> dict[str, Any]:
@@ -112,10 +118,11 @@ def _say_mixing(found: _DefaultMixing | None) -> None:
             f"warning: the data is sorted by {one.name}: {one.neighbours:.0%} of neighbours have it in common, "
             f"{one.others:.0%} of others"
         )
-    if found.by and mixing.share < WELL_MIXED:
+    if mixing.share < WELL_MIXED:
         terminal.out(
-            "hint: batches have fewer of its values than chance gives; more lanes mix more, and read slower: "
-            "order=ShuffledOrder(len(data), seed, block=data.index.block_for(1 << 18), lanes=480)"
+            "hint: where neighbours are alike, a batch is less varied than chance makes it. Each lane of the order "
+            "has a row group, or a member, in memory: give more, as IndexedDataset(index, memory=1 << 30) and "
+            f"order=SpreadOrder(len(data), seed, block={found.block}, lanes={LANES}), or write smaller ones"
         )
 
 

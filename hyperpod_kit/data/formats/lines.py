@@ -92,11 +92,11 @@ class LineReader(RangeReader):
     """Single lines by ranges."""
 
     def records(
-        self, file: Callable[[int], Any], numbers: Numbers, starts: Numbers, lengths: Numbers
+        self, file: Callable[[int], Any], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Iterable[bytes]:
         """The bytes of several lines, each without its end; `file` gives the one of a number. Long ones are read while
         the caller goes through them."""
-        found = self.windows.find(file, numbers, starts, lengths)
+        found = self.windows.find(file, samples, numbers, starts, lengths)
         if all(found):
             return _without_ends(found) if self.windows.carriage_returns else found
         return _without_ends(self.completed(found, file, numbers, starts, lengths))

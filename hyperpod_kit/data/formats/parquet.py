@@ -69,6 +69,10 @@ class ParquetReader:
         self._gone: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._again = 0
 
+    def largest_group(self, file: Any) -> tuple[int, int]:
+        """(rows, bytes) of the largest row group of a file."""
+        return self._file(file).largest()
+
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """One row: column -> value."""
         number = bisect_right(self._file(file).begins, start) - 1

@@ -79,6 +79,12 @@ class ParquetGroups:
         self.kept: list[RowGroup | None] = [None] * len(self.begins)
         """Those that are decoded."""
 
+    def largest(self) -> tuple[int, int]:
+        """(rows, bytes when it is decoded) of the largest row group, as the file has it; (0, 0) where it has none."""
+        facts = self._file.metadata
+        groups = (facts.row_group(number) for number in range(facts.num_row_groups))
+        return max(((group.num_rows, group.total_byte_size) for group in groups), default=(0, 0))
+
     def decoded(self, number: int) -> RowGroup:
         """A row group. Raises BadRecord for one that is not what it says, or says what no data is; OSError."""
         import pyarrow

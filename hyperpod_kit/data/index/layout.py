@@ -198,6 +198,10 @@ class SampleIndex:
             self._array("lengths")[samples].astype(np.int64),
         )
 
+    def places(self, samples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """(start, length) of samples, by their numbers or a slice of them."""
+        return self._array("starts")[samples], self._array("lengths")[samples]
+
     def _fetch(self, name: str, samples: Numbers) -> None:
         """Have the kernel fetch the pages with these samples side by side, while nothing of an array is mapped yet: to
         touch them one after another is to wait for the disk as often, where a training goes on in the middle."""
@@ -215,6 +219,10 @@ class SampleIndex:
         if "firsts" not in self._arrays:
             self._arrays["firsts"] = self._array("files")["first"].astype(np.int64)
         return self._arrays["firsts"]
+
+    def samples_of_files(self) -> Numbers:
+        """How many samples each file has."""
+        return self._array("files")["samples"].astype(np.int64)
 
     def block_for(self, size: int = 1 << 20) -> int:
         """How many samples are about `size` bytes, at least 16."""

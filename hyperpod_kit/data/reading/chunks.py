@@ -1,15 +1,20 @@
 """Objects by chunks: a GET fetches one, several come side by side, and those used last are kept in memory, and on a
-local disk where a cache is given. A chunk is usable as soon as it is there, whatever is missing of the object."""
+local disk where a cache is given. A chunk is usable as soon as it is there, whatever is missing of the object. Where it
+is known which samples are read together, a chunk begins and ends with them, so that nothing else comes with them."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import threading
 import zlib
+from array import array
+from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,26 +64,30 @@ class ChunkStore:
         self._memory = memory
         self._disk = disk
         self._chunks: OrderedDict[str, Future[bytes]] = OrderedDict()
+        self._size = 0
+        """Bytes of all of them."""
         self._lock = threading.Lock()
         self._pool = ThreadPoolExecutor(_AT_A_TIME)
         self.fetched = 0
 
-    def ask(self, source: S3Object, number: int) -> Future[bytes]:
+    def ask(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
         """A chunk that is there, or comes."""
-        key = f"{source.path} {source.etag} {number}"
+        key = f"{source.path} {source.etag} {begin}-{end}"
         with self._lock:
             found = self._chunks.get(key)
             if found is None or (found.done() and found.exception() is not None):
-                found = self._chunks[key] = self._pool.submit(self._fetch, source, key, number)
-                while len(self._chunks) > max(_AT_A_TIME, self._memory // CHUNK):
-                    self._chunks.popitem(last=False)
+                self._size += 0 if key in self._chunks else end - begin
+                found = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
+                while self._size > self._memory and len(self._chunks) > _AT_A_TIME:
+                    gone, _ = self._chunks.popitem(last=False)
+                    self._size -= _length(gone)
             self._chunks.move_to_end(key)
         return found
 
-    def _fetch(self, source: S3Object, key: str, number: int) -> bytes:
+    def _fetch(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
         data = self._disk.get(key) if self._disk else None
         if data is None:
-            data = source.read(number * CHUNK, CHUNK)
+            data = source.read(begin, end - begin)
             with self._lock:
                 self.fetched += len(data)
             if self._disk:
@@ -90,10 +99,26 @@ class ChunkStore:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class ChunkedObject:
-    """See SourceFile."""
+def _length(key: str) -> int:
+    begin, _, end = key.rpartition(" ")[2].partition("-")
+    return int(end) - int(begin)
 
-    def __init__(self, url: str, store: ChunkStore) -> None:
+
+def cut(size: int, places: Sequence[int] = ()) -> array[int]:
+    """Where the chunks of an object begin, and its size: at these places, which rise, and where one would be too long.
+
+    Without places they are all as long."""
+    found = array("q")
+    for begin, end in itertools.pairwise(sorted({0, *places, size})):
+        found.extend(range(begin, end, CHUNK))
+    found.append(size)
+    return found
+
+
+class ChunkedObject:
+    """See SourceFile. `places`: see `cut`."""
+
+    def __init__(self, url: str, store: ChunkStore, places: Sequence[int] = ()) -> None:
         from hyperpod_kit.data.reading.objects import S3Object
 
         self._source = S3Object(url)
@@ -101,6 +126,7 @@ class ChunkedObject:
         self.path = url
         self.size = self._source.size
         self.mtime_ns = self._source.mtime_ns
+        self._cuts = cut(self.size, [place for place in places if place < self.size])
 
     @property
     def source(self) -> S3Object:
@@ -112,16 +138,29 @@ class ChunkedObject:
         end = min(offset + length, self.size)
         if end <= offset:
             return b""
-        numbers = range(offset // CHUNK, (end - 1) // CHUNK + 1)
-        asked = [self._store.ask(self._source, number) for number in numbers]
-        data = b"".join(one.result() for one in asked)
-        begin = offset - numbers[0] * CHUNK
+        first = self._chunk(offset)
+        asked = [self._store.ask(self._source, *one) for one in self._chunks(first, end)]
+        data = asked[0].result() if len(asked) == 1 else b"".join(one.result() for one in asked)
+        begin = offset - self._cuts[first]
         return data[begin : begin + end - offset]
 
     def will_need(self, offset: int, length: int) -> None:
         """Have the chunks of a range fetched."""
-        for number in range(offset // CHUNK, (min(offset + length, self.size) - 1) // CHUNK + 1):
-            self._store.ask(self._source, number)
+        end = min(offset + length, self.size)
+        if offset < end:
+            for one in self._chunks(self._chunk(offset), end):
+                self._store.ask(self._source, *one)
+
+    def _chunk(self, offset: int) -> int:
+        """Which one an offset lies in."""
+        return bisect_right(self._cuts, offset) - 1
+
+    def _chunks(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """(begin, end) of the chunks from one on that begin before `end`."""
+        cuts = self._cuts
+        while cuts[first] < end:
+            yield cuts[first], cuts[first + 1]
+            first += 1
 
     def close(self) -> None:
         """See SourceFile."""

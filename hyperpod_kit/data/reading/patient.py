@@ -141,7 +141,7 @@ class PatientFiles(SourceFiles):
     def _at(self, path: str, facts: FileFacts) -> SourceFile:
         found = self._own().get(path)
         if found is None:
-            found = self._opened(path)
+            found = self._opened(path, facts)
             if not self._has_bytes(found, facts):
                 found.close()
                 raise ChangedFile(

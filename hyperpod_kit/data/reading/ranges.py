@@ -8,7 +8,8 @@ from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 from hyperpod_kit.data.reading.windows import ReadWindows
 
-_AHEAD = 1 << 20
+_AHEAD = 1 << 17
+"""Bytes around a range of which the kernel is given a hint at once: less than a block of the default order has."""
 _REMEMBERED = 4096
 _PORTION = 256 << 10
 """Bytes that are read together: what is decoded next is still in the processor's cache, and its memory is used again
@@ -25,12 +26,12 @@ class RangeReader:
         self._begun = False
 
     def several(
-        self, file: Callable[[int], FileFacts], numbers: Numbers, starts: Numbers, lengths: Numbers
+        self, file: Callable[[int], FileFacts], samples: Numbers, numbers: Numbers, starts: Numbers, lengths: Numbers
     ) -> Sequence[bytes]:
         """The bytes of each range, in the order asked for; `file` gives the one of a number.
 
         Raises what SourceFiles.read raises."""
-        found = self.windows.find(file, numbers, starts, lengths)
+        found = self.windows.find(file, samples, numbers, starts, lengths)
         return found if all(found) else list(self.completed(found, file, numbers, starts, lengths))
 
     def completed(

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.reading.bounded import ANSWER, PIECE, BoundedFile, ReadUnanswered
 from hyperpod_kit.data.reading.chunks import ChunkedObject, ChunkStore, DiskCache
@@ -20,6 +21,8 @@ from hyperpod_kit.errors import ChangedFile
 log = logging.getLogger("hyperpod_kit.data")
 
 _MOST_OPEN = 128
+_OPEN_TOGETHER, _LEAST_OPEN = 1024, 4
+"""Of all sets of a mix, and of each at least."""
 MEMORY = 256 << 20
 """Bytes of objects that a process keeps."""
 
@@ -36,6 +39,15 @@ class FileFacts(Protocol):
     @property
     def digest(self) -> str:
         """Of its bytes; "" where it is not known."""
+
+
+class ReadTogether(Protocol):
+    """What is read together: see BlockCuts."""
+
+    def keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def range(self, sample: int, file: int) -> tuple[int, int] | None: ...
+    def of_object(self, file: FileFacts) -> Sequence[int]: ...
 
 
 class SourceFile(Protocol):
@@ -96,6 +108,10 @@ class SourceFiles:
         """Files of another time, or from elsewhere, that were compared by their digests: size and time."""
         self._pid = os.getpid()
         self.bytes_read = 0
+        self.among = 1
+        """How many sets of a mix this one is of: they share what a process has open, and keeps of files."""
+        self.cuts: ReadTogether | None = None
+        """What is read together, if that is known."""
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """Bytes of a file. Raises ChangedFile when it is not the file that was indexed, OSError."""
@@ -116,7 +132,7 @@ class SourceFiles:
         handles: dict[str, int] = {}
         for facts in {one.path: one for one in files}.values():
             file = self._file(facts)
-            if not isinstance(file, LocalFile) or len(handles) == _MOST_OPEN:
+            if not isinstance(file, LocalFile) or len(handles) == self._most_open:
                 return [self.read(*place) for place in zip(files, offsets, lengths)]
             handles[facts.path] = file.handle
         found = list(map(os.pread, [handles[one.path] for one in files], lengths, offsets))
@@ -189,13 +205,13 @@ class SourceFiles:
             if self._pid == os.getpid():
                 self.close()
 
-    def _opened(self, path: str) -> SourceFile:
-        """A file, or an object whose chunks are kept."""
+    def _opened(self, path: str, facts: FileFacts) -> SourceFile:
+        """A file, or an object whose chunks are kept. `facts`: of what was indexed, which may lie at another path."""
         if not path.startswith("s3://"):
             return open_file(path, self._mounts)
         if self._chunks is None:
             self._chunks = ChunkStore(*self._chunking)
-        return ChunkedObject(path, self._chunks)
+        return ChunkedObject(path, self._chunks, self.cuts.of_object(facts) if self.cuts is not None else ())
 
     def _own(self) -> OrderedDict[str, SourceFile]:
         """What this process has open. After a fork descriptors are shared with the parent, which may close them, and
@@ -210,7 +226,7 @@ class SourceFiles:
         if found is not None:
             self._open.move_to_end(facts.path)
             return found
-        file = self._opened(facts.path)
+        file = self._opened(facts.path, facts)
         may_be_again = facts.path.startswith("s3://") and bool(facts.digest)  # an upload gives another time
         if (file.size, file.mtime_ns) != (facts.size, facts.mtime_ns) and not (
             may_be_again and self._has_bytes(file, facts)
@@ -235,7 +251,11 @@ class SourceFiles:
             self._same[file.path] = print_of_it
         return same is not False
 
+    @property
+    def _most_open(self) -> int:
+        return min(_MOST_OPEN, max(_LEAST_OPEN, _OPEN_TOGETHER // self.among))
+
     def _keep(self, file: SourceFile) -> None:
         self._open[file.path] = file
-        if len(self._open) > _MOST_OPEN:
+        if len(self._open) > self._most_open:
             self._open.popitem(last=False)[1].close()

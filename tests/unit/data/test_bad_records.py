@@ -8,7 +8,15 @@ import logging
 import numpy
 import pytest
 
-from hyperpod_kit.data import ElasticLoader, IndexedDataset, MixDataset, PackedDataset, ShuffledOrder, lengths_of
+from hyperpod_kit.data import (
+    ElasticLoader,
+    IndexedDataset,
+    MixDataset,
+    PackedDataset,
+    ShuffledOrder,
+    lengths_of,
+    order_of,
+)
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.ledger_check import check
 from hyperpod_kit.errors import BadRecord
@@ -33,7 +41,7 @@ def test_in_the_place_of_a_bad_one_comes_the_next_good_one(data, tmp_path, worke
     with caplog.at_level(logging.WARNING, "hyperpod_kit.data"):
         loader = run(ledger=tmp_path / "ledger", launch="one")
         found = list(loader)
-    order = ShuffledOrder(20, 0, data.index.block_for())
+    order = order_of(data, 0)
     wanted = order.at(0, numpy.arange(20)).tolist()
     stands_for = {5: 7, 6: 7, 19: 0}
     assert [one for batch in found for one in batch] == [stands_for.get(n, n) for n in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import tarfile
@@ -84,7 +85,13 @@ def test_data_that_cannot_be_read_keeps_neither_back(tmp_path, capsys):
 
 
 def test_more_lanes_are_advised_where_they_help(tmp_path, capsys, monkeypatch):
-    index = corpus(tmp_path / "sorted", [{"topic": f"t{n // 400}"} for n in range(40_000)])
+    """Of lines the default mixes well enough; of what is decompressed, each lane keeps a member in memory."""
+    lines = "".join(f"{n}\n" for n in range(40_000)).encode()
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(lines))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "b.txt").write_bytes(lines)
     monkeypatch.setattr(SampleIndex, "block_for", lambda self, size=0: 20)
-    assert run(["data", "show", index.folder]) == 0
-    assert "hint:" in capsys.readouterr().out
+    for source, advised in (("a.txt.gz", True), ("b", False)):
+        assert run(["data", "index", str(tmp_path / source), "--out", str(tmp_path / "index" / source)]) == 0
+        said = capsys.readouterr().out
+        assert ("hint:" in said and "order=SpreadOrder(len(data), seed, block=20, lanes=384)" in said) == advised, said

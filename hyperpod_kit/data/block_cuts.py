@@ -1,0 +1,107 @@
+"""Which samples are read together, by the blocks of an order: what is read at once begins and ends where they do, so
+that no byte of another block comes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.default_order import BLOCK, order_for
+from hyperpod_kit.data.index.layout import IndexedFile
+from hyperpod_kit.data.reading.source_files import MEMORY, FileFacts
+
+PIECE = 512 << 10
+"""Bytes that a piece of a block has at most in the mean: a larger block is read in several."""
+_LARGEST = 2 << 20
+"""Bytes of a piece beyond which its samples are read by themselves: among short ones there is a very long one."""
+OF_FILE = 44
+"""Bits of a piece's number, beside that of its file."""
+_BY_RANGE = {"lines", "tar", "whole"}
+
+
+class PlacedSamples(Protocol):
+    """What says where samples lie: an index."""
+
+    @property
+    def bytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    @property
+    def firsts(self) -> Numbers:
+        """The first sample of each file."""
+
+    def places(self, samples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """(start, length) of samples, in bytes of their files."""
+
+
+class PieceSteps(NamedTuple):
+    block: int
+    parts: int
+    step: int
+    """Samples of a part."""
+
+
+class BlockCuts:
+    """Of the files of an index. A piece is a block, or a part of one, as far as it lies in one file."""
+
+    def __init__(self, index: PlacedSamples) -> None:
+        self._index = index
+        self._asked = 0
+        self._known: PieceSteps | None = None
+
+    def read_by(self, block: int) -> None:
+        """So many samples are read together from now on; before, those of the default order."""
+        self._asked, self._known = block, None
+
+    @property
+    def _steps(self) -> PieceSteps:
+        if self._known is None:
+            block = self._asked or order_for(self._index, 0).block
+            size = max(1, block * self._index.bytes // max(1, len(self._index)))
+            block *= max(1, BLOCK // size)  # of little data the blocks are small
+            parts = min(block, -(-size // PIECE))
+            self._known = PieceSteps(block, parts, -(-block // parts))
+        return self._known
+
+    def keys(self, samples: Numbers, files: Numbers) -> Numbers:
+        """The piece of each sample, for which it is also known which file it is of."""
+        block, parts, step = self._steps
+        blocks, inside = np.divmod(samples, block)
+        found: Numbers = (files << OF_FILE) | (blocks * parts + inside // step)
+        return found
+
+    def begins(self, samples: Numbers, files: Numbers) -> Numbers:
+        """Where in its file the piece of each sample begins."""
+        block, _, step = self._steps
+        firsts = samples - samples % block % step
+        return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
+
+    def range(self, sample: int, file: int) -> tuple[int, int] | None:
+        """(begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie there in
+        their order."""
+        block, _, step = self._steps
+        of_block = sample % block
+        first = sample - of_block % step
+        last = min(first + step, sample - of_block + block, len(self._index))
+        firsts = self._index.firsts
+        first = max(first, int(firsts[file]))
+        if file + 1 < len(firsts):
+            last = min(last, int(firsts[file + 1]))
+        starts, lengths = self._index.places(slice(first, last))
+        ends = starts.astype(np.int64) + lengths
+        begin, end = int(starts[0]), int(ends[-1])
+        if end - begin > _LARGEST or int(starts.min()) < begin or int(ends.max()) > end:
+            return None
+        return begin, end
+
+    def of_object(self, file: FileFacts) -> Sequence[int]:
+        """Where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
+        if not isinstance(file, IndexedFile) or file.format not in _BY_RANGE or self._index.bytes <= MEMORY:
+            return ()
+        block = self._steps.block
+        firsts = np.arange(-(-file.first // block) * block, file.first + file.samples, block)
+        found: list[int] = self._index.places(firsts)[0].tolist()
+        return found

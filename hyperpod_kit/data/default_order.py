@@ -1,0 +1,90 @@
+"""The order that a loader takes where none is given, and the one that a position of an earlier release is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from hyperpod_kit.data.block_group import LARGEST
+from hyperpod_kit.data.order import ShuffledOrder
+from hyperpod_kit.data.spread_order import LANES, SpreadOrder
+
+BLOCK = 256 << 10
+"""Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see windows.py."""
+
+_KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
+_READ_WHOLE = {"gzip", "zstd", "parquet"}
+"""Formats of which more than a sample is read, and kept, for a sample: a member, or a row group, for each lane."""
+_LANES_BY_MEMORY = (LANES, 288, 240, 192, 144, 96, 72, 48, 36, 24, 16, 12, 8, 6, 4, 3, 2, 1)
+"""Numbers that many numbers of ranks divide."""
+_SAMPLES = 1024
+"""Of a block, where nothing says how large they are."""
+
+
+class RowGroups(NamedTuple):
+    """Of Parquet: rows of one, bytes of it when it is decoded, and how many bytes of them a process keeps."""
+
+    rows: int
+    bytes: int
+    memory: int
+
+
+def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
+    """The shuffled order that fits a data set, which a loader takes where none is given.
+
+    Of Parquet it reads the footer of one file. Raises DataUnavailable, OSError.
+    """
+    # A list has a method of the name `index`.
+    index = getattr(dataset, "index", None)
+    index = index if hasattr(index, "block_for") else None
+    of_parquet = getattr(dataset, "row_groups", None)
+    groups: RowGroups | None = of_parquet() if of_parquet is not None else None
+    if index is None or groups is None or not groups.rows or len(dataset) != len(index):
+        return order_for(index, seed, len(dataset))
+    return _by_row_groups(index, seed, groups)
+
+
+def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
+    """The same for an index, or for so many samples of which nothing else is known."""
+    samples = len(index) if samples is None else samples
+    if set(getattr(index, "formats", ())) & _READ_WHOLE:
+        return ShuffledOrder(samples, seed, index.block_for())
+    about = min(index.block_for(BLOCK) if index is not None else _SAMPLES, LARGEST // LANES)
+    # As many samples of a block as let the groups come out even: the last one would have few lanes otherwise.
+    groups = max(1, round(samples / (LANES * about)))
+    return SpreadOrder(samples, seed, max(1, -(-samples // (LANES * groups))))
+
+
+def _by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
+    """Blocks of a row group each, as many side by side as are kept: one that is thrown away is decoded again for the
+    next batch."""
+    rest = index.samples_of_files()[:-1] % groups.rows
+    of_block = 2 if rest.any() else 1  # a block ends in the row group that the next one begins in
+    fit = max(1, groups.memory // max(1, groups.bytes * of_block))
+    lanes = next(number for number in _LANES_BY_MEMORY if number <= fit)
+    return SpreadOrder(len(index), seed, groups.rows, lanes)
+
+
+def order_in(state: Mapping[str, Any], order: Any) -> Any:
+    """The order of a position that was saved, where it is one of the same samples and seed as `order`, which nobody has
+    asked for: each release may have another default, and a training goes on in the one that it has begun with."""
+    kind = _KINDS.get(str(state.get("order")))
+    block, lanes = state.get("block"), state.get("lanes")
+    if kind is None or not isinstance(order, ShuffledOrder) or not (_counts(block) and _counts(lanes)):
+        return order
+    found = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
+    return order if found == order else found
+
+
+def line_of(state: Mapping[str, Any]) -> str:
+    """What gives a loader the order of a position."""
+    kind = _KINDS.get(str(state.get("order")))
+    seed, block, lanes = (state.get(name) for name in ("seed", "block", "lanes"))
+    if kind is None or not (_counts(block) and _counts(lanes)) or type(seed) is not int:
+        return "of the same kind, seed, block and lanes"
+    of_packed = ", of its PackedDataset" if "window" in state else ""
+    return f"order={kind.__name__}(len(data), {seed}, block={block}, lanes={lanes}){of_packed}"
+
+
+def _counts(value: object) -> bool:
+    return type(value) is int and value > 0

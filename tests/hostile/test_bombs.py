@@ -24,8 +24,10 @@ pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("zstandard")
 torch = pytest.importorskip("torch")
 
-from hyperpod_kit.checkpoint.repository import compact_index, layout, leftovers, shard  # noqa: E402
+from hyperpod_kit.checkpoint.repository import compact_index, layout, leftovers, own_tree, shard, verify  # noqa: E402
+from hyperpod_kit.checkpoint.repository.manifest import FileRecord  # noqa: E402
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore  # noqa: E402
+from hyperpod_kit.errors import CheckpointError  # noqa: E402
 from tests.hostile.fuzz import checkpoint_parsers, format_parsers, places, tensor_parsers, tool_parsers  # noqa: E402
 from tests.hostile.fuzz.engine import Parser  # noqa: E402
 
@@ -131,6 +133,20 @@ def judged(data: bytes) -> None:
     assert found is leftovers.Leftover.PARTIAL
 
 
+def hollow(data: bytes) -> None:
+    """A small file of an attempt that is one hole, of as many bytes as such a file may have."""
+    name = data.decode()
+    path = places.file_of(b"", f"hollow/{checkpoint_parsers.ATTEMPT}/{name}")
+    os.truncate(path, layout.LARGEST_SMALL)
+    store = PosixStore(places.folder("hollow"))
+    record = FileRecord(name, layout.LARGEST_SMALL, "blake2b:" + "0" * 32)
+    place = own_tree.OwnTree(0, layout.LARGEST_SMALL, "blake2b:" + "0" * 32)
+    if name == layout.shard_file(0):
+        own_tree.read(store, checkpoint_parsers.ATTEMPT, 0, place)
+    else:
+        verify.read_extra(store, checkpoint_parsers.ATTEMPT, record)
+
+
 BOMBS: Dict[str, tuple[str, Callable[[], bytes], int]] = {
     "parquet: one long word, many rows": ("data: parquet", lambda: a_table({"a": one_word(200_000, 20_000)}), 0),
     "parquet: many nulls": ("data: parquet", lambda: a_table({"a": pyarrow.nulls(60_000_000, pyarrow.int8())}), 0),
@@ -184,6 +200,9 @@ BOMBS: Dict[str, tuple[str, Callable[[], bytes], int]] = {
         0,
     ),
     "a shard: digests of holes": ("checkpoint: digests in a file of holes", lambda: b"", 0),
+    "extra.json: a hole": ("checkpoint: a small file of holes", lambda: layout.EXTRA_FILE.encode(), 0),
+    "index.bin: a hole": ("checkpoint: a small file of holes", lambda: layout.INDEX_FILE.encode(), 0),
+    "a shard: a hole for its own tree": ("checkpoint: a small file of holes", lambda: layout.shard_file(0).encode(), 0),
     "index.bin: a box larger than its tensor": (
         "checkpoint: read by tensors",
         lambda: by_tensors(table=[["w", "F32", [1 << 20, 1 << 20], [0, 0], [2, 3], 0, 0]]),
@@ -196,6 +215,7 @@ PARSERS = (
     *tensor_parsers.PARSERS,
     *tool_parsers.PARSERS,
     Parser("checkpoint: digests in a file of holes", judged, (), lambda rng: b""),
+    Parser("checkpoint: a small file of holes", hollow, (CheckpointError,), lambda rng: b""),
 )
 BY_NAME = {parser.name: parser for parser in PARSERS}
 
@@ -259,6 +279,7 @@ QUICK = (
     "safetensors: a header of giga",
     "extra.json: a long key before values",
     "a shard: digests",
+    "extra.json: a hole",
 )
 
 

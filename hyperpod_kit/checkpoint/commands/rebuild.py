@@ -28,6 +28,7 @@ from hyperpod_kit.checkpoint.repository import (
     shard,
     stream,
     verify,
+    without_holes,
 )
 from hyperpod_kit.checkpoint.repository.catalog import AttemptEntry
 from hyperpod_kit.checkpoint.repository.identity import RunIdentity
@@ -105,12 +106,12 @@ def manifest_of(store: Store, attempt: str, whose: RunIdentity) -> Manifest:
     for file in (layout.EXTRA_FILE, layout.INDEX_FILE):
         if file not in present:
             raise CheckpointError(f"{file} is missing")
-    extra = store.read(f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
+    extra = without_holes.read(store, f"{attempt}/{layout.EXTRA_FILE}", layout.LARGEST_SMALL)
     world = _world(extra, name)
     files = {layout.shard_file(rank) for rank in range(world)}
     _require_files(files, {file for file in present if file.startswith("shard-")})
     shards = [_proved(store, attempt, rank, world, whose) for rank in range(world)]
-    table = store.read(f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
+    table = without_holes.read(store, f"{attempt}/{layout.INDEX_FILE}", layout.LARGEST_SMALL)
     names = _covered(shards, table)
     _require_trees(store, attempt, extra, world, names)
     saved = json_object(extra, len(extra))["shared"].get("save") or {}

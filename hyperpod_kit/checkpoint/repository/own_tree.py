@@ -18,6 +18,7 @@ from hyperpod_kit.errors import CheckpointError, DigestMismatch
 from hyperpod_kit.untrusted import parse
 
 _PAGE = 4096
+_PIECE = 1 << 20
 _ROOT = re.compile(digest.SMALL + ":[0-9a-f]{1,128}")
 
 
@@ -63,13 +64,16 @@ def read(store: Store, attempt: str, rank: int, place: OwnTree) -> Dict[str, Any
     try:
         if place.begin + place.size > reader.size:
             raise CheckpointError(f"{name} ends before its own tree: it has {reader.size} bytes")
-        data = bytearray(place.size)
-        view, done = memoryview(data), 0
-        while done < place.size:
-            count = reader.read_into(view[done:], place.begin + done)
+        data = bytearray()
+        while len(data) < place.size:
+            piece = bytearray(min(_PIECE, place.size - len(data)))
+            count = reader.read_into(memoryview(piece), place.begin + len(data))
             if not count:
-                raise CheckpointError(f"{name} is short: its own tree ends at byte {place.begin + done}")
-            done += count
+                raise CheckpointError(f"{name} is short: its own tree ends at byte {place.begin + len(data)}")
+            del piece[count:]
+            if 0 in piece:  # a hole, which a file may have for nothing
+                raise CheckpointError(f"{name}, its own tree: no JSON behind byte {place.begin + len(data)}")
+            data += piece
     finally:
         reader.close()
     found = digest.small(data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from hyperpod_kit.checkpoint.repository import digest, layout, manifest, stream
+from hyperpod_kit.checkpoint.repository import digest, layout, manifest, stream, without_holes
 from hyperpod_kit.checkpoint.repository.chunk_reader import Pump, whole
 from hyperpod_kit.checkpoint.repository.store.base import Store
 from hyperpod_kit.checkpoint.repository.store.open import Where, as_store
@@ -49,7 +49,7 @@ def parse_manifest(data: bytes, attempt: str) -> manifest.Manifest:
 
 def read_extra(where: Where, attempt: str, record: manifest.FileRecord) -> bytes:
     """A small file of an attempt (extra.json, index.bin), verified. Raises DigestMismatch, CheckpointError, OSError."""
-    data = as_store(where).read(f"{attempt}/{record.file}", record.size)
+    data = without_holes.read(as_store(where), f"{attempt}/{record.file}", record.size)
     found = digest.small(data)
     if found != record.root:
         raise DigestMismatch(record.file, record.root, found)

@@ -22,6 +22,8 @@ from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.signing import chain
 from hyperpod_kit.signing.request import PAYLOAD, signed
 from hyperpod_kit.system.wait import BackOff
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.text import clean
 
 TRIES = 5
 PAUSES = BackOff(0.2, 5.0)
@@ -106,7 +108,8 @@ class S3HttpClient:
         page = _document(self._ask("ListObjectsV2", "GET", Bucket, "", query).data)
         found: Dict[str, Any] = {
             "Contents": [
-                {"Key": _name(item, "Key"), "Size": int(item.findtext("Size") or 0)} for item in page.iter("Contents")
+                {"Key": _name(item, "Key"), "Size": _size(item.findtext("Size") or "0")}
+                for item in page.iter("Contents")
             ],
             "CommonPrefixes": [{"Prefix": _name(item, "Prefix")} for item in page.iter("CommonPrefixes")],
             "IsTruncated": page.findtext("IsTruncated") == "true",
@@ -286,6 +289,14 @@ def _document(data: bytes) -> ElementTree.Element:
     for item in root.iter():
         item.tag = item.tag.rpartition("}")[2]
     return root
+
+
+def _size(text: str) -> int:
+    """Raises S3Broken."""
+    found = parse.count(text)
+    if found is None:
+        raise S3Broken(f"an object of {clean(text)[:40]!r} bytes")
+    return found
 
 
 def _name(item: ElementTree.Element, tag: str) -> str:

@@ -4,6 +4,7 @@ that macOS adds (`._NAME`, `.DS_Store`) are none."""
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,13 @@ from hyperpod_kit.errors import BadRecord
 _BLOCK = 512
 _LONGEST_HEADER = 1 << 20
 """Bytes of a header that has a name or attributes, which tarfile reads whole."""
+_CHECK_SUM = slice(148, 156)
+_NUMBER = rb"[0-7]{6}[0-7 ][\0 ]"
+_PLAIN = re.compile(
+    rb"(?s:(?:%b){3}([0-7]{11})[\0 ][0-7]{11}[\0 ]([0-7]{6})[\0 ]{2}[0\0].{172}(?:\0{8}|%b){2}\0)" % (_NUMBER, _NUMBER)
+)
+"""What follows the name of a file as nearly all programs write it: its mode, owners, size, time, check sum and kind,
+owners by name, no device, and no first part of its name that stands elsewhere."""
 
 
 class BoundedTarInfo(tarfile.TarInfo):
@@ -92,6 +100,40 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     return Scan(np.array(starts, np.uint64), lengths.astype(np.uint32), digests.of_file(pieces, file.size))
 
 
+def plain_record(data: bytes) -> dict[str, Any] | None:
+    """The sample of a piece of a tar, as `any_record` gives it, which takes five times as long; None where a member is
+    not as nearly all are."""
+    found: dict[str, Any] = {}
+    at = 0
+    while at < len(data):
+        header = data[at : at + _BLOCK]
+        plain = _PLAIN.match(header, 100)
+        if plain is None or sum(header) - sum(header[_CHECK_SUM]) + 8 * ord(" ") != int(plain[2], 8):
+            return None
+        name = header[:100].partition(b"\0")[0].decode(tarfile.ENCODING, "surrogateescape")
+        begin = at + _BLOCK
+        end = begin + int(plain[1], 8)
+        at = begin + -(-(end - begin) // _BLOCK) * _BLOCK
+        if at > len(data) or name.endswith("/"):
+            return None
+        if not is_of_macos(name):
+            key, ending = split(name)
+            found["__key__"], found[ending] = key, data[begin:end]
+    return found or None
+
+
+def any_record(data: bytes) -> dict[str, Any]:
+    """The sample of a piece of a tar, by tarfile. Raises ValueError."""
+    found: dict[str, Any] = {}
+    for archive, member in members(io.BytesIO(data)):
+        if member.isfile() and not is_of_macos(member.name):
+            key, ending = split(member.name)
+            part = archive.extractfile(member)
+            assert part is not None
+            found["__key__"], found[ending] = key, part.read()
+    return found
+
+
 class TarReader:
     """One sample by one range: a piece of a tar is a tar."""
 
@@ -101,17 +143,13 @@ class TarReader:
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """Ending -> bytes, and `__key__`. Raises BadRecord."""
         data = self._files.read(file, start, length)
-        found: dict[str, Any] = {}
+        found = plain_record(data)
+        if found is not None:
+            return found
         try:
-            for archive, member in members(io.BytesIO(data)):
-                if member.isfile() and not is_of_macos(member.name):
-                    key, ending = split(member.name)
-                    part = archive.extractfile(member)
-                    assert part is not None
-                    found["__key__"], found[ending] = key, part.read()
+            return any_record(data)
         except ValueError as err:
             raise BadRecord(f"{file.path}: the sample at {start}: {err}") from None
-        return found
 
 
 def reader(files: SourceFiles, memory: int) -> RecordReader:

@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import os
 import stat
+from bisect import insort
 from collections import Counter
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from itertools import islice
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
@@ -22,13 +22,12 @@ from hyperpod_kit.system.atomic_file import replace
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import walk
 from hyperpod_kit.untrusted.held import hold, mount_of, opened
+from hyperpod_kit.untrusted.parse import json_object
 
 NAME = ".hyperpod-kit-requests"
 DECIDED = "decided"
 MOST_OF_ONE = 10
 """Requests of one user that wait; more of them are counted and not read."""
-MOST_NAMES = 10_000
-"""Names in the box that are looked at."""
 MOST_DECIDED = 1000
 """Decisions that are shown, the newest."""
 
@@ -40,6 +39,14 @@ class WaitingRequest(NamedTuple):
     uid: int
     file: str
     request: QuotaRequest
+
+
+class _Whose(NamedTuple):
+    """Whose a name is, and whether a request can be behind it. A file of two names may be somebody else's doing, who
+    has given a user's file another name here: it counts for itself."""
+
+    uid: int
+    alone: bool
 
 
 class RequestBox:
@@ -78,42 +85,72 @@ class RequestBox:
         return WaitingRequest(_id(os.geteuid(), data), os.geteuid(), name, request)
 
     def waiting(self) -> tuple[list[WaitingRequest], list[str]]:
-        """(what can be read and was not decided, why the rest was not taken: one line each). Raises OSError."""
-        with os.scandir(self._folder) as entries:
-            names = sorted(one.name for one in islice(entries, MOST_NAMES + 1))
-        mount, found, refused = mount_of(self._folder), [], []
-        owners: Counter[int] = Counter()
+        """(what can be read and was not decided, why the rest was not taken: one line each). Raises OSError.
+
+        Every name is looked at, however many one user has laid there: what waits of the others is found behind them.
+        """
+        mount, found = mount_of(self._folder), []
+        names, counts, refused = self._names(mount)
         decided = self._decided_ids()
-        for name in names[:MOST_NAMES]:
-            if name == DECIDED or name.endswith(".partial"):
-                continue
+        for name in sorted(name for of_one in names.values() for name in of_one):
             try:
-                one = self._read(name, mount, owners)
+                one = self._read(name, mount)
             except (PermissionError, FileNotFoundError):
                 continue  # of others, as a user sees it; or gone meanwhile
             except (Untrusted, ValueError, OSError) as err:
                 refused.append(f"{name}: {err}")
                 continue
-            if one is not None and one.id not in decided:
+            if one.id not in decided:
                 found.append(one)
         refused += [
-            f"{count} files of uid {uid}: {MOST_OF_ONE} were read"
-            for uid, count in owners.items()
+            f"{count} files of uid {whose.uid}: {MOST_OF_ONE} were read"
+            for whose, count in counts.items()
             if count > MOST_OF_ONE
         ]
-        if len(names) > MOST_NAMES:
-            most = "".join(f"; {count} of them are of uid {uid}" for uid, count in owners.most_common(1))
-            refused.append(f"more than {MOST_NAMES} names: the rest was not read{most}")
         return found, refused
 
-    def _read(self, name: str, mount: str, owners: Counter[int]) -> WaitingRequest | None:
-        """None when its owner has more than he may. Raises Untrusted, ValueError, OSError."""
+    def _names(self, mount: str) -> tuple[dict[_Whose, list[str]], Counter[_Whose], list[str]]:
+        """(the first names of each user, how many each has, why others were not taken). In the room of MOST_OF_ONE
+        names a user; nothing is opened, and nothing that somebody has mounted is asked anything. Raises OSError."""
+        names: dict[_Whose, list[str]] = {}
+        counts: Counter[_Whose] = Counter()
+        refused: list[str] = []
+        unheld = 0
+        with os.scandir(self._folder) as entries:
+            for name in (entry.name for entry in entries):
+                if name == DECIDED or name.endswith(".partial"):
+                    continue
+                try:
+                    whose = self._whose(name, mount)
+                except FileNotFoundError:
+                    continue
+                except (Untrusted, OSError) as err:
+                    unheld += 1
+                    if unheld <= MOST_OF_ONE:
+                        refused.append(f"{name}: {err}")
+                    continue
+                counts[whose] += 1
+                of_one = names.setdefault(whose, [])
+                insort(of_one, name)
+                del of_one[MOST_OF_ONE:]
+        if unheld > MOST_OF_ONE:
+            refused.append(f"{unheld - MOST_OF_ONE} more names that something lies behind")
+        return names, counts, refused
+
+    def _whose(self, name: str, mount: str) -> _Whose:
+        """Raises Untrusted, OSError."""
         held = hold(name, self._folder, mount)
         try:
             found = os.fstat(held)
-            owners[found.st_uid] += 1
-            if owners[found.st_uid] > MOST_OF_ONE:
-                return None
+            return _Whose(found.st_uid, stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
+        finally:
+            os.close(held)
+
+    def _read(self, name: str, mount: str) -> WaitingRequest:
+        """Raises Untrusted, ValueError, OSError."""
+        held = hold(name, self._folder, mount)
+        try:
+            found = os.fstat(held)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise Untrusted(f"{stat.filemode(found.st_mode)} with {found.st_nlink} names, expected a file with one")
             if found.st_size > LARGEST:
@@ -172,7 +209,7 @@ class RequestBox:
             os.close(folder)
 
     def decided(self) -> list[QuotaDecision]:
-        """The newest MOST_DECIDED, the newest first. Raises ValueError, OSError."""
+        """The newest MOST_DECIDED, the newest first. Raises OSError."""
         folder = self._decided()
         try:
             with os.scandir(folder) as entries:
@@ -180,9 +217,11 @@ class RequestBox:
             found = []
             for _, name in timed[:MOST_DECIDED]:
                 with open(os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder), "rb") as stream:
-                    body = json.loads(stream.read())
-                body.pop("state")
-                found.append(QuotaDecision(**body))
+                    data = stream.read()
+                with suppress(ValueError, KeyError, TypeError):  # damaged: the others can be shown
+                    body = json_object(data)
+                    body.pop("state")
+                    found.append(QuotaDecision(**body))
             return found
         finally:
             os.close(folder)

@@ -143,27 +143,43 @@ def test_what_is_no_request_is_named_and_harms_nobody(place: Path) -> None:
     assert len(refused) == 9 and (box / "huge.json").stat().st_size > 50 << 20
 
 
-def test_one_user_cannot_hide_the_requests_of_another(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_user_cannot_hide_the_requests_of_another(place: Path) -> None:
     for number in range(3 * MOST_OF_ONE):
         put(place, BOB, f"0{number:02}.json", encoded(asked(place / "alice", bytes=number + 1)))
     put(place, ALICE, "z.json", encoded(asked(place / "alice")))
     found, refused = waiting(place)
     assert sum(one.uid == BOB for one in found) == MOST_OF_ONE and sum(one.uid == ALICE for one in found) == 1
     assert refused == [f"{3 * MOST_OF_ONE} files of uid {BOB}: {MOST_OF_ONE} were read"]
-    monkeypatch.setattr(request_box, "MOST_NAMES", 5)
-    assert any("more than 5 names" in line for line in waiting(place)[1])
 
     def more() -> None:
         with pytest.raises(QuotaError, match="wait already"):
             RequestBox(str(place)).put(asked(place / "alice"))
 
-    monkeypatch.undo()
     as_user(BOB, more)
-    for name in os.listdir(place / request_box.NAME):
-        if name.endswith(".json"):
-            os.rename(place / request_box.NAME / name, place / request_box.NAME / f"{name}.partial")
-    monkeypatch.setattr(request_box, "MOST_NAMES", 5)
-    assert waiting(place) == ([], ["more than 5 names: the rest was not read"])
+
+
+@pytest.mark.full
+def test_however_many_names_one_user_has_the_others_are_read(place: Path) -> None:
+    box, many = place / request_box.NAME, 10_200
+
+    def fill() -> None:
+        for number in range(many):
+            os.close(os.open(box / f"{number:05}", os.O_WRONLY | os.O_CREAT, 0o600))
+
+    as_user(BOB, fill)
+    put(place, ALICE, "z.json", encoded(asked(place / "alice")))
+    found, refused = waiting(place)
+    assert [one.uid for one in found] == [ALICE]
+    assert refused[-1] == f"{many} files of uid {BOB}: {MOST_OF_ONE} were read" and len(refused) == MOST_OF_ONE + 1
+
+
+def test_other_names_of_a_users_file_hide_none_of_his_requests(place: Path) -> None:
+    box = place / request_box.NAME
+    put(place, ALICE, "z.json", encoded(asked(place / "alice")))
+    put(place, ALICE, "0", b"a file of hers that all may write")
+    for number in range(2 * MOST_OF_ONE):
+        os.link(box / "0", box / f"0{number:02}")
+    assert [one.file for one in waiting(place)[0]] == ["z.json"]
 
 
 def test_a_text_that_is_changed_after_it_was_read_is_another_request(place: Path) -> None:

@@ -111,7 +111,7 @@ def whole(folder: str, mib: int, size: int) -> None:
     """Files of `size` bytes."""
     texts = words(size)
     for number in range((mib << 20) // size):
-        with open(f"{folder}/{number:06d}.bin", "w") as out:
+        with open(f"{folder}/{number:06d}.jpg", "w") as out:
             out.write(next(texts))
 
 

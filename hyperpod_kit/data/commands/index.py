@@ -15,6 +15,7 @@ from hyperpod_kit.data.formats.table import SUFFIXES, module_of
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import IndexedFile, SampleIndex
 from hyperpod_kit.data.mixing import WELL_MIXED, Mixing, SortedBy, mixing_of, sorted_by
+from hyperpod_kit.data.order import ShuffledOrder
 from hyperpod_kit.data.reading.listing import storage_of
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_source, said_of_change
@@ -70,7 +71,7 @@ class _DefaultMixing(NamedTuple):
     """Of the loader's own order, and by what its data is sorted; `unread`: why that is not known."""
 
     mixing: Mixing
-    block: int
+    order: ShuffledOrder
     by: list[SortedBy]
     unread: str = ""
 
@@ -85,28 +86,30 @@ def _mixing(found: SampleIndex) -> _DefaultMixing | None:
         order = order_for(found, 0)
     mixing = mixing_of(order)
     try:
-        return _DefaultMixing(mixing, order.block, sorted_by(found))
+        return _DefaultMixing(mixing, order, sorted_by(found))
     except (DataError, OSError) as err:
-        return _DefaultMixing(mixing, order.block, [], first_line(err))
+        return _DefaultMixing(mixing, order, [], first_line(err))
 
 
 def _mixing_facts(found: _DefaultMixing | None) -> dict[str, Any]:
     if found is None:
         return {}
-    mixing = found.mixing
+    mixing, order = found.mixing, found.order
     figures = {
         "batch": mixing.batch,
         "all": mixing.all,
         "parts": round(mixing.parts, 1),
         "uniform": round(mixing.uniform, 1),
     }
-    return {"mixing": figures, "sorted_by": [one._asdict() for one in found.by]}
+    default = {"block": order.block, "lanes": order.lanes}
+    return {**default, "mixing": figures, "sorted_by": [one._asdict() for one in found.by]}
 
 
 def _say_mixing(found: _DefaultMixing | None) -> None:
     if found is None:
         return
     mixing = found.mixing
+    terminal.out(f"order    blocks of {found.order.block:,} samples, {found.order.lanes} side by side, by default")
     terminal.out(
         f"mixing   a batch of {mixing.batch:,} has samples from {mixing.parts:.0f} of {mixing.all} parts of the data, "
         f"one of a uniform shuffle from {mixing.uniform:.0f} ({mixing.share:.0%})"
@@ -122,7 +125,7 @@ def _say_mixing(found: _DefaultMixing | None) -> None:
         terminal.out(
             "hint: where neighbours are alike, a batch is less varied than chance makes it. Each lane of the order "
             "has a row group, or a member, in memory: give more, as IndexedDataset(index, memory=1 << 30) and "
-            f"order=SpreadOrder(len(data), seed, block={found.block}, lanes={LANES}), or write smaller ones"
+            f"order=SpreadOrder(len(data), seed, block={found.order.block}, lanes={LANES}), or write smaller ones"
         )
 
 
@@ -136,7 +139,6 @@ def _facts(found: SampleIndex) -> dict[str, Any]:
         "skipped": found.skipped,
         "formats": list(found.formats),
         "data": found.data,
-        "block": found.block_for(),
     }
 
 

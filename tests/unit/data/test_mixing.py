@@ -70,10 +70,12 @@ def test_the_commands_say_both(tmp_path, capsys):
         assert run(["data", *words]) == 0
         said = capsys.readouterr().out
         assert "mixing   a batch of 1,024 has samples from 256 of 256 parts of the data" in said
+        assert "order    blocks of 6 samples, 384 side by side, by default" in said
         assert "warning: the data is sorted by 'topic': " in said
         assert "hint:" not in said, "it is small, and mixed well"
         assert run(["data", *words, "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
+        assert (facts["block"], facts["lanes"]) == (6, 384)
         assert facts["mixing"]["batch"] == 1024 and facts["sorted_by"][0]["name"] == "'topic'"
 
 

@@ -12,6 +12,12 @@ from hyperpod_kit.data.spread_order import LANES, SpreadOrder
 BLOCK = 256 << 10
 """Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see windows.py."""
 
+SHORT = 4096
+"""Bytes of a sample up to which it is cut out of a block that is in memory: see windows.py."""
+_BLOCK_OF_LONG = 640 << 10
+"""Of longer ones, which are in memory as parts of objects alone: 384 of them fit there. A request of S3 costs as much
+processor time for a small block as for a large one."""
+
 _KINDS = {"shuffled": ShuffledOrder, "spread": SpreadOrder}
 _READ_WHOLE = {"gzip", "zstd", "parquet"}
 """Formats of which more than a sample is read, and kept, for a sample: a member, or a row group, for each lane."""
@@ -49,10 +55,17 @@ def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrde
     samples = len(index) if samples is None else samples
     if set(getattr(index, "formats", ())) & _READ_WHOLE:
         return ShuffledOrder(samples, seed, index.block_for())
-    about = min(index.block_for(BLOCK) if index is not None else _SAMPLES, LARGEST // LANES)
-    # As many samples of a block as let the groups come out even: the last one would have few lanes otherwise.
-    groups = max(1, round(samples / (LANES * about)))
+    about = min(_samples_of_block(index), LARGEST // LANES)
+    # No more samples of a block than let the groups come out even: the last one would have few lanes otherwise.
+    groups = -(-samples // (LANES * about))
     return SpreadOrder(samples, seed, max(1, -(-samples // (LANES * groups))))
+
+
+def _samples_of_block(index: Any) -> int:
+    if index is None:
+        return _SAMPLES
+    mean = max(1, index.bytes // max(1, len(index)))
+    return int(max(1, (BLOCK if mean <= SHORT else _BLOCK_OF_LONG) // mean))
 
 
 def _by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.block_cuts import OF_FILE
+from hyperpod_kit.data.default_order import SHORT
 from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
-SMALL = 4096
+SMALL = SHORT
 """Bytes of a range up to which a call costs more than the bytes."""
 
 _TOUCHES = 3

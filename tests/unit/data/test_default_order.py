@@ -28,7 +28,7 @@ from hyperpod_kit.data.default_order import RowGroups, order_for
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.ledger_check import check
 from hyperpod_kit.data.mixing import mixing_of
-from hyperpod_kit.data.reading import chunks, windows
+from hyperpod_kit.data.reading import chunks, source_files, windows
 from hyperpod_kit.data.spread_order import LANES
 from hyperpod_kit.errors import CheckpointError
 from tests.support.examples import examples
@@ -82,16 +82,18 @@ class Sizes:
     def __len__(self):
         return self.samples
 
-    def block_for(self, size=1 << 20):
-        return min(max(16, size // self.size), 8192)
+    @property
+    def bytes(self):
+        return self.samples * self.size
 
 
 @pytest.mark.parametrize(
-    "samples, size", [(300, 10), (5_000, 1000), (2_000_000, 1000), (30_000_000, 20), (99_999, 9000)]
+    "samples, size", [(300, 10), (5_000, 1000), (2_000_000, 1000), (30_000_000, 20), (99_999, 9000), (400_000, 64_000)]
 )
 def test_the_default_mixes_as_a_uniform_shuffle(samples, size):
     order = order_for(Sizes(samples, size), 1)
     assert mixing_of(order).share >= 0.8
+    assert order.block * order.lanes * size <= (windows.MEMORY if size <= 4096 else source_files.MEMORY)
     groups = samples / (order.block * order.lanes)
     assert groups < 1 or groups > 100 or groups % 1 > 0.9 or groups % 1 == 0, "no last group of few lanes"
 

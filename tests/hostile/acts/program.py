@@ -97,7 +97,9 @@ def act(here: Ground, seed: int, number: int) -> Dict[str, Any]:
     ]
     violations += [f"{path} has the canary" for path in here.leaks()]
     if runner == 0:
-        violations += [f"{path} has what its owner could not read" for path in here.brought(place)]
+        # What is shown to root alone is left out: a message may quote the file that root has named.
+        made = (path for path in here.brought(place) if path != str(place / "printed"))
+        violations += [f"{path} has what its owner could not read" for path in made]
     _away(mine, place)
     shown = printed[-1500:] if violations else printed[-200:]
     return {

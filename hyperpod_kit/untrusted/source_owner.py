@@ -29,6 +29,11 @@ _owner: Optional[int] = None
 _thread = threading.local()
 
 
+EACH_ITS_OWN = -1
+"""In place of a user: below a directory of root's each file is opened as its own owner, to whom every link on the way
+to it must belong that is not root's."""
+
+
 def current() -> Optional[int]:
     """As whom this process opens its sources, for a process that it starts; None for its own user."""
     return _owner
@@ -51,31 +56,43 @@ def reading(places: Sequence[str], ask: Callable[[str, Callable[[], int]], int] 
     `ask(place, what)` gives what `what()` does, in bounded time where the place may hang.
     Raises UsageError for places of two users, Untrusted for a link of anybody else, Unreachable, OSError.
     """
-    uid = _owner_of(places, ask) if owner.is_root() else None
+    uid = (_owner_of(places, ask) or EACH_ITS_OWN) if owner.is_root() and places else None
+    outer = _owner
     adopt(uid)
     try:
         yield
     except PermissionError as err:
-        if uid is None:
+        if uid is None or uid == EACH_ITS_OWN:
             raise
         raise Unreachable(
             f"{err.filename or places[0]}: {_name(uid)}, who owns the source, may not read it",
             hint="root reads what a user owns with that user's rights: give the file to that user",
         ) from None
     finally:
-        adopt(None)
+        adopt(outer)
 
 
 @contextlib.contextmanager
-def rights() -> Iterator[None]:
-    """What is opened in the block by this thread is opened as the owner of the sources."""
-    if _owner is None or getattr(_thread, "acting", False):
+def rights(path: Optional[str] = None) -> Iterator[None]:
+    """What is opened in the block by this thread is opened as the owner of the sources. `path`: what is opened, for
+    sources that are each its own owner's; without it root lists them. Raises Untrusted, OSError."""
+    uid = _owner
+    if uid is None or getattr(_thread, "acting", False):
         yield
         return
-    before = os.getegid(), os.getgroups()
-    _thread.acting = True
+    if uid == EACH_ITS_OWN:
+        uid = walk.whose(os.path.abspath(path)) if path is not None else 0
+        if not uid:
+            yield
+            return
+    before, after = (os.getegid(), os.getgroups()), owner.groups_of(uid)
     try:
-        _become(_owner, *owner.groups_of(_owner))
+        _become(uid, *after)
+    except OSError:
+        _become(0, *before)
+        raise
+    _thread.acting = True  # and not before: what could not become the user must not open anything as root
+    try:
         yield
     finally:
         _become(0, *before)
@@ -84,7 +101,7 @@ def rights() -> Iterator[None]:
 
 def at_once(path: str, _flags: int = 0) -> int:
     """`files.at_once` with these rights: the `opener` of an `open` that reads a source."""
-    with rights():
+    with rights(path):
         return files.at_once(path)
 
 

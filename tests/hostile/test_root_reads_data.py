@@ -162,6 +162,47 @@ def test_sources_of_two_users_are_refused_by_name(shared: Path) -> None:
         assert source_owner.current() == ATTACKER
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o1777], ids=oct)
+@pytest.mark.parametrize("command", ["stage", "merge", "index"])
+def test_below_a_directory_of_roots_each_file_is_opened_as_its_own_owner(
+    command: str, mode: int, shared: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A corpus of root's into which users lay their files: one of them lays a link."""
+    corpus = shared / "corpus"
+    corpus.mkdir()
+    for name in ("mallory", "bob"):
+        (corpus / name).mkdir()
+        (corpus / name / "a.jsonl").write_text(json.dumps({"text": name}) + "\n")
+    own(corpus / "mallory", ATTACKER, 0o700)
+    own(corpus / "bob", VICTIM, 0o700)
+    corpus.chmod(mode)
+    target = shared / "out" / "good"
+    ways = {"index": [str(corpus), "--out", str(target), "--check"]}
+    assert run(["data", command, *ways.get(command, [str(corpus), str(target)])]) == 0, capfd.readouterr().err
+    path = corpus / "mallory" / "b.jsonl"
+    path.symlink_to(shared / "private" / "a.jsonl")
+    os.chown(path, ATTACKER, ATTACKER, follow_symlinks=False)
+    led = shared / "out" / "led"
+    ways = {"index": [str(corpus), "--out", str(led), "--check"]}
+    assert run(["data", command, *ways.get(command, [str(corpus), str(led)])]) != 0
+    assert "symbolic link" in capfd.readouterr().err
+    assert not [one for one in led.rglob("*") if one.is_file() and CANARY.encode() in one.read_bytes()]
+
+
+def test_a_thread_that_could_not_become_the_owner_opens_nothing_as_root(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it tries, on a machine whose system calls are not known."""
+    monkeypatch.setattr(source_owner, "_SETGROUPS", {})
+    source_owner.adopt(ATTACKER)
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match="not known"):
+                source_owner.at_once(str(shared / "private" / "a.jsonl"))
+    finally:
+        source_owner.adopt(None)
+
+
 def test_who_is_not_root_reads_with_its_own_rights(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, "is_root", lambda: False)
     with source_owner.reading([str(shared / "mallory")]):

@@ -115,7 +115,7 @@ def named(path: Path) -> Iterator[str]:
 def opened(path: Path) -> int:
     """A descriptor of a file. Links are followed: a cache of Hugging Face is made of them. Raises CheckpointError for
     what is no file, OSError."""
-    with source_owner.rights():
+    with source_owner.rights(str(path)):
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

@@ -31,7 +31,7 @@ def text_of_tokenizer(path: str) -> str:
     Raises NoData, UsageError for what is none, OSError.
     """
     try:
-        with reading_as_owner([path]), source_owner.rights():
+        with reading_as_owner([path]), source_owner.rights(path):
             return files.read_given(path, _LARGEST).decode()
     except FileNotFoundError:
         raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None

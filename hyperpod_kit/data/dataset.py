@@ -26,7 +26,7 @@ MEMORY = 256 << 20
 _FILES_REMEMBERED = 4096
 _LINES = ("lines",)
 _ROWS = ("parquet",)
-_AHEAD = ("lines", "whole")
+_AHEAD = ("lines", "tar", "whole")
 _NEAR = 17
 """Bits of the distance within which one hint to the kernel is enough: less than a block of the default order has."""
 _HINTS_KEPT = 8192
@@ -144,7 +144,7 @@ class IndexedDataset:
         return self._files.bytes_read
 
     def ahead(self, numbers: Numbers) -> None:
-        """These samples are asked for soon, by this process: have the kernel fetch lines and whole files meanwhile.
+        """These samples are asked for soon, by this process: have the kernel fetch lines, tars and files meanwhile.
 
         Of files on the machine's own disks alone: to open one on a mount may take long, and the trainer would wait."""
         if set(self.index.formats) - set(_AHEAD) or any(source.startswith("s3://") for source in self.index.sources):

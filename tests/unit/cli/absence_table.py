@@ -2,7 +2,8 @@
 
 The list of commands is the command line's own: `test_every_command_has_an_entry` finds one that is not here.
 `node` runs as on a machine without a bundle.
-{gone} is a place where nothing is. {config}, {homes}, {root}, {script} and {file} are there; {out} is empty.
+{gone} is a place where nothing is. {config}, {homes}, {root}, {script}, {file} and {tokenizer} are there; {out} is
+empty.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ ENTRIES: Dict[str, Absences] = {
     "data verify": Absences(("{gone}",), extras=("{root}",)),
     "data verify-ledger": ROOT,
     "data tokenize": Absences(
-        ("{gone} --tokenizer {file} --out {out}/t", "{file} --tokenizer {gone} --out {out}/t"),
-        ("s3://bucket/p --tokenizer {file} --out {out}/t",),
+        ("{gone} --tokenizer {tokenizer} --out {out}/t", "{file} --tokenizer {gone} --out {out}/t"),
+        ("s3://bucket/p --tokenizer {tokenizer} --out {out}/t",),
     ),
     "data stage": Absences(("{gone} {out}/s",), signs=("s3://bucket/p {out}/s",)),
     "data merge": Absences(("{gone} {out}/m",)),

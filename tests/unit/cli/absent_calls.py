@@ -141,6 +141,10 @@ def _ground(place: Path) -> Dict[str, Path]:
     homes.write_text(json.dumps(values))
     script.write_text("#!/bin/bash\nsrun true\n")
     file.write_text('{"text": "a"}\n')
+    tokenizer = place / "tokenizer.json"
+    model = {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}
+    empty = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    tokenizer.write_text(json.dumps({"version": "1.0", "added_tokens": [], **dict.fromkeys(empty), "model": model}))
     return {
         "gone": place / "gone" / "x",
         "config": config,
@@ -148,6 +152,7 @@ def _ground(place: Path) -> Dict[str, Path]:
         "root": place / "root",
         "script": script,
         "file": file,
+        "tokenizer": tokenizer,
         "out": place / "out",
     }
 

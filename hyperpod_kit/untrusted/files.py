@@ -29,7 +29,7 @@ SMALL = 1 << 20
 PIPE_SECONDS = 60.0
 """How long a pipe may take that is named on a command line."""
 
-_GIVEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+GIVEN = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _PIECE = 1 << 20
 
 MAYBE_NO_FILE = (errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.ENOTDIR)
@@ -122,7 +122,7 @@ def read_given(path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS) -
 
 def at_once(path: str, _flags: int = 0) -> int:
     """The `opener` of an `open` that reads, for which a fifo to which nobody writes has come to its end."""
-    return os.open(path, _GIVEN)
+    return os.open(path, GIVEN)
 
 
 def whole(fd: int, path: str, size: int, most: int, error: Type[Untrusted] = Untrusted) -> bytes:

@@ -15,7 +15,7 @@ from hyperpod_kit.cli.main import run
 from hyperpod_kit.data.reading.local_file import LocalFile, open_regular
 from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
-from hyperpod_kit.errors import Unreachable, UsageError
+from hyperpod_kit.errors import Unreachable, Untrusted, UsageError
 from hyperpod_kit.job.fan_out import listing
 from hyperpod_kit.untrusted import owner, source_owner
 from tests.hostile.acts.ground import own
@@ -187,6 +187,36 @@ def test_below_a_directory_of_roots_each_file_is_opened_as_its_own_owner(
     assert run(["data", command, *ways.get(command, [str(corpus), str(led)])]) != 0
     assert "symbolic link" in capfd.readouterr().err
     assert not [one for one in led.rglob("*") if one.is_file() and CANARY.encode() in one.read_bytes()]
+
+
+@pytest.mark.parametrize("where", ["the file", "its directory"])
+def test_roots_file_that_is_exchanged_since_its_owner_was_asked_for_is_not_opened(
+    where: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a directory of root's in which everybody may rename."""
+    corpus = shared / "corpus"
+    (corpus / "deep").mkdir(parents=True)
+    path = corpus / "deep" / "a.jsonl"
+    path.write_text("{}\n")
+    exchanged = path if where == "the file" else path.parent
+    target = shared / "private" / "a.jsonl" if where == "the file" else shared / "private"
+    whose = source_owner.walk.whose
+
+    def exchanging(name: str) -> int:
+        uid = whose(name)
+        exchanged.rename(shared / "aside")
+        exchanged.symlink_to(target)
+        os.chown(exchanged, ATTACKER, ATTACKER, follow_symlinks=False)
+        return uid
+
+    source_owner.adopt(source_owner.EACH_ITS_OWN)
+    try:
+        os.close(source_owner.at_once(str(path)))
+        monkeypatch.setattr(source_owner.walk, "whose", exchanging)
+        with pytest.raises((OSError, Untrusted)):
+            source_owner.at_once(str(path))
+    finally:
+        source_owner.adopt(None)
 
 
 def test_a_thread_that_could_not_become_the_owner_opens_nothing_as_root(

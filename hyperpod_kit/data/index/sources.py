@@ -107,7 +107,7 @@ def _files(base: str, paths: Sequence[str]) -> list[tuple[str, str, int, int]]:
 def places_of(names: Sequence[str]) -> list[str]:
     """The directories and files in which sources lie that are on mounts of this machine."""
     local = [name for name in names if not name.startswith("s3://")]
-    return [_fixed_part(name) if glob.has_magic(name) and not os.path.lexists(name) else name for name in local]
+    return [_fixed_part(name) if glob.has_magic(name) else name for name in local]  # without a look at a mount
 
 
 def _fixed_part(pattern: str) -> str:

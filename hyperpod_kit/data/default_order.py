@@ -1,4 +1,4 @@
-"""The order that a loader takes where none is given, and the one that a position of an earlier release is in."""
+"""The order that a loader takes where none is given, and the one in which a position was saved."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import itertools
 import signal
 import socket
 import threading
+from typing import Sequence, Tuple
 
 import pytest
 
@@ -238,17 +239,19 @@ def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.Monkey
     question, gone = "squeue job 7", (1, "Unable to contact slurm controller")
     before = dict(job.runner.answers)
 
+    def refused_once(argv: Sequence[str]) -> Tuple[int, str]:
+        job.runner.answers.update(before)  # the next one is heard
+        return gone
+
     def down_while_it_runs() -> None:
         while not (job.base / "ran").exists():
             threading.Event().wait(0.01)
-        job.runner.answers.update({question: gone, "scontrol requeue 7": gone})
-        while "scontrol requeue 7" not in job.runner.calls:
-            threading.Event().wait(0.01)
-        job.runner.answers.update(before)
+        job.runner.answers.update({question: gone, "scontrol requeue 7": refused_once})
+        (job.base / "down").touch()
 
     thread = threading.Thread(target=down_while_it_runs)
     thread.start()
-    program = f"touch {job.base}/ran; sleep 0.5; exit 75"
+    program = f"touch {job.base}/ran; while [ ! -e {job.base}/down ]; do sleep 0.05; done; exit 75"
     assert job.run(command=["/bin/sh", "-c", program]) == 75
     thread.join()
     assert job.runner.calls.count("scontrol requeue 7") >= 2 and job.said("requeue_failed") == []

@@ -6,7 +6,7 @@ import itertools
 import signal
 import socket
 import threading
-from typing import Sequence, Tuple
+from typing import List, Sequence, Tuple
 
 import pytest
 
@@ -239,14 +239,21 @@ def test_a_requeue_waits_for_the_controller(job: Job, monkeypatch: pytest.Monkey
     question, gone = "squeue job 7", (1, "Unable to contact slurm controller")
     before = dict(job.runner.answers)
 
-    def refused_once(argv: Sequence[str]) -> Tuple[int, str]:
-        job.runner.answers.update(before)  # the next one is heard
+    refused: List[str] = []
+
+    def requeue_refused(argv: Sequence[str]) -> Tuple[int, str]:
+        refused.append(" ".join(argv))
+        return gone
+
+    def unheard(argv: Sequence[str]) -> Tuple[int, str]:
+        if refused:
+            job.runner.answers.update(before)  # the next question is answered
         return gone
 
     def down_while_it_runs() -> None:
         while not (job.base / "ran").exists():
             threading.Event().wait(0.01)
-        job.runner.answers.update({question: gone, "scontrol requeue 7": refused_once})
+        job.runner.answers.update({question: unheard, "scontrol requeue 7": requeue_refused})
         (job.base / "down").touch()
 
     thread = threading.Thread(target=down_while_it_runs)

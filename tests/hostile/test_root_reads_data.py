@@ -17,7 +17,7 @@ from hyperpod_kit.data.reading.mounts import SourceMounts
 from hyperpod_kit.data.reading.source_files import open_file
 from hyperpod_kit.errors import Unreachable, Untrusted, UsageError
 from hyperpod_kit.job.fan_out import listing
-from hyperpod_kit.untrusted import owner, source_owner
+from hyperpod_kit.untrusted import owner, source_owner, walk
 from tests.hostile.acts.ground import own
 from tests.hostile.users import ATTACKER, ROOT, VICTIM, place
 
@@ -200,7 +200,7 @@ def test_roots_file_that_is_exchanged_since_its_owner_was_asked_for_is_not_opene
     path.write_text("{}\n")
     exchanged = path if where == "the file" else path.parent
     target = shared / "private" / "a.jsonl" if where == "the file" else shared / "private"
-    whose = source_owner.walk.whose
+    whose = walk.whose
 
     def exchanging(name: str) -> int:
         uid = whose(name)
@@ -212,7 +212,7 @@ def test_roots_file_that_is_exchanged_since_its_owner_was_asked_for_is_not_opene
     source_owner.adopt(source_owner.EACH_ITS_OWN)
     try:
         os.close(source_owner.at_once(str(path)))
-        monkeypatch.setattr(source_owner.walk, "whose", exchanging)
+        monkeypatch.setattr(walk, "whose", exchanging)
         with pytest.raises((OSError, Untrusted)):
             source_owner.at_once(str(path))
     finally:

@@ -5,10 +5,11 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.files import at_once
 
 RECORD = "/run/hyperpod-kit/slurm.json"
@@ -79,13 +80,14 @@ def read_record(path: str = RECORD) -> Optional[GuardRecord]:
     """The last record; None where there is none that can be understood."""
     try:
         with open(path, "rb", opener=at_once) as stream:
-            raw = json.loads(stream.read(LARGEST))
+            raw = parse.json_object(stream.read(LARGEST))
         if raw["format"] != FORMAT:
             return None
-        return GuardRecord(
-            float(raw["checked_at"]), tuple(SlurmFinding.of(one) for one in raw["findings"]), dict(raw["notes"])
-        )
-    except (OSError, KeyError, TypeError, ValueError):
+        checked_at = float(raw["checked_at"])
+        if not math.isfinite(checked_at):  # of no age, it would stand for ever
+            return None
+        return GuardRecord(checked_at, tuple(SlurmFinding.of(one) for one in raw["findings"]), dict(raw["notes"]))
+    except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from hyperpod_kit.checkpoint.agent import held, replicas, trees
 from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotState
@@ -10,6 +10,7 @@ from hyperpod_kit.checkpoint.agent.shard_report import Report, ShardReport, of
 from hyperpod_kit.checkpoint.repository import compact_index, coverage, index, layout, manifest, shard_table
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted.text import clean
 
 
 class Columns:
@@ -89,6 +90,18 @@ class Assembled(NamedTuple):
     columns: bytes
 
 
+def _save_of(report: ShardReport) -> Tuple[Dict[str, Any], Dict[str, float]]:
+    """What rank 0's tree says about its save, and the metrics of that. Raises CheckpointError."""
+    said = report.value("save") or {}
+    measured = said.get("metrics") or {} if isinstance(said, dict) else None
+    if not isinstance(measured, dict):
+        raise CheckpointError(f"rank 0's words about its save are {clean(said)}")
+    try:
+        return said, manifest.numbers(measured)
+    except ValueError:
+        raise CheckpointError(f"rank 0's metrics are {clean(measured)}") from None
+
+
 def assemble(
     reports: Mapping[int, Union[Report, ShardReport]], versions: Dict[str, str], columns: Optional[Columns] = None
 ) -> Assembled:
@@ -98,7 +111,7 @@ def assemble(
     missing, or the ranks disagree about what they save.
     """
     first = reports[0].page
-    if sorted(reports) != list(range(first.origin.world)):
+    if len(reports) != first.origin.world or sorted(reports) != list(range(len(reports))):
         raise CheckpointError(f"shards of ranks {sorted(reports)} of {first.origin.world} are there")
     alike = _alike(first)
     for rank, report in sorted(reports.items()):
@@ -128,7 +141,7 @@ def assemble(
         stages=len(set(plans)) > 1,
         attempt=(first.epoch, first.seq, first.step),
     )
-    said = found[0].value("save") or {}
+    said, metrics = _save_of(found[0])
     job = {word: value for word, value in first.origin.job.items() if word != SEALED_AT}
     if said.get("mesh"):
         job["mesh"] = said["mesh"]
@@ -151,8 +164,10 @@ def assemble(
         index=manifest.FileRecord.of(layout.INDEX_FILE, table),
         parent=said.get("parent"),
         line=said.get("line"),
-        metrics=manifest.numbers(said.get("metrics") or {}),
+        metrics=metrics,
         job=job,
         versions=versions,
     )
+    # A report may be another's words, and what no reader takes is no checkpoint.
+    manifest.check(made)
     return Assembled(made, extra, table)

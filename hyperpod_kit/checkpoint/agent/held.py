@@ -53,6 +53,8 @@ def check(trees: Mapping[int, Mapping[str, Any]], shards: Iterable[str]) -> int:
                 f"{_difference(trees)}: who holds what is agreed in restore(), which has not seen "
                 "it; call it before the first save, and start again when that changes"
             )
+        if not all(_is_pair(one) for one in found):
+            raise CheckpointError(f"rank {rank}'s list of what it holds has what is no name and layout")
         lists[rank] = found
     problem = clash(lists)
     if problem is not None:
@@ -66,6 +68,10 @@ def check(trees: Mapping[int, Mapping[str, Any]], shards: Iterable[str]) -> int:
                 "since restore(); start again"
             )
     return len({name for names in lists.values() for name, _ in names})
+
+
+def _is_pair(one: Any) -> bool:
+    return isinstance(one, list) and len(one) == 2 and all(isinstance(word, str) for word in one)
 
 
 def _difference(trees: Mapping[int, Mapping[str, Any]]) -> str:

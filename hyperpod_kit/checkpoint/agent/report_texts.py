@@ -233,4 +233,7 @@ def _parts(said: Dict[str, Any]) -> List[List[Any]]:
             raise ValueError("a part of a report is none")
         if not isinstance(part[1] if len(part) == 2 else part[2], str) or (len(part) == 3 and part[1] is not None):
             raise ValueError("a part of a report has neither text nor digest")
+    for text in [str(said.get("own", "")), *(word for part in found for word in part if word is not None)]:
+        if not text.isascii():
+            text.encode()  # half of a surrogate pair is no text
     return found

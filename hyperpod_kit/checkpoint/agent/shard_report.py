@@ -17,6 +17,8 @@ from hyperpod_kit.checkpoint.repository import digest, manifest, own_tree, shard
 from hyperpod_kit.checkpoint.repository.own_tree import OwnTree
 from hyperpod_kit.checkpoint.repository.shard import Placed
 from hyperpod_kit.errors import CheckpointError
+from hyperpod_kit.untrusted import parse
+from hyperpod_kit.untrusted.text import clean
 
 Parts = Tuple[Tuple[str, str], ...]
 """Key of a tree, JSON of its value."""
@@ -141,12 +143,20 @@ class ShardReport:
         return shard_table.placed_of(shard_table.parse_table(pattern, self.own.encode()))
 
     def told(self) -> Dict[str, Any]:
-        """All parts, parsed."""
-        return {key: json.loads(text) for key, text in self.parts}
+        """All parts, parsed. Raises CheckpointError."""
+        return {key: _parsed(key, text) for key, text in self.parts}
 
     def value(self, key: str) -> Any:
-        """One part, parsed; None where there is none."""
-        return next((json.loads(text) for name, text in self.parts if name == key), None)
+        """One part, parsed; None where there is none. Raises CheckpointError."""
+        return next((_parsed(key, text) for name, text in self.parts if name == key), None)
+
+
+def _parsed(key: str, text: str) -> Any:
+    """A part of a rank's tree, which no JSON may be where another had his hands on a report."""
+    try:
+        return parse.document(text, len(text))
+    except ValueError as err:
+        raise CheckpointError(f"{clean(key)} of a rank's tree is no JSON: {clean(err)}") from None
 
 
 def of(report: Report) -> ShardReport:

@@ -153,7 +153,7 @@ def decode(data: bytes) -> Manifest:
         raise CheckpointError(f"{layout.MANIFEST_FILE} lacks a field: {err}") from None
     except (AttributeError, ValueError):
         raise CheckpointError(f"{layout.MANIFEST_FILE} has metrics that are no numbers") from None
-    _check(made)
+    check(made)
     if made.world != len(made.shards) or [shard.rank for shard in made.shards] != list(range(made.world)):
         raise CheckpointError(f"{layout.MANIFEST_FILE} names {len(made.shards)} shards of {made.world}")
     return made
@@ -165,7 +165,7 @@ _DIGEST = re.compile("[a-z0-9][a-z0-9_-]{0,31}")
 _HEX = re.compile("[0-9a-f]{1,128}")
 
 
-def _check(made: Manifest) -> None:
+def check(made: Manifest) -> None:
     """Types, bounds and names, so that nobody who reads on meets something else. Raises CheckpointError."""
     for name in ("run", "run_id", "plan", "digest", "time"):
         _require(name, getattr(made, name), isinstance(getattr(made, name), str))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import time
 import zlib
 from typing import IO
@@ -15,6 +16,18 @@ from hyperpod_kit.data.formats.table import Scan
 from hyperpod_kit.untrusted import by_descriptor
 
 _MAGIC = b"hpkpart1"
+_HEAD = struct.Struct("<8sIQI")
+"""Magic, bytes of the key, bytes of the scan with its checksum, checksum of the key."""
+
+_COUNTS = struct.Struct("<3Q")
+"""Samples, places at which reading can begin, records that are none."""
+
+_CHECK = 4
+"""Bytes of a scan's checksum, its last ones."""
+
+_LONGEST_KEY = 64 << 10
+"""Bytes of a key, which has a path in it: what is longer is no key, however long the file is."""
+
 _EVERY = 5.0
 """Seconds between two flushes to disk."""
 
@@ -37,17 +50,15 @@ class Parts:
         at = 0
         size = os.fstat(self._stream.fileno()).st_size
         while True:
-            head = self._stream.read(24)
-            if len(head) < 24 or head[:8] != _MAGIC:
+            head = self._stream.read(_HEAD.size)
+            if len(head) < _HEAD.size:
                 return at
-            key_length, length, check = (
-                int.from_bytes(head[8:12], "little"),
-                int.from_bytes(head[12:20], "little"),
-                int.from_bytes(head[20:24], "little"),
-            )
+            magic, key_length, length, check = _HEAD.unpack(head)
+            begin = at + _HEAD.size + key_length
+            if magic != _MAGIC or key_length > _LONGEST_KEY or begin + length > size:
+                return at
             key = self._stream.read(key_length)
-            begin = at + 24 + key_length
-            if begin + length > size or zlib.crc32(key) != check:
+            if zlib.crc32(key) != check:
                 return at
             self._places[key.decode("utf-8", "surrogateescape")] = (begin, length)
             at = begin + length
@@ -60,20 +71,27 @@ class Parts:
             return None
         self._stream.seek(place[0])
         data = self._stream.read(place[1])
-        if zlib.crc32(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        end = len(data) - _CHECK
+        if end < _COUNTS.size or zlib.crc32(memoryview(data)[:end]) != int.from_bytes(data[end:], "little"):
             return None
-        count, points, skipped = np.frombuffer(data[:24], "<u8").tolist()
-        at = 24
+        count, points, skipped = _COUNTS.unpack_from(data)
+        at = _COUNTS.size
+        text_at = at + 12 * count + 16 * points
+        if text_at > end:
+            return None
+        try:
+            digest = data[text_at:end].decode()
+        except UnicodeDecodeError:
+            return None
         starts = np.frombuffer(data, "<u8", count, at)
         lengths = np.frombuffer(data, "<u4", count, at + 8 * count)
         found = np.frombuffer(data, "<u8", 2 * points, at + 12 * count).reshape(-1, 2)
-        text = data[at + 12 * count + 16 * points : -4]
-        return Scan(starts, lengths, text.decode(), skipped, found)
+        return Scan(starts, lengths, digest, skipped, found)
 
     def put(self, key: str, scan: Scan) -> None:
         """Keep a scan."""
         body = io.BytesIO()
-        body.write(np.array([len(scan.starts), len(scan.points), scan.skipped], "<u8").tobytes())
+        body.write(_COUNTS.pack(len(scan.starts), len(scan.points), scan.skipped))
         body.write(np.ascontiguousarray(scan.starts, "<u8").tobytes())
         body.write(np.ascontiguousarray(scan.lengths, "<u4").tobytes())
         body.write(np.ascontiguousarray(scan.points, "<u8").tobytes())
@@ -81,10 +99,7 @@ class Parts:
         data = body.getvalue()
         name = key.encode("utf-8", "surrogateescape")
         self._stream.write(
-            _MAGIC
-            + len(name).to_bytes(4, "little")
-            + (len(data) + 4).to_bytes(8, "little")
-            + zlib.crc32(name).to_bytes(4, "little")
+            _HEAD.pack(_MAGIC, len(name), len(data) + _CHECK, zlib.crc32(name))
             + name
             + data
             + zlib.crc32(data).to_bytes(4, "little")

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -26,35 +27,43 @@ if TYPE_CHECKING:
 
 CHUNK = 1 << 20
 _AT_A_TIME = 16
+_CHECK = 4
+"""Bytes of a kept chunk's checksum."""
 
 
 class DiskCache(NamedTuple):
     """A directory for chunks. Nothing is added while its disk has less than `floor` bytes free; who deletes it loses
-    nothing. Each file ends with a checksum, so a damaged one is fetched again."""
+    nothing. Each file ends with a checksum, so a damaged one is fetched again, and so is what another user has put
+    there: the directory may be one that others write to."""
 
     folder: str
     floor: int = 10 << 30
 
-    def get(self, key: str) -> bytes | None:
-        """A chunk that is whole."""
+    def get(self, key: str, length: int) -> bytes | None:
+        """A chunk that is whole, has that many bytes, and was kept by this user or by root."""
         try:
-            with open(self._path(key), "rb") as stream:
-                data = stream.read()
-        except OSError:
+            data = by_descriptor.read_own(self._path(key), length + _CHECK)
+        except (OSError, Untrusted):
             return None
-        return data[:-4] if len(data) > 4 and zlib.crc32(data[:-4]) == int.from_bytes(data[-4:], "little") else None
+        chunk, check = data[:-_CHECK], data[-_CHECK:]
+        return chunk if len(chunk) == length and check == _check(key, chunk) else None
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep a chunk, if there is room. A disk that fails costs only the cache."""
-        with contextlib.suppress(OSError):
+        """Keep a chunk, if there is room. A disk that fails, or a place that is another's, costs only the cache."""
+        with contextlib.suppress(OSError, Untrusted):
             path = self._path(key)
             by_descriptor.make_parents(path)
             if shutil.disk_usage(self.folder).free - len(data) >= self.floor:
-                atomic_file.replace(path, data + zlib.crc32(data).to_bytes(4, "little"))
+                atomic_file.replace(path, data + _check(key, data))
 
     def _path(self, key: str) -> str:
         name = hashlib.blake2b(key.encode(), digest_size=16).hexdigest()
         return os.path.join(self.folder, name[:2], name)
+
+
+def _check(key: str, chunk: bytes) -> bytes:
+    """Of the key too: who may rename in the directory may give one chunk the name of another."""
+    return zlib.crc32(chunk, zlib.crc32(key.encode())).to_bytes(_CHECK, "little")
 
 
 class ChunkStore:
@@ -85,7 +94,7 @@ class ChunkStore:
         return found
 
     def _fetch(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
-        data = self._disk.get(key) if self._disk else None
+        data = self._disk.get(key, end - begin) if self._disk else None
         if data is None:
             data = source.read(begin, end - begin)
             with self._lock:

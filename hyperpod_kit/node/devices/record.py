@@ -81,7 +81,7 @@ def load(node: Node) -> Optional[DeviceRecord]:
     try:
         findings = tuple(_finding(one) for one in raw.pop("findings"))
         return DeviceRecord(**raw, findings=findings)
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None  # of another version
 
 

@@ -61,6 +61,9 @@ MOUNTS = {
             "detail": "Transport endpoint is not connected",
         },
     ],
+    "slurm": [
+        {"code": "slurmd-down", "detail": "slurmd does not run", "remedy": "systemctl status slurmd", "fault": True}
+    ],
 }
 
 

@@ -56,7 +56,8 @@ def _reports(*trees: Dict[str, Any], plans: str = "", writes: Any = None, **chan
                 root=f"blake2b:{rank}",
             ),
         )
-        reports[rank] = shard_report.Report(page, FileRecord(f"s{rank}", 64, f"blake2b:{rank}", rank), extra, pieces)
+        record = FileRecord(layout.shard_file(rank), 64, f"blake2b:{rank}", rank)
+        reports[rank] = shard_report.Report(page, record, extra, pieces)
     for name, value in changed.items():
         reports[1] = replace(reports[1], page=page_of({**reports[1].page.to_json(), name: value}))
     return reports

@@ -8,6 +8,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import AbstractSet, Any, Dict, List, Mapping, Tuple
 
@@ -55,8 +56,9 @@ class Tries:
     def of(cls, raw: Any) -> Tries:
         """From a note; what is none counts as no try."""
         try:
-            return cls(int(raw["count"]), float(raw["at"]), str(raw["words"]), str(raw["error"]))
-        except (KeyError, TypeError, ValueError):
+            count, at = int(raw["count"]), float(raw["at"])
+            return cls(count, at, str(raw["words"]), str(raw["error"])) if math.isfinite(at) else cls()
+        except (KeyError, TypeError, ValueError, OverflowError):
             return cls()
 
     def is_due(self, now: float) -> bool:

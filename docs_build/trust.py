@@ -83,6 +83,7 @@ REQUESTS = Trust(
 )
 READS_DATA = Trust(CALLER, "the files of SRC, each bounded before it is decoded", DATA, connects=S3)
 SOURCES = f"{CALLER}; called by root, the owner reads SRC"
+INDEXED = READS_DATA._replace(acts=f"{CALLER}; called by root, the owner of the index reads its sources")
 BRINGS_DATA = Trust(SOURCES, "SRC, and DST by descriptors", FILE_SYSTEM)
 JOB = Trust(
     "who calls it, the user of the job",
@@ -163,8 +164,8 @@ COMMANDS: Dict[str, Trust] = {
         "its own processes on the job's nodes",
     ),
     "data index": READS_DATA._replace(acts=SOURCES),
-    "data show": READS_DATA,
-    "data verify": READS_DATA,
+    "data show": INDEXED,
+    "data verify": INDEXED,
     "data verify-ledger": Trust(CALLER, "the ledger", FILE_SYSTEM),
     "data tokenize": READS_DATA._replace(acts=SOURCES),
     "data stage": BRINGS_DATA._replace(waits=DATA),

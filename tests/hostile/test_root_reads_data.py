@@ -82,6 +82,29 @@ def test_root_reads_a_users_data_as_the_user(command: str, shared: Path, capfd: 
     assert source_owner.current() is None and os.geteuid() == 0
 
 
+@pytest.mark.parametrize("command", ["show", "verify"])
+def test_sources_of_a_users_index_are_read_as_its_owner(
+    command: str, shared: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """He links what he has indexed to the victim's file, of which root would say the size and by what it is sorted."""
+    data, index = shared / "mallory" / "data", str(shared / "mallory" / "index")
+    data.mkdir()
+    for name in "ab":
+        (data / f"{name}.jsonl").write_text("".join(json.dumps({"text": name}) + "\n" for _ in range(2000)))
+    assert run(["data", "index", str(data), "--out", index]) == 0
+    own(shared / "mallory", ATTACKER, 0o700)
+    words = ["data", command, index, *(["--bytes"] if command == "verify" else [])]
+    assert run(words) == 0 and "Permission denied" not in capfd.readouterr().out
+    for name in "ab":
+        (data / f"{name}.jsonl").unlink()
+        (data / f"{name}.jsonl").symlink_to(shared / "private" / "a.jsonl")
+        os.chown(data / f"{name}.jsonl", ATTACKER, ATTACKER, follow_symlinks=False)
+    assert run(words) == (1 if command == "verify" else 0)
+    said = capfd.readouterr().out
+    assert "Permission denied" in said and "bytes, expected" not in said and "found" not in said
+    assert source_owner.current() is None
+
+
 def test_what_was_exchanged_since_it_was_listed_is_opened_as_the_owner(shared: Path) -> None:
     path = str(link(shared))
     source_owner.adopt(ATTACKER)

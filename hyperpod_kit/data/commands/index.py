@@ -144,6 +144,12 @@ def _facts(found: SampleIndex) -> dict[str, Any]:
 
 def show(args: argparse.Namespace) -> int:
     """What an index says."""
+    # Whoever owns the index says what its sources are.
+    with reading_as_owner([args.index]):
+        return _show(args)
+
+
+def _show(args: argparse.Namespace) -> int:
     found = SampleIndex.open(args.index)
     files = [found.file(number) for number in range(min(found.files, max(0, args.files)))]
     if args.json:
@@ -165,6 +171,11 @@ def show(args: argparse.Namespace) -> int:
 
 def verify(args: argparse.Namespace) -> int:
     """Compare files with their fingerprints."""
+    with reading_as_owner([args.index], args.answer):
+        return _verify(args)
+
+
+def _verify(args: argparse.Namespace) -> int:
     found = SampleIndex.open(args.index)
     mounts = SourceMounts(args.answer)
     wrong = []

@@ -118,8 +118,8 @@ ENTRIES: Dict[str, Entry] = {
     "checkpoint torture": OWN,
     "fan-out": NotAttacked("it needs a job of Slurm's: tests/hostile/test_directories_of_others.py"),
     "data index": Attacked("data index {mine}/data --out {out}/index --check --on-bad skip"),
-    "data show": Attacked("data show {mine}/index", "user"),
-    "data verify": Attacked("data verify {mine}/index --bytes", "user"),
+    "data show": Attacked("data show {mine}/index"),
+    "data verify": Attacked("data verify {mine}/index --bytes"),
     "data verify-ledger": Attacked("data verify-ledger {mine}/ledger", "user"),
     "data tokenize": Attacked("data tokenize --tokenizer {mine}/tokenizer.json --out {out}/t {mine}/data"),
     "data stage": Attacked(

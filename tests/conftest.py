@@ -25,7 +25,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hyperpod_kit import ending
-from tests.support import capabilities, deadlines, own_temporary, processor_time, warm_agents, warm_models
+from tests.support import capabilities, deadlines, memory, own_temporary, processor_time, warm_agents, warm_models
 from tests.support.examples import ALL, GATE, SHARE
 
 settings.register_profile(
@@ -43,6 +43,7 @@ gc.disable()
 os.register_at_fork(after_in_child=gc.freeze)
 
 ending.hear_interrupts()
+memory.forget()
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM)
 """Not SIGCHLD: the first DataLoader with workers of a process takes it for good."""

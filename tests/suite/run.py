@@ -14,6 +14,7 @@ from typing import Callable, Deque, Dict, Iterable, List, Optional, Sequence
 from tests.suite.excuses import judged
 from tests.suite.outcome import Report, parse
 from tests.suite.parts import Lane, Part
+from tests.support import memory
 
 PYTEST = [".venv/bin/python", "-m", "pytest", "-p", "no:cacheprovider"]
 APART = [
@@ -157,6 +158,7 @@ def can_run_apart() -> bool:
 
 def prepare(checkout: Path) -> None:
     """What holds for all parts."""
+    os.environ.update(memory.IN_LARGE_PAGES)
     # Thousands of processes of the tests import this package, many as a user who may not write here: compiled once.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     compileall = [PYTEST[0], "-m", "compileall", "-q", "-j", "0", "hyperpod_kit", "tests", "examples"]

@@ -171,7 +171,7 @@ COMMANDS: Dict[str, Trust] = {
     "data stage": BRINGS_DATA._replace(waits=DATA),
     "data merge": BRINGS_DATA,
     "data split": BRINGS_DATA,
-    "data bench": OWN,
+    "data bench": READS_DATA._replace(acts=SOURCES, waits=FILE_SYSTEM),
     "data make-corpus": OWN,
     "storage plan": OWN,
     "storage bench": Trust(CALLER, "a directory of its own on the mount", "a deadline for each measurement", "`fio`"),

@@ -23,7 +23,7 @@ from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.loader import ElasticLoader
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.system import page_cache
-from hyperpod_kit.untrusted import by_descriptor
+from hyperpod_kit.untrusted import by_descriptor, source_owner
 
 _PIECE = 4 << 20
 
@@ -58,7 +58,7 @@ class PlainLines(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         file, start, length = self._where[number]
-        with open(self._files[file].path, "rb") as stream:
+        with open(self._files[file].path, "rb", opener=source_owner.at_once) as stream:
             stream.seek(start)
             return decoded(stream.read(length), self._files[file], number, start)
 
@@ -67,7 +67,8 @@ def forget_pages(paths: Sequence[str]) -> bool:
     """Have the kernel drop what it holds of these files, so that the next read is the disk's. False for objects."""
     if any(path.startswith("s3://") for path in paths):
         return False
-    page_cache.forget(paths)
+    with source_owner.rights():
+        page_cache.forget(paths)
     return True
 
 
@@ -247,7 +248,7 @@ def read_all(paths: list[str]) -> None:
     """Every byte, one file after another."""
     buffer = bytearray(_PIECE)
     for path in paths:
-        with open(path, "rb", buffering=0) as stream:
+        with open(path, "rb", buffering=0, opener=source_owner.at_once) as stream:
             while stream.readinto(buffer):
                 pass
 

@@ -6,11 +6,22 @@ import argparse
 import logging
 import warnings
 
+from hyperpod_kit.data.bench import BenchRow, rivals_of
 from hyperpod_kit.data.bench import bench as rows_of
-from hyperpod_kit.data.bench import rivals_of
 from hyperpod_kit.data.commands.progress import size
+from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
+
+
+def _line_of(row: BenchRow) -> str:
+    if not row.seconds:
+        return row.what
+    return (
+        f"{row.what:40} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
+        f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s "
+        f"{row.processor / max(row.samples, 1) * 1e6:>9.2f} us of processor a sample"
+    )
 
 
 def bench(args: argparse.Namespace) -> int:
@@ -33,16 +44,11 @@ def bench(args: argparse.Namespace) -> int:
         passes=args.passes,
         rivals=rivals_of(args.rivals) if args.rivals else (),
     )
-    for row in rows:
-        found.append(row)
-        if not args.json and not row.seconds:
-            terminal.out(row.what)
-        elif not args.json:
-            terminal.out(
-                f"{row.what:40} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
-                f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s "
-                f"{row.processor / max(row.samples, 1) * 1e6:>9.2f} us of processor a sample"
-            )
+    with reading_as_owner(args.sources):
+        for row in rows:
+            found.append(row)
+            if not args.json:
+                terminal.out(_line_of(row))
     if args.json:
         terminal.data([{**row._asdict(), "bytes_a_second": round(row.rate)} for row in found])
     return 0

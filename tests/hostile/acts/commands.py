@@ -130,7 +130,7 @@ ENTRIES: Dict[str, Entry] = {
         "data merge {mine}/data {out}/merged", alternatives=("data merge {own}/data {mine}/merged",)
     ),
     "data split": Attacked("data split {mine}/merged-data {out}/split"),
-    "data bench": OWN,
+    "data bench": Attacked("data bench {mine}/data --samples 20 --workers 0 --passes 1"),
     "data make-corpus": OWN,
     "storage plan": OWN,
     "storage bench": NotAttacked(

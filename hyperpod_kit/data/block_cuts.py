@@ -70,8 +70,8 @@ class BlockCuts:
         """The piece of each sample, for which it is also known which file it is of."""
         block, parts, step = self._steps
         blocks, inside = np.divmod(samples, block)
-        found: Numbers = (files << OF_FILE) | (blocks * parts + inside // step)
-        return found
+        keys: Numbers = (files << OF_FILE) | (blocks * parts + inside // step)
+        return keys
 
     def begins(self, samples: Numbers, files: Numbers) -> Numbers:
         """Where in its file the piece of each sample begins."""
@@ -103,5 +103,5 @@ class BlockCuts:
             return ()
         block = self._steps.block
         firsts = np.arange(-(-file.first // block) * block, file.first + file.samples, block)
-        found: list[int] = self._index.places(firsts)[0].tolist()
-        return found
+        begins: list[int] = self._index.places(firsts)[0].tolist()
+        return begins

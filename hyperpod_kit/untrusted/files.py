@@ -14,7 +14,7 @@ import os
 import select
 import stat
 import time
-from typing import List, Optional, Tuple, Type
+from typing import Callable, List, Optional, Tuple, Type
 
 from hyperpod_kit.errors import Untrusted
 from hyperpod_kit.untrusted import walk
@@ -101,14 +101,16 @@ def read(path: str, most: int = SMALL, *, owner: Optional[int] = None, error: Ty
         os.close(fd)
 
 
-def read_given(path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS) -> bytes:
+def read_given(
+    path: str, most: int = SMALL, *, seconds: float = PIPE_SECONDS, opener: Optional[Callable[[str], int]] = None
+) -> bytes:
     """A file that a command line names, whole: what a link leads to, too, and of a pipe what is written within
-    `seconds`, as `<(command)` of a shell gives one.
+    `seconds`, as `<(command)` of a shell gives one. `opener`: in place of `at_once`, as `source_owner.at_once`.
 
     The directory may be another's, who can put a fifo there to which nobody writes.
     Raises Untrusted also when it is larger than `most` bytes, FileNotFoundError, OSError.
     """
-    fd = at_once(path)
+    fd = (opener or at_once)(path)
     try:
         status = os.fstat(fd)
         if stat.S_ISREG(status.st_mode):

@@ -55,19 +55,16 @@ def listed(source: str) -> List[CopiedFile]:
     def raised(err: OSError) -> None:
         raise err
 
-    def walk() -> None:
-        if not os.path.isdir(source):
-            look("", os.path.basename(os.path.abspath(source)))
-        for folder, folders, names in os.walk(source, onerror=raised):
-            folders.sort()
-            linked = [one for one in folders if os.path.islink(os.path.join(folder, one))]
-            for name in sorted([*names, *linked]):
-                path = os.path.relpath(os.path.join(folder, name), source)
-                look(path, path)
-
     try:
         with source_owner.rights():
-            walk()
+            if not os.path.isdir(source):
+                look("", os.path.basename(os.path.abspath(source)))
+            for folder, folders, names in os.walk(source, onerror=raised):
+                folders.sort()
+                linked = [one for one in folders if os.path.islink(os.path.join(folder, one))]
+                for name in sorted([*names, *linked]):
+                    path = os.path.relpath(os.path.join(folder, name), source)
+                    look(path, path)
     except OSError as err:
         raise Unreachable(f"cannot read {err.filename or source}: {err.strerror}") from err
     return found

@@ -47,7 +47,7 @@ class Trust(NamedTuple):
 
 CALLER = "who calls it"
 AS_OWNER = "who calls it; called by root, the owner of the run, in a child"
-ON_PATHS = f"{owner.ANSWER:.0f} s without progress and {owner.LONGEST / 3600:.0f} hours in all"
+ON_PATHS = f"{owner.SILENCE_SECONDS:.0f} s without progress and {owner.LONGEST / 3600:.0f} hours in all"
 FILE_SYSTEM = "as long as the file system; Ctrl-C ends it"
 AWS = "the deadlines of each call to AWS"
 DATA = f"{DATA_ANSWER:.0f} s for each call to a mount (`--answer`)"

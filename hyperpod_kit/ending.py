@@ -97,7 +97,7 @@ def bounded(work: Callable[[], int], root: str, uid: Optional[int] = None) -> in
     from hyperpod_kit.untrusted import owner  # not every command needs it
 
     try:
-        return int(owner.in_child(work, os.geteuid() if uid is None else uid, root))
+        return int(owner.run_as_user(work, os.geteuid() if uid is None else uid, root))
     except BrokenPipeError:
         return without_reader(0)
 

@@ -13,11 +13,11 @@ import pytest
 from hyperpod_kit.checkpoint.agent.control_page import SlotState
 from hyperpod_kit.checkpoint.handle import ENDS, LEVELS, SaveState
 from hyperpod_kit.model.states import (
-    ANSWERS,
-    GONE,
+    ABSENT_OR_STALE,
     MOUNTED,
     OCCUPIED,
     REPAIRS,
+    RESPONSIVE,
     SERVES,
     STATES,
     LifecycleMode,
@@ -45,7 +45,7 @@ ABOUT_MOUNTS = (
     "node/observe/",
     "node/remove_stale.py",
     "node/slurm/drain.py",
-    "node/slurm/keeper.py",
+    "node/slurm/lease_keeper.py",
     "rehearsal/mount",
     "remote/",
 )
@@ -144,7 +144,7 @@ def test_members_are_texts_to_everybody_who_takes_texts() -> None:
 
 def test_the_sets_are_about_what_a_state_means() -> None:
     """Each state is in the sets that it is in; a new one has to be placed here too."""
-    named = {"serves": SERVES, "mounted": MOUNTED, "answers": ANSWERS, "occupied": OCCUPIED, "gone": GONE}
+    named = {"serves": SERVES, "mounted": MOUNTED, "answers": RESPONSIVE, "occupied": OCCUPIED, "gone": ABSENT_OR_STALE}
     assert {str(state): [name for name, states in named.items() if state in states] for state in STATES} == {
         "ok": ["serves", "mounted", "answers"],
         "absent": ["gone"],

@@ -41,7 +41,7 @@ def packages(settings: Settings) -> Iterator[tuple[str, bytes]]:
     """
     for listed in settings.packages:
         if listed.file:
-            yield listed.package.place, _read(settings.directory, listed)
+            yield listed.package.bundle_path, _read(settings.directory, listed)
 
 
 def _read(directory: Path, listed: ListedPackage) -> bytes:

@@ -11,7 +11,7 @@ from hyperpod_kit.bundle import archive, contents, manifest, packages, portable,
 from hyperpod_kit.config.emit import provisioning_parameters
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import BundleError
-from hyperpod_kit.model.units import NODE_UNITS, units_for
+from hyperpod_kit.model.units import NODE_UNITS, mount_units
 from hyperpod_kit.untrusted import by_descriptor
 from hyperpod_kit.version import RELEASE
 
@@ -69,7 +69,7 @@ def render(settings: Settings, origin: Optional[sources.Sources] = None) -> Bund
         files[LEGACY_FILE] = legacy.encode()
     env = templates.environment(origin.templates)
     for mount in config.mounts:
-        for template, unit in units_for(mount):
+        for template, unit in mount_units(mount):
             place = f"units/{unit}"
             if place in files:
                 raise BundleError(

@@ -93,8 +93,8 @@ def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[s
                 f"{listed.path} has more than {LARGEST >> 20} MiB",
                 hint="keep large files in S3, and fetch them in the script",
             )
-        portable.check(f"{listed.script.place}{place}", data)
-        yield f"{listed.script.place}{place}", data
+        portable.check(f"{listed.script.bundle_directory}{place}", data)
+        yield f"{listed.script.bundle_directory}{place}", data
 
 
 def _read(path: Path) -> bytes:

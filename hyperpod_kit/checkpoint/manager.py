@@ -49,7 +49,7 @@ from hyperpod_kit.checkpoint.state import State
 from hyperpod_kit.checkpoint.warned import AGAIN, Warned
 from hyperpod_kit.errors import CheckpointError, StateNotSerializable
 from hyperpod_kit.slurm.phase import Phase
-from hyperpod_kit.slurm.progress import Teller
+from hyperpod_kit.slurm.progress import ProgressWriter
 from hyperpod_kit.system import data_wait
 
 _REST_SECONDS = 30.0
@@ -108,7 +108,7 @@ class Manager:
         self._ranks = Ranks(process_group)
         warned = Warned(self._ranks, wanted=save_on_signal)
         self._cadences = save_schedule.Cadences(every, storage_every, self._ranks, warned)
-        self._progress = Teller(waited=data_wait.LOOP.read)
+        self._progress = ProgressWriter(waited=data_wait.LOOP.read)
         self._saves = Saves(os.fspath(root), max_lost, waiting=self._progress.moved)
         self._caller = OneCaller()
         self._closed: bool | None = None

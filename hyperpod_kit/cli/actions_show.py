@@ -47,7 +47,7 @@ def show(
         )
         return 1 if silent else 0
     lines = [
-        (one.at, f"{told.target.group} {told.target.instance_id}  {one.words()}")
+        (one.at, f"{told.target.group} {told.target.instance_id}  {one.to_line()}")
         for told in found
         for one in told.actions
     ]

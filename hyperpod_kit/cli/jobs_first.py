@@ -100,7 +100,7 @@ class JobsFirst:
             say(f"the jobs on {which} could not be listed: {self.unknown}")
             return
         for job in self.jobs[:MOST_SHOWN]:
-            say(job.to_words())
+            say(job.to_line())
         if len(self.jobs) > MOST_SHOWN:
             say(f"and {len(self.jobs) - MOST_SHOWN} more jobs (--json lists all)")
         if not self.jobs:

@@ -171,7 +171,7 @@ def _one(
     from hyperpod_kit.storage.usage.walk import WalkAsked, walk
     from hyperpod_kit.untrusted import owner
 
-    root = owner.as_owner(place, lambda: os.path.realpath(place))
+    root = owner.run_as_owner(place, lambda: os.path.realpath(place))
     marks = {}
     if access_points:
         from hyperpod_kit.storage.usage.access_points import marks_of

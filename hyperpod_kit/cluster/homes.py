@@ -18,7 +18,7 @@ from hyperpod_kit.cluster.access_points import CONFLICT, CREATE, ExistingPoint, 
 from hyperpod_kit.config.access_points import AccessPoint
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import ClusterError, ConfigError, UsageError, WaitTimeout
-from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.system.wait import BackOff, poll_until
 
 AVAILABLE_WITHIN = 120.0
 """Seconds in which a new access point must be usable; AWS names no figure, it is usually one or two."""
@@ -150,7 +150,7 @@ def _await_available(
         return waiting - {point.id for point in now if point.state == "available"}
 
     sleep(0.5)
-    left = look_until(look, lambda ids: not ids, BackOff(1.0, 5.0), seconds=AVAILABLE_WITHIN, clock=clock, sleep=sleep)
+    left = poll_until(look, lambda ids: not ids, BackOff(1.0, 5.0), seconds=AVAILABLE_WITHIN, clock=clock, sleep=sleep)
     if left:
         raise WaitTimeout(
             f"after {AVAILABLE_WITHIN:.0f} s not available: {', '.join(sorted(left))}",

@@ -19,7 +19,7 @@ from hyperpod_kit.aws.errors import NOT_FOUND
 from hyperpod_kit.cluster.events import CONTINUOUS, EventSource, Troubles
 from hyperpod_kit.cluster.state import ClusterState, GroupState, brief
 from hyperpod_kit.errors import Absent, AwsError, ClusterFailed, NoCredentials, Unreachable, UsageError, WaitTimeout
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 PATIENCE = 5
 """Polls in a row that may go unanswered before waiting ends."""
@@ -261,7 +261,9 @@ def _poll(
         silent = 0
         return result
 
-    return look_until(look, lambda found: found is not None, every(interval), seconds=timeout, clock=clock, sleep=sleep)
+    return poll_until(
+        look, lambda found: found is not None, fixed_pause(interval), seconds=timeout, clock=clock, sleep=sleep
+    )
 
 
 def _missing(state: ClusterState, missing: Sequence[str]) -> str:

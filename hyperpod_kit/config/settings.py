@@ -15,11 +15,11 @@ from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.node_config import HealthPolicy, NodeConfig, User
 from hyperpod_kit.model.optional_steps import OptionalSteps
-from hyperpod_kit.model.platform import decide_platform
-from hyperpod_kit.model.scripts import OwnScript
+from hyperpod_kit.model.platform import mark_platform_mounts
+from hyperpod_kit.model.scripts import CustomScript
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
-from hyperpod_kit.model.slurm_state import chosen, why_not_everywhere
+from hyperpod_kit.model.slurm_state import choose_state_mount, not_shared_reason
 from hyperpod_kit.model.states import LifecycleMode, Role
 
 K = TypeVar("K")
@@ -68,7 +68,7 @@ class ListedPackage:
 class ListedScript:
     """A script as the file lists it. `path`: a file or a directory beside the configuration."""
 
-    script: OwnScript
+    script: CustomScript
     path: str
 
 
@@ -127,7 +127,7 @@ class Settings:
     def decided_mounts(self) -> tuple[WrittenMount, ...]:
         """The mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
-        decided = decide_platform(self.mounts, self.cluster.lifecycle_mode, groups)
+        decided = mark_platform_mounts(self.mounts, self.cluster.lifecycle_mode, groups)
         return tuple(WrittenMount(mount, at) for mount, (_, at) in zip(decided, self.written_mounts))
 
     @property
@@ -138,7 +138,9 @@ class Settings:
     @property
     def slurm_state_mount(self) -> str:
         """Name of the mount on which slurmctld keeps its state; "" for the controller's own disk."""
-        return chosen(self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode)
+        return choose_state_mount(
+            self.mounts, self.slurm_state, self.parameters.controller_group, self.cluster.lifecycle_mode
+        )
 
     @property
     def decided_steps(self) -> OptionalSteps:
@@ -146,7 +148,7 @@ class Settings:
         ssh = self.steps.ssh_between_nodes
         if ssh is None or ssh.mount:
             return self.steps
-        fitting = [mount.name for mount in self.mounts if not why_not_everywhere(mount, self.cluster)]
+        fitting = [mount.name for mount in self.mounts if not not_shared_reason(mount, self.cluster)]
         return replace(self.steps, ssh_between_nodes=replace(ssh, mount=fitting[0] if fitting else ""))
 
     def node_config(self) -> NodeConfig:

@@ -58,7 +58,7 @@ class PlainLines(Dataset[Any]):
 
     def __getitem__(self, number: int) -> Any:
         file, start, length = self._where[number]
-        with open(self._files[file].path, "rb", opener=source_owner.at_once) as stream:
+        with open(self._files[file].path, "rb", opener=source_owner.open_nonblocking) as stream:
             stream.seek(start)
             return decoded(stream.read(length), self._files[file], number, start)
 
@@ -248,7 +248,7 @@ def read_all(paths: list[str]) -> None:
     """Every byte, one file after another."""
     buffer = bytearray(_PIECE)
     for path in paths:
-        with open(path, "rb", buffering=0, opener=source_owner.at_once) as stream:
+        with open(path, "rb", buffering=0, opener=source_owner.open_nonblocking) as stream:
             while stream.readinto(buffer):
                 pass
 

@@ -83,7 +83,7 @@ class MegatronTokens:
     ) -> None:
         self.prefix = prefix
         try:
-            with open(f"{prefix}.idx", "rb", opener=files.at_once) as stream:
+            with open(f"{prefix}.idx", "rb", opener=files.open_nonblocking) as stream:
                 head = stream.read(len(_MAGIC) + 25) or b""  # of a fifo to which nobody writes there is nothing
                 if len(head) < len(_MAGIC) + 25 or head[: len(_MAGIC)] != _MAGIC:
                     raise DataError(f"{prefix}.idx is no index of Megatron's", hint="hyperpod-kit data tokenize")

@@ -27,7 +27,7 @@ class Action:
     asked_by: str
     unit: str
 
-    def words(self) -> str:
+    def to_line(self) -> str:
         """One line for a person."""
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.at))
         return (

@@ -14,7 +14,7 @@ from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import mount_from_dict, mount_to_dict
 from hyperpod_kit.model.optional_steps import OptionalSteps, steps_from_dict
-from hyperpod_kit.model.scripts import OwnScript, script_from_dict
+from hyperpod_kit.model.scripts import CustomScript, script_from_dict
 from hyperpod_kit.model.secrets import Secret, secret_from_dict
 from hyperpod_kit.model.shares import Group, group_from_dict
 from hyperpod_kit.model.states import MountState
@@ -70,7 +70,7 @@ class NodeConfig:
     secrets: Tuple[Secret, ...] = ()
     slurm_state: str = ""
     metadata_users: Optional[Tuple[str, ...]] = None
-    scripts: Tuple[OwnScript, ...] = ()
+    scripts: Tuple[CustomScript, ...] = ()
     steps: OptionalSteps = field(default_factory=OptionalSteps)
     groups: Tuple[Group, ...] = ()
     controllers: int = 1

@@ -35,9 +35,9 @@ def mounts_command(args: argparse.Namespace) -> int:
     node = open_node()
     mounts = [node.mount(name) for name in args.names] if args.names else node.mounts
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
-    known = health_record.nearly_full(health_record.load(node))
-    found = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=known)
-    serving = [mount for mount, status in zip(mounts, found) if status.state == MountState.OK]
+    nearly_full = health_record.nearly_full(health_record.load(node))
+    statuses = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=nearly_full)
+    serving = [mount for mount, status in zip(mounts, statuses) if status.state == MountState.OK]
     refused = user_access.refusals(node, serving) if os.geteuid() == 0 else None
     warned = warnings.warnings(node, refused)
     slurm = standing(node)
@@ -50,20 +50,20 @@ def mounts_command(args: argparse.Namespace) -> int:
                     "bundle_id": node.bundle_id,
                     "role": node.facts.role,
                     "checked_at": node.clock.wall(),
-                    "mounts": [status.to_dict() for status in found],
+                    "mounts": [status.to_dict() for status in statuses],
                     "warnings": warned,
                     "slurm": [finding.to_dict() for finding in slurm],
                 }
             )
         )
     else:
-        for status in found:
+        for status in statuses:
             full = f"nearly full: {status.fullness}" if status.nearly_full else status.fullness
-            words = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
-            print("  ".join(word for word in words if word))
-        for line in [*warned, *(f"Slurm: {finding.words}" for finding in slurm)]:
+            columns = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
+            print("  ".join(column for column in columns if column))
+        for line in [*warned, *(f"Slurm: {finding.message}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
-    return 0 if all(status.healthy for status in found) else 1
+    return 0 if all(status.healthy for status in statuses) else 1
 
 
 def ensure_action(node: Node, name: str) -> int:
@@ -89,12 +89,12 @@ def prepare_action(node: Node, name: str) -> int:
 def await_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
     from hyperpod_kit.node.mounts.ensure import await_healthy
-    from hyperpod_kit.node.mounts.mount_record import remember
+    from hyperpod_kit.node.mounts.mount_record import save_record
     from hyperpod_kit.node.mounts.protect import protect
 
     await_healthy(node, node.mount(name), seconds=60.0)
     protect(node, node.mount(name))
-    remember(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
+    save_record(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
     back_off.serves(node, node.mount(name))
     return 0
 
@@ -138,7 +138,7 @@ def check_once(as_json: bool) -> int:
             "the mounts are being checked by another process just now",
             hint="hyperpod-kit node mounts looks at them without counting",
         )
-    for line in done.said:
+    for line in done.messages:
         print(line, file=sys.stderr)
     slurm = standing(node)
     if not _is_journal(sys.stderr):
@@ -147,7 +147,7 @@ def check_once(as_json: bool) -> int:
             if record.users_refused:
                 print(f"warning: {record.users_refused}", file=sys.stderr)
         for finding in slurm:
-            print(f"Slurm: {finding.words}", file=sys.stderr)
+            print(f"Slurm: {finding.message}", file=sys.stderr)
     if as_json:
         print(
             json.dumps(
@@ -186,57 +186,60 @@ def repair_command(args: argparse.Namespace) -> int:
         raise NodeError(f"{err.filename}: {err.strerror}", hint=f"sudo hyperpod-kit node repair {args.name}") from err
     if done is None:
         raise Unreachable(f"{args.name}: another process is repairing it just now")
-    print(f"{args.name}: {done.words}", file=sys.stderr)
+    print(f"{args.name}: {done.summary}", file=sys.stderr)
     return 0 if done.ok else 1
 
 
 def drain_command(args: argparse.Namespace) -> int:
     """Exit code 0 when Slurm knows what it should, 1 when it refused or did not answer."""
-    from hyperpod_kit.node.slurm.drain import settle
+    from hyperpod_kit.node.slurm.drain import update_slurm
 
     node = open_node()
     if not node.config.health.drain:
         raise Absent("this cluster's configuration has no health.drain", hint='"health": {"drain": true}')
-    words = settle(node)
-    if words:
-        print(words, file=sys.stderr)
+    summary = update_slurm(node)
+    if summary:
+        print(summary, file=sys.stderr)
     return 0
 
 
 def memory_command(args: argparse.Namespace) -> int:
     """Exit code 0 when nothing is left that could be freed, 1 when something had to stay, 3 when another is at it, 86
     when something whole was given up."""
-    from hyperpod_kit.node.memory.sweep import sweep
+    from hyperpod_kit.node.memory.cleanup import clean_up
 
-    found = sweep(open_node())
-    if found is None:
+    outcomes = clean_up(open_node())
+    if outcomes is None:
         raise Unreachable("another process is freeing shared memory just now")
-    for one in found:
+    for outcome in outcomes:
         print(
-            f"{f'job {one.job}' if one.job else 'a run of no job'} left captures of uid {one.uid} here: {one.words}"
-            f"{'' if one.done else '; they stay'}",
+            f"{f'job {outcome.job}' if outcome.job else 'a run of no job'} left captures of uid {outcome.uid} here: "
+            f"{outcome.summary}"
+            f"{'' if outcome.done else '; they stay'}",
             file=sys.stderr,
         )
-    if any(one.lost for one in found):
+    if any(outcome.lost for outcome in outcomes):
         return ExitCode.GAVE_UP
-    return 0 if all(one.done for one in found) else 1
+    return 0 if all(outcome.done for outcome in outcomes) else 1
 
 
 def gate_command(args: argparse.Namespace) -> int:
-    from hyperpod_kit.node.memory.own import give
-    from hyperpod_kit.node.prolog_gate import closed_by, reason, unguarded
+    from hyperpod_kit.node.memory.user_directory import ensure_user_directory
+    from hyperpod_kit.node.prolog_gate import failing_mounts, missing_rules_reason, refusal_text
 
     node = open_node()
-    began = node.clock.monotonic()
+    started_at = node.clock.monotonic()
     job = os.environ.get("SLURM_JOB_ID", "")
-    give(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=f"Prolog of job {job}" if job else "node gate")
-    bad = closed_by(node, os.environ.get("SLURM_JOB_USER", ""))
-    why = reason(bad) if bad else unguarded(node)
+    ensure_user_directory(
+        node, os.environ.get("SLURM_JOB_UID", ""), asked_by=f"Prolog of job {job}" if job else "node gate"
+    )
+    failing = failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
+    reason = refusal_text(failing) if failing else missing_rules_reason(node)
     devices = node.config.steps.device_checks
-    if not why and devices is not None and devices.gate:
+    if not reason and devices is not None and devices.gate:
         from hyperpod_kit.node.devices.gate import refusal  # off by default, and dear to import
 
-        why = refusal(node, devices, began)
-    if why:
-        print(why, file=sys.stderr)
-    return 1 if why else 0
+        reason = refusal(node, devices, started_at)
+    if reason:
+        print(reason, file=sys.stderr)
+    return 1 if reason else 0

@@ -87,7 +87,7 @@ def properties(node: Node, unit: str, names: Sequence[str]) -> Dict[str, str]:
     """Properties of a unit; what systemd does not answer is missing from the result."""
     done = node.runner.run(["systemctl", "show", "--property", ",".join(names), unit], timeout=20, check=False)
     pairs = (line.partition("=") for line in done.stdout.splitlines())
-    return {name: value for name, found, value in pairs if found}
+    return {name: value for name, separator, value in pairs if separator}
 
 
 def processes(node: Node, unit: str) -> List[int]:
@@ -106,7 +106,7 @@ def processes(node: Node, unit: str) -> List[int]:
     return [pid] if pid else []
 
 
-def last_words(node: Node, unit: str) -> str:
+def last_log_line(node: Node, unit: str) -> str:
     """The last line that a process of the unit wrote, for an error message; "" when nobody can say."""
     try:
         done = node.runner.run(

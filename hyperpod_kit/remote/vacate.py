@@ -20,7 +20,7 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.slurm import node_jobs
 from hyperpod_kit.slurm.control import LEAVING_REASON
 from hyperpod_kit.slurm.node_jobs import NodeJob as NodeJob
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 PATIENCE = 10
 """Looks in a row at which Slurm may not answer before waiting ends."""
@@ -75,7 +75,7 @@ def vacate(
     """
     reason = f"{LEAVING_REASON}{verb}"
     try:
-        drained = tuple(node_jobs.drained_for(runner, nodes, reason))
+        drained = tuple(node_jobs.drain_nodes(runner, nodes, reason))
     except RunError as err:
         let_go(runner, nodes, reason, tell)
         raise ClusterError(
@@ -106,8 +106,8 @@ def let_back(runner: Runner, vacated: Vacated, patience: WaitLimit, tell: Callab
         absent[:] = [name for name in vacated.drained if now.get(name, 0.0) in (0.0, vacated.served_since.get(name))]
         return not absent
 
-    back = look_until(
-        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    back = poll_until(
+        look, bool, fixed_pause(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
     )
     let_go(runner, [name for name in vacated.drained if name not in absent], vacated.reason, tell)
     if not back:
@@ -117,7 +117,7 @@ def let_back(runner: Runner, vacated: Vacated, patience: WaitLimit, tell: Callab
 def let_go(runner: Runner, nodes: Sequence[str], reason: str, tell: Callable[[str], None]) -> None:
     """Let jobs in again where that reason still stands; says so, or how a person does it."""
     try:
-        undrained = node_jobs.undrain(runner, nodes, reason)
+        undrained = node_jobs.undrain_nodes(runner, nodes, reason)
     except (RunError, Unreachable) as err:
         tell(
             f"the nodes are still drained: {err.message}; on the controller: "
@@ -153,10 +153,10 @@ class _Queue:
 
 def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Callable[[str], None]) -> None:
     queue = _Queue(runner, nodes)
-    jobs = look_until(
+    jobs = poll_until(
         queue.look,
         lambda found: found is not None,
-        every(patience.interval),
+        fixed_pause(patience.interval),
         seconds=patience.seconds,
         clock=patience.clock,
         sleep=patience.sleep,
@@ -186,8 +186,8 @@ def _wait(runner: Runner, nodes: Sequence[str], patience: WaitLimit, tell: Calla
         shown = line
         return not jobs
 
-    empty = look_until(
-        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    empty = poll_until(
+        look, bool, fixed_pause(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
     )
     if empty:
         return
@@ -222,8 +222,8 @@ def _wait_for_captures(
         shown = line
         return not holding
 
-    saved = look_until(
-        look, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
+    saved = poll_until(
+        look, bool, fixed_pause(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
     )
     if saved:
         return

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from hyperpod_kit.untrusted import parse
-from hyperpod_kit.untrusted.files import at_once
+from hyperpod_kit.untrusted.files import open_nonblocking
 
 RECORD = "/run/hyperpod-kit/slurm.json"
 """The guard's last record: as volatile as what it is about."""
@@ -43,7 +43,7 @@ class SlurmFinding:
     fault: bool = True
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """One line for a person."""
         return f"{self.detail}; {self.remedy}" if self.remedy else self.detail
 
@@ -79,14 +79,16 @@ class GuardRecord:
 def read_record(path: str = RECORD) -> Optional[GuardRecord]:
     """The last record; None where there is none that can be understood."""
     try:
-        with open(path, "rb", opener=at_once) as stream:
+        with open(path, "rb", opener=open_nonblocking) as stream:
             raw = parse.json_object(stream.read(LARGEST))
         if raw["format"] != FORMAT:
             return None
         checked_at = float(raw["checked_at"])
         if not math.isfinite(checked_at):  # of no age, it would stand for ever
             return None
-        return GuardRecord(checked_at, tuple(SlurmFinding.of(one) for one in raw["findings"]), dict(raw["notes"]))
+        return GuardRecord(
+            checked_at, tuple(SlurmFinding.of(raw_finding) for raw_finding in raw["findings"]), dict(raw["notes"])
+        )
     except (OSError, KeyError, TypeError, ValueError, OverflowError):
         return None
 

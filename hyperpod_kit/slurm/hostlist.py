@@ -49,14 +49,14 @@ def compress(names: Iterable[str]) -> str:
 def _split(text: str) -> List[str]:
     """Cut at the commas that are outside of brackets."""
     items, depth, start = [], 0, 0
-    for place, char in enumerate(text):
+    for index, char in enumerate(text):
         if char == "[":
             depth += 1
         elif char == "]":
             depth -= 1
         elif char == "," and depth == 0:
-            items.append(text[start:place])
-            start = place + 1
+            items.append(text[start:index])
+            start = index + 1
         if depth not in (0, 1):
             raise ValueError(f"brackets do not match in host list {shortened(text, 80)!r}")
     if depth:

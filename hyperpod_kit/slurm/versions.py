@@ -57,7 +57,7 @@ def parse(text: str) -> Version:
     return (int(match.group(1)), int(match.group(2))) if match else (0, 0)
 
 
-def shown(version: Version) -> str:
+def format_version(version: Version) -> str:
     """`22.05` of (22, 5)."""
     return f"{version[0]}.{version[1]:02}"
 

@@ -9,7 +9,7 @@ import fcntl
 import time
 from typing import Callable
 
-from hyperpod_kit.system.wait import BackOff, look_until
+from hyperpod_kit.system.wait import BackOff, poll_until
 
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
@@ -30,4 +30,4 @@ def lock_within(
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
     """`try_lock` again and again; False when another's kept it for `seconds`."""
-    return look_until(lambda: try_lock(handle), bool, pauses, seconds=seconds, clock=clock, sleep=sleep)
+    return poll_until(lambda: try_lock(handle), bool, pauses, seconds=seconds, clock=clock, sleep=sleep)

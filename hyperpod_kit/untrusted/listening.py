@@ -19,17 +19,17 @@ _NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EINVAL)
 _DISCARD = 9
 
 
-def own_addresses(name: str, others: Sequence[str] = ()) -> List[str]:
-    """Numeric addresses at which the machines `others` reach this one, which they may know as `name`; best first.
+def local_addresses(name: str, peers: Sequence[str] = ()) -> List[str]:
+    """Numeric addresses at which the machines `peers` reach this one, which they may know as `name`; best first.
 
     Those from which this machine would talk to them, then what `name` means here. /etc/hosts of many systems calls
     the host's own name a loopback address, which is of no use where there are others. May be empty.
     """
     if _numeric(name):
         return [name]
-    found = next((source for other in others if other != name for source in _sources(other)), None)
-    meant = [source for source in _resolved(name) if not others or not _loopback(source)]
-    return list(dict.fromkeys([*([found] if found else []), *meant]))
+    source_address = next((source for other in peers if other != name for source in _sources(other)), None)
+    meant = [source for source in _resolved(name) if not peers or not _loopback(source)]
+    return list(dict.fromkeys([*([source_address] if source_address else []), *meant]))
 
 
 class NoAddress(OSError):
@@ -80,19 +80,19 @@ def _loopback(address: str) -> bool:
 
 def _resolved(name: str) -> List[str]:
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        results = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return []
-    return [str(address[0]) for _, _, _, _, address in found]
+    return [str(address[0]) for _, _, _, _, address in results]
 
 
 def _sources(other: str) -> Iterator[str]:
     """The addresses from which this machine would talk to the other one; connecting UDP sends nothing."""
     try:
-        found = socket.getaddrinfo(other, _DISCARD, type=socket.SOCK_DGRAM)
+        results = socket.getaddrinfo(other, _DISCARD, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
         return
-    for family, kind, proto, _, address in found:
+    for family, kind, proto, _, address in results:
         with contextlib.suppress(OSError), socket.socket(family, kind, proto) as probe:
             probe.connect(address)
             source = str(probe.getsockname()[0])

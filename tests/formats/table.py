@@ -552,7 +552,9 @@ FORMATS = (
     Format(
         "hpk-quota/1",
         "quota.json",
-        lambda data: from_file(data, quota_note.NAME, lambda path: (quota_note.above(str(path.parent)) or {})["bytes"]),
+        lambda data: from_file(
+            data, quota_note.NAME, lambda path: (quota_note.nearest_note(str(path.parent)) or {})["bytes"]
+        ),
         1 << 40,
         lambda: in_directory(lambda directory: quota_note.write(str(directory), {"bytes": 1 << 40})),
     ),

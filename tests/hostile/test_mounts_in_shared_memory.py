@@ -28,8 +28,8 @@ BEGIN = """
 import contextlib, ctypes, os, signal, stat, sys
 from pathlib import Path
 from hyperpod_kit.checkpoint.agent import flush, places, saves_note, shm_slots
-from hyperpod_kit.node.memory.left import held
-from hyperpod_kit.untrusted.held import by_handle, mount_of
+from hyperpod_kit.node.memory.orphaned_snapshots import find_orphans
+from hyperpod_kit.untrusted.dirfd import mount_id_by_handle, mount_id_of
 from tests.hostile.captures import committed, flushed, lay
 from tests.hostile.users import ATTACKER, VICTIM, as_user
 
@@ -64,7 +64,7 @@ def look_at_all():
     signal.alarm(20)
     list(places.listed(str(base), ".saves", 1))
     saves_note.read_all(str(base))
-    found = held(str(base))
+    found = find_orphans(str(base))
     places.users(str(base))
     signal.alarm(0)
     return found
@@ -87,8 +87,8 @@ assert hangs(target), "no attack"
 look_at_all()
 held_there, around = os.open(target, os.O_PATH | os.O_NOFOLLOW), os.open(target.parent, os.O_PATH)
 signal.alarm(20)
-assert by_handle(around) == mount_of(around) != mount_of(held_there), "no such file system"
-assert by_handle(held_there) in ("none", mount_of(held_there))
+assert mount_id_by_handle(around) == mount_id_of(around) != mount_id_of(held_there), "no such file system"
+assert mount_id_by_handle(held_there) in ("none", mount_id_of(held_there))
 signal.alarm(40)
 lay(base, root)
 assert [(one.uid, one.job, one.alive) for one in look_at_all()] == [(VICTIM, "7", False)]

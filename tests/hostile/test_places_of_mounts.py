@@ -130,7 +130,7 @@ class Racing(LocalRunner):
 mount = OpenZfsMount("homes", base, "fs-1")
 os.chmod("/mnt/roots", 0o755)
 before = os.stat("/mnt/roots")
-assert shadowed_homes.carry_over(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
+assert shadowed_homes.copy_missing_homes(node_of(mount, Racing()), mount) == [base + "/ubuntu"]
 untouched()
 assert os.listdir(base + "/ubuntu") == [".ssh"] and os.stat(base + "/ubuntu").st_uid == 1000
 print("all of it")

@@ -25,7 +25,7 @@ from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.storage.usage.ledger import UsageLedger
 from hyperpod_kit.storage.usage.walk import WalkAsked
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.silent import data_of_two, quick
 from tests.hostile.silent import shared as shared
 from tests.hostile.silent import silent as silent
@@ -292,21 +292,21 @@ def test_a_childs_words_arrive_and_its_memory_does_not(shared: Path) -> None:
         kept.append(1)
         return [os.getuid(), os.geteuid(), os.getgid(), os.getgroups()]
 
-    assert owner.as_owner(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
-    assert kept == [] and owner.as_owner(str(shared), lambda: os.getuid()) == 0
+    assert owner.run_as_owner(str(shared / "mine"), work) == [VICTIM, VICTIM, VICTIM, []]
+    assert kept == [] and owner.run_as_owner(str(shared), lambda: os.getuid()) == 0
 
     def refuse() -> object:
         raise UsageError("not so", hint="so")
 
     with pytest.raises(UsageError, match="not so") as refused:
-        owner.as_owner(str(shared / "mine"), refuse)
+        owner.run_as_owner(str(shared / "mine"), refuse)
     assert refused.value.hint == "so"
     with pytest.raises(PermissionError):
-        owner.as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
+        owner.run_as_owner(str(shared / "mine"), lambda: os.listdir("/root"))
     with pytest.raises(HyperpodKitError, match="KeyError"):
-        owner.as_owner(str(shared / "mine"), lambda: dict[str, int]()["x"])
+        owner.run_as_owner(str(shared / "mine"), lambda: dict[str, int]()["x"])
     with pytest.raises(HyperpodKitError, match="without an answer"):
-        owner.as_owner(str(shared / "mine"), lambda: os._exit(0))
+        owner.run_as_owner(str(shared / "mine"), lambda: os._exit(0))
 
 
 @pytest.mark.full
@@ -320,11 +320,11 @@ def test_who_works_may_take_longer_and_who_waits_may_not(shared: Path) -> None:
             pass
         return 7
 
-    assert owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.5 * slowness())) == 7
+    assert owner.run_as_owner(str(shared / "mine"), busy, OwnerLimits(silence=0.5 * slowness())) == 7
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerPatience(answer=0.5))
+        owner.run_as_owner(str(shared / "mine"), lambda: time.sleep(600), OwnerLimits(silence=0.5))
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.as_owner(str(shared / "mine"), busy, OwnerPatience(answer=0.2, longest=0.5))
+        owner.run_as_owner(str(shared / "mine"), busy, OwnerLimits(silence=0.2, longest=0.5))
 
 
 def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path) -> None:
@@ -338,6 +338,6 @@ def test_who_has_worked_is_waited_for_no_longer_once_nothing_moves(shared: Path)
         os.read(os.pipe()[0], 1)
 
     with pytest.raises(Unreachable, match="does not answer"):
-        owner.as_owner(str(shared), work_then_hang, OwnerPatience(answer=1.0))
+        owner.run_as_owner(str(shared), work_then_hang, OwnerLimits(silence=1.0))
     assert not deadline.has_passed()
-    assert OwnerPatience(answer=1.0).still(10 << 20) == 11.0
+    assert OwnerLimits(silence=1.0).still(10 << 20) == 11.0

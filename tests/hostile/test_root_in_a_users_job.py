@@ -10,7 +10,7 @@ from typing import Iterator, List, Set
 
 import pytest
 
-from hyperpod_kit.node.peers.query import PeerQuestion, ask
+from hyperpod_kit.node.peers.query import PeerQuery, query_peers
 from hyperpod_kit.remote.controller import _response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import LocalRunner
@@ -72,7 +72,7 @@ def test_nothing_of_roots_environment_is_seen_by_the_owner_of_the_job(
     command = ("/bin/sh", "-c", "sleep 1; cat /proc/self/environ | tr '\\0' '\\n'; id -u")
     nodes = tuple((f"i-{name}", "10.0.0.1", name) for name in ("n1", "n2"))
     with Watcher(OWNER) as watcher:
-        said = {one["id"]: one for one in ask(PeerQuestion(nodes, command, 5.0, 30.0), LocalRunner(), "i-0")}
+        said = {one["id"]: one for one in query_peers(PeerQuery(nodes, command, 5.0, 30.0), LocalRunner(), "i-0")}
     assert "srun" in watcher.programs, "it was looked at while it ran"
     assert not [text for text in watcher.seen if SECRET.encode() in text]
     for one, uid in ((said["i-n1"], OWNER), (said["i-n2"], 0)):

@@ -38,7 +38,7 @@ def are_here(folders: Sequence[str], *, but: str, clock: Clock = capture_age.now
                 if page is None or page.state not in WHOLE:
                     continue
                 age = capture_age.age(page, clock())
-                lives = place == folder and process.alive(page.origin.trainer)
+                lives = place == folder and process.is_alive(page.origin.trainer)
                 if not lives and (age is None or age > MAX_AGE):
                     return True
     return False

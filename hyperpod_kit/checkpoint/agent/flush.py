@@ -166,7 +166,11 @@ class _RunFlush:
         slots = _open(self._folder, self._names)
         try:
             whole = [page for _, page in slots if page.state in WHOLE]
-            if not whole or not _is_of(slots, self._job) or any(process.alive(page.origin.trainer) for page in whole):
+            if (
+                not whole
+                or not _is_of(slots, self._job)
+                or any(process.is_alive(page.origin.trainer) for page in whole)
+            ):
                 return
             # A storage that hangs keeps this process, and with it the locks: no later flush hangs there too.
             with self._locks_at_hand() as free:
@@ -302,11 +306,11 @@ class _RunFlush:
         if holder is None:
             return None
         agent, trainer = holder
-        if process.alive(trainer):
+        if process.is_alive(trainer):
             return FlushOutcome(self._run, None, False, f"its trainer (pid {trainer.pid}) is alive", again=False)
         if trainer != lock.NOBODY:
             return None
-        if process.alive(agent):
+        if process.is_alive(agent):
             return FlushOutcome(self._run, None, False, f"another flush (pid {agent.pid}) is at work")
         if still < AT_WORK:
             return None
@@ -317,7 +321,7 @@ class _RunFlush:
         names = self._names
         slots = _open(self._folder, names)
         trainers = (opened.page.origin.trainer for opened in slots)
-        alive = next((trainer for trainer in trainers if process.alive(trainer)), None)
+        alive = next((trainer for trainer in trainers if process.is_alive(trainer)), None)
         if alive is not None:
             return FlushOutcome(self._run, None, False, f"its trainer (pid {alive.pid}) is alive", again=False)
         whole = [shm_slots.dated(opened, self._clock) for opened in slots if opened.page.state in WHOLE]

@@ -21,7 +21,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import flush, places
 from hyperpod_kit.checkpoint.agent.flush_progress import STILL, Sign
 from hyperpod_kit.system.process import dies_with
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
 
@@ -202,7 +202,7 @@ def _end(pid: int, patience: float) -> int:
         done, status = os.waitpid(pid, os.WNOHANG)
         return done
 
-    look_until(look, bool, every(0.005), seconds=patience)
+    poll_until(look, bool, fixed_pause(0.005), seconds=patience)
     if not done:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

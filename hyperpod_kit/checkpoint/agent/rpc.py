@@ -20,7 +20,7 @@ from hyperpod_kit.checkpoint.agent import greeting
 from hyperpod_kit.checkpoint.agent.channel import Channel, Message, line_of
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.untrusted import listening
-from hyperpod_kit.untrusted.strangers import Guest, Strangers
+from hyperpod_kit.untrusted.pending_connections import PendingConnection, Unauthenticated
 
 PATIENCE = 30
 """Seconds until a silent machine counts as gone while training runs: longer than a hiccup of the network."""
@@ -95,7 +95,7 @@ class Hub:
         if peers:
             listeners, self.port = self._listen(addresses, port)
             most = min(max(16, 2 * self._world), descriptors.soft() - peers - _OWN)
-            self._strangers = Strangers(listeners, most=most, seconds=GREET, welcome=greeting.question)
+            self._strangers = Unauthenticated(listeners, most=most, seconds=GREET, welcome=greeting.question)
             self._ready = select.epoll()
             threading.Thread(target=self._serve, daemon=True, name="hub").start()
 
@@ -126,11 +126,11 @@ class Hub:
             for descriptor, _ in self._ready.poll(0):
                 self._hear(self._by_descriptor[descriptor])
 
-    def _meet(self, guest: Guest) -> None:
+    def _meet(self, guest: PendingConnection) -> None:
         """Take in who has proved that he has the token; all others are nobody."""
         hello = None
         with contextlib.suppress(Exception):  # whatever a stranger says ends nothing but his own connection
-            hello = greeting.heard(self._key, guest.said, guest.line, self._world)
+            hello = greeting.heard(self._key, guest.welcome, guest.line, self._world)
         if hello is None:
             guest.sock.close()
             return

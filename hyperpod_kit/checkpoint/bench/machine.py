@@ -39,7 +39,7 @@ def describe(directory: Path, shared: str) -> dict[str, Any]:
 
 def _file_system(path: Path) -> str:
     """Type of the file system that holds `path`."""
-    entry = mountinfo.holding(mountinfo.read(), os.path.realpath(path))
+    entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
     return "unknown" if entry is None else entry.fs_type
 
 

@@ -97,7 +97,7 @@ def reason_of(err: BaseException) -> str:
     if isinstance(err, OSError):
         what = str(err.filename or "")
         place = os.path.basename(what) if verb == "read" else what
-        return f"cannot be {verb}: {err.strerror or err} ({place}){quota_note.explained(err)}"
+        return f"cannot be {verb}: {err.strerror or err} ({place}){quota_note.explain(err)}"
     return str(err)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hyperpod_kit.checkpoint.agent import lock
 from hyperpod_kit.system import process
 from hyperpod_kit.system.process import Process
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor
 
 
@@ -38,7 +38,7 @@ class Ground:
     def agents(self) -> list[Process]:
         """The living agents that hold a lock here."""
         found = [lock.holder(str(path)) for path in sorted(self.shm.glob("*.lock"))]
-        return [held[0] for held in found if held is not None and process.alive(held[0])]
+        return [held[0] for held in found if held is not None and process.is_alive(held[0])]
 
     def kill_agents(self) -> int:
         """SIGKILL them and wait until they are gone; how many there were."""
@@ -46,7 +46,7 @@ class Ground:
         for agent in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(agent.pid, signal.SIGKILL)
-        until(lambda: not any(process.alive(agent) for agent in doomed), 10.0)
+        until(lambda: not any(process.is_alive(agent) for agent in doomed), 10.0)
         return len(doomed)
 
     def wipe_memory(self) -> None:
@@ -77,4 +77,4 @@ def ground(directory: str | None = None) -> Iterator[Ground]:
 
 def until(condition: Callable[[], object], seconds: float) -> bool:
     """Poll a callable until it is true; False when the time is over."""
-    return bool(look_until(condition, bool, every(0.005), seconds=seconds))
+    return bool(poll_until(condition, bool, fixed_pause(0.005), seconds=seconds))

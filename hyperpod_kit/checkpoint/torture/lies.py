@@ -26,7 +26,7 @@ from hyperpod_kit.checkpoint.torture.ground import Ground
 from hyperpod_kit.checkpoint.torture.report import Budget, PartOutcome
 from hyperpod_kit.environment import HPK_AGENT_LINGER, HPK_SHM_DIR
 from hyperpod_kit.errors import CheckpointError
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 from hyperpod_kit.untrusted import by_descriptor
 
 SAVES = 20
@@ -177,7 +177,7 @@ def _judge(told: list[dict[str, Any]], expected: str) -> list[str]:
 def newest_whole(root: str) -> str:
     """The newest attempt of which every byte is as it was committed; "" where none is. While one is being deleted, the
     next one is there already: so it looks again."""
-    return str(look_until(lambda: _whole(root), bool, every(0.01), seconds=5.0) or "")
+    return str(poll_until(lambda: _whole(root), bool, fixed_pause(0.01), seconds=5.0) or "")
 
 
 def _whole(root: str) -> str:

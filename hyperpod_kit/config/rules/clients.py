@@ -65,7 +65,7 @@ def complete(settings: Settings) -> Iterator[Finding]:
     own = {
         (listed.package.client, listed.package.arch)
         for listed in settings.packages
-        if listed.package.client in CLIENTS and listed.package.is_own
+        if listed.package.client in CLIENTS and listed.package.is_client_package
     }
     for index, listed in enumerate(settings.packages):
         package, at = listed.package, f"{AT}[{index}]"
@@ -107,7 +107,7 @@ def architectures(settings: Settings) -> Iterator[Finding]:
     """Where a client is listed for one architecture, no group that needs it has the other one."""
     listed: dict[str, set[str]] = {}
     for package in (entry.package for entry in settings.packages):
-        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_own:
+        if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_client_package:
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
         needed = {mount.traits.client for mount in settings.mounts if mount.carried_by(group.role, group.name)}

@@ -16,7 +16,7 @@ def by_the_platform(settings: Settings) -> Iterator[Finding]:
             continue
         carriers = [group for group in settings.cluster.groups if mount.carried_by(group.role, group.name)]
         for group in carriers:
-            if mount.name not in platform.first_of_platform(settings.mounts, group.name, group.role):
+            if mount.name not in platform.platform_mount_names(settings.mounts, group.name, group.role):
                 yield Finding(
                     "HPK-F006",
                     at,

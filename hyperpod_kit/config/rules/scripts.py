@@ -10,7 +10,7 @@ from typing import Iterator
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.scripts import PLACES, OwnScript
+from hyperpod_kit.model.scripts import PLACES, CustomScript
 from hyperpod_kit.model.states import ROLES
 
 AT = "hyperpod_kit.scripts"
@@ -88,5 +88,5 @@ def in_time(settings: Settings) -> Iterator[Finding]:
             return
 
 
-def _scripts(settings: Settings) -> Iterator[tuple[OwnScript, str]]:
+def _scripts(settings: Settings) -> Iterator[tuple[CustomScript, str]]:
     return ((listed.script, f"{AT}[{index}]") for index, listed in enumerate(settings.scripts))

@@ -6,7 +6,7 @@ from typing import Iterator
 
 from hyperpod_kit.config.findings import WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.slurm_state import OWN_DISK, why_unfit
+from hyperpod_kit.model.slurm_state import OWN_DISK, unfit_reason
 from hyperpod_kit.model.states import LifecycleMode
 
 AT = "hyperpod_kit.slurm.state"
@@ -18,8 +18,8 @@ def kept(settings: Settings) -> Iterator[Finding]:
     group = settings.parameters.controller_group
     if asked not in (None, OWN_DISK):
         mount = next((mount for mount in settings.mounts if mount.name == asked), None)
-        fitting = [one.name for one in settings.mounts if not why_unfit(one, group)]
-        why = why_unfit(mount, group) if mount else "there is no mount of that name"
+        fitting = [one.name for one in settings.mounts if not unfit_reason(one, group)]
+        why = unfit_reason(mount, group) if mount else "there is no mount of that name"
         if why:
             yield Finding(
                 "HPK-L012",

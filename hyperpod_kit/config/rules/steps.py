@@ -8,10 +8,10 @@ from typing import Iterator, Sequence
 from hyperpod_kit.config.fields import fits
 from hyperpod_kit.config.findings import INFO, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.model.accelerators import ACTIONS, efas_of, gpus_of
+from hyperpod_kit.model.accelerators import ACTIONS, efa_count, gpu_count
 from hyperpod_kit.model.clients import CLIENTS
 from hyperpod_kit.model.optional_steps import ENFORCED, LIMITS, LOGIN_USER, PREEMPT_MODES, SCHEMAS
-from hyperpod_kit.model.slurm_state import why_not_everywhere
+from hyperpod_kit.model.slurm_state import not_shared_reason
 from hyperpod_kit.model.states import ROLES, LifecycleMode, Role
 
 AT = "hyperpod_kit.steps"
@@ -194,7 +194,7 @@ def devices(settings: Settings) -> Iterator[Finding]:
             'Set "gate": true, or remove dcgm',
         )
     groups = [one for one in settings.cluster.groups if one.role == Role.COMPUTE]
-    if not any(gpus_of(one.instance_type) or efas_of(one.instance_type) for one in groups):
+    if not any(gpu_count(one.instance_type) or efa_count(one.instance_type) for one in groups):
         types = ", ".join(sorted({one.instance_type for one in groups})) or "no group"
         yield Finding(
             "HPK-O040",
@@ -224,7 +224,7 @@ def host_keys(settings: Settings) -> Iterator[Finding]:
     if mount is None and not asked.mount:
         why = "no mount is on every node"
     else:
-        why = why_not_everywhere(mount, settings.cluster) if mount else f"there is no mount `{asked.mount}`"
+        why = not_shared_reason(mount, settings.cluster) if mount else f"there is no mount `{asked.mount}`"
     if why:
         yield Finding(
             "HPK-O028",

@@ -115,7 +115,7 @@ def _listed(merged: str) -> dict[str, MergedFile]:
     """The files that were merged, by their paths below the source. Raises DataError, OSError."""
     try:
         place = os.path.join(merged, LIST)
-        head = parse.json_object(files.read_given(place, _LARGEST, opener=source_owner.at_once), _LARGEST)
+        head = parse.json_object(files.read_given(place, _LARGEST, opener=source_owner.open_nonblocking), _LARGEST)
         rows = head["files"].items()
         listed = {path: MergedFile(str(tar), size, str(digest)) for path, (tar, size, digest) in rows}
         if not all(type(one.size) is int and one.size >= 0 and _is_tar(one.tar) for one in listed.values()):

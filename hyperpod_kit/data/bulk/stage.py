@@ -116,7 +116,7 @@ class StagePlace:
     def __init__(self, out: str, wait: float) -> None:
         with contextlib.ExitStack() as stack:
             self.top = stack.enter_context(OwnedDirectory.at(out))
-            self.own = stack.enter_context(self.top.own(OWN))
+            self.own = stack.enter_context(self.top.ensure_directory(OWN))
             lock = self.own.open("lock", os.O_RDWR | os.O_CREAT)
             stack.callback(os.close, lock)
             if not try_lock(lock):
@@ -187,7 +187,7 @@ class _Stage:
         """Those that did not come."""
         assert self._place is not None
         self._place.own.remove(_PARTS)
-        with self._place.own.own(_PARTS) as parts, ThreadPoolExecutor(_PROVERS) as pool:
+        with self._place.own.ensure_directory(_PARTS) as parts, ThreadPoolExecutor(_PROVERS) as pool:
             missing = dict(enumerate(group))
             settled = [
                 (arrived.number, pool.submit(self._settle, group[arrived.number], parts, str(arrived.number)))

@@ -32,7 +32,7 @@ def text_of_tokenizer(path: str) -> str:
     """
     try:
         with reading_as_owner([path]):
-            return files.read_given(path, _LARGEST, opener=source_owner.at_once).decode()
+            return files.read_given(path, _LARGEST, opener=source_owner.open_nonblocking).decode()
     except FileNotFoundError:
         raise NoData(f"there is no {path}", hint="the tokenizer.json of a model") from None
     except (UnicodeDecodeError, Untrusted) as err:
@@ -114,7 +114,7 @@ _work: list[Any] = []
 
 def _begin(dataset: IndexedDataset, path: str, text: str, end: str | None, field: str, reader: int | None) -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core already
-    source_owner.adopt(reader)
+    source_owner.set_current(reader)
     _work[:] = [dataset, TextTokenizer(path, text, end, field)]
 
 

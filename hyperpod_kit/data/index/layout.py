@@ -208,7 +208,7 @@ class SampleIndex:
         array = self._array(name)
         path = os.path.join(self.folder, f"{name}.npy")
         # Who reads the array finds out what is wrong.
-        with contextlib.suppress(OSError), open(path, "rb", opener=files.at_once) as stream:
+        with contextlib.suppress(OSError), open(path, "rb", opener=files.open_nonblocking) as stream:
             head = os.fstat(stream.fileno()).st_size - array.nbytes
             for page in distinct((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
                 os.posix_fadvise(stream.fileno(), page << _PAGE_BITS, 1 << _PAGE_BITS, os.POSIX_FADV_WILLNEED)
@@ -241,7 +241,7 @@ _KINDS = {
 
 def array_in(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
     """An array of numpy's in a file, mapped where it is large. Raises OSError, ValueError, EOFError."""
-    handle = files.at_once(path)
+    handle = files.open_nonblocking(path)
     try:
         facts = os.fstat(handle)
         if not stat.S_ISREG(facts.st_mode):

@@ -42,7 +42,7 @@ class DiskCache(NamedTuple):
     def get(self, key: str, length: int) -> bytes | None:
         """A chunk that is whole, has that many bytes, and was kept by this user or by root."""
         try:
-            data = by_descriptor.read_own(self._path(key), length + _CHECK)
+            data = by_descriptor.read_own_file(self._path(key), length + _CHECK)
         except (OSError, Untrusted):
             return None
         chunk, check = data[:-_CHECK], data[-_CHECK:]

@@ -20,7 +20,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises DataError for what is no regular file, OSError.
     """
-    with open(path, "rb", opener=source_owner.at_once) as stream:
+    with open(path, "rb", opener=source_owner.open_nonblocking) as stream:
         if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
             raise DataError(f"{path} is {files.kind_of(os.fspath(path)) or 'no file'}, expected a file")
         yield stream
@@ -31,7 +31,7 @@ class LocalFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._handle = source_owner.at_once(path)
+        self._handle = source_owner.open_nonblocking(path)
         found = os.fstat(self._handle)
         self.size = found.st_size
         self.mtime_ns = found.st_mtime_ns

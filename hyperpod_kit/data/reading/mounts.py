@@ -41,7 +41,7 @@ class SourceMounts:
     def _of(self, place: str) -> BoundedCalls | None:
         # A link may lead to a mount, and to look whether it is one is a call as well.
         real = self._links.call(lambda: os.path.realpath(place))
-        mount = mountinfo.holding(mountinfo.read(), real)
+        mount = mountinfo.mount_holding(mountinfo.read(), real)
         if mount is not None and mount.fs_type in mountinfo.DISKS:
             return None
         return self._mounts.setdefault(mount.path if mount else "", BoundedCalls(self._answer))

@@ -53,5 +53,5 @@ class EfsMount(Mount):
         where = self.region or region
         return f"{self.file_system_id}.efs.{where}.{dns_suffix}" if where else ""
 
-    def one_users(self) -> bool:
+    def has_single_owner(self) -> bool:
         return bool(self.access_point_id or self.owner)

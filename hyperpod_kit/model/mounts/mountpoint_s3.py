@@ -99,7 +99,7 @@ class S3Mount(Mount):
             ("region", self.region),
             ("endpoint-url", self.endpoint_url),
             ("expected-bucket-owner", self.expected_bucket_owner),
-            ("cache", self.cache_place),
+            ("cache", self.cache_path),
             ("max-cache-size", self.cache_mib),
             ("metadata-ttl", self.metadata_ttl),
             ("read-part-size", _bytes(self.read_part_size_mib)),
@@ -110,12 +110,12 @@ class S3Mount(Mount):
             ("sse", self.sse),
             ("sse-kms-key-id", self.sse_kms_key_id),
         ]
-        return [(name, None) for name, wanted in flags if wanted] + [
+        return [(name, None) for name, enabled in flags if enabled] + [
             (name, str(value)) for name, value in valued if value is not None
         ]
 
     @property
-    def cache_place(self) -> Optional[str]:
+    def cache_path(self) -> Optional[str]:
         """The cache's own directory: Mountpoint empties it when it starts, so no two mounts may share one."""
         return None if self.cache_dir is None else f"{self.cache_dir.rstrip('/')}/{self.name}"
 

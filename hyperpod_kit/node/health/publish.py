@@ -31,23 +31,23 @@ _KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 
 def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
-    found = warnings(node)
+    warning_lines = warnings(node)
     slurm = standing(node)
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
     # Details of Slurm's findings hold ages, and a line for each second would be no news.
-    states = json.dumps([now_is, found, [finding.code for finding in slurm]], sort_keys=True)
-    told = (read_text(node.paths.told) or "").partition("\n")
-    if told[2] == states and 0 <= now - _number(told[0]) < EVERY:
+    states = json.dumps([now_is, warning_lines, [finding.code for finding in slurm]], sort_keys=True)
+    published = (read_text(node.paths.published_state) or "").partition("\n")
+    if published[2] == states and 0 <= now - _number(published[0]) < EVERY:
         return
-    append_line(node.paths.log, line(node, records, now, found, slurm))
-    write_volatile(node.paths.told, f"{now!r}\n{states}")
+    append_line(node.paths.log, make_report(node, records, now, warning_lines, slurm))
+    write_volatile(node.paths.published_state, f"{now!r}\n{states}")
 
 
-def line(
+def make_report(
     node: Node,
     records: Mapping[str, HealthRecord],
     now: float,
-    found: Sequence[str] = (),
+    warning_lines: Sequence[str] = (),
     slurm: Sequence[SlurmFinding] = (),
 ) -> Dict[str, Any]:
     """The line: a step like the others, and a report as `node mounts --json` prints it, without what goes unsaid."""
@@ -67,7 +67,7 @@ def line(
         "bundle_id": node.bundle_id,
         "checked_at": round(now, 1),
         "mounts": mounts,
-        **({"warnings": list(found)} if found else {}),
+        **({"warnings": list(warning_lines)} if warning_lines else {}),
         **({"slurm": [finding.to_dict() for finding in slurm]} if slurm else {}),
     }
 

@@ -100,13 +100,13 @@ def pause(repairs: int, interval: float) -> float:
 def load(node: Node) -> Dict[str, HealthRecord]:
     """The records by name of the mount; empty when there are none that can be read."""
     raw: Optional[Any] = read_json(node.paths.health)
-    known = {field.name for field in fields(HealthRecord)}
-    found = {}
+    field_names = {field.name for field in fields(HealthRecord)}
+    records = {}
     mounts = raw.get("mounts") if isinstance(raw, dict) else None
     for name, entry in (mounts if isinstance(mounts, dict) else {}).items():
         if isinstance(entry, dict) and isinstance(entry.get("status"), dict):
-            found[name] = HealthRecord(**{key: value for key, value in entry.items() if key in known})
-    return found
+            records[name] = HealthRecord(**{key: value for key, value in entry.items() if key in field_names})
+    return records
 
 
 def nearly_full(records: Mapping[str, HealthRecord]) -> FrozenSet[str]:

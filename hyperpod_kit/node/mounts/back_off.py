@@ -11,7 +11,7 @@ import contextlib
 
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json
+from hyperpod_kit.node.files import read_json, try_write_json
 from hyperpod_kit.system.wait import BackOff
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -24,7 +24,7 @@ PAUSES = BackOff(1.0, 10.0)
 
 def started(node: Node, mount: Mount) -> None:
     """Count a start; `serves` takes it back."""
-    jot(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
+    try_write_json(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
 
 
 def serves(node: Node, mount: Mount) -> None:

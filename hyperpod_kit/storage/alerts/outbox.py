@@ -247,7 +247,7 @@ def default_place(check: str) -> Path:
 def read(path: Path) -> dict[str, StandingAlert]:
     """Key -> what stands. Raises UsageError, OSError."""
     try:
-        body = json_object(by_descriptor.read_own(path, LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own_file(path, LARGEST), LARGEST)
         if body["format"] == QUOTA_FORMAT:
             return {str(key): StandingAlert(Alert(str(key), "", ""), 0.0) for key in body["above"]}
         if body["format"] != FORMAT:

@@ -11,7 +11,7 @@ from typing import IO, Iterator, NamedTuple
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.audit import changelog, cloudtrail, node_log, s3_access_log
 from hyperpod_kit.storage.audit.record import OVERLONG, AuditGap, Entry, Importer
-from hyperpod_kit.untrusted.files import at_once
+from hyperpod_kit.untrusted.files import open_nonblocking
 
 
 class AuditSource(NamedTuple):
@@ -50,7 +50,7 @@ def read(kind: str, path: Path) -> Iterator[Entry]:
     """
     source = IMPORTERS[kind]
     try:
-        raw = open(path, "rb", opener=at_once)  # noqa: SIM115  # closed below
+        raw = open(path, "rb", opener=open_nonblocking)  # noqa: SIM115  # closed below
     except OSError as err:
         raise Absent(f"cannot read {path}: {err}") from err
     damage: list[str] = []

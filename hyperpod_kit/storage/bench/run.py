@@ -79,7 +79,7 @@ def place(text: str) -> Place:
     path, _, kind = text.partition("=")
     if not os.path.isdir(path):
         raise Absent(f"{path} is no directory here")
-    found = mountinfo.holding(mountinfo.read(), os.path.realpath(path))
+    found = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
     kind_of = found.fs_type if found else "unknown"
     about = {
         "file_system": kind_of,

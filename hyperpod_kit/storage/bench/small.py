@@ -27,7 +27,7 @@ class SmallFiles(NamedTuple):
 
 def measure(directory: Path, count: int) -> SmallFiles:
     """`count` files of 4 KiB in an empty directory, one after the other. Raises OSError."""
-    folder = walk.directory(str(directory))
+    folder = walk.open_directory(str(directory))
     try:
         return _measured(folder, directory, count)
     finally:

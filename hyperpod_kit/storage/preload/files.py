@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 from hyperpod_kit.errors import Absent, Unreachable, Untrusted
-from hyperpod_kit.untrusted import files, held, owner, walk
+from hyperpod_kit.untrusted import dirfd, files, owner, walk
 
 CHUNK = 1000
 DEEPEST = 200
@@ -69,7 +69,7 @@ def listed(places: Sequence[str], files_from: Optional[Path] = None) -> PreloadL
 
         uid = 0 if owner.is_root() else None
         try:
-            owner.streamed(waiting[0], uid, partial(_look, list(waiting)), take)
+            owner.run_streamed(waiting[0], uid, partial(_look, list(waiting)), take)
             break
         except Unreachable as err:
             unread.append(f"{waiting[begun]}: {err}")
@@ -107,7 +107,7 @@ def opened(file: PreloadFile) -> int:
         return os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     named = _held(file.path)
     try:
-        return held.opened(named, os.O_RDONLY)
+        return dirfd.reopen(named, os.O_RDONLY)
     finally:
         os.close(named)
 
@@ -125,10 +125,10 @@ def in_the_way(path: str) -> str:
 def _held(path: str) -> int:
     """A descriptor that names what lies there. A process that has become a user for root does not enter what that user
     serves. Raises Untrusted, OSError."""
-    folder, name = walk.parent_of(path, follow=True, own_mounts=False)
+    folder, name = walk.open_parent(path, follow=True, own_mounts=False)
     try:
         named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-        walk.answering(named, folder, name, path, own_mounts=False)
+        walk.require_trusted_mount(named, folder, name, path, own_mounts=False)
         return named
     finally:
         os.close(folder)
@@ -217,7 +217,7 @@ class FilesBelow:
         """A descriptor that names an entry. Raises Untrusted, OSError."""
         named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
         if self._as_root:
-            walk.answering(named, handle, name, path)
+            walk.require_trusted_mount(named, handle, name, path)
         return named
 
 

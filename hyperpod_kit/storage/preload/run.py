@@ -13,10 +13,10 @@ from hyperpod_kit.storage.preload import hsm, through
 from hyperpod_kit.storage.preload.files import PreloadFile, PreloadList, in_the_way
 from hyperpod_kit.system import mountinfo
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 
 LUSTRE, OTHERS = "restored by Lustre's HSM", "read through its mount"
-LFS = OwnerPatience(answer=2 * hsm.SECONDS)
+LFS = OwnerLimits(silence=2 * hsm.SECONDS)
 """`lfs` has a deadline of its own, and what it does is not counted."""
 HELD_BACK = 1000
 """Failures that are listed; more are counted."""
@@ -51,7 +51,7 @@ def plan(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, list[Pr
     for file in listed.files:
         directory = file.folder or os.path.dirname(file.path)
         if directory not in kinds:
-            entry = mountinfo.holding(mounts, file.folder or os.path.realpath(directory))
+            entry = mountinfo.mount_holding(mounts, file.folder or os.path.realpath(directory))
             kinds[directory] = "" if entry is None else entry.fs_type
         by_way[LUSTRE if kinds[directory] == "lustre" else OTHERS].append(file)
     return by_way
@@ -150,7 +150,7 @@ def _as_user(
     """Path -> why it is not here, of those that `waiting` has at the end. What one user's files do does not end the
     others', and what lets wait does not end those of root's either."""
     try:
-        failed: dict[str, str] = owner.streamed(next(iter(waiting)), uid, work, take, LFS)
+        failed: dict[str, str] = owner.run_streamed(next(iter(waiting)), uid, work, take, LFS)
         return failed
     except (HyperpodKitError, OSError) as err:
         if not uid and not isinstance(err, Unreachable):

@@ -14,7 +14,7 @@ from hyperpod_kit.storage.quota.btrfs import Btrfs
 from hyperpod_kit.storage.quota.limits import QuotaBackend, QuotaError, QuotaLimits, QuotaUsed
 from hyperpod_kit.storage.quota.lustre import Lustre
 from hyperpod_kit.system import mountinfo, quota_note
-from hyperpod_kit.untrusted import held, walk
+from hyperpod_kit.untrusted import dirfd, walk
 
 SECONDS = 3600.0
 """For a command: `lfs project -r` looks at every file."""
@@ -42,7 +42,7 @@ def looked_at(directory: str) -> Iterator[QuotaDirectory]:
     """The directory without its links, for as long as the block lasts: no link of another user's is followed, and no
     file system that another user serves is asked anything. Raises QuotaError, Absent, Untrusted, OSError."""
     try:
-        handle = walk.passed(os.path.abspath(directory))
+        handle = walk.open_traversable(os.path.abspath(directory))
     except (FileNotFoundError, NotADirectoryError):
         raise Absent(f"{directory} is no directory here", hint=_MOUNTED) from None
     try:
@@ -66,7 +66,7 @@ def used(directory: str, runner: Runner) -> QuotaUsed:
 
 def backend_of(target: QuotaDirectory, runner: Runner, project: int | None = None) -> QuotaBackend:
     """By the type of the file system that holds it. Raises QuotaError where nothing can."""
-    number = held.mount_of(target.handle)
+    number = dirfd.mount_id_of(target.handle)
     mount = next((one for one in mountinfo.parse(mountinfo.read()) if str(one.mount_id) == number), None)
     if mount is not None and mount.fs_type == "lustre":
         return Lustre(runner, mount.path, project)

@@ -21,7 +21,7 @@ from hyperpod_kit.storage.quota.requests import LARGEST, QuotaDecision, QuotaReq
 from hyperpod_kit.system.atomic_file import replace
 from hyperpod_kit.system.file_lock import try_lock
 from hyperpod_kit.untrusted import walk
-from hyperpod_kit.untrusted.held import hold, mount_of, opened
+from hyperpod_kit.untrusted.dirfd import mount_id_of, open_name, reopen
 from hyperpod_kit.untrusted.parse import json_object
 
 NAME = ".hyperpod-kit-requests"
@@ -57,7 +57,7 @@ class RequestBox:
         self.place = place
         self.path = os.path.join(place, NAME)
         try:
-            self._folder = walk.directory(self.path)
+            self._folder = walk.open_directory(self.path)
         except FileNotFoundError:
             raise Absent(
                 f"{place} has no {NAME}, where requests would lie",
@@ -89,7 +89,7 @@ class RequestBox:
 
         Every name is looked at, however many one user has laid there: what waits of the others is found behind them.
         """
-        mount, found = mount_of(self._folder), []
+        mount, found = mount_id_of(self._folder), []
         names, counts, refused = self._names(mount)
         decided = self._decided_ids()
         for name in sorted(name for of_one in names.values() for name in of_one):
@@ -139,7 +139,7 @@ class RequestBox:
 
     def _whose(self, name: str, mount: str) -> _Whose:
         """Raises Untrusted, OSError."""
-        held = hold(name, self._folder, mount)
+        held = open_name(name, self._folder, mount)
         try:
             found = os.fstat(held)
             return _Whose(found.st_uid, stat.S_ISREG(found.st_mode) and found.st_nlink == 1)
@@ -148,14 +148,14 @@ class RequestBox:
 
     def _read(self, name: str, mount: str) -> WaitingRequest:
         """Raises Untrusted, ValueError, OSError."""
-        held = hold(name, self._folder, mount)
+        held = open_name(name, self._folder, mount)
         try:
             found = os.fstat(held)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
                 raise Untrusted(f"{stat.filemode(found.st_mode)} with {found.st_nlink} names, expected a file with one")
             if found.st_size > LARGEST:
                 raise Untrusted(f"{found.st_size} bytes, expected at most {LARGEST}")
-            with open(opened(held, os.O_RDONLY), "rb") as stream:
+            with open(reopen(held, os.O_RDONLY), "rb") as stream:
                 data = stream.read(LARGEST + 1)
             return WaitingRequest(_id(found.st_uid, data), found.st_uid, name, parse(data))
         finally:
@@ -229,7 +229,7 @@ class RequestBox:
 
 def make(place: str) -> str:
     """The box of a directory, whose it is; twice is once. Raises QuotaError, Untrusted, OSError."""
-    folder = walk.directory(place)
+    folder = walk.open_directory(place)
     try:
         box = _made(NAME, folder)
         try:

@@ -13,7 +13,7 @@ from typing import Any
 
 from hyperpod_kit.errors import Absent
 from hyperpod_kit.storage.quota.limits import QuotaError, QuotaLimits
-from hyperpod_kit.untrusted import held
+from hyperpod_kit.untrusted import dirfd
 from hyperpod_kit.untrusted.parse import json_object
 
 FORMAT = "hpk-quota-request/1"
@@ -94,7 +94,7 @@ def opened_own(place: str, directory: str, uid: int) -> int:
 
 def _held(name: str, folder: int, path: str) -> int:
     try:
-        return held.hold(name, folder)
+        return dirfd.open_name(name, folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise

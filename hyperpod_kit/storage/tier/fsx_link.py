@@ -58,7 +58,7 @@ def link(fsx: FsxTasks, file_system: str, roots: Sequence[str], mounts: Optional
 
 def _path(root: str, mounts: str, file_system: str, mount_name: str) -> str:
     """From the root of the file system: what is mounted may be a directory of it, and a part of that."""
-    entry = mountinfo.holding(mounts, root)
+    entry = mountinfo.mount_holding(mounts, root)
     if entry is None or entry.fs_type != "lustre":
         raise UsageError(f"{root} is not on Lustre, as it is mounted here")
     name, _, inside = entry.source.rpartition(":/")[2].partition("/")

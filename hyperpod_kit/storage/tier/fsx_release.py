@@ -23,7 +23,7 @@ from hyperpod_kit.storage.tier.fsx_link import FsxTasks, LinkedRoot
 from hyperpod_kit.storage.tier.rules import TierError, TierItem, TierRule
 from hyperpod_kit.storage.tier.run import TierDone, TierPlan
 from hyperpod_kit.untrusted import owner
-from hyperpod_kit.untrusted.owner import OwnerPatience
+from hyperpod_kit.untrusted.owner import OwnerLimits
 
 EXPORT, RELEASE = "EXPORT_TO_REPOSITORY", "RELEASE_DATA_FROM_FILESYSTEM"
 MOST = 100
@@ -33,7 +33,7 @@ TRIES = 3
 PATIENCE = 3600.0
 """Seconds in which a task shows no change."""
 SAY_EVERY = 60.0
-LFS = OwnerPatience(answer=2 * hsm.SECONDS)
+LFS = OwnerLimits(silence=2 * hsm.SECONDS)
 """`lfs` has a deadline of its own, and what it reads is not counted."""
 EXISTS, DIRTY, ARCHIVED = 0x1, 0x2, 0x8
 
@@ -159,7 +159,7 @@ class FsxRelease:
 
     @staticmethod
     def _as_owner(item: TierItem, work: Callable[[], Any]) -> Any:
-        return owner.as_owner(item.root, work, LFS)
+        return owner.run_as_owner(item.root, work, LFS)
 
     def _states(self, item: TierItem) -> dict[str, int]:
         """HSM flags of each file in it that has bytes."""

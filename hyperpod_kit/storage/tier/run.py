@@ -18,7 +18,7 @@ from hyperpod_kit.storage.tier import survey
 from hyperpod_kit.storage.tier.rules import Pool, TierChoice, TierItem, TierRule, choose
 from hyperpod_kit.storage.tier.survey import TierRoot
 from hyperpod_kit.untrusted import by_descriptor, files, owner, walk
-from hyperpod_kit.untrusted.identity import require_ours
+from hyperpod_kit.untrusted.identity import require_user_owned
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,10 @@ def apply(planned: TierPlan, rule: TierRule, to: str | None, told: Callable[[Tie
 
 def _go(one: TierRoot, item: TierItem, to: str | None, rule: TierRule) -> None:
     if to is None:
-        owner.as_owner(one.store.url, lambda: moving.remove(one.store, item.attempt, one.whose, rule.keep))
+        owner.run_as_owner(one.store.url, lambda: moving.remove(one.store, item.attempt, one.whose, rule.keep))
         return
     with target_of(one, to) as target:
-        owner.as_owner(one.store.url, lambda: moving.move(one.store, target, item.attempt, one.whose, rule.keep))
+        owner.run_as_owner(one.store.url, lambda: moving.move(one.store, target, item.attempt, one.whose, rule.keep))
 
 
 @contextlib.contextmanager
@@ -110,7 +110,7 @@ def target_of(one: TierRoot, to: str) -> Iterator[Store]:
         yield open_store(f"{to.rstrip('/')}/{name}")
         return
     _refuse_nested(os.path.join(os.path.realpath(to), name), one.store.url, to)
-    above = walk.directory(os.path.abspath(to), make=True)
+    above = walk.open_directory(os.path.abspath(to), make=True)
     try:
         place = os.path.join(os.readlink(f"/proc/self/fd/{above}"), name)
         _refuse_nested(place, one.store.url, to)
@@ -133,10 +133,12 @@ def _refuse_nested(place: str, root: str, to: str) -> None:
 def _made_for_owner(place: str, above: int, source: str) -> int:
     """A descriptor of the root in the archive, with the owner, the group and the mode of the run's: whoever could read
     and delete the checkpoints can, and nobody else. Raises CheckpointError when it is another's, UntrustedPlace."""
-    uid = owner.of(source)
+    uid = owner.uid_for(source)
     gid, mode = os.getegid(), by_descriptor.DIRECTORY_MODE
     if uid is not None:
-        gid, mode = owner.in_child(lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], uid, source)
+        gid, mode = owner.run_as_user(
+            lambda: [os.stat(source).st_gid, stat.S_IMODE(os.stat(source).st_mode)], uid, source
+        )
     name = os.path.basename(place)
     try:
         os.mkdir(name, mode if uid is None else 0o700, dir_fd=above)
@@ -150,7 +152,7 @@ def _made_for_owner(place: str, above: int, source: str) -> int:
         raise
     try:
         if uid is None:
-            require_ours(os.fstat(handle), place, handle)
+            require_user_owned(os.fstat(handle), place, handle)
         elif fresh:
             os.fchown(handle, uid, gid)
             os.fchmod(handle, mode & 0o777)

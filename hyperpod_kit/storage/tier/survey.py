@@ -80,7 +80,7 @@ def as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
 
     if not is_path(root):
         raise UsageError(f"{root}: expected a directory with a run's checkpoints", hint="for S3: lifecycle rules of S3")
-    url, whose, items, stay, file_system = owner.as_owner(root, work)
+    url, whose, items, stay, file_system = owner.run_as_owner(root, work)
     found = tuple(TierItem(**item) for item in items)
     seen = TierRoot(open_store(url), identity.RunIdentity(*whose), found, tuple((name, why) for name, why in stay))
     return seen, Pool(**file_system)

@@ -82,7 +82,7 @@ def default_place(root: str) -> Path:
 def read(path: Path) -> UsageHistory:
     """What is there, or an empty one. Raises HistoryError, Untrusted, OSError."""
     try:
-        body = json_object(by_descriptor.read_own(path, LARGEST), LARGEST)
+        body = json_object(by_descriptor.read_own_file(path, LARGEST), LARGEST)
         if body["format"] != FORMAT:
             raise ValueError(f"format {body['format']!r}")
         root, days = str(body["root"]), [_day(row) for row in body["days"]]

@@ -122,7 +122,7 @@ def make(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> UsageRepo
             directories[place] = directories.get(place, Total()) + row
     room = None
     if not root.startswith("s3://"):
-        total_room, free = owner.as_owner(root, lambda: shutil.disk_usage(root)[::2])
+        total_room, free = owner.run_as_owner(root, lambda: shutil.disk_usage(root)[::2])
         room = (total_room, free)
     return UsageReport(
         root,

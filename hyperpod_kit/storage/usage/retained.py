@@ -33,7 +33,7 @@ def deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
     found: list[Deletable] = []
     for run in sorted(runs):
         try:
-            found += [Deletable(*row) for row in owner.as_owner(run, partial(_of_run, run, keep))]
+            found += [Deletable(*row) for row in owner.run_as_owner(run, partial(_of_run, run, keep))]
         except (HyperpodKitError, OSError) as err:
             found.append(Deletable(run, "", "", 0, verify.reason_of(err)))
     return found

@@ -62,7 +62,7 @@ def walk(asked: WalkAsked, ledger: UsageLedger, progress: Callable[[int], None])
     File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
     keep dying, Unreachable when they keep hanging, OSError when the root is no directory.
     """
-    owner.as_owner(asked.root, lambda: os.close(os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+    owner.run_as_owner(asked.root, lambda: os.close(os.open(asked.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
     if not ledger.resumed:
         ledger.push(WalkDirectory(asked.root, 0, asked.root, ""))
     ledger.commit()

@@ -128,12 +128,12 @@ def read_guard(data: bytes) -> None:
     record = findings.read_record(file_of(data, "slurm.json"))
     for now in (NOW, NOW + 1e6):
         for finding in findings.standing(record, now):
-            finding.words.split()
-    mended = cycle.kept(record)
+            finding.message.split()
+    mended = cycle.last_notes(record)
     mend.findings(mended, NOW)
     for tries in mended.notes.values():
         tries.is_due(NOW)
-        tries.rested(NOW).again(NOW, "x")
+        tries.after_success(NOW).after_try(NOW, "x")
     cycle.metrics(record or GuardRecord(NOW), 1.0)
     if record is not None:
         cycle.changes((), record.findings)

@@ -9,8 +9,8 @@ from typing import Any, Dict
 
 from hyperpod_kit.config import document, load
 from hyperpod_kit.errors import ConfigError, UsageError
-from hyperpod_kit.node.devices import answers
-from hyperpod_kit.node.peers.query import PeerQuestion
+from hyperpod_kit.node.devices import parsers
+from hyperpod_kit.node.peers.query import PeerQuery
 from hyperpod_kit.remote import causes, controller, installed, sent_report
 from hyperpod_kit.remote.diagnose import _ask, judge, sentences
 from hyperpod_kit.remote.known_hosts import KnownHosts
@@ -172,14 +172,14 @@ PARSERS = [
     *(
         Parser(f"node: devices ({name})", read_devices(read), (ValueError,), words_of(seed), (seed,))
         for name, read, seed in (
-            ("nvidia-smi", answers.read_gpus, GPUS),
-            ("remapped rows", answers.read_remaps, REMAPS),
-            ("NVLink", answers.read_links, LINKS),
-            ("fi_info", answers.read_efas, EFAS),
+            ("nvidia-smi", parsers.parse_gpus, GPUS),
+            ("remapped rows", parsers.parse_remaps, REMAPS),
+            ("NVLink", parsers.parse_links, LINKS),
+            ("fi_info", parsers.parse_efas, EFAS),
         )
     ),
-    Parser("node: devices (kernel)", read_devices(answers.read_xids), (), words_of(KERNEL), (KERNEL,)),
-    Parser("node: devices (dcgmi)", read_devices(answers.read_dcgm), (ValueError,), of_json(DCGM), (js(DCGM),)),
+    Parser("node: devices (kernel)", read_devices(parsers.parse_xids), (), words_of(KERNEL), (KERNEL,)),
+    Parser("node: devices (dcgmi)", read_devices(parsers.parse_dcgm), (ValueError,), of_json(DCGM), (js(DCGM),)),
     Parser(
         "node: mount report",
         lambda data: sent_report.read_report(text_of(data)),
@@ -200,7 +200,7 @@ PARSERS = [
     Parser("node: by the controller", read_controller, (), of_rows(HEARD, {"end": 1}), (js(HEARD),)),
     Parser(
         "node: question to neighbours",
-        lambda data: PeerQuestion.read(io.StringIO(text_of(data))),
+        lambda data: PeerQuery.read(io.StringIO(text_of(data))),
         (UsageError,),
         of_json(QUESTION),
         (js(QUESTION),),

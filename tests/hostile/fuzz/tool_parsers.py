@@ -185,7 +185,7 @@ def read_lease(data: bytes) -> None:
         if name not in ("owner-7", "other"):
             assert 7 in lease.generations(place)
             os.unlink(os.path.join(place, name))
-    lease.owner(place, 7)
+    lease.read_owner(place, 7)
 
 
 def a_tool(

@@ -149,7 +149,7 @@ def test_a_copy_goes_once_storage_has_the_capture(
 def test_copies_of_a_living_run_are_its_agents_however_old_they_are(served: Any, shm: Path) -> None:
     slot, page, node, server = served
     to(server).put(slot, page)
-    agent = lock.take_over(str(node / shm_slots.lock_file(slot.name.uid, slot.name.run, 0)), process.myself())
+    agent = lock.take_over(str(node / shm_slots.lock_file(slot.name.uid, slot.name.run, 0)), process.this_process())
     assert flush.flush(folder=str(node), max_age=-1.0) == [] and shm_gc.sweep(str(node), but="") == []
     assert copies(node, slot.name.run) == [undated(page)]
     agent.release()

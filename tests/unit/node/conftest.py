@@ -227,4 +227,4 @@ def make_sandbox(tmp_path: Path, bundle: Bundle) -> Any:
 @pytest.fixture
 def no_packet_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the rules of the packet filter add to a check: test_packet_rules.py and tests/hostile."""
-    monkeypatch.setattr(packet_rules, "see_to", lambda node: packet_rules.Guarded())
+    monkeypatch.setattr(packet_rules, "restore_rules", lambda node: packet_rules.RulesState())

@@ -37,7 +37,7 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     first = ticked(fake.node)
     assert first.ordered == ("home",) and ORDER in fake.runner.calls
-    assert first.said == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
+    assert first.messages == ("home: ok -> absent: nothing is mounted at /efs/trainer",)
     assert not any("mount -t" in call for call in fake.runner.calls), "nothing is repaired within a check"
     fake.runner.on("systemctl is-active --quiet hyperpod-kit-mount-home.service", 0)
     fake.runner.on(
@@ -46,16 +46,16 @@ def test_a_mount_that_vanished_is_ordered_repaired_and_seen_again(make_node: Any
     )
     fake.clock.now += 1
     done = repair(fake.node, EFS)
-    assert done is not None and done.ok and done.words.endswith("serves again")
+    assert done is not None and done.ok and done.summary.endswith("serves again")
     # The check that the repair asked for.
     assert fake.runner.calls[-1] == "systemctl start --no-block hyperpod-kit-health.service"
     second = ticked(fake.node)
-    assert second.said == ("home: absent -> ok: known by source and path only",)
+    assert second.messages == ("home: absent -> ok: known by source and path only",)
     record = second.records["home"]
-    assert record.last_repair == done.words
+    assert record.last_repair == done.summary
     assert (record.failures, record.repairs_total, record.failed_repairs_total) == (0, 1, 0)
     assert json.loads(Path(fake.node.paths.health).read_text())["mounts"]["home"]["status"]["state"] == "ok"
-    assert ticked(fake.node).said == ()
+    assert ticked(fake.node).messages == ()
 
 
 def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node: Any) -> None:
@@ -71,7 +71,7 @@ def test_repairs_that_fail_come_slower_and_end_degraded_but_never_end(make_node:
             ended = repair(fake.node, EFS)
             assert (
                 ended is not None
-                and ended.words == "restart failed: `systemctl start hyperpod-kit-mount-home.service` exited 1: no"
+                and ended.summary == "restart failed: `systemctl start hyperpod-kit-mount-home.service` exited 1: no"
             )
         assert done.records["home"].degraded is mark.exists() is (number >= 2)
         fake.clock.now += 30
@@ -132,7 +132,7 @@ def test_a_systemd_that_does_not_answer_is_said_and_the_tick_ends_well(make_node
     fake = make_node([EFS])
     fake.runner.on("systemctl start --no-block", 1, "Failed to connect to bus")
     done = ticked(fake.node)
-    assert "Failed to connect to bus" in done.said[-1] and done.records["home"].repairs == 1
+    assert "Failed to connect to bus" in done.messages[-1] and done.records["home"].repairs == 1
 
 
 def test_writes_are_probed_now_and_then_and_at_once_after_a_remount(make_node: Any) -> None:
@@ -188,12 +188,12 @@ def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> No
     procs = fake.root / "sys/fs/cgroup/system.slice/munge.service/cgroup.procs"
     procs.parent.mkdir(parents=True)
     procs.write_text("4321\n")
-    assert ticked(fake.node).said == () and fake.runner.calls == [], "one that runs costs no command"
+    assert ticked(fake.node).messages == () and fake.runner.calls == [], "one that runs costs no command"
     procs.unlink()
     start, at = "systemctl start --no-block munge.service", []
     for number in range(60):
         before = fake.runner.calls.count(start)
-        said = ticked(fake.node).said
+        said = ticked(fake.node).messages
         if fake.runner.calls.count(start) > before:
             at.append(number)
             assert said[0].startswith("munged does not run") and said[0].endswith(f"start {len(at)}")
@@ -205,11 +205,11 @@ def test_munged_that_should_run_is_started_later_and_later(make_node: Any) -> No
     prom = fake.root / "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
     assert "hyperpod_kit_munged_runs 0\n" in prom.read_text()
     procs.write_text("4322\n")
-    assert ticked(fake.node).said == ("munged runs again",) and ticked(fake.node).said == ()
+    assert ticked(fake.node).messages == ("munged runs again",) and ticked(fake.node).messages == ()
     procs.unlink()
     fake.runner.on("systemctl is-enabled --quiet munge.service", 1)
     count = fake.runner.calls.count(start)
-    assert ticked(fake.node).said == () and fake.runner.calls.count(start) == count, "somebody has disabled it"
+    assert ticked(fake.node).messages == () and fake.runner.calls.count(start) == count, "somebody has disabled it"
 
 
 TEXTFILE = "var/lib/node_exporter/textfile_collector/hyperpod_kit.prom"
@@ -222,7 +222,7 @@ def test_a_check_that_finds_nothing_new_runs_no_command_and_renews_the_times(mak
     assert ticked(fake.node).records["home"].state == "ok"
     for path in ("run/hyperpod-kit/health.json", TEXTFILE):
         os.utime(fake.root / path, (1, 1))
-    assert ticked(fake.node).said == () and not fake.runner.calls
+    assert ticked(fake.node).messages == () and not fake.runner.calls
     for path in ("run/hyperpod-kit/health.json", TEXTFILE):
         assert time.time() - (fake.root / path).stat().st_mtime < 60
 

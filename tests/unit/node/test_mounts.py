@@ -18,7 +18,7 @@ from hyperpod_kit.node.fuse_conf import allow_other_users
 from hyperpod_kit.node.mounts.ensure import clear_dead, ensure, prepare
 from hyperpod_kit.node.mounts.kinds.mountpoint_s3 import parse_command
 from hyperpod_kit.node.mounts.kinds.registry import kind_of
-from hyperpod_kit.node.observe.check import check, look_at
+from hyperpod_kit.node.observe.check import check, observe_mounts
 from hyperpod_kit.system.mountinfo import find, parse
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
@@ -125,8 +125,8 @@ def test_a_tls_proxy_that_is_gone_makes_a_hang_a_death(make_node: Any) -> None:
         entry = find((fake.root / "proc/self/mountinfo").read_text(), "/efs/trainer")
         assert entry is not None
         listener.listen(1)
-        assert kind_of(EFS).endpoint_gone(fake.node, EFS, entry) is False
-    assert kind_of(EFS).endpoint_gone(fake.node, EFS, entry) is True
+        assert kind_of(EFS).endpoint_is_dead(fake.node, EFS, entry) is False
+    assert kind_of(EFS).endpoint_is_dead(fake.node, EFS, entry) is True
 
 
 def test_without_tls_the_source_says_it(make_node: Any) -> None:
@@ -189,7 +189,7 @@ def test_the_directory_beneath_does_not_answer_for_a_mount_that_went_meanwhile(m
             during()
             return ""
 
-        return look_at(fake.node, [LUSTRE], modes=modes)[0].status.state
+        return observe_mounts(fake.node, [LUSTRE], modes=modes)[0].status.state
 
     steady = look(lambda: None)
     assert steady != "absent"

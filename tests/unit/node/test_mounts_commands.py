@@ -19,7 +19,7 @@ from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.bring_up import bring_up
 from hyperpod_kit.node.mounts.ensure import ensure
 from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
-from hyperpod_kit.node.names import names_of
+from hyperpod_kit.node.wait_for_dns import host_names
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
 
 FS, AP = "fs-0123456789abcdef0", "fsap-0123456789abcdef0"
@@ -137,7 +137,7 @@ def test_the_names_that_must_resolve_first(make_node: Any) -> None:
         S3Mount("h", "/h", "bucket", region="us-west-2"),
         S3Mount("i", "/i", "bucket", endpoint_url="https://bucket.vpce-1.example.com:8443"),
     )
-    assert names_of(mounts, make_node([]).node.facts) == [
+    assert host_names(mounts, make_node([]).node.facts) == [
         f"{FS}.efs.us-east-1.amazonaws.com",
         f"{FS}.efs.eu-west-1.amazonaws.com",
         FSX,

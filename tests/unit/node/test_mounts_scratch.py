@@ -106,18 +106,20 @@ def test_each_scratch_mount_gets_a_disk_while_there_are_some(make_node: Any) -> 
     for name in ("nvme1n1", "nvme2n1"):
         fake.runner.on(
             f"mount -o noatime,nosuid,nodev {fake.root}/dev/{name}",
-            do=lambda name=name: fake.mounted(f"{instance_store.OWN}/{name}", "ext4", f"/dev/{name}"),
+            do=lambda name=name: fake.mounted(f"{instance_store.KIT_DIRECTORY}/{name}", "ext4", f"/dev/{name}"),
         )
     kind_of(SCRATCH).prepare(fake.node, SCRATCH)
     kind_of(SECOND).prepare(fake.node, SECOND)
     kind_of(SECOND).prepare(fake.node, SECOND)
     changing = [call for call in fake.runner.calls if call.startswith(("mkfs", "mount"))]
     assert changing == [
-        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme1n1 {instance_store.OWN}/nvme1n1",
+        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme1n1 {instance_store.KIT_DIRECTORY}/nvme1n1",
         f"mkfs.ext4 -q -m 0 -L hpk-scratch {fake.root}/dev/nvme2n1",
-        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.OWN}/nvme2n1",
+        f"mount -o noatime,nosuid,nodev {fake.root}/dev/nvme2n1 {instance_store.KIT_DIRECTORY}/nvme2n1",
     ]
-    assert kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.OWN}/nvme2n1/hyperpod-kit/second"
+    assert (
+        kind_of(SECOND).command(fake.node, SECOND)[3] == f"{instance_store.KIT_DIRECTORY}/nvme2n1/hyperpod-kit/second"
+    )
 
 
 REAL = textwrap.dedent("""
@@ -196,10 +198,10 @@ def test_a_real_disk_is_formatted_once_and_a_foreign_one_never(make_node: Any, t
     (fake.root / "dev").mkdir()
     (fake.root / "dev/nvme1n1").symlink_to(device)
     try:
-        assert [found.holds for found in instance_store.find_devices(node)] == [""]
+        assert [found.contents for found in instance_store.find_devices(node)] == [""]
         instance_store._format(node, device)
-        assert [found.holds for found in instance_store.find_devices(node)] == [instance_store.LABEL]
+        assert [found.contents for found in instance_store.find_devices(node)] == [instance_store.LABEL]
         subprocess.run(["tune2fs", "-L", "precious", device], check=True, stdout=subprocess.DEVNULL)
-        assert [found.holds for found in instance_store.find_devices(node)] == ["ext4"]
+        assert [found.contents for found in instance_store.find_devices(node)] == ["ext4"]
     finally:
         subprocess.run(["losetup", "--detach", device], check=True)

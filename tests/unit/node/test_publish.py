@@ -73,4 +73,4 @@ def test_a_log_that_cannot_be_written_stops_no_check(make_node: Any) -> None:
     Path(fake.node.paths.log).mkdir(parents=True)
     fake.mounted("/fsx", "lustre", "10.1.0.1@tcp:/abcdefgh")
     done = check_cycle(fake.node)
-    assert done is not None and any("nobody outside is told" in words for words in done.said)
+    assert done is not None and any("nobody outside is told" in words for words in done.messages)

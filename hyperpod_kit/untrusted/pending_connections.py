@@ -26,23 +26,23 @@ _AT_ONCE = 1024
 """Connections that are taken in one turn: the owner has other things to do, too."""
 
 
-class Guest(NamedTuple):
-    """Somebody whose first line is here. `said`: what he was told when he came."""
+class PendingConnection(NamedTuple):
+    """Somebody whose first line is here. `welcome`: what he was told when he came."""
 
     sock: socket.socket
     lines: Lines
-    said: bytes
+    welcome: bytes
     line: bytes
 
 
-class _Stranger(NamedTuple):
+class _UnauthenticatedEntry(NamedTuple):
     lines: Lines
-    said: bytes
+    welcome: bytes
     until: float
     source: str
 
 
-class Strangers:
+class Unauthenticated:
     """The way in from `listeners`, which are closed with it. Nobody gets a thread, and no call waits.
 
     When there are more than `most`, the one that has waited longest goes, of those of the address that has the most
@@ -63,7 +63,7 @@ class Strangers:
         self._seconds = seconds
         self._welcome = welcome
         self._clock = clock
-        self._here: Dict[socket.socket, _Stranger] = {}
+        self._entries: Dict[socket.socket, _UnauthenticatedEntry] = {}
         self._sources: Counter[str] = Counter()
         self._paused_until: Optional[float] = None
         self.exhausted = ""
@@ -72,50 +72,50 @@ class Strangers:
             listener.setblocking(False)
 
     def __len__(self) -> int:
-        return len(self._here)
+        return len(self._entries)
 
     def files(self, room: bool = True) -> List[socket.socket]:
         """What to wait for. A listener that nobody is taken from, for want of `room`, would be ready all the time."""
-        return [*(self._listeners if room and self._paused_until is None else ()), *self._here]
+        return [*(self._listeners if room and self._paused_until is None else ()), *self._entries]
 
     @property
     def due(self) -> Optional[float]:
         """Seconds until there is something to do without anything happening; None: never."""
-        first = next(iter(self._here.values()), None)
+        first = next(iter(self._entries.values()), None)
         ends = [*([first.until] if first else []), *([self._paused_until] if self._paused_until is not None else [])]
         return max(0.0, min(ends) - self._clock()) if ends else None
 
-    def arrived(self, room: Optional[int] = None) -> List[Guest]:
+    def arrived(self, room: Optional[int] = None) -> List[PendingConnection]:
         """Those whose first line has come since; they are the caller's now, to keep or to close.
 
         `room`: how many connections the caller has room for, theirs among them.
         """
         most = self._most if room is None else min(room, self._most)
-        found = [guest for sock in list(self._here) for guest in self._read(sock)]
+        arrivals = [guest for sock in list(self._entries) for guest in self._read(sock)]
         now = self._clock()
-        for sock in [sock for sock, one in self._here.items() if one.until <= now]:
+        for sock in [sock for sock, entry in self._entries.items() if entry.until <= now]:
             self._drop(sock)
         if self._paused_until is not None and now >= self._paused_until:
             self._paused_until, self.exhausted = None, ""
         for listener in list(self._listeners):
             for _ in range(_AT_ONCE):
-                if self._paused_until is not None or most <= len(found):
+                if self._paused_until is not None or most <= len(arrivals):
                     break
                 newcomer = self._accept(listener)
                 if newcomer is None:
                     break
-                found += self._read(newcomer)
-                while len(self._here) > most - len(found):
+                arrivals += self._read(newcomer)
+                while len(self._entries) > most - len(arrivals):
                     worst = max(self._sources, key=lambda source: self._sources[source])
-                    self._drop(next(one for one, stranger in self._here.items() if stranger.source == worst))
-        return found
+                    self._drop(next(waiting for waiting, entry in self._entries.items() if entry.source == worst))
+        return arrivals
 
     def close(self) -> None:
         """Let nobody in any more."""
-        for sock in (*self._listeners, *self._here):
+        for sock in (*self._listeners, *self._entries):
             sock.close()
         self._listeners.clear()
-        self._here.clear()
+        self._entries.clear()
         self._sources.clear()
 
     def _accept(self, listener: socket.socket) -> Optional[socket.socket]:
@@ -132,31 +132,33 @@ class Strangers:
                 elif err.errno in (errno.EBADF, errno.EINVAL):  # it was closed
                     self._listeners.remove(listener)
                 return None
-        said = self._welcome()
+        welcome = self._welcome()
         source = str(address[0])
-        self._here[sock] = _Stranger(Lines(sock, GREETING), said, self._clock() + self._seconds, source)
+        self._entries[sock] = _UnauthenticatedEntry(
+            Lines(sock, GREETING), welcome, self._clock() + self._seconds, source
+        )
         self._sources[source] += 1
-        if said:
+        if welcome:
             with contextlib.suppress(OSError):  # the buffer of a new connection holds a line
-                sock.send(said + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                sock.send(welcome + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         return sock
 
-    def _read(self, sock: socket.socket) -> List[Guest]:
-        one = self._here[sock]
+    def _read(self, sock: socket.socket) -> List[PendingConnection]:
+        entry = self._entries[sock]
         try:
-            line = one.lines.arrived()
+            line = entry.lines.arrived()
         except Untrusted:
             self._drop(sock)
             return []
         if line is not None:
             self._forget(sock)
-            return [Guest(sock, one.lines, one.said, line)]
-        if one.lines.ended:
+            return [PendingConnection(sock, entry.lines, entry.welcome, line)]
+        if entry.lines.ended:
             self._drop(sock)
         return []
 
     def _forget(self, sock: socket.socket) -> None:
-        source = self._here.pop(sock).source
+        source = self._entries.pop(sock).source
         self._sources[source] -= 1
         if not self._sources[source]:
             del self._sources[source]

@@ -26,21 +26,21 @@ def proof(key: bytes, *parts: Union[str, int]) -> str:
     return hmac.digest(key, _bytes(parts), "sha256").hex()
 
 
-def derived(key: bytes, *parts: Union[str, int]) -> bytes:
+def derive_key(key: bytes, *parts: Union[str, int]) -> bytes:
     """A key of its own for what the parts say, of no use for anything else."""
     return hmac.digest(key, b"key" + _bytes(parts), "sha256")
 
 
-def same(said: object, expected: str) -> bool:
+def matches(received: object, expected: str) -> bool:
     """Whether another said what was expected; takes the same time whatever he said."""
-    return hmac.compare_digest(str(said).encode("utf-8", "replace"), expected.encode())
+    return hmac.compare_digest(str(received).encode("utf-8", "replace"), expected.encode())
 
 
 def _bytes(parts: object) -> bytes:
     """No two lists of parts are the same bytes."""
     assert isinstance(parts, tuple)
-    words = [str(part).encode("utf-8", "surrogatepass") for part in parts]
-    return b"".join(b"%d:%s," % (len(word), word) for word in words)
+    encoded_parts = [str(part).encode("utf-8", "surrogatepass") for part in parts]
+    return b"".join(b"%d:%s," % (len(encoded), encoded) for encoded in encoded_parts)
 
 
 class Seal:

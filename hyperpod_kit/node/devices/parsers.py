@@ -25,7 +25,7 @@ MOST = 1024
 
 _BUS = re.compile(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]")
 _NO_HANDLE = re.compile(r"Unable to determine the device handle for GPU ?([0-9A-Fa-f:.]{4,24}): ?(.*)")
-_SAYS_NOTHING = ("[N/A]", "N/A", "[Not Supported]", "")
+_NO_VALUE = ("[N/A]", "N/A", "[Not Supported]", "")
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]{4,24})\): ([0-9]{1,4}),")
 _FALLEN = re.compile(r"NVRM: The NVIDIA GPU ([0-9A-Fa-f:.]{4,24}).{0,200}fallen off the bus")
 FALLEN_XID = 79
@@ -42,13 +42,13 @@ class Gpu:
     trouble: str = ""
 
 
-def read_gpus(text: str) -> Tuple[Gpu, ...]:
+def parse_gpus(text: str) -> Tuple[Gpu, ...]:
     """Of `nvidia-smi --query-gpu=GPU_QUERY --format=csv,noheader,nounits`. Raises ValueError."""
-    found: List[Gpu] = []
+    gpus: List[Gpu] = []
     for line in _lines(text):
-        lost = _NO_HANDLE.match(line)
-        if lost:
-            found.append(Gpu(lost.group(1), trouble=clean(lost.group(2), 80) or "no handle"))
+        unreachable = _NO_HANDLE.match(line)
+        if unreachable:
+            gpus.append(Gpu(unreachable.group(1), trouble=clean(unreachable.group(2), 80) or "no handle"))
             continue
         if line == "No devices were found":
             continue
@@ -58,34 +58,34 @@ def read_gpus(text: str) -> Tuple[Gpu, ...]:
         bus, errors = cells[1], cells[2]
         if not _BUS.fullmatch(bus):
             raise ValueError(f"expected the place of a GPU on the bus, found {clean(bus, 60)}")
-        if errors in _SAYS_NOTHING:
-            found.append(Gpu(bus))
+        if errors in _NO_VALUE:
+            gpus.append(Gpu(bus))
         elif re.fullmatch(r"[0-9]{1,18}", errors):
-            found.append(Gpu(bus, int(errors)))
+            gpus.append(Gpu(bus, int(errors)))
         elif errors == "ERR!" or re.fullmatch(r"\[[A-Za-z ]{3,60}\]", errors):
-            found.append(Gpu(bus, trouble=errors.strip("[]")))
+            gpus.append(Gpu(bus, trouble=errors.strip("[]")))
         else:
             raise ValueError(f"expected a number of errors, found {clean(errors, 60)}")
-    if len({gpu.bus.lower() for gpu in found}) != len(found):
+    if len({gpu.bus.lower() for gpu in gpus}) != len(gpus):
         raise ValueError("one GPU is listed twice")
-    return tuple(found)
+    return tuple(gpus)
 
 
-def read_remaps(text: str) -> Mapping[str, Tuple[bool, bool]]:
+def parse_remaps(text: str) -> Mapping[str, Tuple[bool, bool]]:
     """Bus -> (a remapping waits for a reset, one has failed), of the GPUs that remap rows: `nvidia-smi
     --query-remapped-rows=REMAP_QUERY --format=csv,noheader`. Raises ValueError."""
-    found: Dict[str, Tuple[bool, bool]] = {}
+    remaps: Dict[str, Tuple[bool, bool]] = {}
     for line in _lines(text):
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) != 3 or not _BUS.fullmatch(cells[0]):
             raise ValueError(f"expected bus, pending and failure, found {clean(line, 120)}")
-        if cells[1] in _SAYS_NOTHING and cells[2] in _SAYS_NOTHING:
+        if cells[1] in _NO_VALUE and cells[2] in _NO_VALUE:
             continue
-        found[cells[0]] = (_yes(cells[1]), _yes(cells[2]))
-    return found
+        remaps[cells[0]] = (_parse_flag(cells[1]), _parse_flag(cells[2]))
+    return remaps
 
 
-def _yes(word: str) -> bool:
+def _parse_flag(word: str) -> bool:
     """Drivers say a number of rows, or a word."""
     if re.fullmatch(r"[0-9]{1,9}", word):
         return int(word) > 0
@@ -94,25 +94,25 @@ def _yes(word: str) -> bool:
     raise ValueError(f"expected a number, Yes or No, found {clean(word, 60)}")
 
 
-def read_links(text: str) -> Mapping[int, Tuple[int, int]]:
+def parse_links(text: str) -> Mapping[int, Tuple[int, int]]:
     """GPU -> (NVLinks that are up, that are down): `nvidia-smi nvlink --status`. Raises ValueError."""
-    found: Dict[int, Tuple[int, int]] = {}
+    links: Dict[int, Tuple[int, int]] = {}
     gpu = -1
     for line in _lines(text):
         head = re.match(r"GPU ([0-9]{1,4}): ", line)
         link = re.fullmatch(r"Link [0-9]{1,3}: (<inactive>|[0-9.]{1,12} GB/s)", line)
         if head:
             gpu = int(head.group(1))
-            found[gpu] = (0, 0)
+            links[gpu] = (0, 0)
         elif link and gpu >= 0:
-            up, down = found[gpu]
-            found[gpu] = (up, down + 1) if link.group(1) == "<inactive>" else (up + 1, down)
+            up, down = links[gpu]
+            links[gpu] = (up, down + 1) if link.group(1) == "<inactive>" else (up + 1, down)
         elif "all links are inactive" not in line.lower() and "NVLink" not in line:
             raise ValueError(f"expected a GPU or its link, found {clean(line, 120)}")
-    return found
+    return links
 
 
-def read_efas(text: str) -> Tuple[str, ...]:
+def parse_efas(text: str) -> Tuple[str, ...]:
     """Names of the EFA devices, sorted: `fi_info -p efa -t FI_EP_RDM`, one of them in several domains. Raises
     ValueError."""
     lines = list(_lines(text))
@@ -120,7 +120,7 @@ def read_efas(text: str) -> Tuple[str, ...]:
         return ()  # no data available: no device
     if not any(line.startswith("provider:") for line in lines):
         raise ValueError(f"expected a provider, found {clean(lines[0], 120) if lines else 'nothing'}")
-    found = set()
+    names = set()
     for line in lines:
         key, colon, value = line.partition(":")
         if not colon or not re.fullmatch(r"[a-z_]{1,32}", key):
@@ -129,17 +129,17 @@ def read_efas(text: str) -> Tuple[str, ...]:
             device = re.fullmatch(r"([A-Za-z0-9_.-]{1,60}?)(-rdm|-dgrm)?", value.strip())
             if device is None:
                 raise ValueError(f"expected a domain, found {clean(value, 60)}")
-            found.add(device.group(1))
-    return tuple(sorted(found))
+            names.add(device.group(1))
+    return tuple(sorted(names))
 
 
-def read_xids(kernel: str) -> Mapping[int, str]:
+def parse_xids(kernel: str) -> Mapping[int, str]:
     """Number of an Xid -> the bus of the GPU that had it last, of the records of /dev/kmsg.
 
     Only what the driver itself printed counts: a record begins with its words, and no name of a process, which the
     kernel repeats in its own lines, is long enough to look like one.
     """
-    found: Dict[int, str] = {}
+    buses: Dict[int, str] = {}
     for record in kernel.split("\n"):
         _, semicolon, message = record.partition(";")
         if not semicolon or not message.startswith("NVRM: "):
@@ -147,19 +147,19 @@ def read_xids(kernel: str) -> Mapping[int, str]:
         xid = _XID.match(message)
         fallen = _FALLEN.match(message)
         if xid:
-            found[int(xid.group(2))] = xid.group(1)
+            buses[int(xid.group(2))] = xid.group(1)
         elif fallen:
-            found[FALLEN_XID] = fallen.group(1)
-    return found
+            buses[FALLEN_XID] = fallen.group(1)
+    return buses
 
 
-def read_dcgm(text: str) -> Tuple[str, ...]:
+def parse_dcgm(text: str) -> Tuple[str, ...]:
     """The tests that failed, in words: `dcgmi diag -r 1 -j`, which may say something before its JSON. Raises
     ValueError, also when no test ran."""
     document = json_object(text[text.find("{") :] if "{" in text else text)
     failed: List[str] = []
     ran = 0
-    for test in _tests(document):
+    for test in _iterate_tests(document):
         name = clean(test.get("name", "a test"), 60)
         results = test.get("results")
         for result in results if isinstance(results, list) else []:
@@ -167,29 +167,29 @@ def read_dcgm(text: str) -> Tuple[str, ...]:
                 continue
             ran += 1
             if result["status"].strip().lower() in ("fail", "failed"):
-                failed.append(f"{name}{_of_gpus(result)}: {_warnings(result)}")
+                failed.append(f"{name}{_gpu_suffix(result)}: {_warnings(result)}")
     if not ran:
         raise ValueError("no test of the diagnostic has a result")
     return tuple(failed[:MOST])
 
 
-def _tests(document: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
+def _iterate_tests(document: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
     """Releases differ in how deep the tests lie: below categories, or beside them."""
     for part in [document, *(value for value in document.values() if isinstance(value, dict))]:
         categories = part.get("test_categories")
-        for place in [part, *(categories if isinstance(categories, list) else [])]:
-            tests = place.get("tests") if isinstance(place, dict) else None
+        for container in [part, *(categories if isinstance(categories, list) else [])]:
+            tests = container.get("tests") if isinstance(container, dict) else None
             yield from (test for test in (tests if isinstance(tests, list) else []) if isinstance(test, dict))
 
 
-def _of_gpus(result: Dict[str, Any]) -> str:
-    which = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id", "")))
-    return f" of GPU {clean(which, 40)}" if which != "" else ""
+def _gpu_suffix(result: Dict[str, Any]) -> str:
+    gpu_ids = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id", "")))
+    return f" of GPU {clean(gpu_ids, 40)}" if gpu_ids != "" else ""
 
 
 def _warnings(result: Dict[str, Any]) -> str:
-    said = result.get("warnings", result.get("warning", ""))
-    first = said[0] if isinstance(said, list) and said else said
+    warnings = result.get("warnings", result.get("warning", ""))
+    first = warnings[0] if isinstance(warnings, list) and warnings else warnings
     return clean(first.get("warning", "") if isinstance(first, dict) else first or "failed", 200)
 
 

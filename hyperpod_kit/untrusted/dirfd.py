@@ -20,23 +20,23 @@ _PIECE = 1 << 16
 _OPEN = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-def mount_of(fd: int) -> str:
+def mount_id_of(fd: int) -> str:
     """The number of the mount that a descriptor is of. Raises OSError."""
     try:
-        facts = _of_kernel(f"/proc/self/fdinfo/{fd}")
+        facts = _read_proc(f"/proc/self/fdinfo/{fd}")
     except PermissionError:
         # Before Linux 5.14, where this process was root and has become a user: what its user must not read of it, it
         # cannot read itself.
-        return by_handle(fd)
+        return mount_id_by_handle(fd)
     number = facts.partition(b"mnt_id:")[2].split(None, 1)
     return number[0].decode() if number else ""
 
 
-def served_by(mount: str) -> int:
+def serving_uid(mount: str) -> int:
     """The uid of the user who serves that mount (FUSE), as the kernel has it; 0 for one that the kernel or root serves.
     Raises OSError."""
     first = mount.encode()
-    for line in _of_kernel("/proc/self/mountinfo").split(b"\n"):
+    for line in _read_proc("/proc/self/mountinfo").split(b"\n"):
         before, _, after = line.partition(b" - ")
         if before.split(b" ", 1)[0] != first:
             continue
@@ -46,7 +46,7 @@ def served_by(mount: str) -> int:
     return 0
 
 
-def _of_kernel(path: str) -> bytes:
+def _read_proc(path: str) -> bytes:
     """A file of /proc, whole. A walk reads one for each directory, so it goes without a stream of Python's."""
     reader = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -60,7 +60,7 @@ def _of_kernel(path: str) -> bytes:
         os.close(reader)
 
 
-def by_handle(fd: int) -> str:
+def mount_id_by_handle(fd: int) -> str:
     """The same from name_to_handle_at(2), which a file system that serves no handles, as FUSE's mostly do not, refuses:
     then it is "none", which no directory of ours is of. Raises OSError."""
     import ctypes
@@ -75,14 +75,14 @@ def by_handle(fd: int) -> str:
     raise OSError(ctypes.get_errno(), "the kernel does not say which mount it is of")
 
 
-def hold(name: str, folder: int, mount: str = "") -> int:
+def open_name(name: str, folder: int, mount: str = "") -> int:
     """A descriptor that names what lies in the directory `folder` under `name`: a link itself, not what it leads to.
 
     `mount`: the directory's, where it is known. Raises OSError: EXDEV where something is mounted on that name.
     """
     fd = os.open(name, _NAME, dir_fd=folder)
     try:
-        if mount_of(fd) != (mount or mount_of(folder)):
+        if mount_id_of(fd) != (mount or mount_id_of(folder)):
             raise OSError(errno.EXDEV, "something is mounted there", name)
         return fd
     except BaseException:
@@ -90,6 +90,6 @@ def hold(name: str, folder: int, mount: str = "") -> int:
         raise
 
 
-def opened(fd: int, flags: int) -> int:
+def reopen(fd: int, flags: int) -> int:
     """What a held descriptor names, opened: this very file, whatever has come into its place. Raises OSError."""
     return os.open(f"/proc/self/fd/{fd}", flags | _OPEN)

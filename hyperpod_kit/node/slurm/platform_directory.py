@@ -21,28 +21,28 @@ from hyperpod_kit.untrusted import by_descriptor
 def pending(node: Node, conf: str) -> str:
     """The directory that is to become a link, "" for none: nobody names a directory of its own on this machine's disk,
     several controllers share it, or it is one already. `conf`: the text of slurm.conf."""
-    own = settings(without_block(conf)).get("statesavelocation", "")
-    where = state.place(node)
-    if where is None or node.config.controllers > 1 or own == where.state or own.count("/") < 3:
+    configured = settings(without_block(conf)).get("statesavelocation", "")
+    where = state.shared_state_location(node)
+    if where is None or node.config.controllers > 1 or configured == where.state or configured.count("/") < 3:
         return ""
-    if any(own.startswith(f"{mount.path.rstrip('/')}/") for mount in node.mounts):
+    if any(configured.startswith(f"{mount.path.rstrip('/')}/") for mount in node.mounts):
         return ""
-    path = node.paths.real(own)
+    path = node.paths.real(configured)
     try:
         leads = os.readlink(path)
     except FileNotFoundError:
-        return own if os.path.isdir(os.path.dirname(path)) else ""
+        return configured if os.path.isdir(os.path.dirname(path)) else ""
     except OSError:
-        return own if os.path.isdir(path) and not os.path.ismount(path) else ""
-    return own if leads != where.state else ""
+        return configured if os.path.isdir(path) and not os.path.ismount(path) else ""
+    return configured if leads != where.state else ""
 
 
-def lead_to_shared(node: Node, own: str, where: state.StateLocation) -> str:
-    """Make `own` a link to the shared state; what was there is put aside. slurmctld must not work on it.
+def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> str:
+    """Make `directory` a link to the shared state; what was there is put aside. slurmctld must not work on it.
 
     Words for a person, also where it cannot be done: then the place stays as it is.
     """
-    path = node.paths.real(own)
+    path = node.paths.real(directory)
     link = f"{path}.hyperpod-kit"
     try:
         with contextlib.suppress(FileNotFoundError):
@@ -50,10 +50,10 @@ def lead_to_shared(node: Node, own: str, where: state.StateLocation) -> str:
         by_descriptor.symlink(where.state, link)
         kept = ""
         if os.path.lexists(path):
-            kept = state.aside(path, node.clock.wall())
+            kept = state.set_aside_path(path, node.clock.wall())
             by_descriptor.rename(path, kept)
         by_descriptor.rename(link, path)
-        state.forget_oldest(path, kept)
+        state.remove_oldest_copies(path, kept)
     except OSError as err:
-        return f"{own} does not lead to {where.state}: {err.strerror}"
-    return f"{own} leads to {where.state} now{f'; what was there is kept in {kept}' if kept else ''}"
+        return f"{directory} does not lead to {where.state}: {err.strerror}"
+    return f"{directory} leads to {where.state} now{f'; what was there is kept in {kept}' if kept else ''}"

@@ -12,11 +12,17 @@ from typing import Any, Dict, List, Optional, Set
 from hyperpod_kit.errors import RunError
 from hyperpod_kit.model.units import MEMORY_UNIT, flush_unit
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.files import jot, read_json
-from hyperpod_kit.node.locks import held as locked
-from hyperpod_kit.node.memory import own
-from hyperpod_kit.node.memory.left import NO_JOB, LeftCaptures, ended, held, stepped
-from hyperpod_kit.node.slurm.drain import program
+from hyperpod_kit.node.files import read_json, try_write_json
+from hyperpod_kit.node.locks import hold_lock as hold_lock
+from hyperpod_kit.node.memory import user_directory
+from hyperpod_kit.node.memory.orphaned_snapshots import (
+    NO_JOB,
+    OrphanedSnapshots,
+    find_orphans,
+    has_ended,
+    jobs_with_stepd,
+)
+from hyperpod_kit.node.slurm.drain import slurm_program
 from hyperpod_kit.slurm import records
 from hyperpod_kit.system.wait import BackOff
 
@@ -32,107 +38,111 @@ SLOW = "slow."
 
 
 @dataclass(frozen=True)
-class Swept:
+class CleanupOutcome:
     """What became of one job's captures. done: nothing of it is left to do here; lost: something whole was given up."""
 
     job: str
     uid: int
     done: bool
-    words: str
+    summary: str
     lost: bool = False
 
 
-def sweep(node: Node) -> Optional[List[Swept]]:
+def clean_up(node: Node) -> Optional[List[CleanupOutcome]]:
     """One round; None when another is at it. Raises OSError when shared memory cannot be listed."""
-    with locked(node, "memory", seconds=0) as mine:
-        return _sweep(node) if mine else None
+    with hold_lock(node, "memory", seconds=0) as locked:
+        return _clean_up(node) if locked else None
 
 
-def _sweep(node: Node) -> List[Swept]:
+def _clean_up(node: Node) -> List[CleanupOutcome]:
     end = node.clock.monotonic() + SECONDS
     folder = node.paths.shared_memory
-    own.give(node, "", asked_by=MEMORY_UNIT)
+    user_directory.ensure_user_directory(node, "", asked_by=MEMORY_UNIT)
     tried: Dict[str, Any] = read_json(node.paths.memory_note) or {}
     noted: Dict[str, Any] = {
         key: value
         for key, value in tried.items()
         if key.startswith(SLOW) and 0 <= node.clock.wall() - value["at"] < LONGEST_PAUSE
     }
-    found: List[Swept] = []
+    outcomes: List[CleanupOutcome] = []
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
-    lying = sorted(held(folder), key=lambda one: noted.get(f"{SLOW}{one.uid}", {"at": 0.0})["at"])
-    here = stepped(node.paths.proc) if lying else set()
-    for one in lying:
-        if one.alive or one.job in here or one.uid in slow:
+    orphans = sorted(find_orphans(folder), key=lambda orphan: noted.get(f"{SLOW}{orphan.uid}", {"at": 0.0})["at"])
+    running_jobs = jobs_with_stepd(node.paths.proc) if orphans else set()
+    for snapshots in orphans:
+        if snapshots.alive or snapshots.job in running_jobs or snapshots.uid in slow:
             continue
-        before = tried.get(f"{one.uid}.{one.job}", {})
-        noted[f"{one.uid}.{one.job}"] = before
-        if _rests(before, node.clock.wall()) or node.clock.monotonic() >= end:
+        before = tried.get(f"{snapshots.uid}.{snapshots.job}", {})
+        noted[f"{snapshots.uid}.{snapshots.job}"] = before
+        if _is_backing_off(before, node.clock.wall()) or node.clock.monotonic() >= end:
             continue
         try:
-            began = node.clock.monotonic()
-            done = _free(node, folder, one)
-            if node.clock.monotonic() - began > FLUSH_SECONDS / 2:
-                slow.add(one.uid)
-                noted[f"{SLOW}{one.uid}"] = {"at": node.clock.wall()}
+            started_at = node.clock.monotonic()
+            done = _free(node, folder, snapshots)
+            if node.clock.monotonic() - started_at > FLUSH_SECONDS / 2:
+                slow.add(snapshots.uid)
+                noted[f"{SLOW}{snapshots.uid}"] = {"at": node.clock.wall()}
         except RunError as err:
             # Asked again at each round, and told of once: it costs nothing until Slurm is back.
             if not before.get("unanswered"):
-                found.append(Swept(one.job, one.uid, False, f"Slurm cannot be asked about it: {err.message}"))
-            noted[f"{one.uid}.{one.job}"] = {**before, "unanswered": True}
+                outcomes.append(
+                    CleanupOutcome(
+                        snapshots.job, snapshots.uid, False, f"Slurm cannot be asked about it: {err.message}"
+                    )
+                )
+            noted[f"{snapshots.uid}.{snapshots.job}"] = {**before, "unanswered": True}
             continue
         if done is None:
             continue
         tries = before.get("tries", 0) + 1
-        noted[f"{one.uid}.{one.job}"] = {
+        noted[f"{snapshots.uid}.{snapshots.job}"] = {
             "tries": tries,
             "next": node.clock.wall() + BackOff(60.0, LONGEST_PAUSE).pause(tries),
         }
-        found.append(done)
+        outcomes.append(done)
     if noted or tried:
-        jot(node.paths.memory_note, noted)
-    return found
+        try_write_json(node.paths.memory_note, noted)
+    return outcomes
 
 
-def _rests(before: Dict[str, Any], now: float) -> bool:
+def _is_backing_off(before: Dict[str, Any], now: float) -> bool:
     """Whether the next try is yet to come. A clock that was set back must not put it off for good."""
     pause = float(before.get("next", 0.0)) - now
     return 0 < pause <= LONGEST_PAUSE
 
 
-def _free(node: Node, folder: str, one: LeftCaptures) -> Optional[Swept]:
+def _free(node: Node, folder: str, snapshots: OrphanedSnapshots) -> Optional[CleanupOutcome]:
     """Save and free, when Slurm says that the job is not here; None when it is. Raises RunError without an answer."""
-    if one.job == NO_JOB:
+    if snapshots.job == NO_JOB:
         # Of all jobs, what is older than MAX_AGE and whose trainers are dead: that is all that a flush takes unasked.
-        return _flush(folder, one, job="none")
+        return _flush(folder, snapshots, job="none")
     try:
-        found = records.read(node.runner, one.job, squeue=program(node, "squeue"))
-    except records.Unknown:
-        found = []
-    if not ended(node.facts.node, found):
+        job_records = records.read(node.runner, snapshots.job, squeue=slurm_program(node, "squeue"))
+    except records.UnknownJob:
+        job_records = []
+    if not has_ended(node.facts.node, job_records):
         return None
     if os.path.isdir(node.paths.real("/run/systemd/system")):
         # As the Epilog does it: some nodes hold more than a minute can save. One that runs already is not started.
-        unit = flush_unit(one.job, 0, one.uid)
+        unit = flush_unit(snapshots.job, 0, snapshots.uid)
         node.runner.run(["systemctl", "--no-block", "start", unit], timeout=10)
-        return Swept(one.job, one.uid, False, f"{unit} sees to them")
-    return _flush(folder, one, job=one.job)
+        return CleanupOutcome(snapshots.job, snapshots.uid, False, f"{unit} sees to them")
+    return _flush(folder, snapshots, job=snapshots.job)
 
 
-def _flush(folder: str, one: LeftCaptures, *, job: str) -> Optional[Swept]:
+def _flush(folder: str, snapshots: OrphanedSnapshots, *, job: str) -> Optional[CleanupOutcome]:
     """None when there is nothing to say: somebody may come yet for what lies there."""
     from hyperpod_kit.checkpoint.agent import flush_users  # seldom needed, and dear to what runs each minute
     from hyperpod_kit.checkpoint.agent.capture_age import MAX_AGE
 
     outcomes = flush_users.flush_as(
-        one.uid, folder=folder, job=job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=MEMORY_UNIT
+        snapshots.uid, folder=folder, job=job, timeout=FLUSH_SECONDS, max_age=MAX_AGE, asked_by=MEMORY_UNIT
     )
-    if one.job == NO_JOB and not outcomes:
+    if snapshots.job == NO_JOB and not outcomes:
         return None
-    return Swept(
-        one.job,
-        one.uid,
+    return CleanupOutcome(
+        snapshots.job,
+        snapshots.uid,
         all(outcome.removed for outcome in outcomes),
         "; ".join(outcome.note for outcome in outcomes) or "nothing is left",
         any(outcome.lost for outcome in outcomes),

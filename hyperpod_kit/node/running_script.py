@@ -17,33 +17,33 @@ from typing import Optional
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text
 from hyperpod_kit.node.timing import wait_for
-from hyperpod_kit.system.process import Process, alive
+from hyperpod_kit.system.process import Process, is_alive
 from hyperpod_kit.untrusted import by_descriptor
 
-TELL = 'echo "$$ $(cut -d " " -f 22 /proc/$$/stat)" >"$1"'
+RECORD_PROCESS = 'echo "$$ $(cut -d " " -f 22 /proc/$$/stat)" >"$1"'
 """What a shell runs to say who it is, before it becomes the script."""
 
 
 def end_earlier(node: Node, name: str, timeout: float) -> None:
     """Wait for a run of that script that is still at work, for what is left of its time, and end it then."""
-    earlier = _told(node.paths.script_at_work(name))
-    if earlier is not None and alive(earlier):
+    earlier = _recorded_process(node.paths.running_script(name))
+    if earlier is not None and is_alive(earlier):
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - earlier.started / os.sysconf("SC_CLK_TCK")
-        left = min(timeout, max(0.0, timeout - age))
-        wait_for(lambda: None if alive(earlier) else True, seconds=left, clock=node.clock)
-        if alive(earlier):
+        remaining = min(timeout, max(0.0, timeout - age))
+        wait_for(lambda: None if is_alive(earlier) else True, seconds=remaining, clock=node.clock)
+        if is_alive(earlier):
             with suppress(OSError):
                 os.killpg(earlier.pid, signal.SIGKILL)
-    forget(node, name)
+    delete_record(node, name)
 
 
-def forget(node: Node, name: str) -> None:
+def delete_record(node: Node, name: str) -> None:
     """Its run has ended."""
     with suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.script_at_work(name))
+        by_descriptor.unlink(node.paths.running_script(name))
 
 
-def _told(path: str) -> Optional[Process]:
+def _recorded_process(path: str) -> Optional[Process]:
     try:
         pid, started = (read_text(path) or "").split()
         return Process(int(pid), int(started))

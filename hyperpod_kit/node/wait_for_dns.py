@@ -17,7 +17,7 @@ from hyperpod_kit.node.timing import wait_for
 RESOLVED_WITHIN = 60.0
 
 
-def names_of(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
+def host_names(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
     """The host names that the mounts need, each once; those of AWS's services only where the region is known."""
     names = dict.fromkeys(mount.host(facts.region, facts.dns_suffix) for mount in mounts)
     return [name for name in names if name]
@@ -25,9 +25,9 @@ def names_of(mounts: Sequence[Mount], facts: NodeFacts) -> List[str]:
 
 def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
     """Wait until every name of the mounts resolves. Raises NodeError with those that do not."""
-    missing = names_of(node.mounts, node.facts)
+    missing = host_names(node.mounts, node.facts)
 
-    def look() -> Optional[bool]:
+    def resolve_all() -> Optional[bool]:
         while missing:
             # A command, because getaddrinfo(3) has no deadline.
             try:
@@ -37,7 +37,7 @@ def wait_until_resolvable(node: Node, seconds: float = RESOLVED_WITHIN) -> None:
             missing.pop(0)
         return True
 
-    if wait_for(look, seconds=seconds, clock=node.clock, first=0.5) is None:
+    if wait_for(resolve_all, seconds=seconds, clock=node.clock, first=0.5) is None:
         raise NodeError(
             f"{missing[0]} does not resolve after {seconds:g} s",
             hint="check the VPC: DNS resolution, DNS host names, a route to the service",

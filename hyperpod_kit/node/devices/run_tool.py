@@ -14,10 +14,10 @@ import time
 from dataclasses import dataclass
 from typing import Optional, Sequence, Tuple
 
-from hyperpod_kit.node.files import jot, read_json
-from hyperpod_kit.system.process import Process, alive, identify
+from hyperpod_kit.node.files import read_json, try_write_json
+from hyperpod_kit.system.process import Process, identify, is_alive
 from hyperpod_kit.system.readable import readable
-from hyperpod_kit.system.wait import every, look_until
+from hyperpod_kit.system.wait import fixed_pause, poll_until
 
 LARGEST = 1 << 20
 """Bytes of an answer: dcgmi's for eight GPUs are some 20 kB."""
@@ -30,28 +30,28 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 
 
 @dataclass(frozen=True)
-class ProgramAnswer:
-    """code: how it ended; text: what it said on both of its outputs. installed, in_time, whole: each may be what is
+class ToolOutput:
+    """code: how it ended; text: what it said on both of its outputs. installed, in_time, complete: each may be what is
     missing, in that order."""
 
     code: int = 0
     text: str = ""
     installed: bool = True
     in_time: bool = True
-    whole: bool = True
+    complete: bool = True
 
 
-def find(places: Sequence[str]) -> str:
+def find_program(paths: Sequence[str]) -> str:
     """The first of them that is a program, "" for none."""
-    return next((path for path in places if os.access(path, os.X_OK) and os.path.isfile(path)), "")
+    return next((path for path in paths if os.access(path, os.X_OK) and os.path.isfile(path)), "")
 
 
-def ask(argv: Sequence[str], seconds: float, stuck_note: str) -> ProgramAnswer:
+def run_tool(argv: Sequence[str], seconds: float, stuck_note: str) -> ToolOutput:
     """What `argv` says within `seconds`; `stuck_note`: file that remembers a process which did not end."""
     import subprocess  # not for the checks of mounts, which load what is beside this
 
-    if alive(_stuck(stuck_note)):
-        return ProgramAnswer(in_time=False)
+    if is_alive(_load_stuck_process(stuck_note)):
+        return ToolOutput(in_time=False)
     try:
         process = subprocess.Popen(
             list(argv),
@@ -62,30 +62,32 @@ def ask(argv: Sequence[str], seconds: float, stuck_note: str) -> ProgramAnswer:
             start_new_session=True,
         )
     except OSError:
-        return ProgramAnswer(installed=False)
+        return ToolOutput(installed=False)
     assert process.stdout is not None
     end = time.monotonic() + seconds
-    text, ended, whole = _read(process.stdout.fileno(), end)
+    text, ended, complete = _read(process.stdout.fileno(), end)
     if ended:
-        left = max(0.05, end - time.monotonic())
-        ended = look_until(process.poll, lambda code: code is not None, every(0.01), seconds=left) is not None
-    if not ended or not whole:
+        remaining = max(0.05, end - time.monotonic())
+        ended = (
+            poll_until(process.poll, lambda code: code is not None, fixed_pause(0.01), seconds=remaining) is not None
+        )
+    if not ended or not complete:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        if look_until(process.poll, lambda code: code is not None, every(0.02), seconds=SLOWEST_END) is None:
-            held = identify(process.pid)
-            jot(stuck_note, list(held) if held else [])
+        if poll_until(process.poll, lambda code: code is not None, fixed_pause(0.02), seconds=SLOWEST_END) is None:
+            stuck_process = identify(process.pid)
+            try_write_json(stuck_note, list(stuck_process) if stuck_process else [])
     process.stdout.close()
     code = process.poll()
-    return ProgramAnswer(-1 if code is None else code, text, in_time=ended or not whole, whole=whole)
+    return ToolOutput(-1 if code is None else code, text, in_time=ended or not complete, complete=complete)
 
 
 def _read(descriptor: int, end: float) -> Tuple[str, bool, bool]:
     """(text, whether its writer has closed it, whether that was all)."""
     parts = b""
     while True:
-        left = end - time.monotonic()
-        if left <= 0 or not readable([descriptor], left):
+        remaining = end - time.monotonic()
+        if remaining <= 0 or not readable([descriptor], remaining):
             return parts.decode("utf-8", "replace"), False, True
         part = os.read(descriptor, 65536)
         if not part:
@@ -95,14 +97,14 @@ def _read(descriptor: int, end: float) -> Tuple[str, bool, bool]:
             return "", False, False
 
 
-def _stuck(note: str) -> Process | None:
+def _load_stuck_process(note: str) -> Process | None:
     raw = read_json(note)
     if isinstance(raw, list) and len(raw) == 2 and all(isinstance(number, int) for number in raw):
         return Process(raw[0], raw[1])
     return None
 
 
-def kernel_log(path: str, seconds: float = 2.0) -> Optional[str]:
+def read_kernel_log(path: str, seconds: float = 2.0) -> Optional[str]:
     """The records of /dev/kmsg, bounded; None where it cannot be read."""
     parts: list[bytes] = []
     size, end = 0, time.monotonic() + seconds

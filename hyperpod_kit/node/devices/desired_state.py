@@ -30,7 +30,7 @@ CLEAR = ""
 
 
 @dataclass(frozen=True)
-class ToldSlurm:
+class SlurmNote:
     """What was told to Slurm, on disk: it outlives a reboot.
 
     wish: the last; reason: of ours, or for HyperPod, that was given; settled: whether Slurm agreed; at, rebooted_at:
@@ -48,18 +48,20 @@ class ToldSlurm:
         return asdict(self)
 
     @classmethod
-    def of(cls, raw: Any) -> ToldSlurm:
+    def of(cls, raw: Any) -> SlurmNote:
         """Of what is on disk, whatever it is."""
         none = cls()
         try:
-            found = cls(**raw)
+            note = cls(**raw)
         except TypeError:
             return none
-        alike = all(type(value) is type(getattr(none, name)) for name, value in asdict(found).items())
-        return found if alike else none
+        alike = all(type(value) is type(getattr(none, name)) for name, value in asdict(note).items())
+        return note if alike else none
 
 
-def wish(findings: Sequence[DeviceFinding], action: str, note: ToldSlurm, boot: str, now: float) -> Optional[str]:
+def desired_reason(
+    findings: Sequence[DeviceFinding], action: str, note: SlurmNote, boot: str, now: float
+) -> Optional[str]:
     """The reason that this node should have, CLEAR, or None: no fault has been there for long enough."""
     if action == REPORT:
         return None
@@ -77,7 +79,7 @@ def wish(findings: Sequence[DeviceFinding], action: str, note: ToldSlurm, boot: 
     return f"{REASON}{worst.name}"
 
 
-def _may_reboot(note: ToldSlurm, boot: str, now: float) -> bool:
+def _may_reboot(note: SlurmNote, boot: str, now: float) -> bool:
     if note.reason == ACTION_REBOOT and boot and note.boot == boot:
         return True  # it was asked for, and has not happened yet
     # A clock that was set back does not make it one more day: rather a person than a node that is restarted for ever.
@@ -85,38 +87,40 @@ def _may_reboot(note: ToldSlurm, boot: str, now: float) -> bool:
 
 
 @dataclass(frozen=True)
-class SlurmOrder:
-    """What to tell Slurm. update: words of `scontrol update`, none for nothing; words: what was done and why; reason:
-    ours that stands then; settled: whether that is what was wished for."""
+class SlurmDecision:
+    """What to tell Slurm. update: words of `scontrol update`, none for nothing; summary: what was done and why; reason:
+    ours that stands then; agreed: whether that is what was wished for."""
 
     update: Tuple[str, ...] = ()
-    words: str = ""
+    summary: str = ""
     reason: str = CLEAR
-    settled: bool = True
+    agreed: bool = True
 
 
-def order(wished: str, given: str, reason: str, *, holds: bool, draining: bool, by_our_gate: bool) -> SlurmOrder:
+def decide_update(
+    desired: str, given: str, reason: str, *, holds: bool, draining: bool, by_our_gate: bool
+) -> SlurmDecision:
     """What becomes of a wish. given: the reason that we gave last; reason: what Slurm shows now; holds: whether it
     keeps jobs away for it; draining: whether the node is drained; by_our_gate: it is Slurm's word for our gate's
     refusal."""
     if reason in FOR_HYPERPOD and holds:
-        return SlurmOrder(
-            words=f"left to HyperPod: {reason}", reason=given, settled=reason == wished or wished == CLEAR
+        return SlurmDecision(
+            summary=f"left to HyperPod: {reason}", reason=given, agreed=reason == desired or desired == CLEAR
         )
-    ours = by_our_gate or reason.startswith(REASON) or bool(given and reason == given)
-    if wished == CLEAR:
-        if draining and ours:
+    is_kit_reason = by_our_gate or reason.startswith(REASON) or bool(given and reason == given)
+    if desired == CLEAR:
+        if draining and is_kit_reason:
             # Not `resume`, which would also bring up a node that Slurm has down for a reason of its own.
-            return SlurmOrder(("state=undrain",), f"undrained: {reason} is over")
-        return SlurmOrder()
-    acts = wished in FOR_HYPERPOD
+            return SlurmDecision(("state=undrain",), f"undrained: {reason} is over")
+        return SlurmDecision()
+    acts = desired in FOR_HYPERPOD
     of_a_mount = reason.startswith(MOUNT_REASON)
-    if reason and holds and not ours and not (of_a_mount and acts):
-        return SlurmOrder(words=f"left as it is: {reason}", reason=given, settled=False)
-    if not holds and given == wished:
-        return SlurmOrder(words="left as it is: somebody has resumed this node", reason=wished)
-    if holds and reason == wished:
-        return SlurmOrder(reason=wished)
+    if reason and holds and not is_kit_reason and not (of_a_mount and acts):
+        return SlurmDecision(summary=f"left as it is: {reason}", reason=given, agreed=False)
+    if not holds and given == desired:
+        return SlurmDecision(summary="left as it is: somebody has resumed this node", reason=desired)
+    if holds and reason == desired:
+        return SlurmDecision(reason=desired)
     # `fail` is what HyperPod looks for. A job that runs goes on in both states; no new one begins.
     verb = "fail" if acts else "drain"
-    return SlurmOrder((f"state={verb}", f"reason={wished}"), f"{verb}: {wished}", wished)
+    return SlurmDecision((f"state={verb}", f"reason={desired}"), f"{verb}: {desired}", desired)

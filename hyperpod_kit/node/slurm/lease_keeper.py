@@ -19,29 +19,29 @@ from typing import Any, Callable, Optional
 
 from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, RunError
-from hyperpod_kit.node.bounded import NoAnswer, in_child
+from hyperpod_kit.node.bounded import NoResponse, run_in_child
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.facts import own_instance_id
+from hyperpod_kit.node.facts import local_instance_id
 from hyperpod_kit.node.observe.check import check
 from hyperpod_kit.node.slurm import lease
-from hyperpod_kit.node.slurm.state import StateLocation, place
+from hyperpod_kit.node.slurm.state import StateLocation, shared_state_location
 
 UNIT = "slurmctld.service"
-ANSWER = 4.0
+RESPONSE_SECONDS = 4.0
 """Seconds for one look at the lease."""
 
 
 class LeaseKeeper:
     """One run of the unit. `say`: for a person, once for each change."""
 
-    def __init__(self, node: Node, where: StateLocation, say: Callable[[str], None]) -> None:
+    def __init__(self, node: Node, where: StateLocation, report: Callable[[str], None]) -> None:
         self._node = node
         self._where = where
-        self._place = node.paths.real(where.lease)
+        self._directory = node.paths.real(where.lease)
         # Facts that another bundle has kept may lack the id.
-        self._me = lease.LeaseOwner(node.facts.instance_id or own_instance_id(node.paths), node.facts.node)
-        self._say = say
-        self._said = ""
+        self._local_owner = lease.LeaseOwner(node.facts.instance_id or local_instance_id(node.paths), node.facts.node)
+        self._report = report
+        self._last_message = ""
         self._number = 0
         self._count = 0
         self.stopping = False
@@ -51,27 +51,29 @@ class LeaseKeeper:
 
         Raises NodeError on a machine that does not know its id.
         """
-        lease.require_identity(self._me)
-        seen: Optional[Any] = None
+        lease.require_identity(self._local_owner)
+        last_beat: Optional[Any] = None
         since = 0.0
         until = self._node.clock.monotonic() + within
         while not self.stopping and self._node.clock.monotonic() < until:
             if not self._mounted():
-                seen = None
+                last_beat = None
             else:
                 try:
-                    now = self._ask("look", self._look)
+                    now = self._run_bounded("look", self._read_lease)
                 except NodeError as err:
-                    self._tell(err.message)
+                    self._report_once(err.message)
                     self._node.clock.sleep(2.0)
                     continue
                 number, free, word, who = now
-                if [number, word] != seen:
-                    seen, since = [number, word], self._node.clock.monotonic()
+                if [number, word] != last_beat:
+                    last_beat, since = [number, word], self._node.clock.monotonic()
                 if free or self._node.clock.monotonic() - since >= lease.TAKEOVER:
-                    self._number = self._ask("take", partial(lease.take, self._place, number, self._me))
+                    self._number = self._run_bounded(
+                        "take", partial(lease.take, self._directory, number, self._local_owner)
+                    )
                     if self._number:
-                        self._tell(
+                        self._report_once(
                             f"Slurm's state in {self._where.state} is this machine's"
                             f"{'' if free else f': {who} has not renewed for {lease.TAKEOVER:g} s'}"
                         )
@@ -84,7 +86,7 @@ class LeaseKeeper:
                             )
                         return True
                     continue
-                self._tell(
+                self._report_once(
                     f"{who} has Slurm's state: waiting until it has not renewed for {lease.TAKEOVER:g} s, so "
                     "that no two slurmctlds ever write it"
                 )
@@ -99,22 +101,26 @@ class LeaseKeeper:
         """When this machine took the lease that it has, Unix seconds; None when it has none. Raises NodeError."""
 
         def work() -> Optional[float]:
-            number = (lease.generations(self._place) or [0])[-1]
-            known = lease.owner(self._place, number) if number else None
-            if known is None or not known.is_same(self._me) or not lease.free(self._place, number, self._me):
+            number = (lease.generations(self._directory) or [0])[-1]
+            current_owner = lease.read_owner(self._directory, number) if number else None
+            if (
+                current_owner is None
+                or not current_owner.is_same(self._local_owner)
+                or not lease.is_free(self._directory, number, self._local_owner)
+            ):
                 return None
-            return lease.taken_at(self._place, number)
+            return lease.taken_at(self._directory, number)
 
-        taken = self._ask("look", work)
+        taken = self._run_bounded("look", work)
         return None if taken is None else float(taken)
 
-    def attend(self) -> None:
+    def wait_for_mount(self) -> None:
         """Wait for the mount alone. Where several controllers share the state, Slurm has them all running and decides
         by its heartbeat in that directory who works on it: a lease would keep those that stand by from starting."""
         while not self.stopping and not self._mounted():
             self._node.clock.sleep(1.0)
 
-    def rest(self) -> None:
+    def wait_until_stopped(self) -> None:
         """Until told to stop."""
         while not self.stopping:
             self._node.clock.sleep(lease.RENEW)
@@ -122,32 +128,41 @@ class LeaseKeeper:
     def _mounted(self) -> bool:
         status = check(self._node, self._where.mount)
         if not status.healthy:
-            self._tell(
+            self._report_once(
                 f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
                 f"{f', {status.detail}' if status.detail else ''}"
             )
         return status.healthy
 
-    def _look(self) -> Any:
-        numbers = lease.generations(self._place)
+    def _read_lease(self) -> Any:
+        numbers = lease.generations(self._directory)
         number = numbers[-1] if numbers else 0
-        known = lease.owner(self._place, number) if number else None
-        who = f"{known.host} ({known.instance})" if known else "a machine that did not write its name"
-        return [number, lease.free(self._place, number, self._me), lease.beat(self._place, number), who]
+        current_owner = lease.read_owner(self._directory, number) if number else None
+        who = (
+            f"{current_owner.host} ({current_owner.instance})"
+            if current_owner
+            else "a machine that did not write its name"
+        )
+        return [
+            number,
+            lease.is_free(self._directory, number, self._local_owner),
+            lease.read_beat(self._directory, number),
+            who,
+        ]
 
-    def keep(self) -> str:
+    def renew_until_stopped(self) -> str:
         """Renew until told to stop (""), or until the lease is lost: why, after slurmctld was killed."""
         last = self._node.clock.monotonic()
         while not self.stopping:
             self._node.clock.sleep(lease.RENEW)
             self._count += 1
-            asked = self._node.clock.monotonic()
+            requested_at = self._node.clock.monotonic()
             try:
-                if not self._ask("renew", lambda: lease.renew(self._place, self._number, str(self._count))):
+                if not self._run_bounded("renew", lambda: lease.renew(self._directory, self._number, str(self._count))):
                     return self._kill("another machine has taken Slurm's state")
-                last = asked
+                last = requested_at
             except NodeError as err:
-                self._tell(f"not renewed: {err.message}")
+                self._report_once(f"not renewed: {err.message}")
             if self._node.clock.monotonic() - last > lease.KEPT:
                 return self._kill(
                     f"Slurm's state could not be renewed for {lease.KEPT:g} s, so another machine may take it"
@@ -157,41 +172,41 @@ class LeaseKeeper:
     def release(self) -> None:
         """Say that slurmctld has ended here; the next machine need not wait."""
         if self._number and not self._runs():
-            self._ask("release", lambda: lease.release(self._place, self._number))
+            self._run_bounded("release", lambda: lease.release(self._directory, self._number))
 
     def _runs(self) -> bool:
         return (
             self._node.runner.run(["systemctl", "is-active", "--quiet", UNIT], timeout=20, check=False).returncode == 0
         )
 
-    def _kill(self, why: str) -> str:
+    def _kill(self, reason: str) -> str:
         try:
             self._node.runner.run(["systemctl", "kill", "--signal=KILL", UNIT], timeout=10, check=False)
         except RunError as err:
-            why += f"; {err.message}"
-        self._record("killed", UNIT, why)
-        return f"{why}: slurmctld was killed here"
+            reason += f"; {err.message}"
+        self._record("killed", UNIT, reason)
+        return f"{reason}: slurmctld was killed here"
 
-    def _record(self, action: str, on: str, why: str, owner: str = "") -> None:
-        audit.record(action, on, why, asked_by="node slurm-state", owner=owner)
+    def _record(self, action: str, on: str, reason: str, owner: str = "") -> None:
+        audit.record(action, on, reason, asked_by="node slurm-state", owner=owner)
 
-    def _ask(self, what: str, work: Callable[[], Any]) -> Any:
-        return in_child(f"{what} at {self._where.lease}", work, ANSWER)
+    def _run_bounded(self, what: str, work: Callable[[], Any]) -> Any:
+        return run_in_child(f"{what} at {self._where.lease}", work, RESPONSE_SECONDS)
 
-    def _tell(self, words: str) -> None:
-        if words != self._said:
-            self._say(words)
-            self._said = words
+    def _report_once(self, message: str) -> None:
+        if message != self._last_message:
+            self._report(message)
+            self._last_message = message
 
 
 def run(node: Node) -> int:
     """The unit's main program. Exit code 1 when the lease was lost: systemd starts it again."""
-    where = place(node)
+    where = shared_state_location(node)
     if where is None:
         raise NodeError("this node keeps no Slurm state on shared storage", hint='"slurm": {"state": MOUNT}')
 
-    def say(words: str) -> None:
-        print(words, file=sys.stderr, flush=True)
+    def say(message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
 
     keeper = LeaseKeeper(node, where, say)
 
@@ -202,29 +217,29 @@ def run(node: Node) -> int:
         signal.signal(number, stop)
     several = node.config.controllers > 1
     if several:
-        keeper.attend()
+        keeper.wait_for_mount()
     else:
         keeper.claim()
     if keeper.stopping:
         return 0
-    ready()
+    notify_ready()
     # After a lease that was lost nobody else would: slurmctld is bound to this unit, and was ended with it.
     node.runner.run(["systemctl", "start", "--no-block", UNIT], timeout=10, check=False)
     if several:
-        keeper.rest()
+        keeper.wait_until_stopped()
         return 0
-    why = keeper.keep()
-    if why:
-        say(why)
+    reason = keeper.renew_until_stopped()
+    if reason:
+        say(reason)
         return 1
     try:
         keeper.release()
-    except NoAnswer as err:
+    except NoResponse as err:
         say(err.message)
     return 0
 
 
-def ready() -> None:
+def notify_ready() -> None:
     """Tell systemd that what is ordered after this unit may start (sd_notify)."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:

@@ -21,7 +21,7 @@ from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.slurm.hostlist import expand
 from hyperpod_kit.slurm.job_states import HAS_NODES
 from hyperpod_kit.system import process
-from hyperpod_kit.untrusted.held import opened
+from hyperpod_kit.untrusted.dirfd import reopen
 
 if TYPE_CHECKING:
     from hyperpod_kit.checkpoint.agent import control_page
@@ -37,7 +37,7 @@ MOST_SLOTS, MOST_JOBS = 1024, 16
 
 
 @dataclass(frozen=True)
-class LeftCaptures:
+class OrphanedSnapshots:
     """Captures of one user's job, or those of NO_JOB that are older than MAX_AGE, or of unknown age. alive: a trainer
     that made one of them still runs."""
 
@@ -50,7 +50,7 @@ _STEPD = re.compile(r"slurmstepd( \(deleted\))?")
 """The program's file, also where a newer one has taken its place."""
 
 
-def held(folder: str, clock: Optional[Clock] = None) -> List[LeftCaptures]:
+def find_orphans(folder: str, clock: Optional[Clock] = None) -> List[OrphanedSnapshots]:
     """Whose captures lie here. `clock`: as capture_age's. Reads only, and only what is a regular file of its owner.
     Raises OSError."""
     lives: Dict[Tuple[int, str], bool] = {}
@@ -60,13 +60,13 @@ def held(folder: str, clock: Optional[Clock] = None) -> List[LeftCaptures]:
         # A word of a user's that becomes an argument of a command.
         if not re.fullmatch(r"[0-9]{0,10}", job):
             continue
-        alive = not is_copy and process.alive(page.origin.trainer)
+        alive = not is_copy and process.is_alive(page.origin.trainer)
         if job == NO_JOB and (alive or _may_be_claimed(page, clock)):
             continue
         if job in jobs.setdefault(uid, set()) or len(jobs[uid]) < MOST_JOBS:
             jobs[uid].add(job)
             lives[uid, job] = lives.get((uid, job), False) or alive
-    return [LeftCaptures(uid, job, alive) for (uid, job), alive in sorted(lives.items())]
+    return [OrphanedSnapshots(uid, job, alive) for (uid, job), alive in sorted(lives.items())]
 
 
 def _may_be_claimed(page: control_page.Page, clock: Optional[Clock]) -> bool:
@@ -96,25 +96,25 @@ def _page(name: str, named: int) -> Optional[control_page.Page]:
     if shm_slots.NAME.fullmatch(name) is None:
         return None
     try:
-        handle = opened(named, os.O_RDONLY)
+        handle = reopen(named, os.O_RDONLY)
     except OSError:
         return None
     try:
         text = os.pread(handle, control_page.PAGE, 0)
-        found = control_page.read(memoryview(text)) if len(text) == control_page.PAGE else None
-        return None if found is None else found[1]
+        page = control_page.read(memoryview(text)) if len(text) == control_page.PAGE else None
+        return None if page is None else page[1]
     except (OSError, TypeError, ValueError, AttributeError):
         return None
     finally:
         os.close(handle)
 
 
-def stepped(proc: str) -> Set[str]:
+def jobs_with_stepd(proc: str) -> Set[str]:
     """Jobs of which a slurmstepd lives here: root's, and its program is slurmstepd by the kernel's word, so that it may
     say of itself which step it is: `slurmstepd: [12.batch]`, `slurmstepd: [12.0]`."""
     jobs = set()
     for pid in filter(str.isdigit, os.listdir(proc)):
-        if not process.is_roots(int(pid), proc):
+        if not process.is_owned_by_root(int(pid), proc):
             continue
         with contextlib.suppress(OSError):
             # A set-user-ID program that has made itself root's altogether has its caller's words still.
@@ -128,7 +128,7 @@ def stepped(proc: str) -> Set[str]:
     return jobs
 
 
-def ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
+def has_ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
     """Whether a job has nothing to do with this node any more, by what slurmctld says of it; no record: forgotten.
 
     More than one is an array's, or a heterogeneous job's: one of them here is enough to wait.

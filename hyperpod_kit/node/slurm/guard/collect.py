@@ -21,7 +21,7 @@ from hyperpod_kit.node.slurm import controller, drain, plugin
 from hyperpod_kit.node.slurm.hooks import BEGIN
 from hyperpod_kit.slurm import heads, running_config
 from hyperpod_kit.slurm.plugin_load import AS_NOBODY, PluginLoad, plugin_load
-from hyperpod_kit.slurm.unanswered import Barrier, Unanswered, unanswered
+from hyperpod_kit.slurm.unanswered import Barrier, Unanswered, diagnose
 
 WITHIN = 15.0
 """Seconds for slurmctld's answer; a round of it and the pause between two must stay under a minute."""
@@ -40,21 +40,21 @@ UNASKED = PluginLoad()
 @dataclass(frozen=True)
 class ControllerFacts:
     """Of a node that runs slurmctld. config: `scontrol show config`, None without an answer; texts: the files that have
-    a block of ours, as they are; wanted: as they should be; unknown: why the latter cannot be told, "" when it can;
-    notes: what somebody else has set in our place; acting: another controller's name that acts instead, "" for none;
-    leads_to: where the place leads in which slurmctld has its state, "" where it is no link."""
+    a block of ours, as they are; expected_texts: as they should be; problem: why the latter cannot be told, "" when it
+    can; notes: what somebody else has set in our place; acting: another controller's name that acts instead, "" for
+    none; leads_to: where the place leads in which slurmctld has its state, "" where it is no link."""
 
     config: Optional[Mapping[str, str]] = None
     texts: Mapping[str, Optional[str]] = field(default_factory=dict)
-    wanted: Mapping[str, str] = field(default_factory=dict)
+    expected_texts: Mapping[str, str] = field(default_factory=dict)
     slurm_conf: str = ""
-    unknown: str = ""
+    problem: str = ""
     notes: Tuple[str, ...] = ()
     acting: str = ""
     leads_to: str = ""
 
     def has_state_in(self, location: str) -> bool:
-        """Whether slurmctld has its state there, by that name or by a link (platform_place.py)."""
+        """Whether slurmctld has its state there, by that name or by a link (platform_directory.py)."""
         return bool(location) and location in ((self.config or {}).get(STATE, ""), self.leads_to)
 
 
@@ -62,7 +62,7 @@ class ControllerFacts:
 class PlaneFacts:
     """One look. munge: why munged does not answer this node itself, "" when it does; barrier: why slurmctld was not
     heard; daemon_runs: slurmctld's or slurmd's unit, None where there is none; fetched: whether the configuration that
-    slurmd has fetched has our lines, None where it has fetched none; known: whether slurmctld knows this node, None
+    slurmd has fetched has our lines, None where it has fetched none; is_known: whether slurmctld knows this node, None
     where it need not; running, installed: versions of the daemon that runs and of the programs that are there;
     unbuildable: why our plugin cannot be built on this node, "" where it can or is not needed; has_plugin: whether a
     file of it is there; traces: whether anything here shows that there is to be a Slurm.
@@ -77,8 +77,8 @@ class PlaneFacts:
     controller: Optional[ControllerFacts] = None
     hooks: Mapping[str, str] = field(default_factory=dict)
     fetched: Optional[bool] = None
-    known: Optional[bool] = None
-    shown: Optional[drain.Shown] = None
+    is_known: Optional[bool] = None
+    slurm_node: Optional[drain.SlurmNodeStatus] = None
     plugin: PluginLoad = UNASKED
     running: str = ""
     installed: str = ""
@@ -87,30 +87,30 @@ class PlaneFacts:
     traces: bool = True
 
 
-def look(node: Node) -> PlaneFacts:
+def collect_facts(node: Node) -> PlaneFacts:
     """Look once; takes half a minute at most, when nothing answers."""
     role = node.facts.role
     munge = _munge(node)
-    ruling = role == Role.CONTROLLER
+    is_controller = role == Role.CONTROLLER
     daemon = DAEMONS.get(role, "")
     barrier: Optional[Unanswered] = None
-    found: Optional[ControllerFacts] = None
-    known: Optional[bool] = None
-    shown: Optional[drain.Shown] = None
+    controller_facts: Optional[ControllerFacts] = None
+    is_known: Optional[bool] = None
+    slurm_node: Optional[drain.SlurmNodeStatus] = None
     config: Optional[Mapping[str, str]] = None
     try:
         # Without munge the answer is known: it would cost a request and say the same once more.
         if munge:
             pass
-        elif ruling:
+        elif is_controller:
             config = _config(node)
         else:
-            known, shown = _own_state(node)
+            is_known, slurm_node = _query_own_node(node)
     except RunError as err:
-        barrier = unanswered(err)
-    if ruling:
-        found = _controller(node, config)
-    loaded = plugin_load(node.runner, drain.program(node, "sbatch"), AS_NOBODY)
+        barrier = diagnose(err)
+    if is_controller:
+        controller_facts = _controller(node, config)
+    loaded = plugin_load(node.runner, drain.slurm_program(node, "sbatch"), AS_NOBODY)
     return PlaneFacts(
         node=node.facts.node,
         role=role,
@@ -118,23 +118,25 @@ def look(node: Node) -> PlaneFacts:
         barrier=barrier,
         daemon=daemon,
         daemon_runs=bool(systemd.processes(node, daemon)) if daemon else None,
-        controller=found,
+        controller=controller_facts,
         hooks=_hooks(node),
-        fetched=None if ruling else _fetched(node),
-        known=known if role == Role.COMPUTE else None,
-        shown=shown,
+        fetched=None if is_controller else _fetched(node),
+        is_known=is_known if role == Role.COMPUTE else None,
+        slurm_node=slurm_node,
         plugin=loaded,
-        running=(config or {}).get("slurm_version", "") if ruling else (shown.version if shown else ""),
-        installed=_installed(node),
-        unbuildable=plugin.obstacle(node) if loaded.error else "",
+        running=(config or {}).get("slurm_version", "")
+        if is_controller
+        else (slurm_node.version if slurm_node else ""),
+        installed=_installed_version(node),
+        unbuildable=plugin.build_obstacle(node) if loaded.error else "",
         has_plugin=os.path.exists(node.paths.spank_plugin),
         traces=_traces(node),
     )
 
 
 def _traces(node: Node) -> bool:
-    known = (node.paths.munge_key, node.paths.slurm_conf, node.paths.scontrol)
-    return any(os.path.exists(path) for path in known)
+    paths = (node.paths.munge_key, node.paths.slurm_conf, node.paths.scontrol)
+    return any(os.path.exists(path) for path in paths)
 
 
 def _munge(node: Node) -> str:
@@ -150,14 +152,14 @@ def _munge(node: Node) -> str:
 
 
 def _config(node: Node) -> Mapping[str, str]:
-    done = node.runner.run([drain.program(node, "scontrol"), "show", "config"], timeout=WITHIN)
+    done = node.runner.run([drain.slurm_program(node, "scontrol"), "show", "config"], timeout=WITHIN)
     return running_config.parse(done.stdout)
 
 
-def _own_state(node: Node) -> Tuple[bool, Optional[drain.Shown]]:
+def _query_own_node(node: Node) -> Tuple[bool, Optional[drain.SlurmNodeStatus]]:
     """(whether slurmctld knows this node, what it says of it). Raises RunError when it does not answer."""
     try:
-        return True, drain.show(node, WITHIN)
+        return True, drain.query_node(node, WITHIN)
     except RunError as err:
         if " not found" in err.stdout + err.stderr:
             return False, None
@@ -166,17 +168,17 @@ def _own_state(node: Node) -> Tuple[bool, Optional[drain.Shown]]:
 
 def _controller(node: Node, config: Optional[Mapping[str, str]]) -> ControllerFacts:
     try:
-        wanted, notes = controller.wanted(node)
+        expected_texts, notes = controller.expected_files(node)
     except NodeError as err:
-        return ControllerFacts(config, unknown=err.message)
+        return ControllerFacts(config, problem=err.message)
     several = node.config.controllers > 1 and config is not None
     return ControllerFacts(
         config,
-        {path: read_text(path) for path in wanted},
-        wanted,
+        {path: read_text(path) for path in expected_texts},
+        expected_texts,
         node.paths.slurm_conf,
         notes=tuple(notes),
-        acting=heads.acting_elsewhere(node.runner, drain.program(node, "scontrol")) if several else "",
+        acting=heads.acting_elsewhere(node.runner, drain.slurm_program(node, "scontrol")) if several else "",
         leads_to=_leads_to(node, (config or {}).get(STATE, "")),
     )
 
@@ -207,13 +209,13 @@ def _fetched(node: Node) -> Optional[bool]:
     return None if text is None else BEGIN in text or f"{running_config.HOOKS}/" in text
 
 
-def _installed(node: Node) -> str:
+def _installed_version(node: Node) -> str:
     """The version of the programs that /opt/slurm leads to, "" where they do not say."""
     try:
-        said = node.runner.run([drain.program(node, "sbatch"), "--version"], timeout=MUNGE_WITHIN).stdout
+        output = node.runner.run([drain.slurm_program(node, "sbatch"), "--version"], timeout=MUNGE_WITHIN).stdout
     except RunError:
         return ""
-    match = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?", said)
+    match = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?", output)
     return match.group(0) if match else ""
 
 

@@ -11,23 +11,23 @@ import sys
 from hyperpod_kit import audit
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.node.context import Node
-from hyperpod_kit.node.locks import held
+from hyperpod_kit.node.locks import hold_lock
 
 
-def give(node: Node, uid: str, *, asked_by: str) -> None:
+def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
     """Make it, or keep it; with "" only the one in which they are made. Never raises OSError: without it a user makes
     one, and no job is kept away for that."""
     if os.geteuid() != 0 or (uid and not uid.isdigit()):
         return
     where = node.paths.shared_memory
-    said = ""
+    moved = ""
     try:
-        with held(node, "shared-memory", seconds=2) as alone:
-            said = places.prepare(where, int(uid or -1), aside=alone)
+        with hold_lock(node, "shared-memory", seconds=2) as locked:
+            moved = places.prepare(where, int(uid or -1), aside=locked)
     except OSError as err:
-        whose = f"uid {uid}" if uid else "users"
-        print(f"hyperpod-kit: no directory for {whose} in {where}: {err.strerror or err}", file=sys.stderr)
+        whom = f"uid {uid}" if uid else "users"
+        print(f"hyperpod-kit: no directory for {whom} in {where}: {err.strerror or err}", file=sys.stderr)
         return
-    if said:
-        audit.record("moved aside", f"{where}/{places.PARENT}", said, asked_by=asked_by)
-        print(f"hyperpod-kit: {said}", file=sys.stderr)
+    if moved:
+        audit.record("moved aside", f"{where}/{places.PARENT}", moved, asked_by=asked_by)
+        print(f"hyperpod-kit: {moved}", file=sys.stderr)

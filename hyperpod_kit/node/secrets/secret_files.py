@@ -16,7 +16,7 @@ from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.secrets.fetch import fetch
 from hyperpod_kit.node.step import Step, StepOutcome
 from hyperpod_kit.node.timing import Clock
-from hyperpod_kit.node.users import entry
+from hyperpod_kit.node.users import getent_entry
 from hyperpod_kit.system import atomic_file
 from hyperpod_kit.untrusted import by_descriptor
 
@@ -33,32 +33,32 @@ def missing(node: Node) -> List[str]:
     return [secret.name for secret in secrets_of(node) if not os.path.isfile(node.paths.secret(secret.name))]
 
 
-def keep(node: Node, ask: Fetch = fetch) -> List[str]:
+def ensure_secrets(node: Node, fetch_secret: Fetch = fetch) -> List[str]:
     """Fetch all of them, and remove what the configuration no longer names; the names of those that changed.
 
     Raises NodeError.
     """
-    wanted = {secret.name: secret for secret in secrets_of(node)}
+    expected = {secret.name: secret for secret in secrets_of(node)}
     folder = os.path.dirname(node.paths.secret("x"))
     changed = []
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if name not in wanted:
+        if name not in expected:
             by_descriptor.unlink(os.path.join(folder, name))
             changed.append(name)
-    for name, secret in wanted.items():
-        if _write(node.paths.secret(name), ask(secret, node.clock), *_ids(node, secret)):
+    for name, secret in expected.items():
+        if _write(node.paths.secret(name), fetch_secret(secret, node.clock), *_owner_ids(node, secret)):
             changed.append(name)
     return changed
 
 
-def _ids(node: Node, secret: Secret) -> Tuple[int, int]:
-    found = entry(node, "passwd", secret.owner)
-    if found is None:
+def _owner_ids(node: Node, secret: Secret) -> Tuple[int, int]:
+    account = getent_entry(node, "passwd", secret.owner)
+    if account is None:
         raise NodeError(
             f"secret {secret.name}: its owner {secret.owner} does not exist on this node",
             hint="add the user under hyperpod_kit.users, or name another owner",
         )
-    return int(found[2]), int(found[3])
+    return int(account[2]), int(account[3])
 
 
 def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
@@ -73,15 +73,19 @@ def _write(path: str, value: bytes, uid: int, gid: int) -> bool:
         handle = -1
     if handle >= 0:
         with open(handle, "rb") as stream:
-            held = os.fstat(stream.fileno())
-            if (held.st_uid, held.st_gid, stat.S_IMODE(held.st_mode)) == (uid, gid, 0o400) and stream.read() == value:
+            status = os.fstat(stream.fileno())
+            if (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (
+                uid,
+                gid,
+                0o400,
+            ) and stream.read() == value:
                 return False
     atomic_file.replace(path, value, 0o400, owner=(uid, gid))
     return True
 
 
 def _run(node: Node) -> StepOutcome:
-    changed = keep(node)
+    changed = ensure_secrets(node)
     return StepOutcome(bool(changed), ", ".join(changed))
 
 

@@ -17,13 +17,13 @@ from hyperpod_kit.untrusted import by_descriptor
 
 
 def note(node: Node, what: str) -> None:
-    write_if_different(node.paths.pending_work(what), "")
+    write_if_different(node.paths.deferred_action(what), "")
 
 
 def is_noted(node: Node, what: str) -> bool:
-    return os.path.exists(node.paths.pending_work(what))
+    return os.path.exists(node.paths.deferred_action(what))
 
 
-def settle(node: Node, what: str) -> None:
+def complete(node: Node, what: str) -> None:
     with contextlib.suppress(FileNotFoundError):
-        by_descriptor.unlink(node.paths.pending_work(what))
+        by_descriptor.unlink(node.paths.deferred_action(what))

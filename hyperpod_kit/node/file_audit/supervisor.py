@@ -14,7 +14,7 @@ import time
 from typing import Any, List
 
 from hyperpod_kit.errors import Absent, NodeError
-from hyperpod_kit.node.file_audit.collect import AuditLog, collect
+from hyperpod_kit.node.file_audit.collect import AuditLog, collect_events
 from hyperpod_kit.system.process import dies_with
 from hyperpod_kit.system.readable import readable
 
@@ -24,52 +24,52 @@ SHORTEST, LONGEST = 0.1, 10.0
 """Seconds before a new one is started, longer and longer while none lives."""
 
 
-def run(place: str, log: str) -> int:
+def run(path: str, log: str) -> int:
     """Until SIGTERM or SIGINT. Raises NodeError, Absent where it cannot be begun."""
-    _possible(place, log)
+    _require_auditable(path, log)
     ending: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, frame: ending.append(caught))
-    why, pause = "", SHORTEST
+    reason, pause = "", SHORTEST
     while not ending:
-        began = time.monotonic()
-        status = _one(place, log, why, ending)
+        started_at = time.monotonic()
+        status = _run_collector(path, log, reason, ending)
         if not ending:
-            why = f"the collector was {status}; what happened until it was started again was not seen"
+            reason = f"the collector was {status}; what happened until it was started again was not seen"
             # A disk that is full stays so for a while.
-            pause = SHORTEST if time.monotonic() - began > LONGEST else min(pause * 2, LONGEST)
+            pause = SHORTEST if time.monotonic() - started_at > LONGEST else min(pause * 2, LONGEST)
             until = time.monotonic() + pause
             while not ending and time.monotonic() < until:
                 time.sleep(SHORTEST)
     return 0
 
 
-def _possible(place: str, log: str) -> None:
+def _require_auditable(path: str, log: str) -> None:
     if os.geteuid() != 0:
         raise NodeError("only root may watch a file system", hint="sudo hyperpod-kit node audit …")
-    if not os.path.ismount(place) or os.stat(place).st_dev == os.stat("/").st_dev:
+    if not os.path.ismount(path) or os.stat(path).st_dev == os.stat("/").st_dev:
         raise Absent(
-            f"{place} is no mount of its own: what is watched is a whole file system, and never that of /",
+            f"{path} is no mount of its own: what is watched is a whole file system, and never that of /",
             hint="findmnt lists the mounts",
         )
     directory = os.path.dirname(os.path.abspath(log))
-    if os.stat(directory).st_dev == os.stat(place).st_dev:
-        raise NodeError(f"{log} is on {place} itself: its writing would wait for itself", hint="--log on another disk")
+    if os.stat(directory).st_dev == os.stat(path).st_dev:
+        raise NodeError(f"{log} is on {path} itself: its writing would wait for itself", hint="--log on another disk")
 
 
-def _one(place: str, log: str, why: str, ending: List[int]) -> str:
+def _run_collector(path: str, log: str, reason: str, ending: List[int]) -> str:
     """One collector until its end; what became of it, in words."""
-    ours, theirs = os.pipe()
+    reader, writer = os.pipe()
     arm = dies_with(os.getpid())
     child = os.fork()
     if child == 0:
-        os.close(ours)
+        os.close(reader)
         arm()
-        _child(place, log, why, theirs)
-    os.close(theirs)
+        _collect_in_child(path, log, reason, writer)
+    os.close(writer)
     try:
         while True:
-            ready = readable([ours], LIMIT)
+            ready = readable([reader], LIMIT)
             if ending:
                 os.kill(child, signal.SIGTERM)
                 os.waitpid(child, 0)
@@ -78,30 +78,30 @@ def _one(place: str, log: str, why: str, ending: List[int]) -> str:
                 os.kill(child, signal.SIGKILL)
                 os.waitpid(child, 0)
                 return f"silent for {LIMIT:.0f} s and killed"
-            if not os.read(ours, 4096):
+            if not os.read(reader, 4096):
                 _, status = os.waitpid(child, 0)
                 return f"gone ({status})"
     except InterruptedError:
         return "interrupted"
     finally:
-        os.close(ours)
+        os.close(reader)
 
 
-def _child(place: str, log: str, why: str, life: int) -> None:
+def _collect_in_child(path: str, log: str, reason: str, life: int) -> None:
     stopped: List[int] = []
     signal.signal(signal.SIGTERM, lambda caught, frame: stopped.append(caught))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     code = 1
     try:
-        written = AuditLog(log)
-        if why:
-            written.gap(why)
-        collect(place, written, lambda: _alive(life), lambda: bool(stopped))
+        audit_log = AuditLog(log)
+        if reason:
+            audit_log.gap(reason)
+        collect_events(path, audit_log, lambda: _send_heartbeat(life), lambda: bool(stopped))
         code = 0
     except OSError as err:
-        print(f"audit of {place}: {err}", file=sys.stderr, flush=True)
+        print(f"audit of {path}: {err}", file=sys.stderr, flush=True)
     os._exit(code)
 
 
-def _alive(life: int) -> Any:
+def _send_heartbeat(life: int) -> Any:
     os.write(life, b".")

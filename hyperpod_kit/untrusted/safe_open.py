@@ -11,17 +11,17 @@ import stat
 from typing import Tuple
 
 from hyperpod_kit.errors import Untrusted
-from hyperpod_kit.untrusted.held import hold, opened
+from hyperpod_kit.untrusted.dirfd import open_name, reopen
 
 
-def open_ours(path: str, flags: int) -> Tuple[int, os.stat_result]:
+def open_own_file(path: str, flags: int) -> Tuple[int, os.stat_result]:
     """A descriptor of a regular file of this process's user that has no other name, and its facts. Waits for nobody.
 
     Raises Untrusted for anything else in its place, with what and whose it is, FileNotFoundError, OSError.
     """
     folder = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fd = hold(os.path.basename(path), folder)
+        fd = open_name(os.path.basename(path), folder)
     except OSError as err:
         if err.errno != errno.EXDEV:
             raise
@@ -31,15 +31,15 @@ def open_ours(path: str, flags: int) -> Tuple[int, os.stat_result]:
     finally:
         os.close(folder)
     try:
-        found = os.fstat(fd)
-        if found.st_nlink == 0:
+        status = os.fstat(fd)
+        if status.st_nlink == 0:
             raise FileNotFoundError(errno.ENOENT, "it was removed just now", path)
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
             raise Untrusted(
-                f"{path} is {stat.filemode(found.st_mode)} of uid {found.st_uid} with {found.st_nlink} "
+                f"{path} is {stat.filemode(status.st_mode)} of uid {status.st_uid} with {status.st_nlink} "
                 f"names, expected a file of uid {os.geteuid()} with one",
                 hint=f"ls -l {path}",
             )
-        return opened(fd, flags), found
+        return reopen(fd, flags), status
     finally:
         os.close(fd)

@@ -1,61 +1,17 @@
-"""Every public name of `hyperpod_kit.checkpoint` and `hyperpod_kit.data` says in Google's style what it takes and gives."""
+"""Every public name of `hyperpod_kit.checkpoint` and `hyperpod_kit.data` has a docstring in Google's style."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import inspect
-import re
-import typing
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, List
 
 import pytest
 
-import hyperpod_kit.checkpoint as checkpoint
-import hyperpod_kit.data as data
+from tests.docs.public_docstrings import entries, public_callables, public_objects, sections
 
-SECTION = re.compile(r"^(Args|Attributes|Returns|Yields|Raises|Example):$")
-ENTRY = re.compile(r"^    (\*{0,2}\w+): \S")
-INHERITED = (object, tuple, Exception)
-
-
-def sections(docstring: str) -> Dict[str, List[str]]:
-    """The lines of each section of a docstring; those before the first section under the empty name."""
-    lines: Dict[str, List[str]] = {"": []}
-    name = ""
-    for line in inspect.cleandoc(docstring).splitlines():
-        header = SECTION.match(line)
-        if header:
-            name = header.group(1)
-            lines[name] = []
-        else:
-            lines[name].append(line)
-    return lines
-
-
-def entries(section: List[str]) -> List[str]:
-    """The names that a section explains, in its order."""
-    return [entry.group(1).lstrip("*") for entry in map(ENTRY.match, section) if entry]
-
-
-def public_objects() -> Iterator[Tuple[str, Any]]:
-    for package in (checkpoint, data):
-        for name in package.__all__:
-            yield f"{package.__name__}.{name}", getattr(package, name)
-
-
-def public_callables() -> Iterator[Tuple[str, Callable[..., Any]]]:
-    """The public functions, and the public methods that a public class defines itself."""
-    for name, public in public_objects():
-        if not inspect.isclass(public):
-            yield name, public
-            continue
-        for attribute, member in vars(public).items():
-            if attribute.startswith("_") or isinstance(member, (property, functools.cached_property)):
-                continue
-            function = getattr(member, "__func__", member)
-            if inspect.isfunction(function):
-                yield f"{name}.{attribute}", function
+pytest.importorskip("torch")
 
 
 def parameters(function: Callable[..., Any]) -> List[str]:

@@ -143,8 +143,8 @@ class Handle:
         """Call `callback(handle)` once when nothing more will happen to this save, now if that is so already.
 
         Args:
-            callback: Called from a thread that hears of other saves only afterwards: do nothing long in it. What it
-                raises there is logged.
+            callback: Called from the thread that receives the events of all saves, which wait for it: do nothing slow
+                in it. What it raises there is logged.
 
         Example:
             With a `handle`:

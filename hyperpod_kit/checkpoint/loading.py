@@ -54,7 +54,7 @@ def load_state(
         NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; with `attempt` this
             one.
         DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-        StorageUnreadable: Storage does not give up the newest checkpoint.
+        StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
         CheckpointError: The state does not fit, `attempt` is not there, or the root cannot be read.
 
     Example:

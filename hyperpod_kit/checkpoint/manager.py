@@ -1,8 +1,8 @@
 """Save and restore, from the training loop's side.
 
-A training program makes one `Manager` per rank and calls its `restore`, `step` or `save`, and `close`. All of these
-delegate: to `startup` (what the ranks agree on), `earlier_captures` (what can be restored), `staging` (the copy) and
-`saves` (the handles).
+A training program makes one `Manager` per rank and calls its `restore`, `step` or `save`, and `close`. They delegate to
+`startup` (what the ranks agree on), `earlier_captures` (what can be restored), `staging` (the copy) and `saves` (the
+handles).
 """
 
 from __future__ import annotations
@@ -94,22 +94,22 @@ class Manager:
         local: A directory on the node's own disk that holds copies of the saves, to restore from. None: no such copies.
         rate_limit: How many bytes a second each rank's agent writes to storage at most while training continues. None:
             no limit.
-        compare: At every so many saves, at the first one and at those with `on_busy="wait"`, the ranks digest what they
-            hold together with others, and a save whose ranks differ is refused. That costs reading all of it once.
-            None: the rank that writes a tensor is believed.
+        compare: At every how many saves replicas are compared, besides the first one and those with `on_busy="wait"`:
+            the ranks digest what they hold together with others, and a save whose ranks differ is refused. That costs
+            reading all of it once. None: nothing is compared, and what the writing rank holds counts. Default: 10.
         process_group: The ranks of the run. None: all ranks, or this process alone where torch.distributed is not
             initialized.
         algorithm: The digest of the shards, `"xxh3"` or `"blake2b"`, see `repository.digest`. None: the one that
             HPK_DIGEST names, else the fastest one that all ranks can compute.
         max_lost: After so many saves in a row that failed or were dropped, at least 1, the next `save` or `step`
             raises. Saves that were skipped because earlier ones are still on their way do not count. None: it never
-            raises for that, and only warns.
+            raises for that, and only warns. Default: 10.
         partners: Whether each copy in memory is also sent to another node's memory, from which the ranks of a lost node
             resume.
         save_on_signal: Whether SIGUSR1 or SIGTERM to any rank makes `step` save on all ranks, wait until that save is
             durable and end the process with exit code 75, with which `hyperpod-kit job run` starts the job again. The
-            Manager must then be made in the main thread; `close` gives the signals back to their handlers from before.
-            False: the signals do what they did.
+            Manager must then be made in the main thread; `close` restores the handlers from before (after such a signal
+            it leaves both ignored). False: the signals do what they did.
 
     Raises:
         RunIsOwned: The root belongs to another run or to a live start of this one, or this process has an open Manager
@@ -250,7 +250,7 @@ class Manager:
         Args:
             state: The objects to fill in place.
             attempt: The name of a committed checkpoint, as `hyperpod-kit checkpoint ls` lists it: this one is restored
-                and no other, whatever HPK_RESUME_FROM says. The saves that follow are newer than all that is there.
+                and no other, whatever HPK_RESUME_FROM names. The saves that follow are newer than all that is there.
                 Newer checkpoints stay on storage; what is newer and only in memory is given up. Every start that passes
                 the name goes back to it: `hyperpod-kit job run --from` does so once, and `job rewind` for all starts to
                 come. It may be given in the midst of training too, to go back from a loss that is nan. None: the newest
@@ -260,15 +260,15 @@ class Manager:
 
         Returns:
             What was restored; or `Fresh`, never with `attempt`, and only when nothing was ever committed, which the
-            manifests and all other records of a commit have to agree on, or when a person said so (`hyperpod-kit job
-            run --fresh`; HPK_FRESH=1 where nothing can be restored).
+            manifests and all other records of a commit have to agree on, or when a person asked to begin anew
+            (`hyperpod-kit job run --fresh`; HPK_FRESH=1 where nothing can be restored).
 
         Raises:
-            NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; it has a reason
-                for each candidate that is damaged or lost.
+            NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted; `reasons` has
+                one for each candidate that is damaged or lost.
             DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-            StorageUnreadable: Storage does not give up the newest checkpoint: an I/O error that lasts is no reason to
-                go back.
+            StorageUnreadable: The newest checkpoint cannot be read from storage: an I/O error that lasts is no reason
+                to go back to an older one.
             StateNotSerializable: A value of the state is one that no checkpoint can hold. For one that an optimizer
                 makes: in its first step.
             NotEnoughSharedMemory: The shared memory of a node can never hold the slots of its ranks.
@@ -330,7 +330,7 @@ class Manager:
         Raises:
             NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
             DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-            StorageUnreadable: Storage does not give up the newest checkpoint.
+            StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
             CheckpointError: `attempt` is not there, ranks name different ones, the Manager is closed or of another
                 process, or Slurm started this step without a decision that HPK_CHECKPOINT_ROOT asks for.
 
@@ -371,10 +371,10 @@ class Manager:
         return self._saves.skipped
 
     def step(self, step: int, state: State, *, metrics: Mapping[str, Any] | None = None) -> Handle | None:
-        """Save if the schedule `every` says so; every rank calls it after each step.
+        """Save if a save is due by the schedule `every`; every rank calls it after each step.
 
         When saves cannot reach storage it saves at once, and raises as `save` does: no step is trained unprotected
-        until the schedule says so. `hyperpod-kit job status` knows from it how far a rank is.
+        until a save is due. `hyperpod-kit job status` shows from it how far each rank is.
 
         Args:
             step: The number of the step just completed, from 0: an integer of any type.
@@ -413,8 +413,8 @@ class Manager:
     def reached(self, step: int) -> bool:
         """Report that `step` is completed, in a loop that decides itself when to save.
 
-        Call it after each step, on every rank: `hyperpod-kit job status` and its watch for jobs that hang know from it
-        how far this rank is. After it `ending` says whether to save and end.
+        Call it after each step, on every rank: `hyperpod-kit job status` and the watch for jobs that hang take from it
+        how far this rank is. Read `ending` after it: whether to save and end.
 
         Args:
             step: The number of the step just completed, from 0: an integer of any type.
@@ -482,15 +482,14 @@ class Manager:
 
         Every rank calls it for the same steps, with the same `on_busy` and `tier`. It needs no collective (but for
         FSDP1 and `State(full=True)`) and does not wait for storage, unless the root could not be written when the run
-        started: then each save tries that once more. Saves that were lost in the meantime are warned about
-        (RuntimeWarning).
+        started: then each save tries that once more. It warns (RuntimeWarning) of saves that were lost in the meantime.
 
         Args:
             step: The number of the step just completed, from 0: an integer of any type.
             state: The objects to save.
-            on_busy: What to do when no slot is free. "skip": the handle says `skipped`, and training continues. "wait"
-                (for a last save): wait for a slot, and compare (see `compare`). "replace": drop an older save that is
-                complete in memory, but not yet being written to storage, for this one.
+            on_busy: What to do when no slot is free. "skip": the handle becomes `skipped`, and training continues.
+                "wait" (for a last save): wait for a slot, and compare (see `compare`). "replace": drop an older save
+                that is complete in memory, but not yet being written to storage, for this one.
             metrics: Kept with the checkpoint: real numbers of any type by name, nan and infinities too. The policy
                 `Best` reads them.
             tier: "storage": through memory to the root. "memory": the save stays in memory, sealed and restored as

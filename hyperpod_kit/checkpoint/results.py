@@ -23,7 +23,7 @@ class Restored:
         seconds: How long the restore took.
         bytes: How large the checkpoint is, over all ranks.
         rejected: The name of every newer candidate, and why it was not taken.
-        line: The epoch of the start from scratch that it descends from; 0 when it does not say.
+        line: The epoch of the start from scratch that it descends from; 0 when that is not known.
 
     Example:
         With a `manager` and a `state`, of a run that has saved before:

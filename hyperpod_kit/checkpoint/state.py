@@ -45,7 +45,8 @@ class State:
     """The objects to save and to restore in place.
 
     What plain tensors of one name hold is taken to be the same on all ranks, and is compared (see `compare` of
-    Manager), except for what `own` names.
+    Manager), except for what `own` names. What each rank has for itself, a rank that the saving run did not have gets
+    from rank 0.
 
     Args:
         model: The module: plain, under DDP, FSDP2 (`fully_shard`), HSDP, tensor parallel, or FSDP1. None: no model.
@@ -60,8 +61,7 @@ class State:
         frozen: Whether the model's parameters that require no gradient are saved. False: they are left out, and must
             come from elsewhere: the base of an adapter.
         own: The tensors that each rank has for itself: names as the checkpoint has them, with wildcards
-            (`model.experts.*`), or modules, parameters and optimizers. A rank that the saving run did not have gets
-            rank 0's.
+            (`model.experts.*`), or modules, parameters and optimizers.
         **objects: Other objects with `state_dict` and `load_state_dict`, by names of your choice: modules and
             optimizers (an average of the weights, a second optimizer) are shared by the ranks like the model, all
             others (a scheduler, a loader) are each rank's own.
@@ -161,8 +161,7 @@ class State:
         """Check before there is a save that a checkpoint can hold this state. No collective.
 
         Objects that can be iterated are left out: the `state_dict` of a loader starts its workers. So are the model and
-        the optimizer of FSDP1, which are torch's own dicts. An object that saves nothing is warned about
-        (RuntimeWarning).
+        the optimizer of FSDP1, which are torch's own dicts. It warns (RuntimeWarning) of a module that saves nothing.
 
         Args:
             ranks: The ranks of the run.

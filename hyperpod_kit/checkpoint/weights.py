@@ -98,9 +98,9 @@ def load_weights(
         model: The module to fill in place.
         attempt: The name of a checkpoint, as `hyperpod-kit checkpoint ls` lists it. None: the newest one that can be
             proved.
-        names: `names(name)` says where what the model calls `name` comes from: a name in the checkpoint,
+        names: `names(name)` returns where what the model calls `name` comes from: a name in the checkpoint,
             `ConvertedFrom` several and a function, or None for what is not to be loaded. None: names are the same.
-        drop: `drop(name)` says whether a tensor of the checkpoint is left out on purpose, and so not `unexpected`.
+        drop: `drop(name)` returns whether a tensor of the checkpoint is left out on purpose, and so not `unexpected`.
             None: none is.
         strict: All others must be there, with their shapes, and none may be left over. False: the rest stays as it is,
             and the result names it: read `missing`.
@@ -118,7 +118,7 @@ def load_weights(
         NoCheckpoint: Nothing was ever committed.
         NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
         DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
-        StorageUnreadable: Storage does not give up the newest checkpoint.
+        StorageUnreadable: The newest checkpoint cannot be read from storage (an I/O error that lasts).
         TypeError: `names` returned something else.
 
     Example:

@@ -41,7 +41,7 @@ class Found(NamedTuple):
         seq: The number of the save over the whole life of the root.
         step: The last completed step.
         rejected: The name of every newer checkpoint, and the reason against it.
-        unread: Those of them that storage would not give up (an I/O error): they may be good, and readable later.
+        unread: Those of them that could not be read from storage (an I/O error): they may be good, and readable later.
     """
 
     attempt: str
@@ -177,7 +177,7 @@ def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
         passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
 
     Returns:
-        The checkpoint, and why newer ones were rejected; `unread` names those that storage did not give up.
+        The checkpoint, and why newer ones were rejected; `unread` names those that could not be read.
 
     Raises:
         NoCheckpoint: Nothing was ever committed.
@@ -209,7 +209,7 @@ def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Fou
         passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
 
     Returns:
-        The checkpoint, and why newer ones were rejected; `unread` names those that storage did not give up.
+        The checkpoint, and why newer ones were rejected; `unread` names those that could not be read.
 
     Raises:
         NoCheckpoint: Nothing was ever committed.

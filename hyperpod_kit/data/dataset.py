@@ -44,7 +44,7 @@ class IndexedDataset:
     sample of a tar a dict from ending to bytes, a whole file its bytes.
 
     Reading raises BadRecord for a record that cannot be decoded, ChangedFile for a file that is not the one that was
-    indexed, and DataUnavailable when storage does not give bytes up in time.
+    indexed, and DataUnavailable when bytes cannot be read for `patience` seconds, and from `elsewhere` neither.
 
     Args:
         index: The index of the files.
@@ -54,7 +54,7 @@ class IndexedDataset:
             MiB of the files. Default: 256 MiB.
         patience: For how many seconds a file is read again, by its path, while its mount is repaired; then it is read
             from `elsewhere`. Default: 300.
-        answer: After how many seconds a mount that does not respond counts as failed. Default: 30.
+        answer: After how many seconds without a response a mount counts as failed. Default: 30.
         elsewhere: Where directories lie too: `{"/mnt/corpus": "s3://bucket/corpus"}`. None: nowhere.
         cache: A directory of a local disk for what comes from `s3://`. None: no cache.
 
@@ -113,7 +113,7 @@ class IndexedDataset:
             IndexError: There is no such sample.
             BadRecord: A record cannot be decoded.
             ChangedFile: A file is not the one that was indexed.
-            DataUnavailable: Storage does not give bytes up, and everything was tried.
+            DataUnavailable: Bytes cannot be read from storage, and everything was tried.
         """
         asked = np.asarray(numbers, dtype=np.int64)
         numbers_of_files, starts, lengths = self.index.where(asked)
@@ -175,7 +175,7 @@ class IndexedDataset:
             where samples are read one by one.
 
         Raises:
-            DataUnavailable: Storage does not give the file up.
+            DataUnavailable: The file cannot be read for now, and everything was tried.
             OSError: The file cannot be read.
         """
         if self.index.formats != _ROWS or not self.index.samples:
@@ -195,7 +195,7 @@ class IndexedDataset:
         return self._files.bytes_read
 
     def ahead(self, numbers: Numbers) -> None:
-        """Have the kernel fetch samples that this process reads soon: of lines, tars and whole files.
+        """Ask the kernel to fetch samples that this process reads soon: of lines, tars and whole files.
 
         Only files on the machine's own disks are fetched: to open one on a mount may take long, and the trainer would
         wait.

@@ -46,10 +46,10 @@ def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
         seed: Another seed gives another order. Default: 0.
 
     Returns:
-        The order: a `SpreadOrder`, or of gzip and zstd a `ShuffledOrder`.
+        The order: a `SpreadOrder`; for compressed files, and Parquet without a readable footer, a `ShuffledOrder`.
 
     Raises:
-        DataUnavailable: Storage does not give the file up.
+        DataUnavailable: The file cannot be read for now, and everything was tried.
         OSError: The file cannot be read.
 
     Example:

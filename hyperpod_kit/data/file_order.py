@@ -92,7 +92,7 @@ class FileOrder:
         """Look up the file that a position lies in.
 
         Args:
-            position: How many samples all ranks have received since the first epoch, as `loader.position` says.
+            position: How many samples all ranks have received since the first epoch, as `loader.position` counts them.
 
         Returns:
             The number of the file: `index.file(number).path` is its path.

@@ -1,4 +1,4 @@
-"""torch's DataLoader that knows where training is.
+"""torch's DataLoader with an exact position in the data.
 
 It counts what was trained on, not what workers fetched, nor what somebody looked at. A batch counts when the next one
 is asked for, or when its step is reported (`state_dict`, `trained`). While a loop holds it, `position` is that behind
@@ -66,18 +66,18 @@ class LoopState:
 
 
 class ElasticLoader(DataLoader[Any]):
-    """A DataLoader over a map-style data set: each sample once an epoch, whoever is killed, on any number of ranks.
+    """A DataLoader over a map-style data set: each sample once an epoch, across restarts, on any number of ranks.
 
     `State(loader=loader)` saves its position with the weights. Restored, it continues with the first sample that no
     step in the checkpoint has had, on as many ranks and workers as there are now.
 
     A batch counts for the position when the next one is asked for, or by `state_dict()`, which a save calls, or
-    `trained()`. A loop that is left before gives its last batch back, so that to look at one loses none. Of several
-    iterators only the one that was begun last continues; an older one raises DataError.
+    `trained()`. A loop that is left before gives its last batch back: it comes again, so looking at a batch loses none.
+    Of several iterators only the one that was begun last continues; an older one raises DataError.
 
-    A worker that dies, or gives nothing for `timeout` seconds, is replaced together with all others, and the batches
-    that the trainer has not received come again from the new ones, in the same order. After several such failures in a
-    row without a batch, DataUnavailable is raised.
+    A worker that dies, or returns nothing for `timeout` seconds, is replaced together with all others, and the batches
+    that the trainer has not received come again from the new ones, in the same order. The fourth such failure in a row
+    without a batch raises DataUnavailable.
 
     Programs that would build another loader of its parts get it whole (Accelerate, Lightning, Fabric), or DataError at
     their first batch.
@@ -85,8 +85,8 @@ class ElasticLoader(DataLoader[Any]):
     Args:
         dataset: A map-style data set with a length: an IndexedDataset, MixDataset, PackedDataset, or any other.
         batch_size: How many samples one rank receives in a step. Default: 1.
-        order: Which sample comes when. None: shuffled by `seed`, as `order_of` says; a position that another release
-            saved then continues in the default order of that release.
+        order: Which sample is at which position. None: shuffled by `seed`, as `order_of` chooses; a position that
+            another release saved then continues in the default order of that release.
         seed: Of the order, where none is given. Default: 0.
         rank: This rank, from 0. None: that of torch.distributed. Give it with tensor parallelism: the rank among those
             that get other data.
@@ -96,8 +96,8 @@ class ElasticLoader(DataLoader[Any]):
         epochs: After how many epochs there are no more batches. None: never.
         ledger: A directory in which every rank notes what it received, for `hyperpod-kit data verify-ledger`. None:
             nothing is noted.
-        launch: What tells this start from others in the ledger, the same on all ranks. None: what Slurm, `job run` or
-            torchrun say.
+        launch: What tells this start from others in the ledger, the same on all ranks. None: what the environment of
+            Slurm, `job run` or torchrun has for it.
         on_bad: "raise": a record that cannot be decoded raises BadRecord. "skip": the next good one of the data comes
             in its place; such records are counted (`bad_records`) and noted in the ledger. Default: "raise".
         most_bad: How many bad records a rank passes over before it raises BadRecord. Default: 100.
@@ -107,7 +107,7 @@ class ElasticLoader(DataLoader[Any]):
     Raises:
         ValueError: An argument is out of its range; an epoch has no step with `last="drop"`; `on_bad="skip"` is given
             for a data set that decodes no records; or nothing names the launch of several ranks for the ledger.
-        DataUnavailable: Storage does not give up the file that the default order of Parquet needs.
+        DataUnavailable: The file that the default order of Parquet needs cannot be read for now.
         OSError: The ledger's directory cannot be made, or that file cannot be read.
 
     Example:
@@ -197,7 +197,7 @@ class ElasticLoader(DataLoader[Any]):
         return self._loop.held.batch.step.after if self._loop.held is not None else self._elastic.position
 
     def trained(self) -> None:
-        """Report that the batch in the loop's hand is trained on: it counts, also when the loop is left now.
+        """Report that the batch that the loop holds is trained on: it counts, even when the loop is left now.
 
         Example:
             With a `loader` and a function `train_step`:
@@ -218,7 +218,7 @@ class ElasticLoader(DataLoader[Any]):
 
     @property
     def sample_order(self) -> SampleOrder:
-        """The order that says which sample comes when."""
+        """The order: which sample is at which position."""
         return self._elastic.order
 
     @property

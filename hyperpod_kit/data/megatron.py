@@ -206,7 +206,7 @@ class MegatronTokens:
 
         Raises:
             ChangedFile: The `.bin` is not the one that was opened first.
-            DataUnavailable: Storage does not give bytes up, and everything was tried.
+            DataUnavailable: Bytes cannot be read from storage, and everything was tried.
         """
         if self._ranges is None:
             memory, patience, elsewhere, answer = self._reading

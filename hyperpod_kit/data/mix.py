@@ -153,7 +153,7 @@ class MixDataset:
 
     @property
     def digest(self) -> str:
-        """What identifies the data of all sets; the part of a set that says nothing is empty."""
+        """What identifies the data of all sets; the part of a set without a digest is empty."""
         return " ".join(f"{name}:{data_digest(one)}" for name, one in self.datasets.items())
 
     def __len__(self) -> int:

@@ -60,7 +60,7 @@ class PackedDataset:
             of MegatronTokens.
         window: How many tokens a window has.
         order: The order of the documents, as `order_of(dataset, seed)`.
-        documents: Whether a window says where its documents begin, for an attention that stays inside a document: it is
+        documents: Whether a window has where its documents begin, for an attention that stays inside a document: it is
             {"tokens": them, "cu_seqlens": where its documents begin, and its end, int32}, see `packed_batch`. A
             document that continues from the window before begins at 0 again. False: a window is its tokens.
 
@@ -238,8 +238,8 @@ def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str,
 
     Returns:
         {"tokens", "position_ids"} of a row a window, where places count from the beginning of a document; "cu_seqlens"
-        (int32) of all rows one after another, as flash attention takes them; and "max_seqlen", the length of the
-        longest document.
+        (int32) of all rows one after another, as flash attention takes them; and "max_seqlen", how many tokens the
+        longest document has in a window.
 
     Example:
         With a `dataset`, its `lengths`, and a function `encode` from a sample to its tokens:

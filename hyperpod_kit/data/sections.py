@@ -20,7 +20,7 @@ class Sections(NamedTuple):
 
 @runtime_checkable
 class WeighedOrder(Protocol):
-    """An order that knows which samples a section of it has, whatever their order in it."""
+    """An order whose sections have known samples, whatever their order inside a section."""
 
     def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
         """Sum weights by sections of an epoch.

@@ -27,8 +27,8 @@ _OF_STRETCH, _OF_GROUP = 2, 3
 class SpreadOrder(ShuffledOrder):
     """A `ShuffledOrder` in which the blocks that are read side by side come from equal stretches all over the data.
 
-    A batch so mixes about as well as one of a uniform shuffle. `order_of` makes one with the block that fits a data
-    set, and a loader without `order` takes that.
+    A batch has samples of as many places as a uniform shuffle of twice the blocks would give it. `order_of` makes one
+    with the block that fits a data set, and a loader without `order` takes that.
 
     Attributes:
         samples: How many samples an epoch has.

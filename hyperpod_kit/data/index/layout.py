@@ -216,7 +216,7 @@ class SampleIndex:
             number: The number of the file, from 0.
 
         Returns:
-            What the index knows of it.
+            What the index has recorded of it.
         """
         row = self._array("files")[number]
         at = int(row["path_at"])
@@ -243,8 +243,8 @@ class SampleIndex:
             samples: The numbers of samples.
 
         Returns:
-            (file, start, length) of each: the number of its file, and bytes in that (or in its plain text; of Parquet
-            rows).
+            (file, start, length) of each: the number of its file, and bytes in that (of a compressed file in its plain
+            text; of Parquet its row).
 
         Raises:
             IndexError: There is no such sample.

@@ -94,7 +94,7 @@ def starts_an_agent(example: Example) -> bool:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     """A directory in the place of /tmp, with the data that examples read."""
     from hyperpod_kit.data import megatron
     from hyperpod_kit.data.index.build import build
@@ -109,19 +109,19 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(programs: Mapping[str, str], place: Path) -> None:
+def run(programs: Mapping[str, str], directory: Path) -> None:
     """Run programs one after another in one process, by the place where each stands. Raises AssertionError."""
     lines = [
         f"exec(compile({text!r}, {name!r}, 'exec'), {{'__name__': '__main__'}})" for name, text in programs.items()
     ]
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith(("HPK_", "SLURM_"))},
-        "HPK_SHM_DIR": str(place / "shm"),
+        "HPK_SHM_DIR": str(directory / "shm"),
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
-    text = "\n".join(lines).replace("/tmp/", f"{place}/")
-    process = warm.run(["-c", text], environment, cwd=place, both=True)
+    text = "\n".join(lines).replace("/tmp/", f"{directory}/")
+    process = warm.run(["-c", text], environment, cwd=directory, both=True)
     assert process.returncode == 0, process.stdout
 
 
@@ -140,18 +140,18 @@ def test_a_name_that_an_example_introduces_is_known_here(example: Example) -> No
     assert unknown == [], f"{example.block.place}: add what it is to INTRODUCED"
 
 
-def test_examples_without_an_agent_run(place: Path) -> None:
+def test_examples_without_an_agent_run(directory: Path) -> None:
     chosen = [example for example in EXAMPLES if not starts_an_agent(example)]
     assert len(chosen) > len(EXAMPLES) // 3
-    run({example.block.place: program(example) for example in chosen}, place)
+    run({example.block.place: program(example) for example in chosen}, directory)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("example", [pytest.param(example, id=example.name) for example in WITH_AN_AGENT])
-def test_an_example_with_an_agent_runs(example: Example, place: Path) -> None:
-    run({example.block.place: program(example)}, place)
+def test_an_example_with_an_agent_runs(example: Example, directory: Path) -> None:
+    run({example.block.place: program(example)}, directory)
 
 
-def test_an_example_that_fails_is_noticed(place: Path) -> None:
+def test_an_example_that_fails_is_noticed(directory: Path) -> None:
     with pytest.raises(AssertionError, match=r"module\.py"):
-        run({"module.py:7": "assert 1 == 2"}, place)
+        run({"module.py:7": "assert 1 == 2"}, directory)

@@ -1,4 +1,8 @@
-"""The samples of an index by their numbers: a map-style data set with a length, for torch's DataLoader or none."""
+"""The samples of an index by their numbers: a map-style data set with a length, for torch's DataLoader or none.
+
+A program makes an `IndexedDataset` of a `SampleIndex`; an `ElasticLoader` calls its `__getitems__`, `read_by` and
+`ahead`.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +38,33 @@ _BY_RANGE = ("lines", "tar", "whole")
 
 
 class IndexedDataset:
-    """Sample n of an index, decoded, then `transform(sample)`.
+    """The samples of an index, decoded: sample n is `dataset[n]`.
 
     Lines are decoded as JSON, or as text where the file's name does not speak of JSON; a row of Parquet is a dict, a
-    sample of a tar a dict from ending to bytes, a whole file its bytes. `decode=False` leaves bytes. `memory`: bytes of
-    decompressed or decoded data that each process keeps; of files with short lines, up to 128 MiB of the files.
-    `patience`: seconds in which a file is asked for again, by its path, while its mount is repaired; then it is read
-    from where `elsewhere` says that a directory lies too (`{"/mnt/corpus": "s3://bucket/corpus"}`), and DataUnavailable
-    is raised when that does not help. `answer`: seconds after which a mount that gives no answer counts as failed.
-    `cache`: a directory of a local disk for what comes from `s3://`.
+    sample of a tar a dict from ending to bytes, a whole file its bytes.
+
+    Reading raises BadRecord for a record that cannot be decoded, ChangedFile for a file that is not the one that was
+    indexed, and DataUnavailable when bytes cannot be read for `patience` seconds, and from `elsewhere` neither.
+
+    Args:
+        index: The index of the files.
+        transform: Called with each sample; what it returns takes the sample's place. None: samples stay as they are.
+        decode: Whether samples are decoded. False: lines stay bytes.
+        memory: How many bytes of decompressed or decoded data each process keeps; of files with short lines, up to 128
+            MiB of the files. Default: 256 MiB.
+        patience: For how many seconds a file is read again, by its path, while its mount is repaired; then it is read
+            from `elsewhere`. Default: 300.
+        answer: After how many seconds without a response a mount counts as failed. Default: 30.
+        elsewhere: Where directories lie too: `{"/mnt/corpus": "s3://bucket/corpus"}`. None: nowhere.
+        cache: A directory of a local disk for what comes from `s3://`. None: no cache.
+
+    Example:
+        With an `index`, a `SampleIndex` of lines of JSON:
+
+            from hyperpod_kit.data import IndexedDataset
+
+            dataset = IndexedDataset(index, transform=lambda sample: sample["text"])
+            print(len(dataset), dataset[0])
     """
 
     def __init__(
@@ -79,7 +101,20 @@ class IndexedDataset:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Several samples, in the order asked for. Raises BadRecord, ChangedFile, DataUnavailable."""
+        """Read several samples.
+
+        Args:
+            numbers: Their numbers.
+
+        Returns:
+            The samples, in that order.
+
+        Raises:
+            IndexError: There is no such sample.
+            BadRecord: A record cannot be decoded.
+            ChangedFile: A file is not the one that was indexed.
+            DataUnavailable: Bytes cannot be read from storage, and everything was tried.
+        """
         asked = np.asarray(numbers, dtype=np.int64)
         numbers_of_files, starts, lengths = self.index.where(asked)
         if self.index.formats == _LINES:
@@ -116,17 +151,33 @@ class IndexedDataset:
         return files
 
     def read_by(self, block: int) -> None:
-        """So many samples are read together, from then on. Known otherwise: those of the default order."""
+        """Read so many samples together from now on; a loader calls it with the block of its order.
+
+        Args:
+            block: How many. Without a call it is the block of the default order.
+        """
         self._cuts.read_by(block)
 
     def one_of(self, sets: int) -> None:
-        """It is one of so many sets of a mix, which share what a process has open, and keeps of files."""
+        """Share the limits of open files and memory with the other sets of a mix.
+
+        Args:
+            sets: How many sets the mix has.
+        """
         self._among = self._files.among = sets
         self._readers.clear()
 
     def row_groups(self) -> RowGroups | None:
-        """What is decoded at once, by the footer of the first file; None where it has none, or all is read sample by
-        sample. Raises DataUnavailable, OSError."""
+        """Read from the footer of the first file how much of Parquet is decoded at once.
+
+        Returns:
+            Rows and bytes of the largest row group, and the memory for them; None where the first file has none, or
+            where samples are read one by one.
+
+        Raises:
+            DataUnavailable: The file cannot be read for now, and everything was tried.
+            OSError: The file cannot be read.
+        """
         if self.index.formats != _ROWS or not self.index.samples:
             return None
         number = int(np.searchsorted(self.index.firsts, 0, side="right")) - 1
@@ -140,13 +191,18 @@ class IndexedDataset:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes that this process has read from the sources."""
+        """How many bytes this process has read from the sources."""
         return self._files.bytes_read
 
     def ahead(self, numbers: Numbers) -> None:
-        """These samples are asked for soon, by this process: have the kernel fetch lines, tars and files meanwhile.
+        """Ask the kernel to fetch samples that this process reads soon: of lines, tars and whole files.
 
-        Of files on the machine's own disks alone: to open one on a mount may take long, and the trainer would wait."""
+        Only files on the machine's own disks are fetched: to open one on a mount may take long, and the trainer would
+        wait.
+
+        Args:
+            numbers: The numbers of the samples.
+        """
         if set(self.index.formats) - set(_AHEAD) or any(source.startswith("s3://") for source in self.index.sources):
             return
         files, starts, lengths = self.index.where(numbers)

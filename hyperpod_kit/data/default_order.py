@@ -36,9 +36,28 @@ class RowGroups(NamedTuple):
 
 
 def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
-    """The shuffled order that fits a data set, which a loader takes where none is given.
+    """Choose the shuffled order that fits a data set; a loader without `order` takes it.
 
-    Of Parquet it reads the footer of one file. Raises DataUnavailable, OSError.
+    Of Parquet the footer of one file is read, and a block is a row group; otherwise the size of a block follows from
+    the size of the samples.
+
+    Args:
+        dataset: A data set with a length: an IndexedDataset, MegatronTokens, or any other.
+        seed: Another seed gives another order. Default: 0.
+
+    Returns:
+        The order: a `SpreadOrder`; for compressed files, and Parquet without a readable footer, a `ShuffledOrder`.
+
+    Raises:
+        DataUnavailable: The file cannot be read for now, and everything was tried.
+        OSError: The file cannot be read.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, order_of
+
+            loader = ElasticLoader(dataset, batch_size=4, order=order_of(dataset, seed=1))
     """
     # A list has a method of the name `index`.
     index = getattr(dataset, "index", None)

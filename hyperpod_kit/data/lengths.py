@@ -1,5 +1,8 @@
-"""How many tokens each sample has, counted once in parallel and kept beside the index: what makes packing and filtering
-exact. A length of 0 means that the sample is left out."""
+"""How many tokens each sample has, counted once in parallel and kept beside the index.
+
+That makes packing and filtering exact. A length of 0 means that the sample is left out. A program calls `lengths_of`
+and gives the result to `PackedDataset`.
+"""
 
 from __future__ import annotations
 
@@ -48,12 +51,37 @@ def lengths_of(
     on_bad: OnBad | str = OnBad.RAISE,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> npt.NDArray[np.uint32]:
-    """The number of tokens of each sample, u32. `encode(sample)` gives the tokens, none for a sample to leave out.
+    """Count the tokens of each sample, in parallel, and keep the counts beside the index.
 
-    `name` stands for the tokenizer, the template and the filter: another one is counted anew. The counts are kept in
-    `folder` (default: the index's) as they come, so that a run that was killed goes on. Of several processes one
-    counts, and the others wait for it.
-    `on_bad="skip"`: a record that cannot be decoded has no tokens, so it is left out.
+    The counts are kept as they come, so that a run that was killed continues. Of several processes that call it at once
+    one counts, and the others wait for it. Processes are forked.
+
+    Args:
+        dataset: The samples.
+        encode: `encode(sample)` returns the tokens, none for a sample to leave out.
+        name: Stands for the tokenizer, the template and the filter: another name is counted anew.
+        folder: Where the counts are kept. None: in the index's directory.
+        processes: How many processes count. None: as many as the machine has cores.
+        on_bad: "raise": a record that cannot be decoded raises BadRecord. "skip": it has no tokens, so it is left out.
+            Default: "raise".
+        progress: `progress(done, total)` is called with numbers of samples, from time to time. Default: no call.
+
+    Returns:
+        The number of tokens of each sample, uint32.
+
+    Raises:
+        BadRecord: A record cannot be decoded.
+        DataError: The counts on disk are damaged, or of other data; or reading fails (ChangedFile, DataUnavailable).
+        ValueError: `on_bad` is neither word.
+        OSError: The counts cannot be written.
+
+    Example:
+        With a `dataset` of dicts with a "text":
+
+            from hyperpod_kit.data import lengths_of
+
+            lengths = lengths_of(dataset, lambda sample: list(sample["text"].encode()), "bytes, v1")
+            print(f"{lengths.sum()} tokens in {len(lengths)} samples")
     """
     index = dataset.index
     rule = OnBad(on_bad)

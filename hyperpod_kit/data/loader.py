@@ -1,8 +1,9 @@
-"""torch's DataLoader that knows where training is: it counts what was trained on, not what workers fetched, nor what
-somebody looked at.
+"""torch's DataLoader with an exact position in the data.
 
-A batch counts when the next one is asked for, or when its step is reported (`state_dict`, `trained`). While a loop
-holds it, `position` is that behind it; a loop that is left before gives it back, and it comes again.
+It counts what was trained on, not what workers fetched, nor what somebody looked at. A batch counts when the next one
+is asked for, or when its step is reported (`state_dict`, `trained`). While a loop holds it, `position` is that behind
+it; a loop that is left before gives it back, and it comes again. A training program makes an `ElasticLoader` and passes
+it to `State(loader=loader)`.
 """
 
 from __future__ import annotations
@@ -65,26 +66,66 @@ class LoopState:
 
 
 class ElasticLoader(DataLoader[Any]):
-    """A DataLoader over a map-style data set: each sample once an epoch, whoever is killed, on any number of ranks.
+    """A DataLoader over a map-style data set: each sample once an epoch, across restarts, on any number of ranks.
 
-    `State(loader=loader)` keeps its position with the weights; restored, it goes on with the first sample that no step
-    in the checkpoint has had, on as many ranks and workers as there are now. `batch_size` is of one rank. Without
-    `order` the samples are shuffled by `seed`. `rank` and `ranks` are those of torch.distributed, unless they are
-    given (with tensor parallelism: the rank among those that get other data). `last` says what becomes of the samples
-    that do not fill a step at the end of an epoch. `epochs`: after so many there are no more batches. `ledger`: a
-    directory in which every rank notes what it received (`hyperpod-kit data verify-ledger`), `launch` what tells this
-    start from others there, the same on all ranks; default: what Slurm, `job run` or torchrun say.
-    A worker that dies, or gives nothing for `timeout` seconds (default 600), is replaced with all others, and the
-    batches that the trainer has not received come again from the new ones, in the same order.
+    `State(loader=loader)` saves its position with the weights. Restored, it continues with the first sample that no
+    step in the checkpoint has had, on as many ranks and workers as there are now.
+
     A batch counts for the position when the next one is asked for, or by `state_dict()`, which a save calls, or
-    `trained()`. A loop that is left before gives its last batch back, so that to look at one loses none. Of several
-    iterators only the one that was begun last goes on; an older one raises DataError.
-    Without `order`, a position that another release saved goes on in the default order of that release.
+    `trained()`. A loop that is left before gives its last batch back: it comes again, so looking at a batch loses none.
+    Of several iterators only the one that was begun last continues; an older one raises DataError.
+
+    A worker that dies, or returns nothing for `timeout` seconds, is replaced together with all others, and the batches
+    that the trainer has not received come again from the new ones, in the same order. The fourth such failure in a row
+    without a batch raises DataUnavailable.
+
     Programs that would build another loader of its parts get it whole (Accelerate, Lightning, Fabric), or DataError at
     their first batch.
-    `on_bad="skip"`: in the place of a record that cannot be decoded (BadRecord) comes the next good one of the data, up
-    to `most_bad` times a rank; they are counted (`bad_records`) and noted in the ledger.
-    Other arguments are DataLoader's: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
+
+    Args:
+        dataset: A map-style data set with a length: an IndexedDataset, MixDataset, PackedDataset, or any other.
+        batch_size: How many samples one rank receives in a step. Default: 1.
+        order: Which sample is at which position. None: shuffled by `seed`, as `order_of` chooses; a position that
+            another release saved then continues in the default order of that release.
+        seed: Of the order, where none is given. Default: 0.
+        rank: This rank, from 0. None: that of torch.distributed. Give it with tensor parallelism: the rank among those
+            that get other data.
+        ranks: How many ranks there are, as for `rank`. None: as many as torch.distributed has, else 1.
+        last: What becomes of the samples that do not fill a step at the end of an epoch: a `Last`, or its value.
+            Default: "pad".
+        epochs: After how many epochs there are no more batches. None: never.
+        ledger: A directory in which every rank notes what it received, for `hyperpod-kit data verify-ledger`. None:
+            nothing is noted.
+        launch: What tells this start from others in the ledger, the same on all ranks. None: what the environment of
+            Slurm, `job run` or torchrun has for it.
+        on_bad: "raise": a record that cannot be decoded raises BadRecord. "skip": the next good one of the data comes
+            in its place; such records are counted (`bad_records`) and noted in the ledger. Default: "raise".
+        most_bad: How many bad records a rank passes over before it raises BadRecord. Default: 100.
+        **options: DataLoader's other arguments: num_workers, collate_fn, pin_memory, prefetch_factor, worker_init_fn.
+            `timeout` is 600 seconds by default.
+
+    Raises:
+        ValueError: An argument is out of its range; an epoch has no step with `last="drop"`; `on_bad="skip"` is given
+            for a data set that decodes no records; or nothing names the launch of several ranks for the ledger.
+        DataUnavailable: The file that the default order of Parquet needs cannot be read for now.
+        OSError: The ledger's directory cannot be made, or that file cannot be read.
+
+    Example:
+        With a `dataset`, a `model` and a function `train_step`:
+
+            from hyperpod_kit.checkpoint import Manager, State
+            from hyperpod_kit.data import ElasticLoader
+
+            loader = ElasticLoader(dataset, batch_size=4, seed=1)
+            state = State(model, loader=loader)
+            with Manager("/tmp/run", every=10) as manager:
+                step = manager.restore(state).next_step
+                for epoch in range(loader.epoch, 2):
+                    for batch in loader:
+                        train_step(batch)
+                        manager.step(step, state)
+                        step += 1
+                manager.save(step - 1, state, on_busy="wait")
     """
 
     def __init__(
@@ -149,12 +190,24 @@ class ElasticLoader(DataLoader[Any]):
 
     @property
     def position(self) -> int:
-        """Samples that the trainer has received since the first epoch, on all ranks together: also those of the batch
-        that its loop holds."""
+        """How many samples the trainer has received since the first epoch, on all ranks together.
+
+        Those of the batch that the loop holds count too.
+        """
         return self._loop.held.batch.step.after if self._loop.held is not None else self._elastic.position
 
     def trained(self) -> None:
-        """The batch that the loop holds is trained on: it counts, also where the loop is left now."""
+        """Report that the batch that the loop holds is trained on: it counts, even when the loop is left now.
+
+        Example:
+            With a `loader` and a function `train_step`:
+
+                for batch in loader:
+                    train_step(batch)
+                    if loader.position >= 8:
+                        loader.trained()
+                        break
+        """
         held, self._loop.held = self._loop.held, None
         if held is None:
             return
@@ -165,22 +218,22 @@ class ElasticLoader(DataLoader[Any]):
 
     @property
     def sample_order(self) -> SampleOrder:
-        """Which sample comes when."""
+        """The order: which sample is at which position."""
         return self._elastic.order
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next batch is of."""
+        """The epoch that the next batch is of, from 0."""
         return self._elastic.course.epoch(self.position)
 
     @property
     def remaining(self) -> int:
-        """Steps from here to the end of the epoch."""
+        """How many steps there are from here to the end of the epoch."""
         return self._elastic.course.steps_left(self.position, self._elastic.group)
 
     @property
     def fillers(self) -> int:
-        """How many samples at the end of the batch just received were there before in this epoch."""
+        """How many samples at the end of the batch just received came before in this epoch."""
         return self._loop.fillers
 
     @property
@@ -189,7 +242,17 @@ class ElasticLoader(DataLoader[Any]):
         return self._bad.count if self._bad is not None else 0
 
     def position_of(self, state: Mapping[str, Any]) -> int:
-        """The position in a `state_dict()`. Raises CheckpointError for none: its checkpoint is not valid."""
+        """Read the position in a `state_dict()`.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Returns:
+            The position.
+
+        Raises:
+            CheckpointError: It holds no position that this release reads: its checkpoint is not valid.
+        """
         position = state.get("position")
         if state.get("format") != STATE or type(position) is not int or position < 0:
             raise CheckpointError(
@@ -199,9 +262,15 @@ class ElasticLoader(DataLoader[Any]):
         return position
 
     def refuse_other(self, state: Mapping[str, Any]) -> None:
-        """Raises CheckpointError for a position in other data or in another order, with both.
+        """Check that a position is one in this loader's data and order.
 
-        The default order is no other one where another release had another default: see `order_in`.
+        The default order counts as the same where another release had another default: see `order_in`.
+
+        Args:
+            state: What `state_dict` returned.
+
+        Raises:
+            CheckpointError: The position is in other data or in another order; the message names both.
         """
         expected = self._meant(self._order_for(state))
         other = {name: (state.get(name), value) for name, value in expected.items() if state.get(name) != value}
@@ -213,9 +282,21 @@ class ElasticLoader(DataLoader[Any]):
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; nothing where the position is in it already, as after a restore.
+        """Go to the beginning of an epoch; where the position is in it already, as after a restore, nothing changes.
 
-        Raises ValueError for an epoch that has passed: its samples would come again.
+        Args:
+            epoch: The epoch, from 0.
+
+        Raises:
+            ValueError: The epoch has passed: its samples would come again.
+
+        Example:
+            With a `loader` and a function `train_step`:
+
+                for epoch in range(loader.epoch, 2):
+                    loader.set_epoch(epoch)
+                    for batch in loader:
+                        train_step(batch)
         """
         if epoch == self.epoch:
             return
@@ -247,12 +328,25 @@ class ElasticLoader(DataLoader[Any]):
         self._loop.jumped = True
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what it is a position in. The batch that the loop holds is trained on, from now on."""
+        """Return the position, and what it is a position in, for a checkpoint.
+
+        The batch that the loop holds is trained on, from now on.
+
+        Returns:
+            What `load_state_dict` takes: plain values.
+        """
         self.trained()
         return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._meant()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to a position. Raises CheckpointError for one that is none, or in other data or another order."""
+        """Go to a position.
+
+        Args:
+            state: What `state_dict` returned, of a loader on any number of ranks and workers.
+
+        Raises:
+            CheckpointError: It holds no position, or one in other data or in another order.
+        """
         position = self.position_of(state)
         self.refuse_other(state)
         self._epochs_of_others.begin_anew()

@@ -1,4 +1,7 @@
-"""Megatron's indexed data set, `PREFIX.bin` and `PREFIX.idx`: written as Megatron and NeMo read it, and read here."""
+"""Megatron's indexed data set, `PREFIX.bin` and `PREFIX.idx`: written as Megatron and NeMo read it, and read here.
+
+`hyperpod-kit data tokenize` calls `write`; a training program makes `MegatronTokens`.
+"""
 
 from __future__ import annotations
 
@@ -67,10 +70,37 @@ class TokensFile(NamedTuple):
 
 
 class MegatronTokens:
-    """The documents of a data set by their numbers, int64. For PackedDataset: `encode` is None, `lengths` are the data
-    set's own. Read as IndexedDataset reads: `patience`, `answer`, `elsewhere` and `memory` are explained there.
+    """The documents of a Megatron data set by their numbers, as int64 tokens.
 
-    Raises DataError for what is no data set, or is not whole; in training ChangedFile and DataUnavailable."""
+    For PackedDataset `encode` is None, and `lengths` are the data set's own. Reading raises ChangedFile and
+    DataUnavailable, as of IndexedDataset.
+
+    Args:
+        prefix: The path of both files without `.bin` and `.idx`.
+        memory: How many bytes of the file each process keeps. Default: 128 MiB.
+        patience: See IndexedDataset. Default: 300 seconds.
+        answer: See IndexedDataset. Default: 30 seconds.
+        elsewhere: See IndexedDataset. None: nowhere.
+
+    Attributes:
+        prefix: As given.
+        lengths: How many tokens each document has, int32.
+        bytes: How large the `.bin` is.
+        data: A digest of the documents' lengths and places.
+
+    Raises:
+        NoData: A file is not there.
+        DataError: The files are no data set, or not whole.
+
+    Example:
+        With the `prefix` of a data set that `hyperpod-kit data tokenize` has written:
+
+            from hyperpod_kit.data import ElasticLoader, MegatronTokens, PackedDataset, order_of
+
+            tokens = MegatronTokens(prefix)
+            packed = PackedDataset(tokens, None, tokens.lengths, window=128, order=order_of(tokens, seed=1))
+            loader = ElasticLoader(packed, batch_size=2, order=packed.windows)
+    """
 
     def __init__(
         self,
@@ -112,29 +142,51 @@ class MegatronTokens:
 
     @property
     def index(self) -> MegatronTokens:
-        """What says which data this is: itself."""
+        """What identifies the data: the data set itself."""
         return self
 
     def block_for(self, size: int = 1 << 20) -> int:
-        """How many documents are about `size` bytes, at least 16."""
+        """Compute how many documents have about `size` bytes.
+
+        Args:
+            size: Bytes. Default: 1 MiB.
+
+        Returns:
+            The number, 16 at least and 8192 at most.
+        """
         mean = max(1, int(self.lengths.sum(dtype=np.int64)) * self._kind.itemsize // max(1, len(self)))
         return int(min(max(16, size // mean), 8192))
 
     def read_by(self, block: int) -> None:
-        """So many documents are read together, from then on."""
+        """Read so many documents together from now on; PackedDataset calls it with the block of its order.
+
+        Args:
+            block: How many.
+        """
         self._cuts.read_by(block)
 
     def one_of(self, sets: int) -> None:
-        """See IndexedDataset."""
+        """Share the limits of open files and memory with the other sets of a mix.
+
+        Args:
+            sets: How many sets the mix has.
+        """
         self._among, self._ranges = sets, None
 
     @property
     def firsts(self) -> Numbers:
-        """The first document of each file."""
+        """The number of the first document of each file: there is one file."""
         return np.zeros(1, np.int64)
 
     def places(self, documents: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """(start, length) of documents in bytes."""
+        """Locate documents.
+
+        Args:
+            documents: The numbers of documents, or a slice of them.
+
+        Returns:
+            (start, length) of each, in bytes of the `.bin`.
+        """
         return self._pointers[documents], self.lengths[documents].astype(np.int64) * self._kind.itemsize
 
     def __len__(self) -> int:
@@ -144,7 +196,18 @@ class MegatronTokens:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[npt.NDArray[np.int64]]:
-        """Several documents, in the order asked for."""
+        """Read several documents.
+
+        Args:
+            numbers: Their numbers.
+
+        Returns:
+            The tokens of each, in that order.
+
+        Raises:
+            ChangedFile: The `.bin` is not the one that was opened first.
+            DataUnavailable: Bytes cannot be read from storage, and everything was tried.
+        """
         if self._ranges is None:
             memory, patience, elsewhere, answer = self._reading
             files = PatientFiles(patience, elsewhere, answer=answer)

@@ -1,9 +1,13 @@
-"""Several data sets in one, each with its share: which one is next follows from the position alone, and each goes
-through its own epochs, every sample once in each of them.
+"""Several data sets in one, each with its share.
+
+Which one is next follows from the position alone, and each goes through its own epochs, every sample once in each of
+them.
 
 An epoch of a set is its own: as many of its samples as it has, in an order of that epoch, drawn one after another at
 its places in the mix. A set of 777 samples with half of the mix begins its second epoch after 1,554 samples of the mix,
 wherever an epoch of the mix ends.
+
+A program makes a `MixDataset` of the data sets and a `MixOrder` of their orders, and gives both to an `ElasticLoader`.
 """
 
 from __future__ import annotations
@@ -27,14 +31,34 @@ _WORDS = 2000
 
 
 class MixOrder:
-    """Samples of several orders by their shares. An epoch of the mix is `samples` long, and orders go on over its end.
+    """Samples of several orders by their shares.
 
-    Each set has its share of every stretch: no prefix has a sample of it too many or too few, and no window two.
-    `shares` may be any numbers above 0, of which none is less than a millionth of their sum. `seed`: which of sets
-    that are equally due comes first.
+    Each set has its share of every stretch: no prefix has a sample of it too many or too few, and no window two. The
+    orders continue over the end of an epoch of the mix.
 
     The numbers are those of a MixDataset: each data set's begin where the ones before it end. Windows, which are
-    numbered over all epochs, go on behind the last of them, in turn.
+    numbered over all epochs, continue behind the last of them, in turn.
+
+    Args:
+        orders: The order of each data set, of a PackedDataset its `windows`.
+        shares: The share of each, any numbers above 0, of which none is less than a millionth of their sum.
+        samples: How many samples an epoch of the mix has.
+        seed: Which of sets that are equally due comes first. Default: 0.
+
+    Attributes:
+        samples: As given.
+
+    Raises:
+        ValueError: There is not one share above 0 for each order, or a share is too small.
+
+    Example:
+        With two data sets, `code` and `prose`:
+
+            from hyperpod_kit.data import ElasticLoader, MixDataset, MixOrder, order_of
+
+            orders = [order_of(code, seed=1), order_of(prose, seed=1)]
+            order = MixOrder(orders, [0.3, 0.7], samples=1000)
+            loader = ElasticLoader(MixDataset({"code": code, "prose": prose}), batch_size=4, order=order)
     """
 
     def __init__(self, orders: Sequence[SampleOrder], shares: Sequence[float], *, samples: int, seed: int = 0) -> None:
@@ -48,11 +72,15 @@ class MixOrder:
 
     @property
     def shares(self) -> list[float]:
-        """Of the whole, as they are drawn."""
+        """The share of each set in the whole, as they are drawn."""
         return self._draw.shares
 
     def described(self) -> dict[str, Any]:
-        """See SampleOrder."""
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         parts = [sorted((name, value) for name, value in order.described().items()) for order in self._orders]
         words = repr((parts, self._draw.weights.tolist(), self._seed))
         if len(words) > _WORDS:
@@ -60,7 +88,15 @@ class MixOrder:
         return {"order": "mix", "draw": "even", "samples": self.samples, "mix": words}
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        """See SampleOrder."""
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
         sets, places = self._draw.at(positions + epoch * self.samples)
         by_set = np.argsort(sets, kind="stable")
         found = np.empty_like(positions)
@@ -83,7 +119,24 @@ class MixOrder:
 
 
 class MixDataset:
-    """Several data sets, by numbers that go through all of them."""
+    """Several data sets, by numbers that go through all of them.
+
+    The same data under two names is warned about in the log: its samples come by both shares.
+
+    Args:
+        datasets: The data sets by their names, in the order of the MixOrder.
+
+    Attributes:
+        datasets: As given.
+
+    Example:
+        With two data sets, `code` and `prose`:
+
+            from hyperpod_kit.data import MixDataset
+
+            mix = MixDataset({"code": code, "prose": prose})
+            assert len(mix) == len(code) + len(prose)
+    """
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
         self.datasets = dict(datasets)
@@ -95,12 +148,12 @@ class MixDataset:
 
     @property
     def decodes(self) -> bool:
-        """See IndexedDataset."""
+        """Whether the numbers of all sets are those of records, each of which is good or bad by itself."""
         return all(getattr(one, "decodes", False) for one in self.datasets.values())
 
     @property
     def digest(self) -> str:
-        """What says which data this is, of all of them; "" for those that do not say it."""
+        """What identifies the data of all sets; the part of a set without a digest is empty."""
         return " ".join(f"{name}:{data_digest(one)}" for name, one in self.datasets.items())
 
     def __len__(self) -> int:
@@ -110,7 +163,14 @@ class MixDataset:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Several samples, in the order asked for."""
+        """Read several samples.
+
+        Args:
+            numbers: Their numbers in the mix.
+
+        Returns:
+            The samples, in that order.
+        """
         asked = np.asarray(numbers, dtype=np.int64)
         later, turn = np.divmod(asked - len(self), len(self.datasets))
         which = np.where(asked < len(self), np.searchsorted(self._firsts, asked, side="right") - 1, turn)

@@ -4,6 +4,8 @@ Samples that lie together are a *block*. Blocks are permuted; so many of them as
 side, one sample of each in turn, and each block's own samples are permuted too. So neighbours of the order are from
 many blocks, reads stay inside a few blocks, and with a number of ranks that divides the lanes each block is read by one
 rank. Neither ranks, workers nor the size of a batch is part of it.
+
+`ElasticLoader(order=...)` and `PackedDataset(order=...)` take an order; `order_of` chooses one that fits a data set.
 """
 
 from __future__ import annotations
@@ -30,29 +32,66 @@ _GROUPS_KEPT = 2
 
 
 class SampleOrder(Protocol):
-    """What a loader asks of an order."""
+    """What a loader needs of an order; a class of your own with these members is one."""
 
     @property
     def samples(self) -> int:
-        """Of one epoch."""
+        """How many samples an epoch has."""
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        """The samples at these positions (0 <= position < samples) of an epoch."""
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
 
     def described(self) -> dict[str, Any]:
-        """What must be equal for a position to mean the same samples."""
+        """Describe the order: what must be equal for a position to mean the same samples.
+
+        Returns:
+            Names and values, for JSON.
+        """
 
 
 @dataclass(frozen=True)
 class SequentialOrder:
-    """Sample n at position n, in every epoch."""
+    """Sample n at position n, in every epoch.
+
+    Attributes:
+        samples: How many samples an epoch has.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, SequentialOrder
+
+            loader = ElasticLoader(dataset, batch_size=4, order=SequentialOrder(len(dataset)))
+    """
 
     samples: int
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
         return positions
 
     def described(self) -> dict[str, Any]:
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         return {"order": "sequential", "samples": self.samples}
 
 
@@ -85,7 +124,25 @@ class _Kept:
 
 @dataclass(frozen=True)
 class ShuffledOrder:
-    """Another order in each epoch, from `seed`. `block`: samples that are read together."""
+    """Another order in each epoch, from a seed, in which blocks of neighbouring samples are read side by side.
+
+    ValueError is raised unless `samples`, `block` and `lanes` are 1 at least.
+
+    Attributes:
+        samples: How many samples an epoch has.
+        seed: Another seed gives another order. Default: 0.
+        block: How many neighbouring samples are read together. Default: 1024.
+        lanes: How many blocks are read side by side, one sample of each in turn. Default: 48, which 1, 2, 3, 4, 6, 8,
+            12, 16, 24 and 48 ranks divide, so that each block is read by one rank.
+
+    Example:
+        With an `index` and a `dataset` of it:
+
+            from hyperpod_kit.data import ElasticLoader, ShuffledOrder
+
+            order = ShuffledOrder(len(dataset), seed=1, block=index.block_for(1 << 18), lanes=96)
+            loader = ElasticLoader(dataset, batch_size=4, order=order)
+    """
 
     samples: int
     seed: int = 0
@@ -98,6 +155,11 @@ class ShuffledOrder:
             raise ValueError(f"samples={self.samples}, block={self.block}, lanes={self.lanes}: each must be at least 1")
 
     def described(self) -> dict[str, Any]:
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         return {
             "order": "shuffled",
             "samples": self.samples,
@@ -107,6 +169,15 @@ class ShuffledOrder:
         }
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
+        """Look up samples by their positions in an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            positions: Positions in it: 0 <= position < samples.
+
+        Returns:
+            The numbers of the samples.
+        """
         found = self._epoch(epoch)
         shifted = positions + np.where(positions >= found.end, found.missing, 0)
         groups = shifted // (self.lanes * self.block)
@@ -123,7 +194,15 @@ class ShuffledOrder:
         return samples
 
     def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
-        """See WeighedOrder: a section is a group of blocks that are read side by side."""
+        """Sum weights by sections of an epoch: a section is a group of blocks that are read side by side.
+
+        Args:
+            epoch: The epoch, from 0.
+            weights: The weight of each sample, by its number.
+
+        Returns:
+            For each section the positions, and the weight, up to its end.
+        """
         found = self._epoch(epoch)
         of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
         in_order = of_blocks[self._blocks(found, *np.divmod(np.arange(found.blocks), self.lanes))]

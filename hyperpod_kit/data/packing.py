@@ -1,7 +1,8 @@
 """Windows of a fixed number of tokens, packed while training: documents in the epoch's order, one after another.
 
 How many tokens each document has is known (lengths.py), so which documents a window takes is arithmetic: any window is
-made by any rank at any time, and a resume is as exact as with single samples.
+made by any rank at any time, and a resume is as exact as with single samples. A program makes a `PackedDataset` and
+gives an `ElasticLoader` both it and its `windows` as the order.
 """
 
 from __future__ import annotations
@@ -46,14 +47,41 @@ class WindowOrder:
 
 
 class PackedDataset:
-    """Windows of `window` tokens, int64. An epoch is all documents in the order of `order`, whose tokens that do not
-    fill a last window are left out of it; a document may go on in the next window.
+    """Windows of a fixed number of tokens, int64, packed from documents.
 
-    `dataset`: an IndexedDataset with its `lengths` (see `lengths_of`; what has none is left out), or MegatronTokens
-    with lengths of its own. `encode`: None where the samples are tokens already. Give the loader
-    `order=packed.windows`. `documents`: a window is {"tokens": them, "cu_seqlens": where its documents begin, and its
-    end}, int32, for an attention that stays inside a document; see `packed_batch`. One that goes on from the window
-    before begins at 0 again.
+    An epoch is all documents in the order of `order`. The tokens that do not fill a last window are left out of it; a
+    document may continue in the next window. Give the loader `order=packed.windows`. Reading raises DataError for a
+    document that has not as many tokens as were counted.
+
+    Args:
+        dataset: An IndexedDataset, or MegatronTokens.
+        encode: Returns the tokens of a sample. None: the samples are tokens already.
+        lengths: How many tokens each document has: from `lengths_of` (what has none is left out), or the data set's own
+            of MegatronTokens.
+        window: How many tokens a window has.
+        order: The order of the documents, as `order_of(dataset, seed)`.
+        documents: Whether a window has where its documents begin, for an attention that stays inside a document: it is
+            {"tokens": them, "cu_seqlens": where its documents begin, and its end, int32}, see `packed_batch`. A
+            document that continues from the window before begins at 0 again. False: a window is its tokens.
+
+    Attributes:
+        index: The data set's index.
+        tokens: How many tokens all documents have together.
+        windows: The order to give the loader.
+
+    Raises:
+        DataError: Documents, lengths and order are not of one number, or all documents have fewer tokens than a window.
+
+    Example:
+        With a `dataset`, and a function `encode` from a sample to its tokens:
+
+            from hyperpod_kit.data import ElasticLoader, PackedDataset, lengths_of, order_of
+
+            lengths = lengths_of(dataset, encode, "bytes, v1")
+            packed = PackedDataset(dataset, encode, lengths, window=128, order=order_of(dataset, seed=1))
+            loader = ElasticLoader(packed, batch_size=2, order=packed.windows)
+            for windows in loader:
+                assert windows.shape == (2, 128)
     """
 
     def __init__(
@@ -90,7 +118,11 @@ class PackedDataset:
         self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
 
     def one_of(self, sets: int) -> None:
-        """See IndexedDataset."""
+        """Share the limits of open files and memory with the other sets of a mix.
+
+        Args:
+            sets: How many sets the mix has.
+        """
         if hasattr(self._dataset, "one_of"):
             self._dataset.one_of(sets)
 
@@ -102,7 +134,17 @@ class PackedDataset:
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
-        """Windows by their numbers since the first epoch: tokens, or dicts of them and of where documents begin."""
+        """Read several windows.
+
+        Args:
+            numbers: Their numbers since the first epoch.
+
+        Returns:
+            Tokens, or dicts of them and of where documents begin, in that order.
+
+        Raises:
+            DataError: A document has not as many tokens as were counted.
+        """
         wanted = [self._documents(number) for number in numbers]
         self._fetch([document for documents, _ in wanted for document in documents])
         found: list[Any] = []
@@ -189,9 +231,27 @@ class PackedDataset:
 
 
 def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, Any]:
-    """A batch of windows of `PackedDataset(…, documents=True)`, as a loader's `collate_fn`: {"tokens", "position_ids"
-    (both of a row a window; places count from the beginning of a document), "cu_seqlens" (int32, of all rows one after
-    another, as flash attention takes them), "max_seqlen"}."""
+    """Join windows of `PackedDataset(..., documents=True)` to a batch, as a loader's `collate_fn`.
+
+    Args:
+        windows: The windows, each {"tokens", "cu_seqlens"}.
+
+    Returns:
+        {"tokens", "position_ids"} of a row a window, where places count from the beginning of a document; "cu_seqlens"
+        (int32) of all rows one after another, as flash attention takes them; and "max_seqlen", how many tokens the
+        longest document has in a window.
+
+    Example:
+        With a `dataset`, its `lengths`, and a function `encode` from a sample to its tokens:
+
+            from hyperpod_kit.data import ElasticLoader, PackedDataset, order_of, packed_batch
+
+            order = order_of(dataset, seed=1)
+            packed = PackedDataset(dataset, encode, lengths, window=128, order=order, documents=True)
+            loader = ElasticLoader(packed, batch_size=2, order=packed.windows, collate_fn=packed_batch)
+            for batch in loader:
+                assert batch["cu_seqlens"][-1] == batch["tokens"].numel()
+    """
     import torch
 
     tokens = np.stack([one["tokens"] for one in windows])
@@ -209,7 +269,22 @@ def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str,
 
 
 def padded(tokens: Sequence[int], length: int, filler: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(tokens, mask), both `length` long: cut off, or filled up where the mask is 0."""
+    """Cut tokens off at `length`, or fill them up to it.
+
+    Args:
+        tokens: The tokens.
+        length: How many there shall be.
+        filler: The token to fill up with.
+
+    Returns:
+        (tokens, mask), both int64 and `length` long; the mask is 0 where it was filled up, else 1.
+
+    Example:
+        from hyperpod_kit.data import padded
+
+        tokens, mask = padded([5, 6, 7], length=5, filler=0)
+        assert tokens.tolist() == [5, 6, 7, 0, 0] and mask.tolist() == [1, 1, 1, 0, 0]
+    """
     kept = np.asarray(tokens[:length], dtype=np.int64)
     found = np.full(length, filler, np.int64)
     found[: len(kept)] = kept

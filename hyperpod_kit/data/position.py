@@ -1,6 +1,7 @@
 """Where the training is in its data: one integer, the samples that the trainer has received since the first epoch.
 
-Pure arithmetic; ranks, workers and the size of a batch may be others at each step.
+Pure arithmetic; ranks, workers and the size of a batch may be others at each step. `ElasticLoader(last=...)` takes a
+`Last`; `sampler` calls the rest.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from hyperpod_kit.data.bijection import Numbers
 
 
 class Last(enum.Enum):
-    """What becomes of the samples at an epoch's end that do not fill a step of all ranks."""
+    """What becomes of the samples at an epoch's end that do not fill a step of all ranks.
+
+    `DROP`: they are left out of this epoch. `PAD`: the step is filled up with samples from the epoch's beginning, which
+    count as fillers. `REPEAT`: the step is filled up with the first samples of the next epoch, which then begins behind
+    them.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, Last
+
+            loader = ElasticLoader(dataset, batch_size=4, last=Last.DROP)
+    """
 
     DROP = "drop"
     """They are left out of this epoch."""

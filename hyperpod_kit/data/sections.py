@@ -20,10 +20,18 @@ class Sections(NamedTuple):
 
 @runtime_checkable
 class WeighedOrder(Protocol):
-    """An order that knows which samples a section of it has, whatever their order in it."""
+    """An order whose sections have known samples, whatever their order inside a section."""
 
     def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
-        """The sections of an epoch. `weights`: of each sample, by its number."""
+        """Sum weights by sections of an epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            weights: The weight of each sample, by its number.
+
+        Returns:
+            For each section the positions, and the weight, up to its end.
+        """
 
 
 def sections_of(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:

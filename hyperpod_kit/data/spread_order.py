@@ -2,7 +2,8 @@
 
 The data is cut into as many equal stretches as there are lanes, and each lane reads a block of another stretch. So a
 batch has samples of as many places as a uniform shuffle of twice the blocks would give it. Which stretch a lane has is
-drawn anew for each group of blocks, and in which order the blocks of a stretch come for each epoch.
+drawn anew for each group of blocks, and in which order the blocks of a stretch come for each epoch. `order_of` makes
+one with the block that fits a data set.
 """
 
 from __future__ import annotations
@@ -24,12 +25,34 @@ _OF_STRETCH, _OF_GROUP = 2, 3
 
 @dataclass(frozen=True)
 class SpreadOrder(ShuffledOrder):
-    """A ShuffledOrder of which each group has a block of every stretch of the data."""
+    """A `ShuffledOrder` in which the blocks that are read side by side come from equal stretches all over the data.
+
+    A batch has samples of as many places as a uniform shuffle of twice the blocks would give it. `order_of` makes one
+    with the block that fits a data set, and a loader without `order` takes that.
+
+    Attributes:
+        samples: How many samples an epoch has.
+        seed: Another seed gives another order. Default: 0.
+        block: How many neighbouring samples are read together. Default: 1024.
+        lanes: Into how many stretches the data is cut; a block of each is read side by side. Default: 384, which 1, 2,
+            3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192 and 384 ranks divide.
+
+    Example:
+        With a `dataset`:
+
+            from hyperpod_kit.data import ElasticLoader, SpreadOrder
+
+            loader = ElasticLoader(dataset, batch_size=4, order=SpreadOrder(len(dataset), seed=1, block=16))
+    """
 
     lanes: int = LANES
 
     def described(self) -> dict[str, Any]:
-        """See SampleOrder."""
+        """Describe the order: two with equal descriptions have the same sample at each position.
+
+        Returns:
+            Names and values, for JSON.
+        """
         return {**super().described(), "order": "spread"}
 
     def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:

@@ -1,6 +1,9 @@
 """Which checkpoint a run resumes from: the newest one of which every byte is proved.
 
 Newest is by (epoch, seq): after a deliberate step back to step 100, the new step 110 is newer than the abandoned 200.
+
+`newest_valid` and `newest_whole` are for tools and scripts; a restore steps through `walk` or `newest` with a check of
+its own.
 """
 
 from __future__ import annotations
@@ -30,9 +33,15 @@ _WALKS = 3
 
 
 class Found(NamedTuple):
-    """The newest valid checkpoint, and every newer one that was rejected with the reason.
+    """The newest valid checkpoint, and why newer ones were rejected.
 
-    `unread`: those of them that storage would not give up (an I/O error): they may be good, and readable later.
+    Attributes:
+        attempt: The name of the checkpoint.
+        epoch: The number of the run's start that saved it.
+        seq: The number of the save over the whole life of the root.
+        step: The last completed step.
+        rejected: The name of every newer checkpoint, and the reason against it.
+        unread: Those of them that could not be read from storage (an I/O error): they may be good, and readable later.
     """
 
     attempt: str
@@ -158,15 +167,65 @@ def left(store: Store) -> List[Tuple[str, str]]:
 
 
 def newest_valid(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
-    """The newest attempt of which every byte is what was committed; raises as `newest`, which it is with
-    `past_unread`."""
+    """Find the newest checkpoint of which every byte is what was committed.
+
+    It reads and compares all data of the checkpoints that it looks at. One with a tombstone comes last, when nothing
+    else is left.
+
+    Args:
+        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
+
+    Returns:
+        The checkpoint, and why newer ones were rejected; `unread` names those that could not be read.
+
+    Raises:
+        NoCheckpoint: Nothing was ever committed.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
+        DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+        CheckpointError: boto3 is needed for S3 and is not installed, or the root's records cannot be read.
+        OSError: The root cannot be read.
+
+    Example:
+        With the `root` of a run that has saved:
+
+            from hyperpod_kit.checkpoint import newest_valid
+
+            checkpoint = newest_valid(root)
+            print(checkpoint.step, checkpoint.attempt)
+    """
     store = as_store(where)
     return newest(store, lambda attempt: verify.verify_attempt(store, attempt), passed_over, past_unread=True)[1]
 
 
 def newest_whole(where: Where, passed_over: Mapping[str, str] = _NOTHING) -> Found:
-    """The newest attempt whose manifest proves itself and whose files are all there, as names: no data is read, so it
-    costs the same at any size. Who restores it proves every byte; raises as `newest_valid`."""
+    """Find the newest checkpoint whose manifest proves itself and whose files are all there, by their names.
+
+    No data is read, so it costs the same at any size; the restore that follows proves every byte. One with a tombstone
+    comes last, when nothing else is left.
+
+    Args:
+        where: A directory, `s3://BUCKET/PREFIX`, or an open store.
+        passed_over: The names of checkpoints to take only when nothing else is left, and why. Default: none.
+
+    Returns:
+        The checkpoint, and why newer ones were rejected; `unread` names those that could not be read.
+
+    Raises:
+        NoCheckpoint: Nothing was ever committed.
+        NoValidCheckpoint: Checkpoints were committed, and none of them is there or can be trusted.
+        DigestUnavailable: This interpreter cannot compute a checkpoint's digest.
+        CheckpointError: boto3 is needed for S3 and is not installed, or the root's records cannot be read.
+        OSError: The root cannot be read.
+
+    Example:
+        With the `root` of a run that has saved:
+
+            from hyperpod_kit.checkpoint import newest_whole
+
+            checkpoint = newest_whole(root)
+            print(checkpoint.step, checkpoint.attempt)
+    """
     store = as_store(where)
     return newest(store, lambda attempt: verify.verify_names(store, attempt), passed_over, past_unread=True)[1]
 

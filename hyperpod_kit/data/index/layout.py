@@ -1,5 +1,7 @@
 """An index on disk: a directory of numpy arrays, and `index.json`, which is written last.
 
+`hyperpod-kit data index` (`build.build`) writes it, and `SampleIndex.open` opens it.
+
 files.npy     one row a file: where its path is in paths.bin, size, mtime, digest, its samples
 starts.npy    u64 a sample: where it begins in the file (or in its plain text, or its row)
 lengths.npy   u32 a sample
@@ -59,7 +61,20 @@ POINT = np.dtype([("raw", "<u8"), ("plain", "<u8")])
 
 @dataclass(frozen=True)
 class IndexedFile:
-    """One file of an index. `path`: whole, below its source as that is now."""
+    """One file of an index.
+
+    Attributes:
+        number: Its number in the index, from 0.
+        path: The whole path, below its source as that is now.
+        format: How its samples lie in it: "lines", "parquet", "tar", "whole", "gzip" or "zstd".
+        size: Its bytes.
+        mtime_ns: When it was last changed, in nanoseconds since 1970.
+        digest: Of its bytes, 32 hexadecimal digits.
+        first: The number of its first sample.
+        samples: How many samples it has.
+        skipped: How many of its records were left out.
+        points: Where reading can begin in a compressed file: (offset in the file, offset in its plain text).
+    """
 
     number: int
     path: str
@@ -75,7 +90,28 @@ class IndexedFile:
 
 @dataclass(frozen=True)
 class SampleIndex:
-    """The index in `folder`. Cheap to send to another process: arrays are mapped again there."""
+    """The index in a directory: where each sample lies in which file.
+
+    Open one with `SampleIndex.open`. It is cheap to send to another process, which maps the arrays again.
+
+    Attributes:
+        folder: The directory of the index.
+        sources: Where the indexed files lie: directories, files or `s3://` prefixes.
+        formats: The formats of the files, sorted.
+        samples: How many samples there are, which is also its `len`.
+        bytes: How many bytes all samples have together.
+        skipped: How many records were left out when the index was made.
+        digest: The algorithm of the files' digests.
+        data: A digest of what the samples are, wherever their files lie: paths below the sources, content, count.
+
+    Example:
+        With the index that `hyperpod-kit data index /tmp/corpus --out /tmp/index` has made:
+
+            from hyperpod_kit.data import SampleIndex
+
+            index = SampleIndex.open("/tmp/index")
+            print(f"{len(index)} samples in {index.files} files, {index.bytes} bytes")
+    """
 
     folder: str
     sources: tuple[str, ...]
@@ -90,9 +126,18 @@ class SampleIndex:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str], *, sources: tuple[str, ...] | None = None) -> SampleIndex:
-        """The index in a directory. `sources`: where its sources lie now, when they were moved, in the same order.
+        """Open the index in a directory.
 
-        Raises DataError when there is none, or one that is not whole.
+        Args:
+            folder: The directory that `hyperpod-kit data index` wrote.
+            sources: Where its sources lie now, when they were moved, in the same order. None: where they were.
+
+        Returns:
+            The index; its arrays are read when they are needed, which may raise DataError too.
+
+        Raises:
+            NoData: There is no index.
+            DataError: The index is damaged, of another format, or has another number of sources.
         """
         place = os.fspath(folder)
         try:
@@ -161,10 +206,18 @@ class SampleIndex:
 
     @property
     def _paths(self) -> npt.NDArray[Any]:
+        """The paths of all files, one behind the other, as bytes."""
         return self._array("paths")
 
     def file(self, number: int) -> IndexedFile:
-        """One file, by its number."""
+        """Describe one file.
+
+        Args:
+            number: The number of the file, from 0.
+
+        Returns:
+            What the index has recorded of it.
+        """
         row = self._array("files")[number]
         at = int(row["path_at"])
         path = bytes(self._paths[at : at + int(row["path_length"])]).decode("utf-8", "surrogateescape")
@@ -184,7 +237,18 @@ class SampleIndex:
         )
 
     def where(self, samples: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-        """(file, start, length) of each sample. Raises IndexError for one that there is not."""
+        """Locate samples.
+
+        Args:
+            samples: The numbers of samples.
+
+        Returns:
+            (file, start, length) of each: the number of its file, and bytes in that (of a compressed file in its plain
+            text; of Parquet its row).
+
+        Raises:
+            IndexError: There is no such sample.
+        """
         if samples.size and (int(samples.min()) < 0 or int(samples.max()) >= self.samples):
             raise IndexError(f"samples {int(samples.min())} … {int(samples.max())} of {self.samples}")
         if "starts" not in self._arrays and len(samples) <= _FEW:
@@ -199,7 +263,14 @@ class SampleIndex:
         )
 
     def places(self, samples: Any) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """(start, length) of samples, by their numbers or a slice of them."""
+        """Locate samples in their files, without the number of the file.
+
+        Args:
+            samples: The numbers of samples, or a slice of them.
+
+        Returns:
+            (start, length) of each, see `where`.
+        """
         return self._array("starts")[samples], self._array("lengths")[samples]
 
     def _fetch(self, name: str, samples: Numbers) -> None:
@@ -215,17 +286,28 @@ class SampleIndex:
 
     @property
     def firsts(self) -> Numbers:
-        """The first sample of each file."""
+        """The number of the first sample of each file."""
         if "firsts" not in self._arrays:
             self._arrays["firsts"] = self._array("files")["first"].astype(np.int64)
         return self._arrays["firsts"]
 
     def samples_of_files(self) -> Numbers:
-        """How many samples each file has."""
+        """Count the samples of each file.
+
+        Returns:
+            The counts, in the order of the files.
+        """
         return self._array("files")["samples"].astype(np.int64)
 
     def block_for(self, size: int = 1 << 20) -> int:
-        """How many samples are about `size` bytes, at least 16."""
+        """Compute how many samples have about `size` bytes.
+
+        Args:
+            size: Bytes. Default: 1 MiB.
+
+        Returns:
+            The number, 16 at least and 8192 at most.
+        """
         mean = max(1, self.bytes // max(1, self.samples))
         return int(min(max(16, size // mean), 8192))
 

@@ -1,6 +1,10 @@
-"""Objects by chunks: a GET fetches one, several come side by side, and those used last are kept in memory, and on a
-local disk where a cache is given. A chunk is usable as soon as it is there, whatever is missing of the object. Where it
-is known which samples are read together, a chunk begins and ends with them, so that nothing else comes with them."""
+"""Objects by chunks, kept in memory and, where a cache is given, on a local disk.
+
+A GET fetches one chunk, several come side by side, and those used last are kept. A chunk is usable as soon as it is
+there, whatever is missing of the object. Where it is known which samples are read together, a chunk begins and ends
+with them, so that nothing else comes with them. A program passes a `DiskCache` to `IndexedDataset`; the rest serves
+`source_files`.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +36,36 @@ _CHECK = 4
 
 
 class DiskCache(NamedTuple):
-    """A directory for chunks. Nothing is added while its disk has less than `floor` bytes free; who deletes it loses
-    nothing. Each file ends with a checksum, so a damaged one is fetched again, and so is what another user has put
-    there: the directory may be one that others write to."""
+    """A directory on a local disk for chunks of objects that come from `s3://`.
+
+    Delete it at any time: nothing is lost. Each file ends with a checksum, so a damaged one is fetched again, and so is
+    what another user has put there: the directory may be one that others write to.
+
+    Attributes:
+        folder: The directory; it is made when needed.
+        floor: How many bytes stay free on its disk: nothing is added while there are less. Default: 10 GiB.
+
+    Example:
+        With an `index`, a `SampleIndex`:
+
+            from hyperpod_kit.data import DiskCache, IndexedDataset
+
+            dataset = IndexedDataset(index, cache=DiskCache("/tmp/cache", floor=100 << 30))
+    """
 
     folder: str
     floor: int = 10 << 30
 
     def get(self, key: str, length: int) -> bytes | None:
-        """A chunk that is whole, has that many bytes, and was kept by this user or by root."""
+        """Read a chunk.
+
+        Args:
+            key: What identifies it: object, version and range.
+            length: How many bytes it has.
+
+        Returns:
+            The chunk; None unless it is there, is complete, and was kept by this user or by root.
+        """
         try:
             data = by_descriptor.read_own_file(self._path(key), length + _CHECK)
         except (OSError, Untrusted):
@@ -49,7 +74,14 @@ class DiskCache(NamedTuple):
         return chunk if len(chunk) == length and check == _check(key, chunk) else None
 
     def put(self, key: str, data: bytes) -> None:
-        """Keep a chunk, if there is room. A disk that fails, or a place that is another's, costs only the cache."""
+        """Keep a chunk, if there is room.
+
+        A disk that fails, or a directory that is another user's, costs only the cache: nothing is raised.
+
+        Args:
+            key: What identifies it.
+            data: Its bytes.
+        """
         with contextlib.suppress(OSError, Untrusted):
             path = self._path(key)
             by_descriptor.make_parents(path)

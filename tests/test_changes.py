@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import textwrap
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple, Type
 
 import pytest
 
+from tests.support.packages import modules, relative
 from tests.support.syntax import nodes, tree_of
-
-PACKAGE = Path(__file__).parent.parent / "hyperpod_kit"
 
 _IN_A_MACHINE = "a program inside a machine of a rehearsal, which imports nothing of ours, in directories of root's"
 
@@ -398,9 +396,8 @@ def changes_of(module: str, source: str) -> List[Change]:
 
 @lru_cache(maxsize=None)
 def all_changes() -> Tuple[Change, ...]:
-    """Of every module of the package, found once for all tests here."""
-    paths = [path for path in sorted(PACKAGE.rglob("*.py")) if "_bundle" not in path.parts]
-    return tuple(change for path in paths for change in Scanner(str(path.relative_to(PACKAGE)), tree_of(path)).changes)
+    """Of every module of the packages, found once for all tests here."""
+    return tuple(change for path in modules() for change in Scanner(relative(path), tree_of(path)).changes)
 
 
 def excepted(change: Change) -> Optional[str]:

@@ -11,13 +11,10 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
-import hyperpod_kit
+from tests.support.packages import modules, relative
 from tests.support.syntax import nodes, tree_of
-
-PACKAGE = Path(hyperpod_kit.__file__).parent
 
 SHOWN = "written down or shown for people and their tools; nothing follows from it"
 SIGNED = "AWS takes signatures of about now and says when credentials end; refused ones are asked for anew"
@@ -157,8 +154,8 @@ def uses(tree: ast.AST) -> Iterator[str]:
 def test_whoever_asks_a_wall_clock_says_why() -> None:
     """The rehearsal stands for the world, which has clocks of its own."""
     found: Counter[str] = Counter()
-    for path in sorted(PACKAGE.rglob("*.py")):
-        name = path.relative_to(PACKAGE).as_posix()
+    for path in modules():
+        name = relative(path)
         if not name.startswith("rehearsal/") and ASKING.search(path.read_text()):
             found[name] += sum(1 for _ in uses(tree_of(path)))
     asked = {name: count for name, count in found.items() if count}

@@ -7,7 +7,7 @@ from importlib import import_module
 
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import install_command, require_distribution
 
 WITH_TORCH = {
     "bench": "hyperpod_kit.checkpoint.bench.cli",
@@ -26,6 +26,7 @@ def main(argv: list[str]) -> int:
         from hyperpod_kit.checkpoint.commands import cli
 
         return cli.perform(argv, also=sorted(WITH_TORCH))
+    require_distribution(WITH_TORCH[command], f"hyperpod-kit checkpoint {command}")
     try:
         module = import_module(WITH_TORCH[command])
     except ModuleNotFoundError as err:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, NamedTuple, Optional
 import click
 
 from hyperpod_kit.ending import reader_gone
-from hyperpod_kit.errors import Absent, Unreachable
+from hyperpod_kit.errors import Absent, MissingExtra, Unreachable
 from hyperpod_kit.exit_codes import ExitCode
+from hyperpod_kit.extras import require_distribution
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +50,12 @@ class LazyGroup(click.Group):
         entry = self._entries.get(cmd_name)
         if entry is None:
             return None
-        command = _load(entry.place)
+        try:
+            command = _load(entry.place, f"{ctx.command_path} {cmd_name}")
+        except MissingExtra:
+            if ctx.resilient_parsing:
+                return click.Command(cmd_name)  # a key press completes nothing there, and prints no error
+            raise
         assert isinstance(command, click.Command)
         return command
 
@@ -106,15 +112,15 @@ class Passthrough(click.Command):
         return []
 
     def invoke(self, ctx: click.Context) -> Any:
-        shown = self._help(ctx.obj)
+        shown = self._help(ctx.command_path, ctx.obj)
         if shown is None:
-            return _load(self._place)(ctx.obj)
+            return _load(self._place, ctx.command_path)(ctx.obj)
         from hyperpod_kit.cli.output import out
 
         out(shown, nl=False)
         return 0
 
-    def _help(self, words: list[str]) -> Optional[str]:
+    def _help(self, command: str, words: list[str]) -> Optional[str]:
         """What these words ask to be shown, None for nothing that is known here: its own parser judges that."""
         from hyperpod_kit.cli import argparse_help
 
@@ -122,7 +128,7 @@ class Passthrough(click.Command):
         if named is None:
             return None
         own = self._parsers.get(named[0] if named else "")
-        root = _load(own or self._parsers[""])()
+        root = _load(own or self._parsers[""], " ".join([command, *named[:1]]))()
         found = argparse_help.inner(root, named[1:] if own and named else named)
         others = [word for word in self._parsers if word and not named]
         return None if found is None else argparse_help.text(found, others)
@@ -135,14 +141,17 @@ class Passthrough(click.Command):
         if words[:1] and words[0] in self._parsers:
             return []  # its parser needs torch, which takes seconds to import
         others = {word: "" for word in self._parsers if word and not words}
-        return complete(_load(self._parsers[""])(), words, incomplete, others)
+        return complete(_load(self._parsers[""], ctx.command_path)(), words, incomplete, others)
 
     def parsers(self) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser]]:
         """(words before it, parser) each; what documents and tests read. Imports them all, torch with some."""
         for word, place in self._parsers.items():
-            yield tuple(part for part in (self.name, word) if part), _load(place)()
+            names = tuple(part for part in (self.name, word) if part)
+            yield names, _load(place, " ".join(names))()
 
 
-def _load(place: str) -> Any:
+def _load(place: str, command: str) -> Any:
+    """What lies at `place`. Raises MissingExtra where `command` is of a distribution that is not installed."""
     module, _, attribute = place.partition(":")
+    require_distribution(module, command)
     return getattr(import_module(module), attribute)

@@ -121,9 +121,9 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "signing/chain.py": (2, SIGNED),
     "storage/alerts/outbox.py": (1, "since when an alert stands, for its words; none is sent earlier or later for it"),
     "storage/bench/probes.py": (3, SAME),
-    "storage/quota/answer.py": (1, SHOWN),
+    "storage/quota/decision.py": (1, SHOWN),
     "storage/quota/request_box.py": (1, "in which order decisions are shown"),
-    "storage/tier/move.py": (2, "the times of what was moved are those that it had; none is compared"),
+    "storage/tier/migrate.py": (2, "the times of what was moved are those that it had; none is compared"),
     "storage/usage/history.py": (
         1,
         "whose day a count is the row of; a clock that is set back replaces an earlier day",

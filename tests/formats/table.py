@@ -559,9 +559,9 @@ FORMATS = (
     Format(
         "hpk-quota-request/1",
         "quota-request.json",
-        quota_requests.parse,
+        quota_requests.decode_request,
         REQUEST,
-        lambda: quota_requests.encoded(REQUEST),
+        lambda: quota_requests.encode_request(REQUEST),
     ),
     Format(
         "hpk-quota-state/1",

@@ -49,20 +49,20 @@ class Ground:
         for folder, uid in ((self.victim, VICTIM), (self.admin, 0)):
             self._victims_tree(folder, uid)
         self._pattern()
-        request_box.make(str(self.fsx))
+        request_box.make_box(str(self.fsx))
 
     def request(self, uid: int, mine: Path) -> str:
         """The id of a request of a hostile user's for that directory."""
 
         def put() -> None:
             with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-                for earlier in [one for one in box.waiting()[0] if one.uid == uid]:
+                for earlier in [one for one in box.pending()[0] if one.uid == uid]:
                     os.unlink(os.path.join(box.path, earlier.file))  # unanswered: ten of them would be the most
                 box.put(requests.QuotaRequest(str(mine), 1 << 30, 0, "please", 1.7e9))
 
         owner.in_child(put, uid, str(mine))
         with contextlib.closing(request_box.RequestBox(str(self.fsx))) as box:
-            return next(one.id for one in box.waiting()[0] if one.request.directory == str(mine))
+            return next(one.id for one in box.pending()[0] if one.request.directory == str(mine))
 
     def _victims_tree(self, folder: Path, uid: int) -> None:
         (folder / "run").mkdir(parents=True)

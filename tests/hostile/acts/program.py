@@ -165,7 +165,7 @@ def _short_patience() -> None:
     for function in (owner.as_owner, owner.of, owner.in_child, owner.streamed):
         function.__defaults__ = (QUICK,)
     preloading.LFS = QUICK
-    walking.HUNG = 3.0
+    walking.HANG_SECONDS = 3.0
 
 
 def _wait(pid: int) -> int | None:

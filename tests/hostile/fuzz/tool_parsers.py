@@ -85,8 +85,8 @@ def read_lfs(data: bytes) -> None:
     runner: Any = Printed(text)
     failed: List[Exception] = []
     for read in (
-        lambda: hsm.parse(text, ["/fsx/a", "/fsx/b"]),
-        lambda: lustre.parse(text, "/fsx/ada"),
+        lambda: hsm.parse_states(text, ["/fsx/a", "/fsx/b"]),
+        lambda: lustre.parse_quota(text, "/fsx/ada"),
         lambda: lustre.Lustre(runner, "/fsx").project_of("/fsx/ada"),
     ):
         try:

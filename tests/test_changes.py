@@ -36,7 +36,7 @@ EXCEPTIONS: Dict[str, str] = {
     "rehearsal/standins/passthrough/filesystem.py": "a FUSE file system, whose answers are what the kernel asked for",
     "rehearsal/standins/proxy_state.py": _IN_A_MACHINE,
     "slurm/progress.py:ProgressWriter._write": "a memfd of the same user's wrapper, which is looked at once it is open",
-    "storage/own_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
+    "storage/private_database.py:connect": "SQLite names its files by itself, in a directory that is proved closed",
     "untrusted/by_descriptor.py": "it names what it holds by /proc/self/fd, or makes a copy below such a name",
 }
 """`directory/`, `module` or `module:function` -> why it names by path what it changes. Twenty at most."""

@@ -31,7 +31,7 @@ def warn(report: AlertReport, sinks: AlertSinks, file: str, *, shows: bool = Fal
         say(f"failed: {line}")
     if shows:
         return
-    if not sinks.sends:
+    if not sinks.can_alert:
         say(f"nobody is alerted: {file} names no mail server and no SNS topic among its sinks")
         return
     for key in report.unheard:
@@ -54,7 +54,7 @@ def send(
         judged = {key: judge(key, key in standing) for key in watched}
         return {key: alert and replace(alert, to=loaded.admins) for key, alert in judged.items()}
 
-    report = outbox.settle(state or outbox.default_place(check), loaded.sinks, look, watched)
+    report = outbox.check_and_send(state or outbox.default_path(check), loaded.sinks, look, watched)
     for key, channels in _by_key(report.sent).items():
         say(f"{key}: sent to {channels}")
     for key, channels in _by_key(report.waiting).items():

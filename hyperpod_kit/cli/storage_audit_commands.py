@@ -14,7 +14,7 @@ from hyperpod_kit.errors import Absent, RunError, Unreachable, UsageError
 if TYPE_CHECKING:
     from hyperpod_kit.storage.alerts.outbox import AlertReport
     from hyperpod_kit.storage.audit.ledger import AuditLedger, ChainVerdict
-    from hyperpod_kit.storage.audit.query import AuditAnswer
+    from hyperpod_kit.storage.audit.query import AuditResult
 
 KINDS = ("node", "cloudtrail", "s3-access-log", "changelog")
 _ledger = click.option(
@@ -52,12 +52,12 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
     from hyperpod_kit.cli.output import bar, data, out
     from hyperpod_kit.storage.audit import sources
 
-    found = sources.files(places)
+    found = sources.list_files(places)
     records = gaps = again = 0
     with _open(ledger, create=True) as kept, bar("files", len(found)) as advance:
         for path in found:
-            added = kept.add(sources.read(kind, path))
-            records, gaps, again = records + added.records, gaps + added.gaps, again + added.again
+            added = kept.add(sources.read_entries(kind, path))
+            records, gaps, again = records + added.records, gaps + added.gaps, again + added.duplicates
             advance(1)
     if as_json:
         data({"files": len(found), "records": records, "gaps": gaps, "again": again})
@@ -91,14 +91,14 @@ def jobs(given: Optional[Path], since: str, ledger: Path, as_json: bool) -> int:
         except OSError as err:
             raise Absent(f"cannot read {given}: {err.strerror}") from err
     else:
-        start = f"now-{int(facts.seconds(since))}seconds"
+        start = f"now-{int(facts.parse_seconds(since))}seconds"
         argv = [*accounting.COMMAND, "-S", start]
         try:
             text = LocalRunner().run(argv, timeout=300.0, env={"SLURM_TIME_FORMAT": "%s"}).stdout
         except RunError as err:
             raise Unreachable(f"cannot ask Slurm's accounting: {err}", hint="sacct, and what it says") from err
     with _open(ledger, create=True) as kept:
-        count = kept.add_jobs(accounting.jobs(text.splitlines()))
+        count = kept.add_jobs(accounting.parse_jobs(text.splitlines()))
     if as_json:
         data({"jobs": count})
     else:
@@ -128,12 +128,12 @@ def query(
     """
     import time
 
-    from hyperpod_kit.storage.audit.query import AuditQuestion, ask
+    from hyperpod_kit.storage.audit.query import AuditQuery, run_query
     from hyperpod_kit.storage.plan import facts
 
-    earliest = time.time() - facts.seconds(since) if since else 0.0
+    earliest = time.time() - facts.parse_seconds(since) if since else 0.0
     with _open(ledger) as kept:
-        found = ask(kept, AuditQuestion(path, user, job, operation, earliest, limit=limit))
+        found = run_query(kept, AuditQuery(path, user, job, operation, earliest, limit=limit))
     _show(found, as_json)
     return 0
 
@@ -206,7 +206,7 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     from hyperpod_kit.storage.plan import facts
 
     with _open(ledger) as kept:
-        count = kept.retain(time.time() - facts.seconds(older_than), dry_run=dry_run)
+        count = kept.retain(time.time() - facts.parse_seconds(older_than), dry_run=dry_run)
     if as_json:
         data({"removed": count, "dry_run": dry_run})
     else:
@@ -230,7 +230,7 @@ def _open(path: Path, create: bool = False) -> Iterator[AuditLedger]:
         raise UsageError(f"{path}: {err}") from err
 
 
-def _show(found: AuditAnswer, as_json: bool) -> None:
+def _show(found: AuditResult, as_json: bool) -> None:
     import time
 
     from rich.table import Table

@@ -60,21 +60,21 @@ def bench(
     from hyperpod_kit.cli import storage_bench_show as show
     from hyperpod_kit.cli.output import say
     from hyperpod_kit.storage.bench import run
-    from hyperpod_kit.storage.bench.replays import ReplayAsked
+    from hyperpod_kit.storage.bench.replays import ReplayRequest
     from hyperpod_kit.storage.plan import calibration, facts
 
     if output is not None and no_replay:
         raise UsageError("--output is made from saves, and --no-replay makes none", hint="without --no-replay")
-    most = facts.size(budget)
+    most = facts.parse_size(budget)
     chosen = writers or WRITERS
     size = most / 2 / 3 / len(chosen)
     if parameters is not None:
-        size = facts.count(parameters) * 12 / (of_ranks or ranks) * ranks
-    asked = None if no_replay else ReplayAsked(int(size), ranks, chosen)
-    places = [run.place(text) for text in mounts]
+        size = facts.parse_count(parameters) * 12 / (of_ranks or ranks) * ranks
+    asked = None if no_replay else ReplayRequest(int(size), ranks, chosen)
+    places = [run.parse_mount(text) for text in mounts]
     found = [run.measure(place, most, _counts(streams), asked, say) for place in places]
     if output is not None:
-        calibration.save(run.calibration(found), output)
+        calibration.save(run.to_calibration(found), output)
     show.reports(found, as_json)
     if output is not None:
         say(f"wrote {output}; next: hyperpod-kit storage plan --calibration {output}")

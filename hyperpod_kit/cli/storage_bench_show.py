@@ -23,14 +23,14 @@ def reports(found: list[MountReport], as_json: bool) -> None:
     _saves(found)
     for one in found:
         for text in one.left_out:
-            out(f"{one.place.path}: left out: {text}")
+            out(f"{one.mount.path}: left out: {text}")
 
 
 def _probes(found: list[MountReport]) -> None:
     from rich.table import Table
 
     grid = Table(title="what they can do", title_justify="left")
-    for column in ("", *(str(one.place.path) for one in found)):
+    for column in ("", *(str(one.mount.path) for one in found)):
         grid.add_column(column)
     for name in dict.fromkeys(name for one in found for name in one.probes):
         words = []
@@ -56,7 +56,7 @@ def _streams(found: list[MountReport]) -> None:
     for one, by, row in every:
         cache = "past it" if row.direct else f"{row.cached:.0%} cached" if row.cached > CACHED else "dropped"
         values = (
-            one.place.path,
+            one.mount.path,
             row.kind,
             by,
             row.streams,
@@ -73,7 +73,7 @@ def _streams(found: list[MountReport]) -> None:
                     "" if made.knee is None else f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
                 )
                 first = f"{made.first * 1000:.1f} ms, then {made.stream / 1e6:,.0f} MB/s a stream{limit}"
-                out(f"{one.place.path}, {kind}: {first} (within {made.error:.0%})")
+                out(f"{one.mount.path}, {kind}: {first} (within {made.error:.0%})")
 
 
 def _saves(found: list[MountReport]) -> None:
@@ -90,5 +90,5 @@ def _saves(found: list[MountReport]) -> None:
         rate = row.size / row.seconds
         waits = row.seconds if row.stall is None else row.stall
         times = (f"{row.seconds:.2f}", f"{waits:.2f}", f"{rate / 1e6:,.0f}", "█" * round(BAR * rate / most))
-        grid.add_row(*map(cell, (one.place.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
+        grid.add_row(*map(cell, (one.mount.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
     console().print(grid)

@@ -137,36 +137,36 @@ def plan(
     if ledger is not None and mtbf is not None:
         raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
     if ledger is not None:
-        between, source = failures.from_ledger(ledger), f"counted in {ledger}"
+        between, source = failures.mtbf_of_ledger(ledger), f"counted in {ledger}"
     elif mtbf is not None:
-        between, source = words.seconds(mtbf), "as given"
+        between, source = words.parse_seconds(mtbf), "as given"
     else:
-        between, source = failures.as_fleet(ranks)
+        between, source = failures.mtbf_of_fleet(ranks)
     facts = words.JobFacts(
-        words.count(parameters),
+        words.parse_count(parameters),
         ranks,
         nodes,
         between,
         dtype,
         optimizer,
         bytes_per_parameter,
-        words.SavedBy(writer),
-        words.seconds(every) if every else None,
+        words.PlannedWriter(writer),
+        words.parse_seconds(every) if every else None,
         memory_share,
-        words.seconds(restart),
+        words.parse_seconds(restart),
         keep,
         network * 1e9 / 8,
         gpu_hour_price,
         budget,
         int(fsx_throughput) if fsx_throughput else None,
-        words.size(mountpoint_memory) if mountpoint_memory else None,
+        words.parse_size(mountpoint_memory) if mountpoint_memory else None,
         mountpoint_part_size,
         _data(data_size, data_files, data_rows, rows_per_second, data_binary),
         source,
         prefixes,
         efa,
     )
-    made = plan.make(facts, known, price_list.load(prices) if prices else None)
+    made = plan.make_plan(facts, known, price_list.load(prices) if prices else None)
     show.plan(made, as_json)
     return 0 if made.chosen is not None else 1
 
@@ -192,4 +192,4 @@ def _data(
         raise UsageError(
             "how much training reads follows from --data-rows and --rows-per-second", hint="--data-rows 90M"
         )
-    return words.DataSet(words.size(size), files, words.count(rows) if rows else 0.0, pace, not binary)
+    return words.DataSet(words.parse_size(size), files, words.parse_count(rows) if rows else 0.0, pace, not binary)

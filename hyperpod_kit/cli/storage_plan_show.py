@@ -17,14 +17,14 @@ def plan(made: Plan, as_json: bool) -> None:
     if as_json:
         data(made.to_json())
         return
-    from hyperpod_kit.storage.plan.sizing import gib
+    from hyperpod_kit.storage.plan.sizing import format_bytes
 
     size = made.size
-    parts = f"model {gib(size.model)}, optimizer {gib(size.optimizer)}"
-    out(f"a checkpoint: {gib(size.total)} ({parts}), {gib(size.rank)} a rank")
-    out(f"written in {size.files} files at once, the largest {gib(size.file)}")
+    parts = f"model {format_bytes(size.model)}, optimizer {format_bytes(size.optimizer)}"
+    out(f"a checkpoint: {format_bytes(size.total)} ({parts}), {format_bytes(size.rank)} a rank")
+    out(f"written in {size.files} files at once, the largest {format_bytes(size.file)}")
     if size.shared_memory:
-        out(f"/dev/shm of each node: {gib(size.shared_memory)} for two captures of each rank")
+        out(f"/dev/shm of each node: {format_bytes(size.shared_memory)} for two captures of each rank")
     out("assumed:")
     for line in made.assumptions:
         out(f"  {line}")
@@ -120,7 +120,7 @@ def calibration(known: Calibration, as_json: bool, *, published: bool) -> None:
     from hyperpod_kit.storage.plan import calibration as fits
     from hyperpod_kit.storage.plan.data import streamed_rows
 
-    cells, rows = fits.cells(known), streamed_rows() if published else []
+    cells, rows = fits.calibration_cells(known), streamed_rows() if published else []
     if as_json:
         data(
             {

@@ -15,7 +15,7 @@ from hyperpod_kit.cli.options import json_option
 from hyperpod_kit.errors import UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.storage.preload.run import Preloaded
+    from hyperpod_kit.storage.preload.run import PreloadResult
 
 EVERY = 15.0
 """Seconds between two lines of progress in a job's log."""
@@ -80,8 +80,8 @@ def preload(
     from hyperpod_kit.cli.storage_usage_show import size
     from hyperpod_kit.storage.preload import files, run
 
-    wanted = files.listed(places, files_from)
-    ways = run.plan(wanted)
+    wanted = files.list_files(places, files_from)
+    ways = run.plan_ways(wanted)
     if dry_run:
         counts = {way: len(of) for way, of in ways.items() if of}
         if as_json:
@@ -102,12 +102,14 @@ def preload(
         return 1 if wanted.unread else 0
     with _progress() as told:
         bytes_a_second = rate * 2**20 if rate else None
-        done = run.run(wanted, ways, LocalRunner(), told, workers=workers, rate=bytes_a_second, patience=patience)
+        done = run.run_preload(
+            wanted, ways, LocalRunner(), told, workers=workers, rate=bytes_a_second, patience=patience
+        )
     if as_json:
         data(done.to_json())
     else:
         _show(done)
-    return 0 if done.whole else 1
+    return 0 if done.is_complete else 1
 
 
 def _words(
@@ -151,7 +153,7 @@ def _submit(
             if second:
                 out(shlex.join(second))
         return 0
-    done = jobs.send(LocalRunner(), first, behind)
+    done = jobs.submit_jobs(LocalRunner(), first, behind)
     if as_json:
         data(done.to_json())
     else:
@@ -160,7 +162,7 @@ def _submit(
     return 0
 
 
-def _show(done: Preloaded) -> None:
+def _show(done: PreloadResult) -> None:
     from hyperpod_kit.cli.output import out, say
     from hyperpod_kit.cli.storage_usage_show import size
 

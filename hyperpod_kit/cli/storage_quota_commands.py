@@ -60,16 +60,21 @@ def set_quota(
     from hyperpod_kit.storage.quota import backends
     from hyperpod_kit.storage.quota.limits import QuotaLimits
 
-    sizes = (facts.size(soft_bytes), facts.size(hard), facts.count(soft_files), facts.count(files))
+    sizes = (
+        facts.parse_size(soft_bytes),
+        facts.parse_size(hard),
+        facts.parse_count(soft_files),
+        facts.parse_count(files),
+    )
     limits = QuotaLimits(*map(int, sizes))
     runner = LocalRunner()
-    seconds = int(facts.seconds(grace))
-    with backends.looked_at(directory) as target:
+    seconds = int(facts.parse_seconds(grace))
+    with backends.open_directory(directory) as target:
         backend = backends.backend_of(target, runner, project)
         if dry_run:
-            commands = target.words(backend.commands(target.anchor, limits, seconds))
+            commands = target.shown_commands(backend.commands(target.anchor, limits, seconds))
         else:
-            commands = backends.apply(backend, target, limits, seconds, runner)
+            commands = backends.apply_limits(backend, target, limits, seconds, runner)
     if as_json:
         data({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
     else:
@@ -98,7 +103,7 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
     found, failed = [], []
     for directory in map(os.path.abspath, directories):
         try:
-            found.append(backends.used(directory, runner))
+            found.append(backends.read_usage(directory, runner))
         except (HyperpodKitError, OSError) as err:
             if len(directories) == 1:
                 raise
@@ -143,19 +148,19 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.alerts import config
     from hyperpod_kit.storage.quota import backends
-    from hyperpod_kit.storage.quota.check import check
+    from hyperpod_kit.storage.quota.check import check_quotas
 
     runner = LocalRunner()
     loaded = config.load(file)
     if not loaded.directories:
         raise UsageError(f"{file}: it names no directories to check")
-    done = check(loaded, lambda directory: backends.used(directory, runner), state, dry_run=dry_run)
+    done = check_quotas(loaded, lambda directory: backends.read_usage(directory, runner), state, dry_run=dry_run)
     if as_json:
         data({**done.to_json(), "dry_run": dry_run})
     else:
         _table(done.used)
         alerts_show.show(done.above, done.alerts, dry_run=dry_run)
-    alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.shows)
+    alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.publishes_state)
     return 1 if done.above or done.alerts.failed or done.alerts.waiting else 0
 
 
@@ -217,11 +222,11 @@ def _s3(place: str, stop: bool, region: Optional[str], dry_run: bool, as_json: b
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.storage.quota import s3_stop
 
-    bucket, prefix = s3_stop.split(place)
+    bucket, prefix = s3_stop.split_url(place)
     policies = BucketPolicies(region)
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
-        now = set(s3_stop.stopped(policies.policy(bucket)))
+        now = set(s3_stop.stopped_arns(policies.policy(bucket)))
         after = sorted(now | {arn} if stop else now - {arn})
     else:
         after = s3_stop.change(policies, bucket, **{"stop" if stop else "resume": [prefix]})
@@ -254,7 +259,7 @@ def _efs(
             )
     asked = {"stop": [known[name] for name in stop], "resume": [known[name] for name in resume]}
     if dry_run:
-        now = set(efs_stop.stopped(efs.policy(file_system_id)))
+        now = set(efs_stop.stopped_arns(efs.policy(file_system_id)))
         after = sorted((now | set(asked["stop"])) - set(asked["resume"]))
     else:
         after = efs_stop.change(efs, file_system_id, **asked)

@@ -13,7 +13,7 @@ from hyperpod_kit.cli.options import json_option
 from hyperpod_kit.errors import HyperpodKitError, UsageError
 
 if TYPE_CHECKING:
-    from hyperpod_kit.storage.quota.request_box import WaitingRequest
+    from hyperpod_kit.storage.quota.request_box import PendingRequest
     from hyperpod_kit.storage.quota.requests import QuotaDecision
 
 SHOWN = 20
@@ -48,14 +48,14 @@ def request(directory: str, hard: str, files: str, why: str, dry_run: bool, as_j
     from hyperpod_kit.storage.plan import facts
     from hyperpod_kit.storage.quota import request_box, requests
 
-    sizes = int(facts.size(hard)), int(facts.count(files))
+    sizes = int(facts.parse_size(hard)), int(facts.parse_count(files))
     asked = requests.QuotaRequest(directory, *sizes, why, round(time.time(), 3))
     try:
-        requests.parse(requests.encoded(asked))
+        requests.decode_request(requests.encode_request(asked))
     except ValueError as err:
         raise UsageError(f"this cannot be asked: {err}", hint="--bytes SIZE or --files COUNT, and few words") from err
-    with closing(request_box.RequestBox(request_box.above(directory))) as box:
-        requests.require_own(box.place, directory, os.geteuid())
+    with closing(request_box.RequestBox(request_box.nearest_box(directory))) as box:
+        requests.require_owned(box.parent, directory, os.geteuid())
         one = None if dry_run else box.put(asked)
         written = {"dry_run": dry_run, "id": one and one.id, "file": one and os.path.join(box.path, one.file)}
         if as_json:
@@ -63,7 +63,7 @@ def request(directory: str, hard: str, files: str, why: str, dry_run: bool, as_j
             return 0
         out(f"would ask in {box.path}" if one is None else f"request {one.id}: {written['file']}")
         out(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
-        out(f"the answer: hyperpod-kit storage requests list {box.place} --all")
+        out(f"the answer: hyperpod-kit storage requests list {box.parent} --all")
     return 0
 
 
@@ -89,7 +89,7 @@ def open_box(place: str, dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.storage.quota import request_box
 
-    path = os.path.join(place, request_box.NAME) if dry_run else request_box.make(place)
+    path = os.path.join(place, request_box.NAME) if dry_run else request_box.make_box(place)
     if as_json:
         data({"box": path, "dry_run": dry_run})
     else:
@@ -115,8 +115,8 @@ def list_requests(place: str, every: bool, as_json: bool) -> int:
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
     with closing(RequestBox(place)) as box:
-        waiting, refused = box.waiting()
-        decided = box.decided() if every else []
+        waiting, refused = box.pending()
+        decided = box.decisions() if every else []
     rows = [_waiting(one, place) for one in waiting]
     if as_json:
         data({"waiting": rows, "decided": [one.to_json() for one in decided], "refused": refused})
@@ -149,12 +149,12 @@ def approve(place: str, wanted: str, hard: str, files: str, dry_run: bool, as_js
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.plan import facts
-    from hyperpod_kit.storage.quota import answer
+    from hyperpod_kit.storage.quota import decision as quota_decision
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
-    sizes = {"hard_bytes": int(facts.size(hard)), "hard_files": int(facts.count(files))}
+    sizes = {"hard_bytes": int(facts.parse_size(hard)), "hard_files": int(facts.parse_count(files))}
     with closing(RequestBox(place)) as box:
-        decision, commands = answer.approve(box, wanted, LocalRunner(), **sizes, dry_run=dry_run)
+        decision, commands = quota_decision.approve(box, wanted, LocalRunner(), **sizes, dry_run=dry_run)
     if as_json:
         data({**decision.to_json(), "dry_run": dry_run, "commands": commands})
         return 0
@@ -178,11 +178,11 @@ def deny(place: str, wanted: str, why: str, dry_run: bool, as_json: bool) -> int
       hyperpod-kit storage requests deny /fsx 8d6f1c6e3c1b4f4e9f3a8f4f0f0b4f6d --why "3 TiB of old checkpoints first"
     """
     from hyperpod_kit.cli.output import data, out
-    from hyperpod_kit.storage.quota import answer
+    from hyperpod_kit.storage.quota import decision as quota_decision
     from hyperpod_kit.storage.quota.request_box import RequestBox
 
     with closing(RequestBox(place)) as box:
-        decision = answer.deny(box, wanted, why, dry_run=dry_run)
+        decision = quota_decision.deny(box, wanted, why, dry_run=dry_run)
     if as_json:
         data({**decision.to_json(), "dry_run": dry_run})
     else:
@@ -190,7 +190,7 @@ def deny(place: str, wanted: str, why: str, dry_run: bool, as_json: bool) -> int
     return 0
 
 
-def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
+def _waiting(one: PendingRequest, place: str) -> dict[str, Any]:
     """A row: what is asked beside what is, as far as it can be asked; `error`: why it would be refused."""
     from hyperpod_kit.run import LocalRunner
     from hyperpod_kit.storage.quota import backends, requests
@@ -198,7 +198,7 @@ def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
     error: Optional[str] = None
     now = None
     try:
-        handle = requests.opened_own(place, one.request.directory, one.uid)
+        handle = requests.open_owned(place, one.request.directory, one.uid)
         try:
             target = backends.QuotaDirectory(one.request.directory, handle)
             used = backends.backend_of(target, LocalRunner()).show(target.anchor)
@@ -207,7 +207,7 @@ def _waiting(one: WaitingRequest, place: str) -> dict[str, Any]:
         now = replace(used, directory=one.request.directory).to_json()
     except (HyperpodKitError, OSError) as err:
         error = str(err)
-    who = requests.name_of(one.uid)
+    who = requests.user_name(one.uid)
     return {"id": one.id, "uid": one.uid, "user": who, **vars(one.request), "now": now, "error": error}
 
 
@@ -216,7 +216,7 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
 
     from hyperpod_kit.cli.output import cell, console
     from hyperpod_kit.cli.storage_usage_show import size
-    from hyperpod_kit.storage.quota.requests import name_of
+    from hyperpod_kit.storage.quota.requests import user_name
 
     def limits(amounts: tuple[int, int]) -> str:
         hard, files = amounts
@@ -236,7 +236,7 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
         answer = f"approved by {one.by}" if one.approved else f"denied by {one.by}: {one.why}"
         now = limits((one.bytes, one.files)) if one.approved else ""
         asks = limits((asked["bytes"], asked["files"]))
-        words = (one.id, name_of(one.uid), asked["directory"], "", now, asks, asked["why"], answer)
+        words = (one.id, user_name(one.uid), asked["directory"], "", now, asks, asked["why"], answer)
         grid.add_row(*map(cell, words))
     console().print(grid)
 

@@ -70,20 +70,20 @@ def tier(
     if (bool(to), delete, bool(release)).count(True) != 1:
         raise UsageError("where to?", hint="one of --to DIRECTORY, --to s3://BUCKET/PREFIX, --release FS-ID, --delete")
     shares = [None if one is None else one / 100 for one in (above, until)]
-    rule = TierRule(shares[0], shares[1], facts.seconds(older_than) if older_than else None, keep)
-    planned = run.plan(roots, rule, time.time())
+    rule = TierRule(shares[0], shares[1], facts.parse_seconds(older_than) if older_than else None, keep)
+    planned = run.make_plan(roots, rule, time.time())
     by_fsx = _by_fsx(release, planned) if release else None
     if not as_json:
         _table(planned)
-    done = run.TierDone((), ())
+    done = run.TierResult((), ())
     if not dry_run:
         with bar("checkpoints", len(planned.choice.go)) as advance:
             if by_fsx:
                 done = by_fsx.apply(planned, rule, lambda item: advance(1))
             else:
-                done = run.apply(planned, rule, to, lambda item: advance(1))
+                done = run.apply_plan(planned, rule, to, lambda item: advance(1))
     if as_json:
-        gone = [f"{one.root}/{one.attempt}" for one in done.gone]
+        gone = [f"{one.root}/{one.attempt}" for one in done.removed]
         data(
             {
                 **planned.to_json(),
@@ -91,16 +91,16 @@ def tier(
                 "to": to,
                 "release": release,
                 "gone": gone,
-                "left": dict(done.left),
+                "left": dict(done.retained),
             }
         )
     elif not dry_run:
-        out(f"{len(done.gone):,} checkpoints have gone, {size(sum(one.size for one in done.gone))}")
-    for path, why in (*planned.failed, *done.left):
+        out(f"{len(done.removed):,} checkpoints have gone, {size(sum(one.size for one in done.removed))}")
+    for path, why in (*planned.failed, *done.retained):
         say(f"{path}: {why}")
     for name, short in planned.choice.short.items():
         say(f"file system {name}: {size(short)} more would have to go, and nothing else may: --keep, pins, other files")
-    return 1 if planned.failed or done.left or planned.choice.short else 0
+    return 1 if planned.failed or done.retained or planned.choice.short else 0
 
 
 def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:
@@ -108,11 +108,11 @@ def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:
     from hyperpod_kit.aws.fsx import Fsx
     from hyperpod_kit.cli.output import say
     from hyperpod_kit.run import LocalRunner
-    from hyperpod_kit.storage.tier.fsx_link import link
+    from hyperpod_kit.storage.tier.fsx_link import link_roots
     from hyperpod_kit.storage.tier.fsx_release import FsxRelease
 
     fsx = Fsx()
-    links = link(fsx, file_system, [one.store.url for one in planned.roots])
+    links = link_roots(fsx, file_system, [one.store.url for one in planned.roots])
     return FsxRelease(file_system, links, fsx, LocalRunner(), say)
 
 

@@ -115,7 +115,7 @@ def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> boo
         state,
         "usage",
         list(by_root),
-        lambda root, stood: filling.alert(by_root[root], by_root[root].forecast, stood),
+        lambda root, stood: filling.fullness_alert(by_root[root], by_root[root].forecast, stood),
     )
     return bool(sent.waiting or sent.failed)
 
@@ -129,12 +129,12 @@ def _with_history(report: UsageReport, place: Optional[Path], price: Optional[fl
     from hyperpod_kit.storage.usage import history as histories
 
     try:
-        days = histories.noted(place or histories.default_place(report.root), report).days
+        days = histories.record_day(place or histories.default_path(report.root), report).days
     except (HyperpodKitError, OSError) as err:
         say(f"{report.root}: its size of this day is not kept: {err}")
         return replace(report, price=price)
-    grown = growth.growth(days)
-    forecast = None if grown is None or report.room is None else growth.forecast(grown, report.room[1])
+    grown = growth.fit_growth(days)
+    forecast = None if grown is None or report.room is None else growth.forecast_full(grown, report.room[1])
     return replace(report, growth=grown, forecast=forecast, history_days=len(days), price=price)
 
 
@@ -156,35 +156,35 @@ def _one(
 
     from hyperpod_kit.cli import storage_usage_show as show
     from hyperpod_kit.storage.usage import report
-    from hyperpod_kit.storage.usage.state import default_place, kept
+    from hyperpod_kit.storage.usage.state import default_path, open_ledger
 
     if place.startswith("s3://"):
         from hyperpod_kit.storage.usage import buckets
 
-        where = buckets.parse(place)
+        where = buckets.parse_url(place)
         about: dict[str, Any] = {"root": where.url, "depth": depth}
-        with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(
+        with open_ledger(state or default_path(about), about, fresh=fresh) as ledger, show.progress(
             where.url, ledger
         ) as told:
-            buckets.count(where, depth, ledger, told)
-            return report.make(where.url, ledger)
-    from hyperpod_kit.storage.usage.walk import WalkAsked, walk
+            buckets.count_prefix(where, depth, ledger, told)
+            return report.make_report(where.url, ledger)
+    from hyperpod_kit.storage.usage.walk import WalkRequest, walk_tree
     from hyperpod_kit.untrusted import owner
 
     root = owner.run_as_owner(place, lambda: os.path.realpath(place))
     marks = {}
     if access_points:
-        from hyperpod_kit.storage.usage.access_points import marks_of
+        from hyperpod_kit.storage.usage.access_points import named_directories
 
-        marks = marks_of(access_points, root)
-    asked = WalkAsked(root, depth, marks, workers)
+        marks = named_directories(access_points, root)
+    asked = WalkRequest(root, depth, marks, workers)
     about = asked.about()
-    with kept(state or default_place(about), about, fresh=fresh) as ledger, show.progress(root, ledger) as told:
-        walk(asked, ledger, told)
-        made = report.make(root, ledger, marks.values())
+    with open_ledger(state or default_path(about), about, fresh=fresh) as ledger, show.progress(root, ledger) as told:
+        walk_tree(asked, ledger, told)
+        made = report.make_report(root, ledger, marks.values())
         if not made.runs:
             return made
         # Only here: what knows checkpoints takes as long to import as 30,000 files to count.
         from hyperpod_kit.storage.usage import retained
 
-        return replace(made, deletable=retained.deletable(made.runs, keep))
+        return replace(made, deletable=retained.list_deletable(made.runs, keep))

@@ -21,7 +21,7 @@ _TABLES = {"user": "users", "group": "groups", "directory": "directories", "run"
 def progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
     """Yields show(counted so far)."""
     if ledger.resumed:
-        begun = time.strftime("%H:%M", time.localtime(ledger.begun))
+        begun = time.strftime("%H:%M", time.localtime(ledger.started_at))
         say(f"{root}: goes on after {ledger.counted():,} counted since {begun}; --fresh begins anew")
     if not sys.stderr.isatty():
         yield lambda count: None
@@ -84,11 +84,11 @@ def growth_lines(report: UsageReport) -> list[str]:
     rate = report.growth
     if rate is None:
         days = f"{report.history_days} {'day' if report.history_days == 1 else 'days'}"
-        return [f"growth is not known yet: {days} of history, and it takes {growths.FEWEST}"]
+        return [f"growth is not known yet: {days} of history, and it takes {growths.MIN_ROWS}"]
     low, likely, high = map(_signed, (rate.low, rate.likely, rate.high))
     lines = [f"growth: {likely} a day ({low} to {high}, four times out of five), over {rate.days:.0f} days"]
     if report.forecast is not None:
-        lines.append(f"at that rate {filling.full_in(report.forecast)}")
+        lines.append(f"at that rate {filling.describe_forecast(report.forecast)}")
     return lines
 
 

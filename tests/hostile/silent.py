@@ -61,7 +61,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(function, "__defaults__", (patience,))
     monkeypatch.setattr(owner.run_streamed, "__defaults__", (patience,))
     monkeypatch.setattr(preloading, "LFS", patience)
-    monkeypatch.setattr(walking, "HUNG", 2.0 * times)
+    monkeypatch.setattr(walking, "HANG_SECONDS", 2.0 * times)
 
 
 def data_of_two(shared: Path) -> Path:

@@ -23,7 +23,7 @@ from hyperpod_kit.storage.tier.rules import TierRule
 from hyperpod_kit.storage.usage import report, scan
 from hyperpod_kit.storage.usage import walk as walking
 from hyperpod_kit.storage.usage.ledger import UsageLedger
-from hyperpod_kit.storage.usage.walk import WalkAsked
+from hyperpod_kit.storage.usage.walk import WalkRequest
 from hyperpod_kit.untrusted import owner
 from hyperpod_kit.untrusted.owner import OwnerLimits
 from tests.hostile.silent import data_of_two, quick
@@ -49,9 +49,9 @@ def a_run(root: Path, uid: int, mode: int, count: int = 3) -> List[str]:
     return names
 
 
-def moved(roots: List[Path], archive: Path) -> tiering.TierDone:
-    planned = tiering.plan([str(root) for root in roots], RULE, time.time() + 1e6)
-    return tiering.apply(planned, RULE, str(archive), lambda item: None)
+def moved(roots: List[Path], archive: Path) -> tiering.TierResult:
+    planned = tiering.make_plan([str(root) for root in roots], RULE, time.time() + 1e6)
+    return tiering.apply_plan(planned, RULE, str(archive), lambda item: None)
 
 
 @pytest.mark.parametrize("mode", [0o750, *full(0o700, 0o755)])
@@ -60,7 +60,7 @@ def test_owner_group_mode_and_times_survive_a_move(mode: int, shared: Path) -> N
     a_run(root, VICTIM, mode)
     before = {str(path.relative_to(root)): path.stat() for path in root.rglob("*")}
     done = moved([root], shared / "archive")
-    assert len(done.gone) == 2 and not done.left
+    assert len(done.removed) == 2 and not done.retained
     (target,) = (shared / "archive").iterdir()
     assert (target.stat().st_uid, stat.S_IMODE(target.stat().st_mode)) == (VICTIM, mode)
     compared = 0
@@ -116,10 +116,10 @@ def test_a_mount_that_does_not_answer_costs_one_line(
     os.chown(place, ATTACKER, ATTACKER)
     silent(place)
     quick(monkeypatch)
-    planned = tiering.plan([str(mine), str(good)], RULE, time.time() + 1e6)
+    planned = tiering.make_plan([str(mine), str(good)], RULE, time.time() + 1e6)
     assert [root for root, why in planned.failed if "does not answer" in why] == [str(mine)]
-    done = tiering.apply(planned, RULE, str(shared / "archive"), lambda item: None)
-    assert {item.root for item in done.gone} == {str(good)} and not done.left
+    done = tiering.apply_plan(planned, RULE, str(shared / "archive"), lambda item: None)
+    assert {item.root for item in done.removed} == {str(good)} and not done.retained
     for words in (["ls", str(mine)], ["prune", str(mine), "--latest", "1", "--dry-run"], ["verify", str(mine)]):
         deadline = Deadline(60)
         # Nothing of `verify` asks who holds a lease.
@@ -187,7 +187,7 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
     (data / "mallory" / "d").mkdir()
     mounted = data / "mallory" / ("d" if what == "a directory" else "file")
     silent(mounted, regular=what == "a file")
-    asked = WalkAsked(str(data), workers=1)
+    asked = WalkRequest(str(data), workers=1)
     known = walking._Pool._config
     first: List[str] = []
 
@@ -200,8 +200,8 @@ def test_a_mount_that_comes_during_a_count_costs_one_directory(
 
     monkeypatch.setattr(walking._Pool, "_config", ignorant)
     ledger = UsageLedger(shared / "archive" / "state", asked.about())
-    walking.walk(asked, ledger, lambda count: None)
-    found = report.make(str(data), ledger)
+    walking.walk_tree(asked, ledger, lambda count: None)
+    found = report.make_report(str(data), ledger)
     ledger.close()
     assert found.users[str(VICTIM)].entries == 2
     if what == "a directory":  # the kernel says whose mount it is of, before it is asked
@@ -277,7 +277,7 @@ def test_checkpoints_of_another_owner_in_a_run_stay(shared: Path) -> None:
         os.chown(path, ATTACKER, ATTACKER)
         path.chmod(0o700 if path.is_dir() else 0o600)
     done = moved([root], shared / "archive")
-    assert {item.attempt for item in done.gone} == {names[1]} or not done.gone
+    assert {item.attempt for item in done.removed} == {names[1]} or not done.removed
     assert (root / names[0]).is_dir()
     copies = [path for path in (shared / "archive").rglob("*") if path.is_file()]
     assert not [path for path in copies if names[0] in str(path) and path.name.startswith("shard")]

@@ -14,9 +14,9 @@ from typing import Any, Protocol, Sequence
 
 WINDOW = 60
 """Days that are looked at, the newest."""
-FEWEST = 3
+MIN_ROWS = 3
 """Rows below which nothing is said of growth."""
-SPAN = 2.0
+MIN_SPAN = 2.0
 """Days that they have to span at least."""
 DEVIATIONS = 1.2816
 """Of a normal distribution, of which 80 % lie within so many."""
@@ -61,14 +61,14 @@ class Forecast:
         return asdict(self)
 
 
-def growth(days: Sequence[SizedDay]) -> Growth | None:
+def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
     """Of the newest days; None where there are too few."""
     if not days:
         return None
     newest = days[-1].at
-    rows = [(one.at / DAY, float(one.used)) for one in days if newest - one.at <= WINDOW * DAY]
+    rows = [(day.at / DAY, float(day.used)) for day in days if newest - day.at <= WINDOW * DAY]
     span = rows[-1][0] - rows[0][0]
-    if len(rows) < FEWEST or span < SPAN:
+    if len(rows) < MIN_ROWS or span < MIN_SPAN:
         return None
     slopes = sorted(
         (later[1] - earlier[1]) / (later[0] - earlier[0])
@@ -83,9 +83,9 @@ def growth(days: Sequence[SizedDay]) -> Growth | None:
     return Growth(slopes[low], statistics.median(slopes), slopes[high], count, span)
 
 
-def forecast(found: Growth, free: int) -> Forecast:
+def forecast_full(growth: Growth, free: int) -> Forecast:
     """When `free` bytes are used up."""
-    return Forecast(*(_days(free, rate) for rate in (found.high, found.likely, found.low)))
+    return Forecast(*(_days(free, rate) for rate in (growth.high, growth.likely, growth.low)))
 
 
 def _days(free: int, rate: float) -> float | None:

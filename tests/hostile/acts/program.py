@@ -165,7 +165,7 @@ def _short_patience() -> None:
     for function in (owner.run_as_owner, owner.uid_for, owner.run_as_user, owner.run_streamed):
         function.__defaults__ = (QUICK,)
     preloading.LFS = QUICK
-    walking.HUNG = 3.0
+    walking.HANG_SECONDS = 3.0
 
 
 def _wait(pid: int) -> int | None:

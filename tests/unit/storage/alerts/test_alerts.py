@@ -235,14 +235,14 @@ def test_what_an_earlier_build_noted_as_sent_is_sent_once_more(crossed: Crossed,
 
 def test_two_checks_at_once_send_nothing_twice(tmp_path: Path) -> None:
     state, complaint = tmp_path / "state", "another check is sending"
-    with outbox.opened(state, AlertSinks()), pytest.raises(HyperpodKitError, match=complaint):
-        outbox.settle(state, AlertSinks(), lambda _: {}, [], now=0.0)
-    outbox.settle(tmp_path / "state", AlertSinks(), lambda _: {}, [], now=0.0)
+    with outbox.open_outbox(state, AlertSinks()), pytest.raises(HyperpodKitError, match=complaint):
+        outbox.check_and_send(state, AlertSinks(), lambda _: {}, [], now=0.0)
+    outbox.check_and_send(tmp_path / "state", AlertSinks(), lambda _: {}, [], now=0.0)
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "", '{"format": "hpk-alerts/1", "alerts": {"/a": 1}}', "{" * 9999])
 def test_a_state_of_something_else_is_left_as_it_is(text: str, tmp_path: Path) -> None:
     (tmp_path / "state").write_text(text)
     with pytest.raises(UsageError, match="no state of alerts"):
-        outbox.settle(tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0)
+        outbox.check_and_send(tmp_path / "state", AlertSinks(), lambda _: {"/a": Alert("/a", "", "")}, ["/a"], now=0.0)
     assert (tmp_path / "state").read_text() == text and os.stat(tmp_path / "state").st_nlink == 1

@@ -16,20 +16,20 @@ from hyperpod_kit.untrusted.text import clean
 NAMESPACE = "HyperpodKit/Storage"
 
 
-def state(sinks: AlertSinks, every: Sequence[QuotaUsed], above: Sequence[Alert]) -> list[str]:
+def publish_state(sinks: AlertSinks, usages: Sequence[QuotaUsed], above: Sequence[Alert]) -> list[str]:
     """Leave all figures and the sentences of what is above; what failed, one line each."""
     failed = []
     if sinks.prometheus:
-        failed += _tried("prometheus", lambda: replace(sinks.prometheus, _series(every).encode(), 0o644))
+        failed += _failures_of("prometheus", lambda: replace(sinks.prometheus, _format_series(usages).encode(), 0o644))
     if sinks.motd:
         lines = "".join(clean(alert.sentence) + "\n" for alert in above)
-        failed += _tried("motd", lambda: replace(sinks.motd, lines.encode(), 0o644))
-    if sinks.cloudwatch and every:
-        failed += _tried("cloudwatch", lambda: _cloudwatch(every))
+        failed += _failures_of("motd", lambda: replace(sinks.motd, lines.encode(), 0o644))
+    if sinks.cloudwatch and usages:
+        failed += _failures_of("cloudwatch", lambda: _put_metrics(usages))
     return failed
 
 
-def _tried(name: str, call: Callable[[], object]) -> list[str]:
+def _failures_of(name: str, call: Callable[[], object]) -> list[str]:
     try:
         call()
         return []
@@ -37,33 +37,33 @@ def _tried(name: str, call: Callable[[], object]) -> list[str]:
         return [f"{name}: {err}"]
 
 
-def _cloudwatch(every: Sequence[QuotaUsed]) -> None:
+def _put_metrics(usages: Sequence[QuotaUsed]) -> None:
     points = [
         {
             "MetricName": "QuotaUsed",
-            "Dimensions": [{"Name": "Directory", "Value": clean(one.directory, 250)}],
-            "Value": one.share * 100,
+            "Dimensions": [{"Name": "Directory", "Value": clean(directory.directory, 250)}],
+            "Value": directory.share * 100,
             "Unit": "Percent",
         }
-        for one in every
+        for directory in usages
     ]
     with translated("PutMetricData", NAMESPACE):
         for start in range(0, len(points), 500):
             client("cloudwatch", None).put_metric_data(Namespace=NAMESPACE, MetricData=points[start : start + 500])
 
 
-def _series(every: Sequence[QuotaUsed]) -> str:
+def _format_series(usages: Sequence[QuotaUsed]) -> str:
     lines = []
     for name, values in (
-        ("used_bytes", [one.bytes for one in every]),
-        ("limit_bytes", [one.limits.hard_bytes or one.limits.soft_bytes for one in every]),
-        ("used_files", [one.files for one in every]),
-        ("limit_files", [one.limits.hard_files or one.limits.soft_files for one in every]),
-        ("share", [one.share for one in every]),
+        ("used_bytes", [usage.bytes for usage in usages]),
+        ("limit_bytes", [usage.limits.hard_bytes or usage.limits.soft_bytes for usage in usages]),
+        ("used_files", [usage.files for usage in usages]),
+        ("limit_files", [usage.limits.hard_files or usage.limits.soft_files for usage in usages]),
+        ("share", [usage.share for usage in usages]),
     ):
         lines.append(f"# TYPE hyperpod_kit_quota_{name} gauge")
-        for one, value in zip(every, values):
-            label = clean(one.directory).replace("\\", "\\\\").replace('"', '\\"')
+        for usage, value in zip(usages, values):
+            label = clean(usage.directory).replace("\\", "\\\\").replace('"', '\\"')
             if value is not None:
                 lines.append(f'hyperpod_kit_quota_{name}{{directory="{label}"}} {value}')
     return "\n".join(lines) + "\n"

@@ -26,66 +26,71 @@ LEASE_SECONDS = 120.0
 """Of the lease while a move goes on, renewed thrice in that time: a killed one ends so soon after, and lease.GRACE."""
 
 
-def move(source: Store, target: Store, attempt: str, whose: identity.RunIdentity, keep: int) -> bool:
+def migrate(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> bool:
     """Whether bytes were copied; False when an earlier try had done that. Raises TierError, CheckpointError, OSError:
     then it is where it was."""
     # Nobody deletes it while we read it, another of us included.
-    with lease.KeptLease(source, attempt, LEASE_SECONDS):
-        copied = copy(source, target, attempt, whose)
+    with lease.KeptLease(source, checkpoint_id, LEASE_SECONDS):
+        copied = copy_checkpoint(source, target, checkpoint_id, run)
     failpoint("tier.copied")
-    remove(source, attempt, whose, keep)
+    remove(source, checkpoint_id, run, keep)
     return copied
 
 
-def copy(source: Store, target: Store, attempt: str, whose: identity.RunIdentity) -> bool:
-    """As `move`, and nothing is deleted. What is not proved gets no manifest, so that it is no checkpoint there."""
+def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
+    """As `migrate`, and nothing is deleted. What is not proved gets no manifest, so that it is no checkpoint there."""
     # Nothing of it is anybody else's to read before it has the mode that it has here.
     umask = os.umask(0o077)
     try:
-        return _copied(source, target, attempt, whose)
+        return _copy_with_umask(source, target, checkpoint_id, run)
     finally:
         os.umask(umask)
 
 
-def _copied(source: Store, target: Store, attempt: str, whose: identity.RunIdentity) -> bool:
-    identity.write(target, whose)
-    identity.confirm(target, whose)
-    name = f"{attempt}/{layout.MANIFEST_FILE}"
+def _copy_with_umask(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
+    identity.write(target, run)
+    identity.confirm(target, run)
+    name = f"{checkpoint_id}/{layout.MANIFEST_FILE}"
     data = source.read(name)
     if target.exists(name):
         if target.read(name) != data:
-            raise TierError(f"{target.url}/{attempt}: another checkpoint of that name is there; nothing was deleted")
-        with _proving(source, target, attempt):
-            verify.verify_attempt(target, attempt)
+            raise TierError(
+                f"{target.url}/{checkpoint_id}: another checkpoint of that name is there; nothing was deleted"
+            )
+        with _translated_errors(source, target, checkpoint_id):
+            verify.verify_attempt(target, checkpoint_id)
         return False
-    body = verify.parse_manifest(data, attempt)
-    files = [f"{attempt}/{one.file}" for one in (*body.shards, body.extra, *([body.index] if body.index else []))]
+    body = verify.parse_manifest(data, checkpoint_id)
+    files = [
+        f"{checkpoint_id}/{file_record.file}"
+        for file_record in (*body.shards, body.extra, *([body.index] if body.index else []))
+    ]
     try:
         for file in files:
-            _file(source, target, file)
+            _copy_file(source, target, file)
             failpoint("tier.file_copied")
-        with _proving(source, target, attempt):
-            _prove(target, attempt, body)
+        with _translated_errors(source, target, checkpoint_id):
+            _verify_copy(target, checkpoint_id, body)
     except Exception:
         with contextlib.suppress(CheckpointError, OSError):
             for file in files:
                 target.delete(file)
         raise
-    target.sync(attempt)
+    target.sync(checkpoint_id)
     target.create(name, data)
-    _keep_facts(source, target, [layout.RUN_FILE, *files, name], attempt)
+    _copy_attributes(source, target, [layout.RUN_FILE, *files, name], checkpoint_id)
     failpoint("tier.committed")
     return True
 
 
-def _keep_facts(source: Store, target: Store, names: Sequence[str], attempt: str) -> None:
+def _copy_attributes(source: Store, target: Store, names: Sequence[str], checkpoint_id: str) -> None:
     """Group, mode and times of what was moved, between directories: the owner is who moves. The directory is last, so
     that its time is not that of the files that came."""
     if not (is_path(source.url) and is_path(target.url)):
         return
-    for name in (*names, attempt):
-        place = os.path.join(source.url, name)
-        found = os.lstat(place)
+    for name in (*names, checkpoint_id):
+        path = os.path.join(source.url, name)
+        status = os.lstat(path)
         folder = below.open_folder(target.url, name)
         try:
             last = os.path.basename(name)
@@ -94,44 +99,44 @@ def _keep_facts(source: Store, target: Store, names: Sequence[str], attempt: str
             os.close(folder)
         try:
             with contextlib.suppress(PermissionError):  # a group that the owner is not in any more
-                os.fchown(handle, -1, found.st_gid)
-            os.fchmod(handle, stat.S_IMODE(found.st_mode) & 0o777)
-            os.utime(handle, ns=(found.st_atime_ns, found.st_mtime_ns))
+                os.fchown(handle, -1, status.st_gid)
+            os.fchmod(handle, stat.S_IMODE(status.st_mode) & 0o777)
+            os.utime(handle, ns=(status.st_atime_ns, status.st_mtime_ns))
         finally:
             os.close(handle)
 
 
 @contextlib.contextmanager
-def _proving(source: Store, target: Store, attempt: str) -> Iterator[None]:
+def _translated_errors(source: Store, target: Store, checkpoint_id: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as err:
         raise TierError(
-            f"{target.url}/{attempt}: the copy is not what was saved: {err}; nothing was deleted",
+            f"{target.url}/{checkpoint_id}: the copy is not what was saved: {err}; nothing was deleted",
             hint=f"hyperpod-kit checkpoint verify {source.url}",
         ) from err
 
 
-def _prove(target: Store, attempt: str, body: Manifest) -> None:
+def _verify_copy(target: Store, checkpoint_id: str, body: Manifest) -> None:
     """Every byte against what was committed at first. Raises CheckpointError, OSError."""
     for small in (body.extra, body.index):
         if small is not None:
-            verify.read_extra(target, attempt, small)
+            verify.read_extra(target, checkpoint_id, small)
     for record in body.shards:
-        verify.verify_file(target, attempt, record, chunk=body.chunk)
+        verify.verify_file(target, checkpoint_id, record, chunk=body.chunk)
 
 
-def remove(source: Store, attempt: str, whose: identity.RunIdentity, keep: int) -> None:
+def remove(source: Store, checkpoint_id: str, run: identity.RunIdentity, keep: int) -> None:
     """Delete it here, if it still may go. Raises TierError, CheckpointError, OSError."""
-    why = survey.may_go(source, whose, attempt, keep)
-    if why:
-        raise TierError(f"{source.url}/{attempt} stays: {why}")
-    done = retention.apply(source, retention.RetentionPlan((), ((attempt, "by a rule"),)), whose)
-    if done.left:
-        raise TierError(f"{source.url}/{attempt} stays: {done.left[0][1]}")
+    reason = survey.retention_reason(source, run, checkpoint_id, keep)
+    if reason:
+        raise TierError(f"{source.url}/{checkpoint_id} stays: {reason}")
+    result = retention.apply(source, retention.RetentionPlan((), ((checkpoint_id, "by a rule"),)), run)
+    if result.left:
+        raise TierError(f"{source.url}/{checkpoint_id} stays: {result.left[0][1]}")
 
 
-def _file(source: Store, target: Store, name: str) -> None:
+def _copy_file(source: Store, target: Store, name: str) -> None:
     # Without a manifest it is what a killed copy left.
     target.delete(name)
     reader = source.open_read(name)

@@ -11,61 +11,63 @@ from hyperpod_kit.run import Runner
 from hyperpod_kit.storage.quota import backends
 from hyperpod_kit.storage.quota.backends import QuotaDirectory
 from hyperpod_kit.storage.quota.limits import QuotaLimits
-from hyperpod_kit.storage.quota.request_box import RequestBox, WaitingRequest
-from hyperpod_kit.storage.quota.requests import QuotaDecision, granted, name_of, opened_own
+from hyperpod_kit.storage.quota.request_box import PendingRequest, RequestBox
+from hyperpod_kit.storage.quota.requests import QuotaDecision, merge_limits, open_owned, user_name
 
 NOBODY = (1 << 32) - 1
 """The kernel's word for a process that no login started."""
 
 
 def approve(
-    box: RequestBox, wanted: str, runner: Runner, *, hard_bytes: int = 0, hard_files: int = 0, dry_run: bool = False
+    box: RequestBox, request_id: str, runner: Runner, *, hard_bytes: int = 0, hard_files: int = 0, dry_run: bool = False
 ) -> tuple[QuotaDecision, list[list[str]]]:
     """Set what was asked for, or `hard_bytes` and `hard_files` where they are not 0; (the record, what was run).
 
     Other limits of the directory stay. `dry_run`: say what would be run. Raises QuotaError, RunError, Untrusted,
     OSError.
     """
-    with box.deciding():
-        waiting = box.find(wanted)
-        asked = waiting.request
-        directory = opened_own(box.place, asked.directory, waiting.uid)
+    with box.decision_lock():
+        waiting = box.find(request_id)
+        request = waiting.request
+        directory = open_owned(box.parent, request.directory, waiting.uid)
         try:
-            target = QuotaDirectory(asked.directory, directory)
+            target = QuotaDirectory(request.directory, directory)
             backend = backends.backend_of(target, runner)
-            limits = granted(backend.show(target.anchor).limits, hard_bytes or asked.bytes, hard_files or asked.files)
+            limits = merge_limits(
+                backend.show(target.anchor).limits, hard_bytes or request.bytes, hard_files or request.files
+            )
             if dry_run:
-                commands = target.words(backend.commands(target.anchor, limits, 0))
+                commands = target.shown_commands(backend.commands(target.anchor, limits, 0))
             else:
-                commands = backends.apply(backend, target, limits, 0, runner)
+                commands = backends.apply_limits(backend, target, limits, 0, runner)
         finally:
             os.close(directory)
-        decision = _decision(waiting, True, limits, "")
+        decision = _make_decision(waiting, True, limits, "")
         if not dry_run:
             box.record(decision, waiting)
         return decision, commands
 
 
-def deny(box: RequestBox, wanted: str, why: str, *, dry_run: bool = False) -> QuotaDecision:
+def deny(box: RequestBox, request_id: str, reason: str, *, dry_run: bool = False) -> QuotaDecision:
     """Record that nothing changes. Raises QuotaError, OSError."""
-    with box.deciding():
-        waiting = box.find(wanted)
-        decision = _decision(waiting, False, QuotaLimits(), why)
+    with box.decision_lock():
+        waiting = box.find(request_id)
+        decision = _make_decision(waiting, False, QuotaLimits(), reason)
         if not dry_run:
             box.record(decision, waiting)
         return decision
 
 
-def _decision(waiting: WaitingRequest, approved: bool, limits: QuotaLimits, why: str) -> QuotaDecision:
+def _make_decision(waiting: PendingRequest, approved: bool, limits: QuotaLimits, reason: str) -> QuotaDecision:
     request = asdict(waiting.request)
     hard = (limits.hard_bytes, limits.hard_files)
-    return QuotaDecision(waiting.id, waiting.uid, request, approved, *hard, why, _who(), time.time())
+    return QuotaDecision(waiting.id, waiting.uid, request, approved, *hard, reason, _login_name(), time.time())
 
 
-def _who() -> str:
+def _login_name() -> str:
     """Who has logged in, whatever he has become by sudo since."""
     try:
         uid = int(Path("/proc/self/loginuid").read_text())
     except (OSError, ValueError):
         uid = NOBODY
-    return name_of(os.geteuid() if uid == NOBODY else uid)
+    return user_name(os.geteuid() if uid == NOBODY else uid)

@@ -15,7 +15,9 @@ import torch
 
 from hyperpod_kit.checkpoint import bench
 from hyperpod_kit.checkpoint.agent import places
-from hyperpod_kit.checkpoint.bench import launch, machine, run, summary
+from hyperpod_kit.checkpoint.bench import machine, run, summary
+from hyperpod_kit.checkpoint.bench.launch import BenchError
+from hyperpod_kit.checkpoint.bench.phases import Bench
 from hyperpod_kit.checkpoint.bench.workload import MODES, SIZES
 from hyperpod_kit.errors import first_line
 from hyperpod_kit.version import version
@@ -60,7 +62,7 @@ def main(argv: list[str]) -> int:
     def say(text: str) -> None:
         print(f"{time.monotonic() - begin:5.0f} s  {text}", file=sys.stderr, flush=True)
 
-    with launch.Bench(args.dir, places.base(), args.patience) as scratch:
+    with Bench(args.dir, places.base(), args.patience) as scratch:
         measured: list[run.Run] = []
         kinds = [(size, mode) for size in args.sizes for mode in args.modes]
         pace = run.TimeShare(begin, len(kinds) * len({"save", *args.phases} - {"overlap"}))
@@ -87,7 +89,7 @@ def _tried(found: dict[str, Any], work: Callable[[], None]) -> bool:
     try:
         work()
         return True
-    except launch.BenchError as err:
+    except BenchError as err:
         print(f"error: {err}", file=sys.stderr, flush=True)
         found["errors"].append(first_line(err))
         return False

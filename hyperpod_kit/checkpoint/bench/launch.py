@@ -8,12 +8,12 @@ import os
 import signal
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
-from hyperpod_kit.checkpoint.bench import machine, rank
-from hyperpod_kit.checkpoint.bench.assignment import Assignment
+from hyperpod_kit.checkpoint.bench.assignment import AnyAssignment, Assignment
 from hyperpod_kit.checkpoint.bench.workload import ranks_of
 from hyperpod_kit.environment import HPK_FAILPOINT, HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_SHM_DIR
 from hyperpod_kit.untrusted import by_descriptor
@@ -22,39 +22,34 @@ _LONGEST = 420.0
 _END_SECONDS = 10.0
 # A fresh process forked from one that has imported torch: an import of torch would cost more than most samples.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_PRELOAD = [
-    "torch",
-    "torch._dynamo",
-    "torch.distributed.fsdp",
-    "torch.distributed.checkpoint.state_dict",
-    "hyperpod_kit.checkpoint.bench.restoring",
-    "hyperpod_kit.checkpoint.bench.training",
-]
+_PRELOAD = ("torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict")
+
+AnyLauncher = TypeVar("AnyLauncher", bound="RankLauncher")
 
 
 class BenchError(Exception):
     """A phase failed: its first error, and the tail of its log."""
 
 
-class Bench:
+class RankLauncher:
     """A scratch directory on the disk to measure, and one in shared memory; both are removed at the end, also after a
     SIGTERM, which ends the block as an exception does."""
 
-    def __init__(self, base: Path, shared: str, patience: float) -> None:
-        """`patience`: seconds that all phases together may wait for a quiet machine."""
+    def __init__(self, base: Path, shared: str, preload: Sequence[str]) -> None:
+        """`preload`: modules that every rank needs, beside torch."""
         self.directory = Path(tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=base))
         self.shared = tempfile.mkdtemp(prefix="hyperpod-kit-bench-", dir=shared)
         self._before = os.environ.get(HPK_SHM_DIR)
         self._heard: Any = None
-        self.patience = machine.QuietWait(patience)
+        self._preload = [*_PRELOAD, *preload]
         self._count = 0
 
-    def __enter__(self) -> Bench:
+    def __enter__(self: AnyLauncher) -> AnyLauncher:
         self._heard = signal.signal(signal.SIGTERM, _stopped)
         os.environ[HPK_SHM_DIR] = self.shared
         for name in (HPK_RESUME_FROM, HPK_RESUME_MEMORY, HPK_FAILPOINT, "SLURM_JOB_ID"):
             os.environ.pop(name, None)
-        _CONTEXT.set_forkserver_preload(_PRELOAD)
+        _CONTEXT.set_forkserver_preload(self._preload)
         return self
 
     def __exit__(
@@ -82,28 +77,21 @@ class Bench:
         for entry in os.scandir(self.shared):
             by_descriptor.unlink(entry.path)
 
-    def phase(self, phase: str, size: str, mode: str, repeat: int, place: Path, deadline: float) -> dict[str, Any]:
-        """Run all ranks of a phase; rank 0's result, with `digests` of all. After `deadline` (time.monotonic()) the
-        least number of samples is enough. Raises BenchError."""
+    def assignments(self, phase: str, size: str, mode: str, repeat: int, place: Path) -> list[Assignment]:
+        """Of all ranks, for the next start; each has its share of the cores."""
         self._count += 1
         world = ranks_of(mode)
-        assignments = [
-            Assignment(
-                phase,
-                size,
-                mode,
-                number,
-                world,
-                max(1, machine.cores() // world),
-                repeat,
-                deadline,
-                self.patience.left,
-                str(place),
-                f"{self._count:03d}-{phase}",
-            )
-            for number in range(world)
+        threads = max(1, len(os.sched_getaffinity(0)) // world)
+        tag = f"{self._count:03d}-{phase}"
+        return [
+            Assignment(phase, size, mode, number, world, threads, repeat, str(place), tag) for number in range(world)
         ]
-        processes = [_CONTEXT.Process(target=rank.run, args=(assignment,)) for assignment in assignments]
+
+    def results(
+        self, run: Callable[[AnyAssignment], None], assignments: Sequence[AnyAssignment]
+    ) -> list[dict[str, Any]]:
+        """What each rank has left after `run`, in a process of its own. Raises BenchError."""
+        processes = [_CONTEXT.Process(target=run, args=(assignment,)) for assignment in assignments]
         for process in processes:
             process.start()
         end = time.monotonic() + _LONGEST
@@ -129,11 +117,9 @@ class Bench:
         for assignment, result in zip(assignments, results, strict=True):
             if "error" in result:
                 tail = assignment.log.read_text().splitlines()[-12:] if assignment.log.exists() else []
-                raise BenchError(
-                    "\n".join([f"{size} {mode} {phase}, rank {assignment.rank}: {result['error']}", *tail])
-                )
-        self.patience.left = min(result.pop("patience") for result in results)
-        return {**results[0], "digests": [result.pop("digest", None) for result in results]}
+                which = f"{assignment.size} {assignment.mode} {assignment.phase}, rank {assignment.rank}"
+                raise BenchError("\n".join([f"{which}: {result['error']}", *tail]))
+        return results
 
     def end_agents(self) -> None:
         """Agents of killed trainers: let them finish what they write, then end those that still wait."""

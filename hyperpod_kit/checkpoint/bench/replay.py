@@ -9,19 +9,23 @@ import sys
 from pathlib import Path
 
 from hyperpod_kit.checkpoint.agent import places
-from hyperpod_kit.checkpoint.bench import launch
+from hyperpod_kit.checkpoint.bench import launch, rank
 from hyperpod_kit.checkpoint.bench.replaying import WRITERS
 from hyperpod_kit.errors import first_line
+
+_PRELOAD = ("hyperpod_kit.checkpoint.bench.replaying",)
 
 
 def main(argv: list[str]) -> int:
     """Exit codes: 0 measured, 1 failed: the JSON says why; 2 usage."""
     args = build_parser().parse_args(argv)
     mode = "single" if args.ranks == 1 else f"fsdp2x{args.ranks}"
-    with launch.Bench(args.dir, places.base(), 0.0) as scratch:
+    with launch.RankLauncher(args.dir, places.base(), _PRELOAD) as launcher:
         try:
-            phase = f"replay-{args.writer}"
-            found = scratch.phase(phase, str(args.bytes), mode, args.repeat, scratch.place("replay"), 0.0)
+            place, phase = launcher.place("replay"), f"replay-{args.writer}"
+            found, *_ = launcher.results(
+                rank.run, launcher.assignments(phase, str(args.bytes), mode, args.repeat, place)
+            )
         except launch.BenchError as err:
             print(json.dumps({"error": first_line(err)}))
             return 1

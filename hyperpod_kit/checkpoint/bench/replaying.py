@@ -13,13 +13,21 @@ from typing import Any
 
 import torch
 
-from hyperpod_kit.checkpoint import Manager, State
+from hyperpod_kit.checkpoint import Handle, Manager, State
 from hyperpod_kit.checkpoint.bench.peers import Peers
-from hyperpod_kit.checkpoint.bench.saving import durable
 from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
 
 WRITERS = ("torch-save", "dcp", "hyperpod-kit")
+PATIENCE = 300.0
+"""Seconds after which a save that is not durable is an error."""
+
+
+def durable(handle: Handle) -> None:
+    """Wait for it. Raises RuntimeError when it will never be."""
+    if not handle.wait(SaveState.DURABLE, PATIENCE):
+        raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
 
 
 class Replaying:

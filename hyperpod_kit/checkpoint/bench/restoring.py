@@ -11,12 +11,12 @@ from typing import Any
 from hyperpod_kit.checkpoint import Manager, Restored, State
 from hyperpod_kit.checkpoint.bench import limits, machine
 from hyperpod_kit.checkpoint.bench.peers import Peers
-from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.checkpoint.bench.trained_workload import TrainedWorkload
 from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.environment import HPK_RESUME_MEMORY
 
 
-def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
+def leave_in_memory(work: TrainedWorkload, root: Path) -> dict[str, Any]:
     """Save once more and do not close: the caller is killed, and the capture stays with its agent."""
     manager = Manager(root)
     state = State(work.model, work.optimizer)
@@ -30,7 +30,7 @@ def leave_in_memory(work: Workload, root: Path) -> dict[str, Any]:
 
 
 def restore(
-    peers: Peers, work: Workload, root: Path, tier: str, threads: int, patience: machine.QuietWait
+    peers: Peers, work: TrainedWorkload, root: Path, tier: str, threads: int, patience: machine.QuietWait
 ) -> dict[str, Any]:
     """One timed restore. Raises RuntimeError when it did not come from `tier`."""
     if tier == "storage":

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint.bench import limits, machine, restoring
-from hyperpod_kit.checkpoint.bench.assignment import LEAST
-from hyperpod_kit.checkpoint.bench.launch import Bench, BenchError
+from hyperpod_kit.checkpoint.bench.launch import BenchError
+from hyperpod_kit.checkpoint.bench.phases import Bench
+from hyperpod_kit.checkpoint.bench.timed_assignment import LEAST
 
 PHASES = ("save", "cold", "hot", "overlap")
 _SAMPLES_SECONDS = 330.0

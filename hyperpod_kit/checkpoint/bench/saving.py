@@ -7,30 +7,21 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hyperpod_kit.checkpoint import Handle, Manager, State
+from hyperpod_kit.checkpoint import Manager, State
 from hyperpod_kit.checkpoint.agent import places
 from hyperpod_kit.checkpoint.bench import limits, machine, usage
-from hyperpod_kit.checkpoint.bench.assignment import Assignment
 from hyperpod_kit.checkpoint.bench.peers import Peers
+from hyperpod_kit.checkpoint.bench.replaying import durable
+from hyperpod_kit.checkpoint.bench.timed_assignment import TimedAssignment
 from hyperpod_kit.checkpoint.bench.workload import Workload
-from hyperpod_kit.checkpoint.handle import SaveState
 from hyperpod_kit.untrusted import by_descriptor
-
-PATIENCE = 300.0
-"""Seconds after which a save that is not durable is an error."""
-
-
-def durable(handle: Handle) -> None:
-    """Wait for it. Raises RuntimeError when it will never be."""
-    if not handle.wait(SaveState.DURABLE, PATIENCE):
-        raise RuntimeError(f"the save of step {handle.step} is {handle.state}: {handle.reason}")
 
 
 class Saving:
     """The samples of one rank; every time is the slowest rank's."""
 
     def __init__(
-        self, peers: Peers, work: Workload, directory: Path, assignment: Assignment, patience: machine.QuietWait
+        self, peers: Peers, work: Workload, directory: Path, assignment: TimedAssignment, patience: machine.QuietWait
     ) -> None:
         self.peers, self.work, self.root, self.assignment = peers, work, directory / "root", assignment
         self.patience = patience

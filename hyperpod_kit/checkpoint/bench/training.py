@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.bench import limits, saving
-from hyperpod_kit.checkpoint.bench.assignment import Assignment
+from hyperpod_kit.checkpoint.bench import limits
 from hyperpod_kit.checkpoint.bench.peers import Peers
-from hyperpod_kit.checkpoint.bench.workload import Workload
+from hyperpod_kit.checkpoint.bench.replaying import durable
+from hyperpod_kit.checkpoint.bench.timed_assignment import TimedAssignment
+from hyperpod_kit.checkpoint.bench.trained_workload import TrainedWorkload
 
 _IDLE_STEPS = 1
 _MOST_STEPS = 200
 
 
-def measure(peers: Peers, work: Workload, directory: Path, assignment: Assignment) -> dict[str, Any]:
+def measure(peers: Peers, work: TrainedWorkload, directory: Path, assignment: TimedAssignment) -> dict[str, Any]:
     """`overlap` and `block`: the same loop in both modes; `floor`, and `forward_backward` that was made long enough."""
     memory = limits.MemoryFloor(work.tensors, assignment.threads)
     floor = min(peers.slowest(memory.seconds(way)) for way in memory.ways for _ in range(2))
@@ -34,7 +35,9 @@ def measure(peers: Peers, work: Workload, directory: Path, assignment: Assignmen
 class Training:
     """Steps of forward, backward, fence and optimizer. Every time is the slowest rank's."""
 
-    def __init__(self, peers: Peers, work: Workload, root: Path, assignment: Assignment, *, overlap: bool) -> None:
+    def __init__(
+        self, peers: Peers, work: TrainedWorkload, root: Path, assignment: TimedAssignment, *, overlap: bool
+    ) -> None:
         self.peers, self.work, self.root, self.assignment, self.overlap = peers, work, root, assignment, overlap
         self.samples: dict[str, Any] = {"step": [], "save": [], "fence": [], "lost": [], "window": [], "steps": []}
 
@@ -43,7 +46,7 @@ class Training:
         manager = Manager(self.root, overlap=self.overlap)
         state = State(self.work.model, self.work.optimizer)
         manager.restore(state)
-        saving.durable(manager.save(0, state))
+        durable(manager.save(0, state))
         while not self.assignment.enough(len(self.samples["lost"]), self.peers.slowest):
             number = len(self.samples["lost"])
             for _ in range(_IDLE_STEPS):
@@ -81,7 +84,7 @@ class Training:
             total, fences, steps = total + spent, fences + waited, steps + 1
             if self.peers.all(handle.final):
                 break
-        saving.durable(handle)
+        durable(handle)
         for name, value in (
             ("save", saved),
             ("fence", fences),

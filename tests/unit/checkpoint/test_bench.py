@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hyperpod_kit.checkpoint.bench import cli, limits, machine, run, summary
-from hyperpod_kit.checkpoint.bench.assignment import Assignment
+from hyperpod_kit.checkpoint.bench.timed_assignment import TimedAssignment
 from hyperpod_kit.checkpoint.repository import digest
 
 
@@ -63,8 +63,8 @@ def test_patience_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_where_the_time_is_short_three_samples_are_enough_for_all_ranks(tmp_path: Path) -> None:
-    def job(deadline: float) -> Assignment:
-        return Assignment("save", "tiny", "single", 0, 1, 1, 5, deadline, 0.0, str(tmp_path), "1")
+    def job(deadline: float) -> TimedAssignment:
+        return TimedAssignment("save", "tiny", "single", 0, 1, 1, 5, str(tmp_path), "1", deadline, 0.0)
 
     late, early = job(time.monotonic() - 1), job(time.monotonic() + 3600)
     assert [late.enough(taken, float) for taken in range(1, 6)] == [False, False, True, True, True]

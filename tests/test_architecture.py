@@ -179,8 +179,8 @@ def layer(name: str) -> str:
     if name in OLD_DOORS:
         return "checkpoint.commands"
     parts = name.split(".")
-    inner = ".".join(parts[:2])
-    return inner if inner in MAY_IMPORT else parts[0]
+    inner = [".".join(parts[:count]) for count in (3, 2)]
+    return next((name for name in inner if name in MAY_IMPORT), parts[0])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from importlib import import_module
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import install_command, require_distribution
 
 _OPTIONAL_PACKAGES = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 
@@ -146,18 +146,20 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("out", metavar="DST", help="a directory for the files")
     sub = command(
         "bench",
-        "bench:bench",
+        "hyperpod_lab.data_bench.command:bench",
         "index, loaders with several numbers of workers, and resume, beside a plain read of the same files",
         "/fsx/corpus --workers 0,4,8",
         "s3://my-bucket/corpus --samples 20000 --json",
-        "/fsx/corpus --passes 5 --rivals bench/rivals/loaders.py",
+        "/fsx/corpus --passes 5 --rivals lab/programs/rivals/loaders.py",
     )
     sub.add_argument("sources", nargs="+", metavar="SRC", help="as of `data index`")
     sub.add_argument(
         "--passes", type=int, default=1, metavar="N", help="everything so often, and the median of each (1)"
     )
     sub.add_argument(
-        "--rivals", metavar="FILE", help="other loaders beside it: bench/rivals/loaders.py of the sources has four"
+        "--rivals",
+        metavar="FILE",
+        help="other loaders beside it: lab/programs/rivals/loaders.py of the sources has four",
     )
     sub.add_argument("--samples", type=int, default=100_000, metavar="N", help="for each loader (100000)")
     sub.add_argument("--batch", type=int, default=64, metavar="N", help="samples of a batch (64)")
@@ -189,9 +191,11 @@ def perform(argv: list[str]) -> int:
         return int(end.code or 0)
 
     def work() -> int:
-        module, _, name = args.run.partition(":")
+        place, _, name = args.run.partition(":")
+        module = place if "." in place else f"hyperpod_kit.data.commands.{place}"
+        require_distribution(module, f"hyperpod-kit data {args.command}")
         try:
-            run = getattr(import_module(f"hyperpod_kit.data.commands.{module}"), name)
+            run = getattr(import_module(module), name)
             return int(run(args))
         except ModuleNotFoundError as err:
             if err.name is None or err.name.split(".")[0] not in _OPTIONAL_PACKAGES:

@@ -14,7 +14,6 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, places, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.node import mount_commands
 from hyperpod_kit.node.memory.cleanup import clean_up
 from hyperpod_kit.node.memory.orphaned_snapshots import (
@@ -25,6 +24,7 @@ from hyperpod_kit.node.memory.orphaned_snapshots import (
     jobs_with_stepd,
 )
 from hyperpod_kit.system import process
+from hyperpod_lab.torture import day
 from tests.faults import capturer
 from tests.support.wait import until
 

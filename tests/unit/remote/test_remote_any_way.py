@@ -18,7 +18,7 @@ DOWN = NodeResponse(error="it is silent", hint="--timeout", reached=False)
 class Fake:
     """A transport that reaches the nodes of these ids."""
 
-    words = "by heart"
+    description = "by heart"
 
     def __init__(self, *reached: str) -> None:
         self.reached = reached

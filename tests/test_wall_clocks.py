@@ -113,7 +113,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
         "which of a node's reports are new enough, in minutes; an old one is told as old",
     ),
     "remote/cluster_diagnosis.py": (1, "which part of AWS's events a person sees"),
-    "remote/survey.py": (1, SHOWN),
+    "remote/fleet_status.py": (1, SHOWN),
     "remote/validate_mounts.py": (1, "how old a report is; that the clocks differ is told"),
     "signing/chain.py": (2, SIGNED),
     "storage/alerts/outbox.py": (1, "since when an alert stands, for its words; none is sent earlier or later for it"),

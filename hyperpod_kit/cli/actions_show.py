@@ -24,11 +24,11 @@ def show(
     as_json: bool,
 ) -> int:
     """Exit code 0 when every node has said what was done on it, 1 when one could not be asked."""
-    from hyperpod_kit.remote.actions import ask
+    from hyperpod_kit.remote.actions import query_nodes
 
     begin = (since or datetime.now(timezone.utc) - A_DAY).timestamp()
     with bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        found = ask(targets, connect, begin, timeout=timeout, progress=lambda told: advance(1))
+        found = query_nodes(targets, connect, begin, timeout=timeout, progress=lambda told: advance(1))
     silent = [told for told in found if told.error]
     if as_json:
         data(

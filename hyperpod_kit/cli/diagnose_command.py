@@ -61,18 +61,18 @@ def diagnose(
       hyperpod-kit diagnose --actions --since 2h
     """
     from hyperpod_kit.remote import cluster_diagnosis
-    from hyperpod_kit.remote.way_in import way_in
+    from hyperpod_kit.remote.transport_choice import choose_transport
 
     live = open_cluster(resolve_cluster(config, cluster, region))
     if actions:
         from hyperpod_kit.cli.actions_show import show
 
-        targets = cluster_diagnosis.wanted_nodes(live, nodes)
-        with way_in(live, ssh, targets, say) as connect:
+        targets = cluster_diagnosis.select_targets(live, nodes)
+        with choose_transport(live, ssh, targets, say) as connect:
             return show(targets, connect, since, timeout=ssh.command_timeout, as_json=as_json)
     case = cluster_diagnosis.open_case(live, nodes, say)
     count = len(case.targets)
-    with way_in(live, ssh, [target for target, _ in case.targets], say) as connect, bar(
+    with choose_transport(live, ssh, [target for target, _ in case.targets], say) as connect, bar(
         f"asking {count} nodes", count
     ) as advance:
         found = case.diagnose(connect, ssh.command_timeout, lambda done: advance(1))
@@ -84,15 +84,15 @@ def diagnose(
 
 
 def _show(found: ClusterDiagnosis, with_log: bool) -> None:
-    from hyperpod_kit.remote.causes import recognise
     from hyperpod_kit.remote.diagnose import sentences
+    from hyperpod_kit.remote.known_issues import recognise
 
     if found.failure:
         out(indented(f"cluster {found.name} is {found.status}: {found.failure}"))
         for known in recognise(found.failure):
             out(f"  {known.cause.code}: {known.cause.meaning}\n  do: {known.cause.remedy}")
     for few in found.few:
-        out(f"{few.group}: {few.wanted} nodes wanted, {few.listed} listed by AWS, cluster {found.status}")
+        out(f"{few.group}: {few.desired} nodes wanted, {few.listed} listed by AWS, cluster {found.status}")
     if found.few:
         out("  do: hyperpod-kit events, and hyperpod-kit wait: it says what comes")
     for one in found.nodes:
@@ -104,6 +104,6 @@ def _show(found: ClusterDiagnosis, with_log: bool) -> None:
     sick = sum(not one.healthy for one in found.nodes)
     told = sum(one.sent_at > 0 for one in found.nodes)
     sent = f" ({told} of them by what they have sent to CloudWatch)" if told else ""
-    missing = sum(one.wanted - one.listed for one in found.few)
+    missing = sum(one.desired - one.listed for one in found.few)
     there = f"{sick} not well" if sick or missing else "nothing is wrong with them"
     say(f"{len(found.nodes)} nodes: {there}{f', {missing} missing' if missing else ''}{sent}")

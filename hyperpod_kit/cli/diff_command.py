@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.aws.s3 import Bucket
     from hyperpod_kit.bundle.render import Bundle
     from hyperpod_kit.cli.diff_rows import DiffRow
-    from hyperpod_kit.remote.installed import NodeBundle
+    from hyperpod_kit.remote.installed_bundles import NodeBundle
     from hyperpod_kit.remote.live_cluster import LiveCluster
     from hyperpod_kit.remote.target import SshSettings
 
@@ -111,12 +111,14 @@ def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
 
 
 def _ask(cluster: LiveCluster, ssh: SshSettings) -> list[NodeBundle]:
-    from hyperpod_kit.remote.installed import installed
-    from hyperpod_kit.remote.way_in import way_in
+    from hyperpod_kit.remote.installed_bundles import query_bundles
+    from hyperpod_kit.remote.transport_choice import choose_transport
 
     targets = cluster.targets()
-    with way_in(cluster, ssh, targets, say) as connect, bar(f"asking {len(targets)} nodes", len(targets)) as advance:
-        return installed(targets, connect, timeout=ssh.command_timeout, progress=lambda answer: advance(1))
+    with choose_transport(cluster, ssh, targets, say) as connect, bar(
+        f"asking {len(targets)} nodes", len(targets)
+    ) as advance:
+        return query_bundles(targets, connect, timeout=ssh.command_timeout, progress=lambda answer: advance(1))
 
 
 def _others(

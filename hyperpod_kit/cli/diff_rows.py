@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from hyperpod_kit.bundle.compare import BundleDifference
     from hyperpod_kit.bundle.render import Bundle
-    from hyperpod_kit.remote.installed import NodeBundle
+    from hyperpod_kit.remote.installed_bundles import NodeBundle
 
 STYLES = {"same": "green", "unknown": "yellow"}
 SHOWN = 12

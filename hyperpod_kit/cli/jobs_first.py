@@ -136,7 +136,7 @@ class JobsFirst:
 
     def let_back(self, cluster: LiveCluster, vacated: Optional[Vacated], seconds: float) -> None:
         """Let jobs in again on nodes that have been restarted, once they are back; says so where they are not."""
-        from hyperpod_kit.remote.vacate import WaitLimit, let_back
+        from hyperpod_kit.remote.vacate import WaitLimit, readmit_jobs
 
         if vacated is None or not vacated.drained:
             return
@@ -144,7 +144,7 @@ class JobsFirst:
         try:
             # The controller may have been restarted with them.
             self._runner = self._stack.enter_context(open_slurm(cluster, self._ssh))
-            let_back(self._runner, vacated, WaitLimit(seconds), say)
+            readmit_jobs(self._runner, vacated, WaitLimit(seconds), say)
         except HyperpodKitError as err:
             raise type(err)(
                 f"{err.message}; the nodes are still drained",
@@ -159,19 +159,19 @@ class JobsFirst:
 
     def let_go(self, vacated: Optional[Vacated], names: Optional[Sequence[str]] = None) -> None:
         """Let jobs in again, on all the nodes or on those with these names: nothing becomes of them."""
-        from hyperpod_kit.remote.vacate import let_go
+        from hyperpod_kit.remote.vacate import undrain
 
         if vacated is not None and self._runner is not None:
             nodes = [name for name in vacated.drained if names is None or name in names]
             if nodes:
-                let_go(self._runner, nodes, vacated.reason, say)
+                undrain(self._runner, nodes, vacated.reason, say)
 
 
 def open_slurm(cluster: LiveCluster, ssh: SshSettings) -> Any:
     """A context with a Runner of Slurm's commands there. Raises Unreachable, AwsError."""
-    from hyperpod_kit.remote.slurm_way import slurm_of
+    from hyperpod_kit.remote.slurm_runner import open_slurm_runner
 
-    return slurm_of(cluster, ssh, say)
+    return open_slurm_runner(cluster, ssh, say)
 
 
 def open_memory(cluster: LiveCluster, ssh: SshSettings) -> Any:

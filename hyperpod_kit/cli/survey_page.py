@@ -12,15 +12,15 @@ from hyperpod_kit.remote import groups
 
 if TYPE_CHECKING:
     from hyperpod_kit.model.mount_status import MountStatus
+    from hyperpod_kit.remote.fleet_status import FleetStatus
     from hyperpod_kit.remote.node_report import NodeReport
-    from hyperpod_kit.remote.survey import Survey
 
 COLOURS: dict[str, str] = {MountState.OK: "#1a7f37", MountState.SLOW: "#bf8700", MountState.FULL: "#bc4c00"}
 BAD, SILENT, NEARLY_FULL = "#cf222e", "#6e7781", "#8250df"
 SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 
-def page(cluster: str, look: Survey) -> str:
+def page(cluster: str, look: FleetStatus) -> str:
     """The whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(look.at))
     problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(look.reports))
@@ -32,7 +32,7 @@ def page(cluster: str, look: Survey) -> str:
     )
 
 
-def _grid(look: Survey) -> str:
+def _grid(look: FleetStatus) -> str:
     """Two columns of nodes; a node that did not answer has one grey square."""
     across = 1000 // COLUMN
     rows = []
@@ -70,7 +70,7 @@ def _square(left: int, top: int, colour: str, words: str) -> str:
     return f"<g><title>{text(words)}</title>{box}</g>"
 
 
-def _key(look: Survey) -> str:
+def _key(look: FleetStatus) -> str:
     states = {str(mount.state) for report in look.reports for mount in report.mounts}
     named: list[tuple[str, str]] = [(state, COLOURS.get(state, BAD)) for state in STATES if state in states]
     if any(mount.healthy and mount.nearly_full for report in look.reports for mount in report.mounts):

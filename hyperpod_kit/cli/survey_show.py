@@ -10,7 +10,7 @@ from typing import Iterator, Optional
 from hyperpod_kit.cli.output import console, data, json_line, out, say
 from hyperpod_kit.remote import groups, junit, report
 from hyperpod_kit.remote.changes import changes
-from hyperpod_kit.remote.survey import NoSurvey, Survey
+from hyperpod_kit.remote.fleet_status import FleetError, FleetStatus
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Display:
     junit: Optional[Path]
     page: Optional[Path] = None
 
-    def show(self, look: Survey) -> None:
+    def show(self, look: FleetStatus) -> None:
         """The whole look: table or JSON on stdout, what is wrong on stderr, the file where one is asked for."""
         self.write(look)
         if self.as_json:
@@ -39,7 +39,7 @@ class Display:
             say(line)
         say(groups.summary(look.reports))
 
-    def write(self, look: Survey) -> None:
+    def write(self, look: FleetStatus) -> None:
         """The files that are asked for. Raises UsageError."""
         if self.junit is not None:
             junit.write(self.junit, self.cluster, look.reports, look.at, look.seconds)
@@ -49,11 +49,11 @@ class Display:
             html_page.write(self.page, survey_page.page(self.cluster, look))
 
 
-def show_each(shown: Display, looks: Iterator[Survey | NoSurvey]) -> None:
+def show_each(shown: Display, looks: Iterator[FleetStatus | FleetError]) -> None:
     """The first whole, of the others what has changed; with --json a line each. A look that failed is said."""
-    last: Optional[Survey] = None
+    last: Optional[FleetStatus] = None
     for now in looks:
-        if not isinstance(now, Survey):
+        if not isinstance(now, FleetStatus):
             say(f"{_clock(time.time())}  could not look: {now.message}")
             continue
         if shown.as_json:

@@ -8,7 +8,7 @@ from hyperpod_kit.aws.buckets import ZONAL, zone_of
 from hyperpod_kit.aws.policies import VERSION
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import KEPT, TemplatePart, ref, resource, word
-from hyperpod_kit.preflight.queries.buckets import wanted
+from hyperpod_kit.preflight.aws_facts.buckets import bucket_paths
 
 UNFINISHED_DAYS = 7
 
@@ -21,7 +21,7 @@ def parts(settings: Settings) -> list[TemplatePart]:
             (path,),
             _zonal(name) if name.endswith(ZONAL) else _bucket(name, versioned=name == settings.bundle.bucket),
         )
-        for name, path in wanted(settings).items()
+        for name, path in bucket_paths(settings).items()
     ]
 
 

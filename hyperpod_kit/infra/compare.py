@@ -13,7 +13,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart
 from hyperpod_kit.preflight.check import preflight
-from hyperpod_kit.preflight.facts import AccountFacts, known
+from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
 
 OK, MISSING, DIFFERS, UNKNOWN = "ok", "missing", "differs", "unknown"
 
@@ -66,8 +66,8 @@ def _state(findings: Iterable[Finding]) -> str:
 def _notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
     """What the template has and no check asks for."""
     network = facts.network
-    endpoints = known(network.endpoints) if network is not None else None
-    subnets = known(network.subnets) if network is not None else None
+    endpoints = value_or_none(network.endpoints) if network is not None else None
+    subnets = value_or_none(network.subnets) if network is not None else None
     if "S3Endpoint" in part.resources and endpoints is not None and subnets:
         vpcs = {subnet.vpc_id for subnet in subnets}
         for vpc in sorted(vpcs - {one.vpc_id for one in endpoints if one.service == "s3"}):

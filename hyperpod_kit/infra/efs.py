@@ -12,7 +12,7 @@ from hyperpod_kit.infra.network import subnet_ids
 from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, ref, resource, tags, word
 from hyperpod_kit.infra.roles import logical_ids
 from hyperpod_kit.model.mounts.base import Mount
-from hyperpod_kit.preflight.queries.shared import FileSystemQuery
+from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
 
 
 def part(settings: Settings, want: FileSystemQuery, number: int) -> TemplatePart:

@@ -9,7 +9,7 @@ from hyperpod_kit.infra.groups import STORAGE
 from hyperpod_kit.infra.network import BLOCK
 from hyperpod_kit.infra.part import KEPT, TemplatePart, attribute, ref, resource, tags, word
 from hyperpod_kit.model.mounts.openzfs import ROOT_VOLUME
-from hyperpod_kit.preflight.queries.fsx import FsxQuery, identify, places
+from hyperpod_kit.preflight.aws_facts.fsx import FsxQuery, fsx_mounts, identify
 
 OPTIONS = ["rw", "crossmnt", "root_squash"]
 """Of OpenZFS exports: root of a node is nobody there, as other users' files want it."""
@@ -20,7 +20,7 @@ def part(settings: Settings, want: FsxQuery, number: int) -> TemplatePart:
     name = f"Fsx{number}"
     its = [
         (kind, mount, dns, of)
-        for kind, mount, dns, of in places(settings)
+        for kind, mount, dns, of in fsx_mounts(settings)
         if identify(mount.dns_name, settings.cluster.region) == (want.region, want.id)
     ]
     made = _TYPES[its[0][0].name](name, [mount for _, mount, _, _ in its])

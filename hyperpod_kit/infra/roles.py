@@ -8,8 +8,8 @@ from typing import Any, Mapping
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart, attribute, ref, resource
 from hyperpod_kit.preflight import role_policy
-from hyperpod_kit.preflight.needs import needs
 from hyperpod_kit.preflight.placement import roles
+from hyperpod_kit.preflight.required_permissions import required_permissions
 
 
 def logical_ids(settings: Settings) -> dict[str, str]:
@@ -35,7 +35,9 @@ def parts(settings: Settings, made: Mapping[str, str]) -> list[TemplatePart]:
                         "RoleName": ref(logical),
                         "PolicyName": "hyperpod-kit",
                         "PolicyDocument": _references(
-                            role_policy.permissions(needs(settings, role), role_policy.bundle_denied(settings, role)),
+                            role_policy.permissions(
+                                required_permissions(settings, role), role_policy.bundle_denied(settings, role)
+                            ),
                             _words(role.arn, made),
                         ),
                     },

@@ -10,10 +10,10 @@ from hyperpod_kit.infra import buckets, efs, fsx, roles
 from hyperpod_kit.infra.groups import groups
 from hyperpod_kit.infra.network import network
 from hyperpod_kit.infra.part import TemplatePart
+from hyperpod_kit.preflight.aws_facts import fsx as fsx_queries
+from hyperpod_kit.preflight.aws_facts import shared
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.placement import placements
-from hyperpod_kit.preflight.queries import fsx as fsx_queries
-from hyperpod_kit.preflight.queries import shared
 
 _SHARED: dict[str, Callable[..., TemplatePart]] = {"efs": efs.part}
 """Services of shared file systems, by aws's word, that a template can make."""
@@ -32,7 +32,7 @@ def parts(settings: Settings) -> list[TemplatePart]:
         found.append(efs.part(settings, want, number))
         made.update(efs.replaced(settings, want, number))
     here = settings.cluster.region
-    systems = [want for want in fsx_queries.wanted(settings) if want.region == here]
+    systems = [want for want in fsx_queries.file_system_queries(settings) if want.region == here]
     found += [fsx.part(settings, want, number) for number, want in enumerate(systems, 1)]
     return [*found, *buckets.parts(settings), *roles.parts(settings, made)]
 
@@ -43,12 +43,12 @@ def left_out(settings: Settings) -> Iterator[str]:
     for kind, its in INQUIRIES.items():
         if its.shared is None:
             continue
-        for want in shared.wanted(settings, kind):
+        for want in shared.file_system_queries(settings, kind):
             if its.shared.word not in _SHARED:
                 yield f"{want.id} ({its.shared.name}) is not in it: the configuration does not say what is behind it"
             elif want.region != here:
                 yield f"{want.id} is not in it: it is in {want.region}, the cluster in {here}"
-    for system in fsx_queries.wanted(settings):
+    for system in fsx_queries.file_system_queries(settings):
         if system.region != here:
             yield f"{system.id} is not in it: it is in {system.region}, the cluster in {here}"
     for secret in settings.secrets:
@@ -91,6 +91,6 @@ def _shared(settings: Settings) -> list[shared.FileSystemQuery]:
         want
         for kind, its in INQUIRIES.items()
         if its.shared is not None and its.shared.word in _SHARED
-        for want in shared.wanted(settings, kind)
+        for want in shared.file_system_queries(settings, kind)
         if want.region == settings.cluster.region
     ]

@@ -42,7 +42,7 @@ class Placement:
 
 
 @dataclass(frozen=True)
-class RoleOf:
+class NodeRole:
     """An execution role and the instance groups that have it. `path`: where the configuration says so."""
 
     path: str
@@ -62,14 +62,14 @@ class RoleOf:
 
 def placements(settings: Settings) -> tuple[Placement, ...]:
     """The cluster's own network first, when any group is in it, then those of single groups."""
-    found = []
+    all_placements = []
     shared = tuple(group for group in settings.cluster.groups if group.vpc is None)
     if settings.cluster.vpc is not None and (shared or not settings.cluster.groups):
-        found.append(Placement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
+        all_placements.append(Placement(f"{CLUSTER}.vpc", settings.cluster.vpc, shared))
     for index, group in enumerate(settings.cluster.groups):
         if group.vpc is not None:
-            found.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
-    return tuple(found)
+            all_placements.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
+    return tuple(all_placements)
 
 
 def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
@@ -80,7 +80,7 @@ def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:
     return None
 
 
-def roles(settings: Settings) -> tuple[RoleOf, ...]:
+def roles(settings: Settings) -> tuple[NodeRole, ...]:
     """Every role once, the cluster's own first."""
     members: dict[str, list[InstanceGroup]] = {}
     paths: dict[str, str] = {}
@@ -88,7 +88,7 @@ def roles(settings: Settings) -> tuple[RoleOf, ...]:
         arn = group.execution_role or settings.cluster.execution_role
         members.setdefault(arn, []).append(group)
         paths.setdefault(arn, f"{TYPES}[{index}].execution_role")
-    own = settings.cluster.execution_role
-    paths[own] = f"{CLUSTER}.execution_role"
-    order = sorted(members, key=lambda arn: arn != own)
-    return tuple(RoleOf(paths[arn], arn, tuple(members[arn])) for arn in order)
+    cluster_role = settings.cluster.execution_role
+    paths[cluster_role] = f"{CLUSTER}.execution_role"
+    order = sorted(members, key=lambda arn: arn != cluster_role)
+    return tuple(NodeRole(paths[arn], arn, tuple(members[arn])) for arn in order)

@@ -55,13 +55,13 @@ def _node(suite: Xml.Element, report: NodeReport) -> None:
 
 def _mount(suite: Xml.Element, report: NodeReport, mount: MountStatus) -> None:
     case = _case(suite, report, f"{mount.name} at {mount.path}", mount.latency_ms / 1000)
-    said = f"{mount.name} is {mount.state}" + (f": {mount.detail}" if mount.detail else "")
+    message = f"{mount.name} is {mount.state}" + (f": {mount.detail}" if mount.detail else "")
     if mount.healthy:
         return
     if mount.required:
-        Xml.SubElement(case, "failure", type=mount.state, message=said)
+        Xml.SubElement(case, "failure", type=mount.state, message=message)
     else:
-        Xml.SubElement(case, "skipped", message=f"{said} (optional)")
+        Xml.SubElement(case, "skipped", message=f"{message} (optional)")
 
 
 def _case(suite: Xml.Element, report: NodeReport, name: str, seconds: float) -> Xml.Element:

@@ -40,20 +40,20 @@ class LiveCluster:
         roles = {group.name: group.role for group in self.settings.cluster.groups} if self.settings else {}
         return [NodeTarget.of(node, roles.get(node.group, "")) for node in self.nodes()]
 
-    def some_targets(self) -> list[NodeTarget]:
+    def require_targets(self) -> list[NodeTarget]:
         """The same where there must be one. Raises ClusterError too."""
-        found = self.targets()
-        if not found:
+        targets = self.targets()
+        if not targets:
             raise ClusterError(
                 f"cluster {self.name} has no nodes", hint=f"hyperpod-kit describe-cluster --cluster {self.name}"
             )
-        return found
+        return targets
 
     def controllers(self) -> list[str]:
         """The private addresses of the controllers. Raises UsageError when it is not known which nodes those are."""
-        found = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
-        if found:
-            return found
+        addresses = [target.address for target in self.targets() if target.role == Role.CONTROLLER and target.address]
+        if addresses:
+            return addresses
         raise UsageError(
             f"which node of {self.name} is the controller?",
             hint="--controller HOST, or name the configuration file, which says it",

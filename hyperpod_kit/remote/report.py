@@ -56,10 +56,10 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
             states = tally.setdefault((group, "-", "-"), {})
             states[NO_MOUNTS] = states.get(NO_MOUNTS, 0) + 1
     for group in silent:
-        if not any(known == group for known, _, _ in tally):
+        if not any(counted_group == group for counted_group, _, _ in tally):
             tally[group, "-", "-"] = {}
-    seen = {state for states in tally.values() for state in states}
-    columns = [state for state in (*STATES, NO_MOUNTS) if state in seen]
+    present_states = {state for states in tally.values() for state in states}
+    columns = [state for state in (*STATES, NO_MOUNTS) if state in present_states]
     quiet = any(silent.values())
     grid = Table(title=f"mounts of cluster {cluster}", title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("group", "mount", "path"):
@@ -70,9 +70,9 @@ def counts(cluster: str, reports: Sequence[NodeReport]) -> Table:
         cells = [Text(str(states.get(state, "")), STYLES.get(state, "bold red")) for state in columns]
         if filling:
             cells.append(Text(str(filling.get((group, name, path), "")), "bold yellow"))
-        unheard = [Text(str(silent[group] or ""), "bold red")] if quiet else []
+        silent_cells = [Text(str(silent[group] or ""), "bold red")] if quiet else []
         total = sum(states.values()) + silent[group]
-        grid.add_row(Text(group), Text(name), Text(path), str(total), *cells, *unheard)
+        grid.add_row(Text(group), Text(name), Text(path), str(total), *cells, *silent_cells)
     return grid
 
 

@@ -11,7 +11,7 @@ from hyperpod_kit.environment import HPK_KNOWN_HOSTS, HPK_SSH_KEY
 from hyperpod_kit.errors import Absent, Unreachable, UsageError
 from hyperpod_kit.remote.deadlines import Deadlines
 from hyperpod_kit.remote.known_hosts import KnownHosts
-from hyperpod_kit.remote.ssh_proxy import through, words
+from hyperpod_kit.remote.ssh_proxy import connect_through, expand_command
 from hyperpod_kit.remote.target import SshSettings
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ class SshAccess:
     def __init__(self, settings: SshSettings) -> None:
         self.settings = settings
         self.deadlines = Deadlines()
-        self._known: Optional[KnownHosts] = None
+        self._known_hosts: Optional[KnownHosts] = None
         self._key: Optional[paramiko.PKey] = None
 
     def load(self) -> KnownHosts:
         """Raise UsageError when no host key could be verified, or the private key cannot be used."""
-        if self._known is None:
+        if self._known_hosts is None:
             self._key = _private_key(self.settings)
-            self._known = _known_hosts(self.settings)
-        return self._known
+            self._known_hosts = _known_hosts(self.settings)
+        return self._known_hosts
 
     def __enter__(self) -> SshAccess:
         return self
@@ -50,25 +50,27 @@ class SshAccess:
         """
         settings = self.settings
         with ExitStack() as stack:
-            said: Callable[[], str] = str
+            proxy_output: Callable[[], str] = str
             if settings.proxy:
-                argv = words(settings.proxy, address, settings.port)
+                argv = expand_command(settings.proxy, address, settings.port)
                 try:
-                    sock, said = stack.enter_context(through(argv))
+                    sock, proxy_output = stack.enter_context(connect_through(argv))
                 except OSError as err:
                     raise UsageError(f"{argv[0]} cannot be started: {err.strerror}", hint="--ssh-proxy") from err
             else:
                 sock = stack.enter_context(_socket(address, settings.port))
             client = stack.enter_context(load_paramiko().SSHClient())
-            self._log_in(client, sock, address, said)
+            self._log_in(client, sock, address, proxy_output)
             yield client
 
-    def _log_in(self, client: paramiko.SSHClient, sock: socket.socket, address: str, said: Callable[[], str]) -> None:
-        """`said`: what the program has said through which the connection goes, "" without one."""
-        known, settings = self.load(), self.settings
+    def _log_in(
+        self, client: paramiko.SSHClient, sock: socket.socket, address: str, proxy_output: Callable[[], str]
+    ) -> None:
+        """`proxy_output`: what the program behind the connection wrote to standard error, "" without one."""
+        known_hosts, settings = self.load(), self.settings
         client.set_missing_host_key_policy(load_paramiko().RejectPolicy())
         name = address if settings.port == 22 else f"[{address}]:{settings.port}"
-        for key in known.keys(name):
+        for key in known_hosts.keys(name):
             client.get_host_keys().add(name, key.get_name(), key)
         limit = settings.connect_timeout
         connected = bool(settings.proxy)
@@ -95,10 +97,10 @@ class SshAccess:
                 client.close()
                 where = f"{settings.user}@{address}" + ("" if settings.port == 22 else f":{settings.port}")
                 cause = socket.timeout() if deadline.expired else err
-                found = _unreachable(where, settings, cause, connected=connected)
+                failure = _unreachable(where, settings, cause, connected=connected)
                 if settings.proxy:
-                    found = Unreachable(f"{found.message}; its proxy said: {said()}", hint=found.hint)
-                raise found from err
+                    failure = Unreachable(f"{failure.message}; its proxy said: {proxy_output()}", hint=failure.hint)
+                raise failure from err
 
 
 def cut(sock: socket.socket | paramiko.Channel) -> None:

@@ -40,9 +40,9 @@ Progress = Callable[[int], None]
 
 
 class Transport(Protocol):
-    """A way to the reports of many nodes. `words`: how the nodes were asked, for a sentence: "over ssh"."""
+    """A way to the reports of many nodes. `description`: how the nodes were asked, for a sentence: "over ssh"."""
 
-    words: str
+    description: str
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         """One answer a target, in the order of the targets.

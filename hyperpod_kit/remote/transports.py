@@ -54,7 +54,7 @@ def _any_way(
     say: Callable[[str], None],
 ) -> Transport:
     """Raises UsageError: what was said of how to log in must be right."""
-    from hyperpod_kit.remote.any_way import AnyWay, ReportWay
+    from hyperpod_kit.remote.auto_transport import AutoTransport, TransportOption
     from hyperpod_kit.remote.ssh_access import SshAccess
 
     access = stack.enter_context(SshAccess(ssh))
@@ -73,12 +73,14 @@ def _any_way(
         access.load()
         return _by_controller(access, cluster, controller)
 
-    return AnyWay(
+    return AutoTransport(
         (
-            ReportWay("ssh", "ssh", over_ssh),
-            ReportWay("controller", "the controller", by_controller),
-            ReportWay("ssm", "SSM sessions", lambda answered: _ssm(cluster, ssh), sample=SAMPLE),
-            ReportWay("pull", "what they have sent to CloudWatch", lambda answered: _pull(cluster, max_age), late=True),
+            TransportOption("ssh", "ssh", over_ssh),
+            TransportOption("controller", "the controller", by_controller),
+            TransportOption("ssm", "SSM sessions", lambda answered: _ssm(cluster, ssh), sample=SAMPLE),
+            TransportOption(
+                "pull", "what they have sent to CloudWatch", lambda answered: _pull(cluster, max_age), late=True
+            ),
         ),
         say,
     )

@@ -11,7 +11,7 @@ from hyperpod_kit import audit
 from hyperpod_kit.errors import NodeError, Unreachable, UsageError
 from hyperpod_kit.model.actions import LONGEST, MOST, Action
 from hyperpod_kit.node import actions
-from hyperpod_kit.remote.actions import understood
+from hyperpod_kit.remote.actions import parse_response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Completed
 
@@ -154,7 +154,7 @@ NODE = NodeTarget("i-0a", "workers", "", "10.0.0.1", "Running")
     ],
 )
 def test_a_hostile_answer_is_that_node_s_own_error(answer: str) -> None:
-    told = understood(NODE, Completed((), 0, answer, ""))
+    told = parse_response(NODE, Completed((), 0, answer, ""))
     assert told.error and told.actions == () and told.error.isprintable()
 
 
@@ -168,10 +168,10 @@ def test_odd_values_in_an_answer_are_only_words() -> None:
         {"at": -5},
         *[{"at": 1.0}] * 2000,
     ]
-    told = understood(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
+    told = parse_response(NODE, Completed((), 0, "Welcome!\n" + json.dumps({"actions": raw[::-1]}), ""))
     assert not told.error and 0 < len(told.actions) <= MOST
     assert all(one.to_line().isprintable() for one in told.actions)
 
 
 def test_a_node_of_an_older_release_says_so() -> None:
-    assert "release" in understood(NODE, Completed((), 2, "", "invalid choice: 'actions'")).error
+    assert "release" in parse_response(NODE, Completed((), 2, "", "invalid choice: 'actions'")).error

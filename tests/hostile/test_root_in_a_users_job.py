@@ -11,7 +11,7 @@ from typing import Iterator, List, Set
 import pytest
 
 from hyperpod_kit.node.peers.query import PeerQuery, query_peers
-from hyperpod_kit.remote.controller import _response
+from hyperpod_kit.remote.controller import _node_response
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import LocalRunner
 from tests.hostile.loopback import VICTIM as OWNER
@@ -85,7 +85,8 @@ def test_nothing_of_roots_environment_is_seen_by_the_owner_of_the_job(
 def test_an_answer_out_of_a_users_job_is_marked_as_that_users_word() -> None:
     target = NodeTarget("i-1", "g", "compute", "10.0.0.1")
     said = json.loads(json.dumps({"id": "i-1", "way": "slurm", "owner": 4001, "returncode": 0, "stdout": "{}"}))
-    assert "a job of uid 4001, who could have changed it" in _response(target, said).doubt
+    assert "a job of uid 4001, who could have changed it" in _node_response(target, said).doubt
     assert (
-        _response(target, {**said, "owner": None}).doubt == "" and _response(target, {**said, "owner": 0}).doubt == ""
+        _node_response(target, {**said, "owner": None}).doubt == ""
+        and _node_response(target, {**said, "owner": 0}).doubt == ""
     )

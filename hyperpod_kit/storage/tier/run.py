@@ -96,7 +96,9 @@ def _remove_or_move(root: TierRoot, item: TierItem, to: str | None, rule: TierRu
         owner.run_as_owner(root.store.url, lambda: migration.remove(root.store, item.attempt, root.run, rule.keep))
         return
     with open_target(root, to) as target:
-        owner.run_as_owner(root.store.url, lambda: migration.migrate(root.store, target, item.attempt, root.run, rule.keep))
+        owner.run_as_owner(
+            root.store.url, lambda: migration.migrate(root.store, target, item.attempt, root.run, rule.keep)
+        )
 
 
 @contextlib.contextmanager

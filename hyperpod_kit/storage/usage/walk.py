@@ -62,7 +62,9 @@ def walk_tree(request: WalkRequest, ledger: UsageLedger, progress: Callable[[int
     File systems that are mounted below the root are not entered. Raises HyperpodKitError when the processes that look
     keep dying, Unreachable when they keep hanging, OSError when the root is no directory.
     """
-    owner.run_as_owner(request.root, lambda: os.close(os.open(request.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)))
+    owner.run_as_owner(
+        request.root, lambda: os.close(os.open(request.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    )
     if not ledger.resumed:
         ledger.push(WalkDirectory(request.root, 0, request.root, ""))
     ledger.commit()

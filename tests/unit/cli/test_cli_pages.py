@@ -14,8 +14,8 @@ from hyperpod_kit.cli import survey_page, usage_page
 from hyperpod_kit.cli.main import run
 from hyperpod_kit.model.mount_status import MountStatus
 from hyperpod_kit.model.states import MountState
+from hyperpod_kit.remote.fleet_status import FleetStatus
 from hyperpod_kit.remote.node_report import NodeReport
-from hyperpod_kit.remote.survey import Survey
 from hyperpod_kit.remote.target import NodeTarget
 
 HOSTILE = "</title><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J&\"'"
@@ -49,14 +49,14 @@ class Page(HTMLParser):
         self.words += data
 
 
-def survey() -> Survey:
+def survey() -> FleetStatus:
     mounts = tuple(
         # Full to a part that only counts where it serves.
         MountStatus(name, "lustre", f"/{name}", state, "", HOSTILE, used_bytes=849, free_bytes=151, nearly_full=True)
         for name, state in (("fsx", MountState.OK), ("home", MountState.STALE), ("data", MountState.FULL))
     )
     nodes = [NodeReport(NodeTarget(f"i-{n}", "workers", "compute", f"10.0.0.{n}"), mounts) for n in range(40)]
-    return Survey([*nodes, NodeReport(NodeTarget(HOSTILE, "workers", "compute", ""), error=HOSTILE)], 1.7e9, 3.0)
+    return FleetStatus([*nodes, NodeReport(NodeTarget(HOSTILE, "workers", "compute", ""), error=HOSTILE)], 1.7e9, 3.0)
 
 
 def is_whole(document: str) -> Page:

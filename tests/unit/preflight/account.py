@@ -27,7 +27,7 @@ from hyperpod_kit.preflight.facts import (
     NotQueried,
     Route,
 )
-from hyperpod_kit.preflight.reach import SecurityRule
+from hyperpod_kit.preflight.reachability import SecurityRule
 from tests.unit.preflight.world import REGION, ROLE
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hyperpod_kit.preflight.facts import Endpoint, Route
-from hyperpod_kit.preflight.reach import SecurityRule
+from hyperpod_kit.preflight.reachability import SecurityRule
 from tests.unit.preflight.account import (
     ANYWHERE,
     GROUPS,

@@ -141,7 +141,7 @@ class RecognisedCause:
     """A cause that was recognised, with the words that it was recognised by."""
 
     cause: Cause
-    words: str
+    evidence: str
 
 
 LONGEST_TEXT = 64 << 10

@@ -12,11 +12,11 @@ from hyperpod_kit.remote.node_report import NodeReport
 from hyperpod_kit.remote.transport import Progress, Transport
 from hyperpod_kit.remote.validate_mounts import validate_mounts
 
-NoSurvey = Union[AwsError, ClusterError, Unreachable]
+FleetError = Union[AwsError, ClusterError, Unreachable]
 
 
 @dataclass(frozen=True)
-class Survey:
+class FleetStatus:
     """What one look found. `at`: Unix seconds at its end; `seconds`: how long it took."""
 
     reports: Sequence[NodeReport]
@@ -28,21 +28,21 @@ class Survey:
         return all(report.healthy for report in self.reports)
 
 
-def take_survey(
+def query_fleet(
     cluster: LiveCluster, transport: Transport, max_age: float, bar: Callable[[int], ContextManager[Progress]]
-) -> Survey:
+) -> FleetStatus:
     """Ask AWS for the nodes and the nodes for their mounts. `bar`: shows how many of so many nodes are done.
 
     Raises ClusterError, AwsError, Unreachable, UsageError.
     """
-    began = time.monotonic()
-    targets = cluster.some_targets()
+    started_at = time.monotonic()
+    targets = cluster.require_targets()
     with bar(len(targets)) as advance:
         reports = validate_mounts(targets, transport, expected=cluster.expected(), max_age=max_age, progress=advance)
-    return Survey(reports, time.time(), time.monotonic() - began)
+    return FleetStatus(reports, time.time(), time.monotonic() - started_at)
 
 
-def repeated(once: Callable[[], Survey], seconds: float) -> Iterator[Union[Survey, NoSurvey]]:
+def poll_fleet(once: Callable[[], FleetStatus], seconds: float) -> Iterator[Union[FleetStatus, FleetError]]:
     """A look every `seconds` seconds, without an end. The first one raises its error, a later one's is a value."""
     first = True
     while True:

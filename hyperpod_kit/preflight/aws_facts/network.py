@@ -6,74 +6,74 @@ from typing import Any, Iterable, Optional, Sequence
 
 from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.config.settings import Settings
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
 from hyperpod_kit.preflight.facts import (
-    Answer,
     Endpoint,
     InstanceType,
     NetworkFacts,
     NotQueried,
+    Queried,
     Route,
     RouteTable,
     Subnet,
 )
 from hyperpod_kit.preflight.placement import CLUSTER, TYPES, placements
-from hyperpod_kit.preflight.queries.client import QueryClient
-from hyperpod_kit.preflight.reach import SecurityGroup, prefix_lists, read_group
+from hyperpod_kit.preflight.reachability import SecurityGroup, prefix_lists, read_group
 
 SUBNETS = f"{CLUSTER}.vpc.subnet_ids"
 GROUPS = f"{CLUSTER}.vpc.security_group_ids"
 
 
-def subnets(client: QueryClient, settings: Settings) -> Answer[tuple[Subnet, ...]]:
+def fetch_subnets(client: QueryClient, settings: Settings) -> Queried[tuple[Subnet, ...]]:
     """Those of the configuration's subnets that there are."""
-    wanted = [subnet for placement in placements(settings) for subnet in placement.vpc.subnet_ids]
-    if not wanted:
+    subnet_ids = [subnet for placement in placements(settings) for subnet in placement.vpc.subnet_ids]
+    if not subnet_ids:
         return ()
     ec2 = client.service(Ec2, settings.cluster.region)
-    return client.ask(
+    return client.query(
         "ec2:DescribeSubnets",
         SUBNETS,
         "whether the subnets are there, private and in the zones of the file systems",
-        lambda: tuple(_subnet(entry) for entry in ec2.subnets(wanted)),
+        lambda: tuple(_subnet(entry) for entry in ec2.subnets(subnet_ids)),
     )
 
 
-def surroundings(
-    client: QueryClient, settings: Settings, found: Answer[tuple[Subnet, ...]], group_ids: Iterable[str]
+def fetch_network(
+    client: QueryClient, settings: Settings, subnet_facts: Queried[tuple[Subnet, ...]], group_ids: Iterable[str]
 ) -> NetworkFacts:
     """The rest of the network, for subnets that are known. `group_ids`: security groups of nodes and file systems."""
     ec2 = client.service(Ec2, settings.cluster.region)
-    tables: Answer[tuple[RouteTable, ...]] = ()
-    endpoints: Answer[tuple[Endpoint, ...]] = ()
-    dns: dict[str, Answer[tuple[bool, bool]]] = {}
-    if not isinstance(found, NotQueried) and found:
-        vpcs = sorted({subnet.vpc_id for subnet in found})
-        tables = client.ask(
+    tables: Queried[tuple[RouteTable, ...]] = ()
+    endpoints: Queried[tuple[Endpoint, ...]] = ()
+    dns: dict[str, Queried[tuple[bool, bool]]] = {}
+    if not isinstance(subnet_facts, NotQueried) and subnet_facts:
+        vpcs = sorted({subnet.vpc_id for subnet in subnet_facts})
+        tables = client.query(
             "ec2:DescribeRouteTables",
             SUBNETS,
             "whether the subnets are private and lead to S3",
             lambda: tuple(_table(entry) for entry in ec2.route_tables(vpcs)),
         )
-        endpoints = client.ask(
+        endpoints = client.query(
             "ec2:DescribeVpcEndpoints",
             SUBNETS,
             "whether there are endpoints for what the nodes fetch",
             lambda: tuple(_endpoint(entry) for entry in ec2.vpc_endpoints(vpcs)),
         )
         for vpc_id in vpcs:
-            dns[vpc_id] = client.ask(
+            dns[vpc_id] = client.query(
                 "ec2:DescribeVpcAttribute",
                 SUBNETS,
                 "whether the VPC resolves the names of file systems",
                 lambda vpc_id=vpc_id: ec2.has_dns(vpc_id),  # type: ignore[misc]
             )
-    return NetworkFacts(found, tables, endpoints, _groups(client, ec2, sorted(set(group_ids))), dns)
+    return NetworkFacts(subnet_facts, tables, endpoints, _groups(client, ec2, sorted(set(group_ids))), dns)
 
 
-def instance_types(client: QueryClient, settings: Settings) -> Answer[dict[str, InstanceType]]:
+def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dict[str, InstanceType]]:
     """What EC2 knows of the configuration's instance types; SageMaker's own are not among them."""
     ec2 = client.service(Ec2, settings.cluster.region)
-    return client.ask(
+    return client.query(
         "ec2:DescribeInstanceTypes",
         TYPES,
         "which instance types have an EFA, whose security group needs rules to itself",
@@ -81,10 +81,10 @@ def instance_types(client: QueryClient, settings: Settings) -> Answer[dict[str, 
     )
 
 
-def offered(client: QueryClient, settings: Settings) -> Answer[frozenset[tuple[str, str]]]:
+def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozenset[tuple[str, str]]]:
     """(instance type, zone) pairs that EC2 offers."""
     ec2 = client.service(Ec2, settings.cluster.region)
-    return client.ask(
+    return client.query(
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
         "whether the zones of the subnets have the instance types",
@@ -97,25 +97,25 @@ def plain_types(settings: Settings) -> list[str]:
     return sorted({group.instance_type.removeprefix("ml.") for group in settings.cluster.groups})
 
 
-def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Answer[Optional[SecurityGroup]]]:
+def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Queried[Optional[SecurityGroup]]]:
     if not ids:
         return {}
     what = "the rules of the security groups"
-    described = client.ask("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
+    described = client.query("ec2:DescribeSecurityGroups", GROUPS, what, lambda: ec2.security_groups(ids))
     if isinstance(described, NotQueried):
         return dict.fromkeys(ids, described)
     lists: dict[str, Optional[list[str]]] = {}
     for name in sorted({name for entry in described for name in prefix_lists(entry)}):
         what = f"rules that name prefix list {name}"
-        answer = client.ask(
+        entries = client.query(
             "ec2:GetManagedPrefixListEntries",
             GROUPS,
             what,
             lambda name=name: ec2.prefix_list(name),  # type: ignore[misc]
         )
-        lists[name] = None if isinstance(answer, NotQueried) else answer
-    there = {entry["GroupId"]: read_group(entry, lists) for entry in described}
-    return {group_id: there.get(group_id) for group_id in ids}
+        lists[name] = None if isinstance(entries, NotQueried) else entries
+    groups_by_id = {entry["GroupId"]: read_group(entry, lists) for entry in described}
+    return {group_id: groups_by_id.get(group_id) for group_id in ids}
 
 
 def _subnet(entry: dict[str, Any]) -> Subnet:

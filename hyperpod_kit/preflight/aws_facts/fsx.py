@@ -8,10 +8,10 @@ from hyperpod_kit.aws.ec2 import Ec2
 from hyperpod_kit.aws.fsx import Fsx
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.preflight.facts import Answer, FsxFileSystem, NotQueried, StorageEndpoint
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.facts import FsxFileSystem, NotQueried, Queried, StorageEndpoint
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.queries.client import QueryClient
 
 
 class FsxQuery(NamedTuple):
@@ -29,76 +29,76 @@ def identify(dns_name: str, region: str) -> tuple[str, str]:
     return (labels[2] if len(labels) > 3 and labels[1] == "fsx" else region, labels[0])
 
 
-def places(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
+def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
     """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
-    found = []
+    mounts = []
     for mount, at in settings.written_mounts:
         its = INQUIRIES[mount.kind].fsx
         if its is not None:
             form = FORMS[mount.kind]
-            found.append((its, mount, form.place(at, "dns_name"), form.place(at, its.part)))
-    return found
+            mounts.append((its, mount, form.place(at, "dns_name"), form.place(at, its.part)))
+    return mounts
 
 
-def wanted(settings: Settings) -> list[FsxQuery]:
+def file_system_queries(settings: Settings) -> list[FsxQuery]:
     """Every file system once, in the order of the mounts."""
-    found: dict[tuple[str, str], FsxQuery] = {}
-    for its, mount, path, _ in places(settings):
+    queries: dict[tuple[str, str], FsxQuery] = {}
+    for its, mount, path, _ in fsx_mounts(settings):
         key = identify(mount.dns_name, settings.cluster.region)
-        here = found.setdefault(key, FsxQuery(*key, path, False))
+        query = queries.setdefault(key, FsxQuery(*key, path, False))
         if its.volumes(mount):
-            found[key] = here._replace(volumes=True)
-    return list(found.values())
+            queries[key] = query._replace(volumes=True)
+    return list(queries.values())
 
 
-def file_system(client: QueryClient, want: FsxQuery) -> Answer[Optional[FsxFileSystem]]:
+def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optional[FsxFileSystem]]:
     """One file system, None when there is no such one."""
-    calls = client.service(Fsx, want.region)
-    described = client.ask(
+    calls = client.service(Fsx, requested.region)
+    described = client.query(
         "fsx:DescribeFileSystems",
-        want.path,
-        f"whether {want.id} is there, in which network, and what it is mounted by",
-        lambda: calls.file_system(want.id),
+        requested.path,
+        f"whether {requested.id} is there, in which network, and what it is mounted by",
+        lambda: calls.file_system(requested.id),
     )
     if described is None or isinstance(described, NotQueried):
         return described
-    volumes: Answer[Optional[tuple[str, ...]]] = None
-    if want.volumes:
-        volumes = client.ask(
+    volumes: Queried[Optional[tuple[str, ...]]] = None
+    if requested.volumes:
+        volumes = client.query(
             "fsx:DescribeVolumes",
-            want.path,
-            f"which volumes {want.id} has",
-            lambda: tuple(calls.volume_paths(want.id)),
+            requested.path,
+            f"which volumes {requested.id} has",
+            lambda: tuple(calls.volume_paths(requested.id)),
         )
     return FsxFileSystem(
-        want.id,
+        requested.id,
         described["FileSystemType"],
         described.get("Lifecycle", "AVAILABLE"),
         described.get("DNSName", ""),
         described.get("LustreConfiguration", {}).get("MountName", ""),
         described.get("VpcId", ""),
         bool(described.get("LustreConfiguration", {}).get("EfaEnabled")),
-        _endpoints(client, want, described.get("NetworkInterfaceIds", [])),
+        _endpoints(client, requested, described.get("NetworkInterfaceIds", [])),
         volumes,
     )
 
 
-def _endpoints(client: QueryClient, want: FsxQuery, ids: list[str]) -> Answer[tuple[StorageEndpoint, ...]]:
+def _endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Queried[tuple[StorageEndpoint, ...]]:
     if not ids:
         return ()
-    ec2 = client.service(Ec2, want.region)
-    interfaces = client.ask(
+    ec2 = client.service(Ec2, requested.region)
+    interfaces = client.query(
         "ec2:DescribeNetworkInterfaces",
-        want.path,
-        f"whether the security groups of {want.id} let the nodes in",
+        requested.path,
+        f"whether the security groups of {requested.id} let the nodes in",
         lambda: ec2.network_interfaces(ids),
     )
     if isinstance(interfaces, NotQueried):
         return interfaces
-    zones = client.ask(
+    zones = client.query(
         "ec2:DescribeSubnets",
-        want.path,
-        f"whether {want.id} is in the nodes' zones",
+        requested.path,
+        f"whether {requested.id} is in the nodes' zones",
         lambda: {
             entry["SubnetId"]: entry["AvailabilityZoneId"]
             for entry in ec2.subnets(interface["SubnetId"] for interface in interfaces)

@@ -6,16 +6,16 @@ from hyperpod_kit.aws.quotas import ALTOGETHER, PER_CLUSTER, Quota, Quotas, for_
 from hyperpod_kit.aws.secrets import Secrets
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.secrets import Secret
-from hyperpod_kit.preflight.facts import Answer
+from hyperpod_kit.preflight.aws_facts.client import QueryClient
+from hyperpod_kit.preflight.facts import Queried
 from hyperpod_kit.preflight.placement import TYPES
-from hyperpod_kit.preflight.queries.client import QueryClient
 
 
-def quotas(client: QueryClient, settings: Settings) -> Answer[dict[str, Quota]]:
+def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Quota]]:
     """The quotas that bound this cluster, by name."""
     calls = client.service(Quotas, settings.cluster.region)
     names = [for_type(group.instance_type) for group in settings.cluster.groups]
-    return client.ask(
+    return client.query(
         "servicequotas:ListServiceQuotas",
         TYPES,
         "whether the quotas allow so many nodes",
@@ -23,10 +23,10 @@ def quotas(client: QueryClient, settings: Settings) -> Answer[dict[str, Quota]]:
     )
 
 
-def used(client: QueryClient, settings: Settings) -> Answer[dict[str, dict[str, int]]]:
+def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, dict[str, int]]]:
     """Nodes of every cluster, by instance type."""
     calls = client.service(Quotas, settings.cluster.region)
-    return client.ask(
+    return client.query(
         "sagemaker:ListClusters",
         TYPES,
         "how much of the quotas other clusters use",
@@ -34,10 +34,10 @@ def used(client: QueryClient, settings: Settings) -> Answer[dict[str, dict[str, 
     )
 
 
-def secret(client: QueryClient, wanted: Secret, path: str) -> Answer[bool]:
+def secret_exists(client: QueryClient, requested: Secret, path: str) -> Queried[bool]:
     """Whether a secret or parameter is there."""
-    calls = client.service(Secrets, wanted.region)
-    what = f"whether secret `{wanted.name}` is there"
-    if wanted.service == "secretsmanager":
-        return client.ask("secretsmanager:DescribeSecret", path, what, lambda: calls.secret_exists(wanted.arn))
-    return client.ask("ssm:DescribeParameters", path, what, lambda: calls.parameter_exists(wanted.arn))
+    calls = client.service(Secrets, requested.region)
+    what = f"whether secret `{requested.name}` is there"
+    if requested.service == "secretsmanager":
+        return client.query("secretsmanager:DescribeSecret", path, what, lambda: calls.secret_exists(requested.arn))
+    return client.query("ssm:DescribeParameters", path, what, lambda: calls.parameter_exists(requested.arn))

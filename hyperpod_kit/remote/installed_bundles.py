@@ -11,8 +11,8 @@ from itertools import islice
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError
-from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
-from hyperpod_kit.remote.sent_report import last_words
+from hyperpod_kit.remote.fan_out import query_all, reason_to_skip
+from hyperpod_kit.remote.report_parser import last_line
 from hyperpod_kit.remote.target import NodeTarget
 from hyperpod_kit.run import Runner
 from hyperpod_kit.untrusted.parse import json_object
@@ -67,45 +67,47 @@ class NodeBundle:
         return {key: value for key, value in data.items() if key != "files"}
 
 
-def installed(
+def query_bundles(
     targets: Sequence[NodeTarget],
     connect: Callable[[NodeTarget], Runner],
     *,
     timeout: float = 60.0,
-    progress: Callable[[NodeBundle], None] = lambda answer: None,
+    progress: Callable[[NodeBundle], None] = lambda bundle: None,
 ) -> list[NodeBundle]:
     """One answer a target, in the order of the targets. `timeout`: seconds for each node."""
-    return ask_all(targets, lambda target: _ask(target, connect, timeout), progress)
+    return query_all(targets, lambda target: _query_node(target, connect, timeout), progress)
 
 
-def _ask(target: NodeTarget, connect: Callable[[NodeTarget], Runner], timeout: float) -> NodeBundle:
-    silent = cannot_be_asked(target)
-    if silent:
-        return NodeBundle(target, error=silent.error, hint=silent.hint)
+def _query_node(target: NodeTarget, connect: Callable[[NodeTarget], Runner], timeout: float) -> NodeBundle:
+    skipped = reason_to_skip(target)
+    if skipped:
+        return NodeBundle(target, error=skipped.error, hint=skipped.hint)
     try:
         done = connect(target).run(["/bin/sh", "-c", SCRIPT], timeout=timeout, check=False)
-        return understand(target, done.stdout)
+        return parse_output(target, done.stdout)
     except HyperpodKitError as err:
         return NodeBundle(target, error=err.message, hint=err.hint or "")
     except Exception as err:  # whatever one node says, the others are told of
         return NodeBundle(target, error=f"its answer cannot be read: {type(err).__name__}: {clean(err)}")
 
 
-def understand(target: NodeTarget, text: str) -> NodeBundle:
+def parse_output(target: NodeTarget, text: str) -> NodeBundle:
     """What the script printed, after any login banner."""
     parts = _SECTION.split(text)
-    said = dict(zip(parts[1::2], parts[2::2]))
-    if not {"current", "status"} <= set(said):
-        return NodeBundle(target, error=f"its answer is not about a bundle: {last_words(text)}")
+    sections = dict(zip(parts[1::2], parts[2::2]))
+    if not {"current", "status"} <= set(sections):
+        return NodeBundle(target, error=f"its answer is not about a bundle: {last_line(text)}")
     try:
-        status = json_object(said["status"]) if said["status"].strip() else {}
+        status = json_object(sections["status"]) if sections["status"].strip() else {}
     except ValueError as err:
         # Of a node whose creation never ended there is no record; half of one is worth a word.
-        return NodeBundle(target, current=clean(said["current"]), error=f"its status.json cannot be read: {clean(err)}")
+        return NodeBundle(
+            target, current=clean(sections["current"]), error=f"its status.json cannot be read: {clean(err)}"
+        )
     finished = status.get("finished_at")
-    described = _FORMAT.search(said.get("description", ""))
-    current = clean(said["current"])
-    files = {match[2]: match[1] for match in map(_SUM.fullmatch, said.get("sums", "").splitlines()) if match}
+    described = _FORMAT.search(sections.get("description", ""))
+    current = clean(sections["current"])
+    files = {match[2]: match[1] for match in map(_SUM.fullmatch, sections.get("sums", "").splitlines()) if match}
     return NodeBundle(
         target,
         current=current,
@@ -114,7 +116,7 @@ def understand(target: NodeTarget, text: str) -> NodeBundle:
         finished_at=_seconds(finished),
         format=described[1] if described else "",
         files=files,
-        damaged=tuple(islice(_damaged(current, said, files), LIMIT)) if current else (),
+        damaged=tuple(islice(_find_damage(current, sections, files), LIMIT)) if current else (),
     )
 
 
@@ -125,17 +127,17 @@ def _seconds(value: Any) -> float:
     return float(value)
 
 
-def _damaged(current: str, said: Mapping[str, str], files: Mapping[str, str]) -> Iterator[str]:
-    """`place: what is wrong` of every file that is not what the bundle's name says."""
-    if not {"end", "identity", "damaged", "files"} <= set(said):
+def _find_damage(current: str, sections: Mapping[str, str], files: Mapping[str, str]) -> Iterator[str]:
+    """`path: what is wrong` of every file that is not what the bundle's name says."""
+    if not {"end", "identity", "damaged", "files"} <= set(sections):
         yield f"{HOME}/{current}: not there"
         return
     # The name of a bundle is made of this file: it vouches for all others.
-    if said["identity"][:16] != current:
+    if sections["identity"][:16] != current:
         yield "SHA256SUMS: damaged"
-    there = {line[2:] for line in said["files"].splitlines()}
-    for match in map(_FAILED.fullmatch, said["damaged"].splitlines()):
+    present = {line[2:] for line in sections["files"].splitlines()}
+    for match in map(_FAILED.fullmatch, sections["damaged"].splitlines()):
         if match:
-            yield f"{match[1]}: {'damaged' if match[1] in there else 'missing'}"
-    for place in sorted(there - {*files, "SHA256SUMS", "bundle.json"}):
-        yield f"{place}: not of this bundle"
+            yield f"{match[1]}: {'damaged' if match[1] in present else 'missing'}"
+    for path in sorted(present - {*files, "SHA256SUMS", "bundle.json"}):
+        yield f"{path}: not of this bundle"

@@ -40,7 +40,7 @@ class SentReport:
 
 def read_report(text: str) -> SentReport:
     """The report in a node's standard output, which `hyperpod-kit node mounts --json` prints. Raises NoReport."""
-    raw = _object(text)
+    raw = _find_report(text)
     mounts = raw.get("mounts")
     if not isinstance(mounts, list) or not all(isinstance(mount, dict) for mount in mounts):
         raise NoReport("its report has no list of mounts")
@@ -53,7 +53,7 @@ def read_report(text: str) -> SentReport:
             clean(raw.get("bundle_id", "")),
             _number(raw, "checked_at"),
             tuple(_status(mount) for mount in mounts),
-            tuple(clean(words, WARNING) for words in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
+            tuple(clean(warning, WARNING) for warning in _texts(raw.get("warnings"))[:MOST_MOUNTS]),
             slurm_findings(raw.get("slurm")),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as err:
@@ -69,7 +69,7 @@ def slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
         return ()
     if not isinstance(raw, list):
         return (_NO_FINDING,)
-    return tuple(_finding(one) for one in raw[:MOST_MOUNTS])
+    return tuple(_finding(entry) for entry in raw[:MOST_MOUNTS])
 
 
 _NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be read", "hyperpod-kit node slurm, there")
@@ -77,18 +77,20 @@ _NO_FINDING = SlurmFinding("unreadable", "what the node says of Slurm cannot be 
 
 def _finding(raw: Any) -> SlurmFinding:
     try:
-        found = SlurmFinding.of(raw)
+        finding = SlurmFinding.of(raw)
     except (KeyError, TypeError, ValueError):
         return _NO_FINDING
-    return SlurmFinding(clean(found.code), clean(found.detail, WARNING), clean(found.remedy, WARNING), found.fault)
+    return SlurmFinding(
+        clean(finding.code), clean(finding.detail, WARNING), clean(finding.remedy, WARNING), finding.fault
+    )
 
 
-def object_behind_banner(text: str) -> dict[str, Any]:
+def parse_after_banner(text: str) -> dict[str, Any]:
     """A JSON object, and what a login may have said before it. Raises ValueError."""
     return json_object(text[max(0, text.find("{")) :])
 
 
-def last_words(*texts: str) -> str:
+def last_line(*texts: str) -> str:
     """The last line of the first text that has one, for a message."""
     for text in texts:
         lines = text[-4000:].strip().splitlines()
@@ -97,7 +99,7 @@ def last_words(*texts: str) -> str:
     return "nothing"
 
 
-def _object(text: str) -> Mapping[str, Any]:
+def _find_report(text: str) -> Mapping[str, Any]:
     """The last line that holds a JSON object with mounts."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in reversed(lines[-LATEST_LINES:]):
@@ -109,7 +111,7 @@ def _object(text: str) -> Mapping[str, Any]:
             continue
         if isinstance(value, dict) and "mounts" in value:
             return value
-    raise NoReport(f"its answer is not a report: {last_words(text)}")
+    raise NoReport(f"its answer is not a report: {last_line(text)}")
 
 
 def _refuse(word: str) -> NoReturn:
@@ -124,7 +126,7 @@ def _number(raw: Mapping[str, Any], key: str) -> float:
 
 
 def _texts(value: Any) -> list[str]:
-    return [words for words in value if isinstance(words, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _status(raw: Mapping[str, Any]) -> MountStatus:

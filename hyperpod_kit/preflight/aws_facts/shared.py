@@ -9,8 +9,8 @@ from hyperpod_kit.config.homes import NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
-from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, StorageEndpoint, known
-from hyperpod_kit.preflight.queries.client import QueryClient, region_of
+from hyperpod_kit.preflight.aws_facts.client import QueryClient, region_of
+from hyperpod_kit.preflight.facts import AccountFacts, FileSystem, StorageEndpoint, value_or_none
 
 
 class FileSystemQuery(NamedTuple):
@@ -28,36 +28,36 @@ class FileSystemQuery(NamedTuple):
         return self.path.replace(".file_system_id", ".region")
 
 
-def wanted(settings: Settings, kind: str) -> list[FileSystemQuery]:
+def file_system_queries(settings: Settings, kind: str) -> list[FileSystemQuery]:
     """Every file system of a kind, once, in the order of the mounts."""
-    found: dict[tuple[str, str], FileSystemQuery] = {}
+    queries: dict[tuple[str, str], FileSystemQuery] = {}
     for mount, at in settings.written(KINDS[kind]):
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
-        here = found.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
+        query = queries.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
         point = mount.access_point_id
-        points = here.points if point in (None, NO_ACCESS_POINT, *here.points) else (*here.points, str(point))
-        found[key] = here._replace(points=points, mounts=(*here.mounts, mount))
-    return list(found.values())
+        points = query.points if point in (None, NO_ACCESS_POINT, *query.points) else (*query.points, str(point))
+        queries[key] = query._replace(points=points, mounts=(*query.mounts, mount))
+    return list(queries.values())
 
 
 def with_groups(
     client: QueryClient,
     action: str,
-    want: FileSystemQuery,
+    requested: FileSystemQuery,
     endpoint: StorageEndpoint,
     security_groups: Callable[[str], Iterable[str]],
 ) -> StorageEndpoint:
     """A mount target with its security groups, which `action` tells."""
-    groups = client.ask(
+    groups = client.query(
         action,
-        want.path,
-        f"whether mount target {endpoint.id} of {want.id} lets the nodes in",
+        requested.path,
+        f"whether mount target {endpoint.id} of {requested.id} lets the nodes in",
         lambda: tuple(security_groups(endpoint.id)),
     )
     return replace(endpoint, groups=groups)
 
 
-def answer_for(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
+def file_system_of(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
     """What AWS said of the file system of a mount, None when it did not."""
     key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
-    return known(facts.file_systems.get(mount.kind, {}).get(key))
+    return value_or_none(facts.file_systems.get(mount.kind, {}).get(key))

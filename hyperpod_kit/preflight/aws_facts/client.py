@@ -8,7 +8,7 @@ from typing import Any, Callable, Optional, TypeVar
 from hyperpod_kit.aws.back_off import patiently
 from hyperpod_kit.aws.errors import DENIED
 from hyperpod_kit.errors import AwsError, Unreachable
-from hyperpod_kit.preflight.facts import Answer, NotQueried
+from hyperpod_kit.preflight.facts import NotQueried, Queried
 
 T = TypeVar("T")
 PATIENCE = 20.0
@@ -36,20 +36,20 @@ class QueryClient:
             made: T = self._clients[key]
             return made
 
-    def ask(self, action: str, path: str, what: str, call: Callable[[], T]) -> Answer[T]:
+    def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
         """`call()`, or the NotQueried that stands for it; see there for `action`, `path` and `what`."""
         try:
             return patiently(call, patience=PATIENCE)
         except AwsError as err:
-            failed = NotQueried(action, path, what, _words(err.message), err.code in DENIED)
+            failed = NotQueried(action, path, what, _shorten_message(err.message), err.code in DENIED)
         except Unreachable as err:
-            failed = NotQueried(action, path, what, _words(err.message), False)
+            failed = NotQueried(action, path, what, _shorten_message(err.message), False)
         with self._lock:
             self.not_queried.append(failed)
         return failed
 
 
-def _words(message: str, longest: int = 200) -> str:
+def _shorten_message(message: str, longest: int = 200) -> str:
     """AWS's words without the tail that EC2 adds for its own decoding."""
     text = message.split(" Encoded authorization failure message")[0].rstrip(". ")
     return text if len(text) <= longest else text[:longest] + "…"

@@ -1,6 +1,7 @@
 """How nodes are asked for more than a report: over ssh where it answers, by SSM sessions where it does not.
 
-Open or closed is told by instance group, as for reports (any_way.py): what a way says of no node says nothing of them.
+A way is open or closed for a whole instance group, as for reports (auto_transport.py): where a way leads to no node,
+nothing is known of the nodes.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from contextlib import contextmanager
 from typing import Callable, Iterator, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError, RunError, Unreachable
-from hyperpod_kit.remote.fan_out import ask_all, cannot_be_asked
+from hyperpod_kit.remote.fan_out import query_all, reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.ssh import SshRunner
 from hyperpod_kit.remote.ssh_access import SshAccess
@@ -31,16 +32,18 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def way_in(cluster: LiveCluster, ssh: SshSettings, targets: Sequence[NodeTarget], say: Say) -> Iterator[Connect]:
+def choose_transport(
+    cluster: LiveCluster, ssh: SshSettings, targets: Sequence[NodeTarget], say: Say
+) -> Iterator[Connect]:
     """A Runner for each node by the first way that is open for its group. `say`: takes which ways those are.
 
     Raises UsageError: what was said of how to log in must be right.
     """
-    found: dict[str, Connect] = {}
+    connections: dict[str, Connect] = {}
     closed: list[str] = []
-    running = [target for target in targets if cannot_be_asked(target) is None]
+    running = [target for target in targets if reason_to_skip(target) is None]
     groups = {target.group for target in running}
-    words: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     sessions: list[SsmSessions] = []
 
     def over_ssh() -> Connect:
@@ -56,38 +59,38 @@ def way_in(cluster: LiveCluster, ssh: SshSettings, targets: Sequence[NodeTarget]
             access.load()
         # A way is closed to a group when it leads to none of its nodes; to try that with sessions would take minutes.
         for name, begin, samples in (("ssh", over_ssh, (SAMPLE, ALL)), ("SSM sessions", by_ssm, (SAMPLE,))):
-            left = [target for target in running if target.group not in found]
-            if not left:
+            remaining = [target for target in running if target.group not in connections]
+            if not remaining:
                 break
             try:
                 connect = begin()
-                opened, why = _tried(connect, left, samples, ssh.connect_timeout + ssh.command_timeout)
+                opened, reason = _try_groups(connect, remaining, samples, ssh.connect_timeout + ssh.command_timeout)
             except HyperpodKitError as err:
                 closed.append(f"{name}: {err.message}")
                 continue
-            found.update({group: connect for group in opened})
-            words[name] = sum(target.group in opened for target in left)
-            if why:
-                closed.append(f"{name}: {why}")
+            connections.update({group: connect for group in opened})
+            counts[name] = sum(target.group in opened for target in remaining)
+            if reason:
+                closed.append(f"{name}: {reason}")
         if closed:
-            told = ", ".join(f"{count} node{'s' * (count != 1)} by {name}" for name, count in words.items() if count)
-            said = f"asked: {told}" if told else "no way leads to the nodes"
-            say(f"{said}; closed: {'; '.join(closed)}")
+            parts = ", ".join(f"{count} node{'s' * (count != 1)} by {name}" for name, count in counts.items() if count)
+            message = f"asked: {parts}" if parts else "no way leads to the nodes"
+            say(f"{message}; closed: {'; '.join(closed)}")
 
-        def chosen(target: NodeTarget) -> Runner:
-            if target.group not in found:
+        def connect_to(target: NodeTarget) -> Runner:
+            if target.group not in connections:
                 raise Unreachable("; ".join(closed) if target.group in groups else "its group was not asked")
-            return found[target.group](target)
+            return connections[target.group](target)
 
         try:
-            yield chosen
+            yield connect_to
         except BaseException:
-            for one in sessions:
-                one.stop()
+            for session in sessions:
+                session.stop()
             raise
 
 
-def _tried(
+def _try_groups(
     connect: Connect, targets: Sequence[NodeTarget], samples: Sequence[int], timeout: float
 ) -> tuple[frozenset[str], str]:
     """(groups of which a node has answered, why the first of the others has not, "" when all have).
@@ -105,10 +108,10 @@ def _tried(
         return ""
 
     opened: frozenset[str] = frozenset()
-    why = ""
+    reason = ""
     for most in samples:
         sample = sample_of([target for target in targets if target.group not in opened], most)
-        answers = ask_all(sample, try_one, lambda answer: None, descriptors=3)
-        opened |= {target.group for target, answer in zip(sample, answers) if not answer}
-        why = next((answer for target, answer in zip(sample, answers) if target.group not in opened), "")
-    return opened, why
+        errors = query_all(sample, try_one, lambda error: None, descriptors=3)
+        opened |= {target.group for target, error in zip(sample, errors) if not error}
+        reason = next((error for target, error in zip(sample, errors) if target.group not in opened), "")
+    return opened, reason

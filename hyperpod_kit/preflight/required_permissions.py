@@ -17,14 +17,14 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.config.written import WrittenMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.need import Account, Need, sid_of
-from hyperpod_kit.preflight.placement import RoleOf
+from hyperpod_kit.preflight.permission import Account, Permission, sid_of
+from hyperpod_kit.preflight.placement import NodeRole
 
 CLUSTER_LOGS = "/aws/sagemaker/Clusters"
 """Log group and metric namespace of every HyperPod cluster."""
 
 
-def needs(settings: Settings, role: RoleOf) -> tuple[Need, ...]:
+def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission, ...]:
     """Everything that one of the configuration's roles must be allowed, for the groups that have it.
 
     The role's ARN must be one: the account is read off it.
@@ -37,7 +37,11 @@ def needs(settings: Settings, role: RoleOf) -> tuple[Need, ...]:
     return (
         *_platform(settings, role, account),
         *_bundle(settings, account),
-        *(need for kind in _order() for need in INQUIRIES[kind].needs(carried.get(kind, ()), account, role)),
+        *(
+            permission
+            for kind in _order()
+            for permission in INQUIRIES[kind].permissions(carried.get(kind, ()), account, role)
+        ),
         *_secrets(settings, role),
     )
 
@@ -47,18 +51,18 @@ def _order() -> list[str]:
     return sorted(INQUIRIES, key=lambda kind: INQUIRIES[kind].bucket is None)
 
 
-def _platform(settings: Settings, role: RoleOf, account: Account) -> Iterator[Need]:
+def _platform(settings: Settings, role: NodeRole, account: Account) -> Iterator[Permission]:
     at = role.path
     group = account.arn("logs", f"log-group:{CLUSTER_LOGS}/{settings.cluster.name}/*")
-    yield Need(
+    yield Permission(
         "Logs",
         "the log of the lifecycle script",
         at,
         ("logs:PutLogEvents", "logs:CreateLogStream", "logs:DescribeLogStreams"),
         (f"{group}:log-stream:*",),
     )
-    yield Need("LogGroup", "the log of the lifecycle script", at, ("logs:CreateLogGroup",), (group,))
-    yield Need(
+    yield Permission("LogGroup", "the log of the lifecycle script", at, ("logs:CreateLogGroup",), (group,))
+    yield Permission(
         "Metrics",
         "HyperPod's metrics",
         at,
@@ -67,7 +71,7 @@ def _platform(settings: Settings, role: RoleOf, account: Account) -> Iterator[Ne
         {"cloudwatch:namespace": (CLUSTER_LOGS,)},
         optional=True,
     )
-    yield Need(
+    yield Permission(
         "Sessions",
         "sessions on the nodes (hyperpod-kit connect)",
         at,
@@ -76,7 +80,7 @@ def _platform(settings: Settings, role: RoleOf, account: Account) -> Iterator[Ne
         optional=True,
     )
     if settings.cluster.vpc is not None or any(group.vpc is not None for group in role.groups):
-        yield Need(
+        yield Permission(
             "NetworkInterfaces",
             "the nodes' network interfaces in the VPC",
             at,
@@ -94,7 +98,7 @@ def _platform(settings: Settings, role: RoleOf, account: Account) -> Iterator[Ne
             ),
             ("*",),
         )
-        yield Need(
+        yield Permission(
             "TagNetworkInterfaces",
             "the tags of these network interfaces",
             at,
@@ -103,13 +107,13 @@ def _platform(settings: Settings, role: RoleOf, account: Account) -> Iterator[Ne
         )
 
 
-def _bundle(settings: Settings, account: Account) -> Iterator[Need]:
+def _bundle(settings: Settings, account: Account) -> Iterator[Permission]:
     if not settings.entry_script:
         return
     bucket = f"arn:{account.partition}:s3:::{settings.bundle.bucket}"
     at = "hyperpod_kit.bundle.bucket"
-    yield Need("BundleList", "finding the lifecycle script", at, ("s3:ListBucket",), (bucket,))
-    yield Need(
+    yield Permission("BundleList", "finding the lifecycle script", at, ("s3:ListBucket",), (bucket,))
+    yield Permission(
         "BundleRead",
         "downloading the lifecycle script",
         at,
@@ -118,12 +122,12 @@ def _bundle(settings: Settings, account: Account) -> Iterator[Need]:
     )
 
 
-def _secrets(settings: Settings, role: RoleOf) -> Iterator[Need]:
+def _secrets(settings: Settings, role: NodeRole) -> Iterator[Permission]:
     for index, secret in enumerate(settings.secrets):
         if not ARN.fullmatch(secret.arn) or not any(group.role in secret.roles for group in role.groups):
             continue
         action = "secretsmanager:GetSecretValue" if secret.service == "secretsmanager" else "ssm:GetParameter"
-        yield Need(
+        yield Permission(
             f"Secret{sid_of(secret.name)}",
             f"secret `{secret.name}`",
             f"hyperpod_kit.secrets[{index}].arn",

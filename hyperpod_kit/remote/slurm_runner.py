@@ -9,10 +9,10 @@ from typing import Callable, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.errors import HyperpodKitError, Unreachable
 from hyperpod_kit.model.states import Role
-from hyperpod_kit.remote.fan_out import cannot_be_asked
+from hyperpod_kit.remote.fan_out import reason_to_skip
 from hyperpod_kit.remote.live_cluster import LiveCluster
 from hyperpod_kit.remote.target import NodeTarget, SshSettings
-from hyperpod_kit.remote.way_in import way_in
+from hyperpod_kit.remote.transport_choice import choose_transport
 from hyperpod_kit.run import Completed, Runner, env_words
 
 MOST_TRIED = 4
@@ -43,36 +43,38 @@ class SlurmRunner:
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """As Runner. sudo drops the environment, so that it goes as words of env(1)."""
-        words = ["sh", "-c", AS_ROOT, "sh", *env_words(env), *argv]
-        return self._runner.run(words, timeout=timeout, check=check, input=input)
+        command = ["sh", "-c", AS_ROOT, "sh", *env_words(env), *argv]
+        return self._runner.run(command, timeout=timeout, check=check, input=input)
 
 
 @contextmanager
-def slurm_of(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[Runner]:
+def open_slurm_runner(cluster: LiveCluster, ssh: SshSettings, say: Callable[[str], None]) -> Iterator[Runner]:
     """A Runner of Slurm's commands on the cluster. Raises Unreachable where no node's Slurm answers, AwsError."""
-    targets = _in_order(cluster.targets())
-    with way_in(cluster, ssh, targets, say) as connect:
-        yield _answering(connect, targets)
+    targets = _candidate_nodes(cluster.targets())
+    with choose_transport(cluster, ssh, targets, say) as connect:
+        yield _first_responding(connect, targets)
 
 
-def _in_order(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
+def _candidate_nodes(targets: Sequence[NodeTarget]) -> list[NodeTarget]:
     """A few nodes that can be asked, controllers first, then one of each other group."""
-    able = [target for target in targets if cannot_be_asked(target) is None]
-    heads = [target for target in able if target.role == Role.CONTROLLER]
-    others = {target.group: target for target in reversed(able) if target.role != Role.CONTROLLER}
-    return [*heads, *others.values()][:MOST_TRIED]
+    reachable = [target for target in targets if reason_to_skip(target) is None]
+    controllers = [target for target in reachable if target.role == Role.CONTROLLER]
+    group_members = {target.group: target for target in reversed(reachable) if target.role != Role.CONTROLLER}
+    return [*controllers, *group_members.values()][:MOST_TRIED]
 
 
-def _answering(connect: Callable[[NodeTarget], Runner], targets: Sequence[NodeTarget]) -> Runner:
-    why = "no node runs"
+def _first_responding(connect: Callable[[NodeTarget], Runner], targets: Sequence[NodeTarget]) -> Runner:
+    reason = "no node runs"
     for target in targets:
         try:
             runner = SlurmRunner(connect(target))
             done = runner.run(["scontrol", "ping"], timeout=30.0, check=False)
         except HyperpodKitError as err:
-            why = err.message
+            reason = err.message
             continue
         if " is UP" in done.stdout:
             return runner
-        why = (done.stderr.strip() or done.stdout.strip() or f"scontrol ping exited {done.returncode}").splitlines()[-1]
-    raise Unreachable(f"Slurm cannot be asked: {why}")
+        reason = (done.stderr.strip() or done.stdout.strip() or f"scontrol ping exited {done.returncode}").splitlines()[
+            -1
+        ]
+    raise Unreachable(f"Slurm cannot be asked: {reason}")

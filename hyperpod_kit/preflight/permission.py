@@ -8,15 +8,15 @@ from typing import Any, Iterator, Mapping, Optional, Sequence
 
 
 @dataclass(frozen=True)
-class Need:
-    """`actions` on `resources` under `context` (condition key -> value), without which `why` does not work.
+class Permission:
+    """`actions` on `resources` under `context` (condition key -> value), without which `purpose` does not work.
 
     sid: letters and digits, unique in a configuration; path: the place in the configuration that asks for it;
     optional: something still works without it; condition: operator of the policy's condition on `context`.
     """
 
     sid: str
-    why: str
+    purpose: str
     path: str
     actions: tuple[str, ...]
     resources: tuple[str, ...]

@@ -66,8 +66,8 @@ def admits_everything_from(rules: Iterable[SecurityRule], groups: Iterable[str])
 
     Traffic of an EFA that bypasses the operating system is no IP traffic: rules with networks do not admit it.
     """
-    wanted = set(groups)
-    return any(rule.covers(ALL, None) and rule.groups & wanted for rule in rules)
+    accepted_groups = set(groups)
+    return any(rule.covers(ALL, None) and rule.groups & accepted_groups for rule in rules)
 
 
 def read_group(described: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> SecurityGroup:

@@ -106,18 +106,13 @@ def readmit_jobs(runner: Runner, vacated: Vacated, patience: WaitLimit, report: 
         absent[:] = [name for name in vacated.drained if now.get(name, 0.0) in (0.0, vacated.served_since.get(name))]
         return not absent
 
-<<<<<<< .merge_file_0tMAGL
     back = poll_until(
-        look, bool, fixed_pause(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
-=======
-    back = look_until(
         all_returned,
         bool,
-        every(patience.interval),
+        fixed_pause(patience.interval),
         seconds=patience.seconds,
         clock=patience.clock,
         sleep=patience.sleep,
->>>>>>> .merge_file_oTibWP
     )
     undrain(runner, [name for name in vacated.drained if name not in absent], vacated.reason, report)
     if not back:
@@ -163,17 +158,10 @@ class _Queue:
 
 def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]) -> None:
     queue = _Queue(runner, nodes)
-<<<<<<< .merge_file_0tMAGL
     jobs = poll_until(
-        queue.look,
-        lambda found: found is not None,
-        fixed_pause(patience.interval),
-=======
-    jobs = look_until(
         queue.query_jobs,
         lambda queued: queued is not None,
-        every(patience.interval),
->>>>>>> .merge_file_oTibWP
+        fixed_pause(patience.interval),
         seconds=patience.seconds,
         clock=patience.clock,
         sleep=patience.sleep,
@@ -203,13 +191,13 @@ def _wait_until_idle(runner: Runner, nodes: Sequence[str], patience: WaitLimit, 
         shown = line
         return not jobs
 
-<<<<<<< .merge_file_0tMAGL
     empty = poll_until(
-        look, bool, fixed_pause(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
-=======
-    empty = look_until(
-        is_empty, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
->>>>>>> .merge_file_oTibWP
+        is_empty,
+        bool,
+        fixed_pause(patience.interval),
+        seconds=patience.seconds,
+        clock=patience.clock,
+        sleep=patience.sleep,
     )
     if empty:
         return
@@ -244,13 +232,13 @@ def _wait_for_captures(
         shown = line
         return not holding
 
-<<<<<<< .merge_file_0tMAGL
     saved = poll_until(
-        look, bool, fixed_pause(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
-=======
-    saved = look_until(
-        is_saved, bool, every(patience.interval), seconds=patience.seconds, clock=patience.clock, sleep=patience.sleep
->>>>>>> .merge_file_oTibWP
+        is_saved,
+        bool,
+        fixed_pause(patience.interval),
+        seconds=patience.seconds,
+        clock=patience.clock,
+        sleep=patience.sleep,
     )
     if saved:
         return

@@ -53,7 +53,9 @@ class Package:
     def is_client_package(self) -> bool:
         """Whether this is the client's own package and not something that it needs."""
         package_name = CLIENTS[self.client]
-        return self.name.startswith(package_name) if package_name.endswith("-") else self.name == package_name
+        if package_name.endswith("-"):
+            return self.name.startswith(package_name)
+        return self.name == package_name
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)

@@ -216,7 +216,10 @@ def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
     if "accounting" in raw:
         accounting = dict(raw["accounting"])
         database = accounting["database"]
-        accounting["database"] = None if database is None else OutsideDatabase(**database)
+        if database is None:
+            accounting["database"] = None
+        else:
+            accounting["database"] = OutsideDatabase(**database)
         accounting["accounts"] = tuple(SlurmAccount(**_tuples(account)) for account in accounting["accounts"])
         accounting["qos"] = tuple(AccountingQos(**_tuples(qos)) for qos in accounting["qos"])
         steps["accounting"] = Accounting(**_tuples(accounting))
@@ -224,7 +227,13 @@ def steps_from_dict(raw: Mapping[str, Any]) -> OptionalSteps:
 
 
 def _tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in raw.items()}
+    return {key: _tuple_of(value) for key, value in raw.items()}
+
+
+def _tuple_of(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(value)
+    return value
 
 
 _STEP_CLASSES: Dict[str, Any] = {

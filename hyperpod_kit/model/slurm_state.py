@@ -24,7 +24,9 @@ def unfit_reason(mount: Mount, controller_group: str) -> str:
         return "behind an access point every file is one user's"
     if not mount.carried_by(Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
-    return "" if mount.required else "it is not required, and slurmctld could not start without it"
+    if mount.required:
+        return ""
+    return "it is not required, and slurmctld could not start without it"
 
 
 def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
@@ -36,7 +38,9 @@ def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
     without = [group.name for group in cluster.groups if not mount.carried_by(group.role, group.name)]
     if without:
         return f"{', '.join(without)} does not mount it"
-    return "" if mount.required else "it is not required, and a node would be without it"
+    if mount.required:
+        return ""
+    return "it is not required, and a node would be without it"
 
 
 def choose_state_mount(
@@ -50,5 +54,9 @@ def choose_state_mount(
         return ""
     fitting = [mount.name for mount in mounts if not unfit_reason(mount, controller_group)]
     if requested is None:
-        return fitting[0] if fitting else ""
-    return requested if requested in fitting else ""
+        if fitting:
+            return fitting[0]
+        return ""
+    if requested in fitting:
+        return requested
+    return ""

@@ -117,7 +117,9 @@ def is_from_kit(entry: Mapping[str, Any]) -> bool:
 
 def _text_field(entry: Mapping[str, Any], name: str) -> str:
     value = entry.get(name)
-    return clean(value, LONGEST) if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return clean(value, LONGEST)
+    return ""
 
 
 def parse_since(text: str, now: float) -> float:
@@ -142,7 +144,9 @@ def actions_command(args: argparse.Namespace) -> int:
     since = parse_since(args.since, time.time())
     read_config(NodePaths.from_environment())
     journal = read_actions(LocalRunner(), since)
-    actions, code = journal.actions, ExitCode.PROBLEM if journal.problem else ExitCode.OK
+    actions, code = journal.actions, ExitCode.OK
+    if journal.problem:
+        code = ExitCode.PROBLEM
     if journal.problem:
         print(f"warning: {journal.problem}: there may be more", file=sys.stderr)
     if args.json:
@@ -153,6 +157,8 @@ def actions_command(args: argparse.Namespace) -> int:
     for action in actions:
         print(action.to_line())
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(since))
-    more = f"; there may be more, the newest {MOST} are shown" if len(actions) >= MOST else ""
+    more = ""
+    if len(actions) >= MOST:
+        more = f"; there may be more, the newest {MOST} are shown"
     print(f"{len(actions)} actions since {when}{more}", file=sys.stderr)
     return code

@@ -50,16 +50,16 @@ def _apply(node: Node, planned: Sequence[Step], mode: str, print_line: Callable[
     # Each with its reason: of a node that could not be made, AWS and `wait` show the last lines alone.
     reasons = "; ".join(f"{record.step}: {record.error}" for record in records if record.step in failed)
     changed = sum(record.status == "changed" for record in records)
-    summary = _record(
-        node,
-        "summary",
-        "failed" if failed else "ok",
-        sum(record.duration_ms for record in records),
-        detail=f"changed={changed}",
-        error=f"failed: {reasons}" if failed else "",
-    )
+    outcome, error = "ok", ""
+    if failed:
+        outcome, error = "failed", f"failed: {reasons}"
+    duration_ms = sum(record.duration_ms for record in records)
+    summary = _record(node, "summary", outcome, duration_ms, detail=f"changed={changed}", error=error)
     append_record(node.paths.log, summary)
-    print_line(f"{summary.to_text()} changed={changed}" if failed else summary.to_text())
+    if failed:
+        print_line(f"{summary.to_text()} changed={changed}")
+    else:
+        print_line(summary.to_text())
     status = {
         "node": node.facts.node,
         "instance_id": node.facts.instance_id,
@@ -109,7 +109,10 @@ def _run_step(node: Node, step: Step) -> StepRecord:
             hint="this is a defect of hyperpod-kit: please report it",
             error=f"{type(err).__name__}: {err} ({where.filename}:{where.lineno})",
         )
-    return _record(node, step.name, "changed" if outcome.changed else "ok", spent(), detail=outcome.detail)
+    status = "ok"
+    if outcome.changed:
+        status = "changed"
+    return _record(node, step.name, status, spent(), detail=outcome.detail)
 
 
 def _record(

@@ -25,7 +25,9 @@ FSTAB_TEXT = """\
 
 def pending(node: Node) -> str:
     """What `write_fstab` would do, in words."""
-    return "" if read_text(node.paths.real(FSTAB)) == FSTAB_TEXT else f"write {FSTAB}"
+    if read_text(node.paths.real(FSTAB)) == FSTAB_TEXT:
+        return ""
+    return f"write {FSTAB}"
 
 
 def write_fstab(node: Node) -> bool:

@@ -45,7 +45,10 @@ def _with_requested_state(node: Node, args: argparse.Namespace) -> Node:
     """The node with the copy of Slurm's state that was chosen on the command line."""
     from hyperpod_kit.node.slurm.saved_state import StateCopy
 
-    return replace(node, requested_state_copy=StateCopy(args.slurm_state) if args.slurm_state else None)
+    requested = None
+    if args.slurm_state:
+        requested = StateCopy(args.slurm_state)
+    return replace(node, requested_state_copy=requested)
 
 
 def apply_command(args: argparse.Namespace) -> int:
@@ -65,11 +68,16 @@ def apply_command(args: argparse.Namespace) -> int:
     planned = plan(STEPS, node.config, node.facts.role, node.facts.group, mode)
     if mode != node.config.lifecycle_mode:
         report_other_mode(node, mode)
-    stream = sys.stderr if args.json else sys.stdout
+    if args.json:
+        stream = sys.stderr
+    else:
+        stream = sys.stdout
     status = apply(node, planned, mode, lambda line: print(line, file=stream, flush=True))
     if args.json:
         print(json.dumps(status))
-    return 0 if status["ok"] else 1
+    if status["ok"]:
+        return 0
+    return 1
 
 
 def secrets_command(args: argparse.Namespace) -> int:
@@ -126,7 +134,9 @@ def format_step(step: Dict[str, Any]) -> str:
     if not step["error"]:
         return f"{line}: nothing"
     line = f"{line}: cannot tell: {step['error']}"
-    return f"{line}\nhint: {step['hint']}" if step["hint"] else line
+    if step["hint"]:
+        return f"{line}\nhint: {step['hint']}"
+    return line
 
 
 def report_other_mode(node: Node, mode: str) -> None:

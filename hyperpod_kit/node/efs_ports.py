@@ -29,13 +29,18 @@ def ports(node: Node) -> Tuple[int, int]:
         line_text = line.split("#", 1)[0].strip()
         if line_text.startswith("[") and line_text.endswith("]"):
             section = line_text[1:-1].strip()
-        key, separator, value = line_text.partition("=" if "=" in line_text else ":")
+        delimiter = ":"
+        if "=" in line_text:
+            delimiter = "="
+        key, separator, value = line_text.partition(delimiter)
         if section == "mount" and separator:
             values[key.strip()] = value.strip()
     low, high = (
         _number(values.get(f"port_range_{side}_bound", "")) or usual for side, usual in zip(("lower", "upper"), PORTS)
     )
-    return (low, high) if 0 < low <= high < 65536 else PORTS
+    if 0 < low <= high < 65536:
+        return (low, high)
+    return PORTS
 
 
 def reserve(node: Node, low: int, high: int) -> bool:
@@ -64,4 +69,6 @@ def _covered(listed: str, low: int, high: int) -> bool:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() else 0
+    if text.isascii() and text.isdigit():
+        return int(text)
+    return 0

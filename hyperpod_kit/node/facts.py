@@ -46,14 +46,19 @@ class NodeFacts:
     @property
     def dns_suffix(self) -> str:
         """What AWS's host names end in, in this partition."""
-        return "amazonaws.com.cn" if self.partition == "aws-cn" else "amazonaws.com"
+        if self.partition == "aws-cn":
+            return "amazonaws.com.cn"
+        return "amazonaws.com"
 
 
 def is_local_address(address: str) -> bool:
     """Whether the literal `address` belongs to this machine. Sends nothing: the kernel picks the source address."""
     import socket  # not for the many commands that load the facts of creation
 
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    if ":" in address:
+        family = socket.AF_INET6
+    else:
+        family = socket.AF_INET
     try:
         socket.inet_pton(family, address)  # a name would be looked up, for as long as the resolver likes
     except OSError:
@@ -103,8 +108,12 @@ def find_self(
 
 def local_address_test(paths: NodePaths, environ: Mapping[str, str]) -> Callable[[str], bool]:
     """How to recognise our own address; below a root, `HPK_NODE_ADDRESS` may name it."""
-    named = environ.get(HPK_NODE_ADDRESS) if paths.root else None
-    return (lambda address: address == named) if named else is_local_address
+    named = None
+    if paths.root:
+        named = environ.get(HPK_NODE_ADDRESS)
+    if named:
+        return lambda address: address == named
+    return is_local_address
 
 
 def local_instance_id(paths: NodePaths, environ: Mapping[str, str] = os.environ) -> str:
@@ -114,7 +123,9 @@ def local_instance_id(paths: NodePaths, environ: Mapping[str, str] = os.environ)
     if paths.root and not environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT"):
         return ""
     instance_id = role.instance_id(environ)
-    return instance_id if re.fullmatch(r"[A-Za-z0-9-]{1,64}", instance_id) else ""
+    if re.fullmatch(r"[A-Za-z0-9-]{1,64}", instance_id):
+        return instance_id
+    return ""
 
 
 def gather(
@@ -144,16 +155,17 @@ def gather(
         observed[0] = None
         try:
             raw = json.loads(read_text(path) or "null")
-            observed[0] = (
-                find_self(raw, config.roles, hostname, is_local_address, local_instance_id)
-                if isinstance(raw, dict)
-                else None
-            )
+            if isinstance(raw, dict):
+                observed[0] = find_self(raw, config.roles, hostname, is_local_address, local_instance_id)
+            else:
+                observed[0] = None
         except ValueError:
             return None  # being written just now
         except resource_config.AmbiguousAddress as err:
             ambiguous.append(err)  # an old entry goes, or this machine's comes
-        return observed[0] if observed[0] is not None and len(observed[0].controllers) >= config.controllers else None
+        if observed[0] is not None and len(observed[0].controllers) >= config.controllers:
+            return observed[0]
+        return None
 
     wait_for(read_once, seconds=within, clock=clock)
     if ambiguous:
@@ -192,7 +204,10 @@ def load(paths: NodePaths, config: NodeConfig, clock: Clock) -> NodeFacts:
     """The facts of creation; gathered anew, without waiting, when the node was never provisioned."""
     raw = read_json(paths.facts)
     try:
-        facts = NodeFacts(**raw) if raw else gather(paths, config, clock, within=0.0)
+        if raw:
+            facts = NodeFacts(**raw)
+        else:
+            facts = gather(paths, config, clock, within=0.0)
         return replace(facts, controllers=tuple(facts.controllers))
     except TypeError:
         return gather(paths, config, clock, within=0.0)  # written by another version

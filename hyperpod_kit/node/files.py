@@ -79,7 +79,9 @@ def read_json(path: str) -> Optional[Any]:
     """What a JSON file of ours holds; None when it is not there or was cut off by a crash."""
     text = read_text(path)
     try:
-        return None if text is None else json.loads(text)
+        if text is None:
+            return None
+        return json.loads(text)
     except ValueError:
         return None
 

@@ -29,9 +29,13 @@ def missing_parts(node: Node, group: Group) -> List[str]:
                 f"gid {group.gid} for {group.name} already belongs to {taken[0]}",
                 hint="choose another gid in the configuration",
             )
-        return [f"create {group.name}", *([f"members of {group.name}"] if group.members else [])]
+        if not group.members:
+            return [f"create {group.name}"]
+        return [f"create {group.name}", f"members of {group.name}"]
     here = {name for name in group_entry[3].split(",") if name}
-    return [] if here == set(group.members) else [f"members of {group.name}"]
+    if here == set(group.members):
+        return []
+    return [f"members of {group.name}"]
 
 
 def ensure_group(node: Node, group: Group) -> bool:
@@ -48,7 +52,9 @@ def ensure_group(node: Node, group: Group) -> bool:
 
 def _run(node: Node) -> StepOutcome:
     changed = [group.name for group in node.config.groups if ensure_group(node, group)]
-    return StepOutcome(bool(changed), f"changed {', '.join(changed)}" if changed else "")
+    if not changed:
+        return StepOutcome()
+    return StepOutcome(True, f"changed {', '.join(changed)}")
 
 
 def _pending(node: Node) -> str:

@@ -30,19 +30,25 @@ from hyperpod_kit.node.step import SCRIPTED, Step, StepOutcome
 def timers(node: Node) -> List[str]:
     """What runs again and again."""
     of_the_role = [unit for unit in (SWEEP_TIMER, MEMORY_TIMER) if ONLY[unit] == node.facts.role]
-    upkeep = [UPKEEP_TIMER] if node.config.steps.upkeep_steps_on(node.facts.role) else []
+    upkeep = []
+    if node.config.steps.upkeep_steps_on(node.facts.role):
+        upkeep = [UPKEEP_TIMER]
     checks_devices = node.config.steps.device_checks is not None and ONLY[DEVICES_TIMER] == node.facts.role
-    guard = [GUARD_TIMER] if node.config.lifecycle_mode in SCRIPTED else []
-    return [HEALTH_TIMER, *guard, *of_the_role, *upkeep, *([DEVICES_TIMER] if checks_devices else [])]
+    guard = []
+    if node.config.lifecycle_mode in SCRIPTED:
+        guard = [GUARD_TIMER]
+    timer_units = [HEALTH_TIMER, *guard, *of_the_role, *upkeep]
+    if checks_devices:
+        timer_units.append(DEVICES_TIMER)
+    return timer_units
 
 
 def at_boot(node: Node) -> List[str]:
     """The units that start by themselves."""
-    return [
-        *(carrier_unit(mount) for mount in node.mounts),
-        *timers(node),
-        *([SECRETS_UNIT] if secrets.secrets_of(node) else []),
-    ]
+    units = [*(carrier_unit(mount) for mount in node.mounts), *timers(node)]
+    if secrets.secrets_of(node):
+        units.append(SECRETS_UNIT)
+    return units
 
 
 def _units(node: Node) -> List[str]:
@@ -60,11 +66,13 @@ def _install_pending(node: Node) -> str:
     installing = systemd.outdated(node, units)
     # A unit that is not there yet cannot be asked about.
     enabling = [unit for unit in at_boot(node) if unit not in installing and not systemd.is_enabled(node, unit)]
-    parts = [
-        f"install {', '.join(installing)}" if installing else "",
-        f"enable {', '.join(enabling)}" if enabling else "",
-        "daemon-reload" if not installing and systemd.must_reload(node, units) else "",
-    ]
+    parts = []
+    if installing:
+        parts.append(f"install {', '.join(installing)}")
+    if enabling:
+        parts.append(f"enable {', '.join(enabling)}")
+    if not installing and systemd.must_reload(node, units):
+        parts.append("daemon-reload")
     return "; ".join(part for part in parts if part)
 
 
@@ -74,7 +82,9 @@ def _start_timers(node: Node) -> StepOutcome:
 
 def _start_pending(node: Node) -> str:
     resting = [unit for unit in timers(node) if not systemd.is_active(node, unit)]
-    return f"start {', '.join(resting)}" if resting else ""
+    if resting:
+        return f"start {', '.join(resting)}"
+    return ""
 
 
 STEP = Step("units", _install, _install_pending)

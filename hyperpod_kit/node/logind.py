@@ -42,7 +42,9 @@ def pending(node: Node) -> str:
     """What `ensure_kept` would do, in words."""
     if read_text(node.paths.real(CONF)) != TEXT:
         return f"write {CONF}"
-    return "have systemd-logind read its configuration" if _removes(node) else ""
+    if _removes(node):
+        return "have systemd-logind read its configuration"
+    return ""
 
 
 def ensure_kept(node: Node) -> bool:

@@ -33,12 +33,16 @@ def mounts_command(args: argparse.Namespace) -> int:
         node = open_node()
         return ACTIONS[args.names[0]](node, args.names[1])
     node = open_node()
-    mounts = [node.mount(name) for name in args.names] if args.names else node.mounts
+    mounts = node.mounts
+    if args.names:
+        mounts = tuple(node.mount(name) for name in args.names)
     # Root asks as thoroughly as the timer does; what others may write says nothing about the mount.
     nearly_full = health_record.nearly_full(health_record.load(node))
     statuses = check_all(node, mounts, deep=os.geteuid() == 0, nearly_full=nearly_full)
     serving = [mount for mount, status in zip(mounts, statuses) if status.state == MountState.OK]
-    refused = user_access.refusals(node, serving) if os.geteuid() == 0 else None
+    refused = None
+    if os.geteuid() == 0:
+        refused = user_access.refusals(node, serving)
     warned = warnings.warnings(node, refused)
     slurm = standing(node)
     if args.json:
@@ -58,12 +62,17 @@ def mounts_command(args: argparse.Namespace) -> int:
         )
     else:
         for status in statuses:
-            full = f"nearly full: {status.fullness}" if status.nearly_full else status.fullness
+            if status.nearly_full:
+                full = f"nearly full: {status.fullness}"
+            else:
+                full = status.fullness
             columns = [f"{status.state:<12}", f"{status.name:<16}", status.path, status.source, status.detail, full]
             print("  ".join(column for column in columns if column))
         for line in [*warned, *(f"Slurm: {finding.message}" for finding in slurm)]:
             print(f"warning: {line}", file=sys.stderr)
-    return 0 if all(status.healthy for status in statuses) else 1
+    if all(status.healthy for status in statuses):
+        return 0
+    return 1
 
 
 def ensure_action(node: Node, name: str) -> int:
@@ -163,7 +172,9 @@ def check_once(as_json: bool) -> int:
             )
         )
     healthy = all(record.serves for record in done.records.values()) and not any(finding.fault for finding in slurm)
-    return 0 if not done.unkept and healthy else 1
+    if not done.unkept and healthy:
+        return 0
+    return 1
 
 
 def _is_journal(stream: TextIO) -> bool:
@@ -187,7 +198,9 @@ def repair_command(args: argparse.Namespace) -> int:
     if done is None:
         raise Unreachable(f"{args.name}: another process is repairing it just now")
     print(f"{args.name}: {done.summary}", file=sys.stderr)
-    return 0 if done.ok else 1
+    if done.ok:
+        return 0
+    return 1
 
 
 def drain_command(args: argparse.Namespace) -> int:
@@ -212,15 +225,18 @@ def memory_command(args: argparse.Namespace) -> int:
     if outcomes is None:
         raise Unreachable("another process is freeing shared memory just now")
     for outcome in outcomes:
-        print(
-            f"{f'job {outcome.job}' if outcome.job else 'a run of no job'} left captures of uid {outcome.uid} here: "
-            f"{outcome.summary}"
-            f"{'' if outcome.done else '; they stay'}",
-            file=sys.stderr,
-        )
+        job = "a run of no job"
+        if outcome.job:
+            job = f"job {outcome.job}"
+        line = f"{job} left captures of uid {outcome.uid} here: {outcome.summary}"
+        if not outcome.done:
+            line += "; they stay"
+        print(line, file=sys.stderr)
     if any(outcome.lost for outcome in outcomes):
         return ExitCode.GAVE_UP
-    return 0 if all(outcome.done for outcome in outcomes) else 1
+    if all(outcome.done for outcome in outcomes):
+        return 0
+    return 1
 
 
 def gate_command(args: argparse.Namespace) -> int:
@@ -230,11 +246,15 @@ def gate_command(args: argparse.Namespace) -> int:
     node = open_node()
     started_at = node.clock.monotonic()
     job = os.environ.get("SLURM_JOB_ID", "")
-    ensure_user_directory(
-        node, os.environ.get("SLURM_JOB_UID", ""), asked_by=f"Prolog of job {job}" if job else "node gate"
-    )
+    asked_by = "node gate"
+    if job:
+        asked_by = f"Prolog of job {job}"
+    ensure_user_directory(node, os.environ.get("SLURM_JOB_UID", ""), asked_by=asked_by)
     failing = failing_mounts(node, os.environ.get("SLURM_JOB_USER", ""))
-    reason = refusal_text(failing) if failing else missing_rules_reason(node)
+    if failing:
+        reason = refusal_text(failing)
+    else:
+        reason = missing_rules_reason(node)
     devices = node.config.steps.device_checks
     if not reason and devices is not None and devices.gate:
         from hyperpod_kit.node.devices.gate import refusal  # off by default, and dear to import
@@ -242,4 +262,6 @@ def gate_command(args: argparse.Namespace) -> int:
         reason = refusal(node, devices, started_at)
     if reason:
         print(reason, file=sys.stderr)
-    return 1 if reason else 0
+    if reason:
+        return 1
+    return 0

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from hyperpod_kit.errors import NodeError, RunError
 from hyperpod_kit.node import efs_ports, ruleset
@@ -66,11 +66,17 @@ def expected_rules(node: Node) -> ExpectedRules:
     names, uids = node.config.metadata_users, None
     unknown_names: List[str] = []
     if names is not None:
-        accounts = _accounts(node) if names else {}
+        if names:
+            accounts = _accounts(node)
+        else:
+            accounts = {}
         accounts.update((user.name, user.uid) for user in node.config.users)
         uids = tuple(sorted({accounts[name] for name in names if name in accounts} | {0}))
         unknown_names = [name for name in names if name not in accounts]
-    ports = efs_ports.ports(node) if nfs else efs_ports.PORTS
+    if nfs:
+        ports = efs_ports.ports(node)
+    else:
+        ports = efs_ports.PORTS
     return ExpectedRules(bool(nfs), homes or names is not None, uids, ports, tuple(unknown_names))
 
 
@@ -120,8 +126,7 @@ def are_in_force(node: Node) -> bool:
 def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.generation) -> RulesState:
     """Look, and set again what is gone. Runs no command while nobody has changed the packet filter. Never raises."""
     expected = expected_rules(node)
-    recorded = read_json(node.paths.packet_rules)
-    last = recorded if isinstance(recorded, dict) else {}
+    last = _last_note(node)
     if not expected and not last.get("digest"):
         return RulesState()
     digest, generation = _sha256(nft_table(expected)), query_generation()
@@ -134,21 +139,36 @@ def restore_rules(node: Node, query_generation: Callable[[], str] = ruleset.gene
     except NodeError as err:
         reason = err.message
     # Noted is what was before the last look: what somebody changes after it is news to the next one.
-    generation = query_generation() if changed else generation
-    by = "" if reason else _tool_in_force(node, expected)
-    in_force = bool(by)
-    if by != "nft":
+    if changed:
+        generation = query_generation()
+    tool = ""
+    if not reason:
+        tool = _tool_in_force(node, expected)
+    in_force = bool(tool)
+    if tool != "nft":
         generation = ""  # it does not count the rules of the old iptables
-    same = last.get("digest") == digest
     message = ""
-    if changed and same and last.get("holds"):
-        message = f"the packet rules were gone: {'set again' if in_force else 'and cannot be set again'}"
-    elif reason and not (same and last.get("why") == reason):
+    if changed and last.get("digest") == digest and last.get("holds"):
+        message = _restored_message(in_force)
+    elif reason and (last.get("digest"), last.get("why")) != (digest, reason):
         message = f"no packet rules: {reason}"
     note = {"holds": in_force, "why": reason, "generation": generation, "digest": digest if expected else ""}
     if note != last:
         try_write_json(node.paths.packet_rules, note)
     return RulesState(in_force if expected else None, message, reason, expected.required)
+
+
+def _last_note(node: Node) -> Dict[str, Any]:
+    recorded = read_json(node.paths.packet_rules)
+    if isinstance(recorded, dict):
+        return recorded
+    return {}
+
+
+def _restored_message(in_force: bool) -> str:
+    if in_force:
+        return "the packet rules were gone: set again"
+    return "the packet rules were gone: and cannot be set again"
 
 
 def warnings(node: Node) -> List[str]:
@@ -157,7 +177,9 @@ def warnings(node: Node) -> List[str]:
     lines = [
         f"metadata_service.users names {name}, and no account here is called so" for name in expected.unknown_names
     ]
-    noted = read_json(node.paths.packet_rules) if expected else None
+    noted = None
+    if expected:
+        noted = read_json(node.paths.packet_rules)
     if isinstance(noted, dict) and noted.get("holds") is False:
         lines.append(f"no packet rules: {noted.get('why')}")
     return lines
@@ -165,7 +187,9 @@ def warnings(node: Node) -> List[str]:
 
 def consequence(expected: ExpectedRules) -> str:
     """What is open without the rules."""
-    parts = ["any user could speak NFS to the servers behind the mounts"] if expected.nfs else []
+    parts = []
+    if expected.nfs:
+        parts = ["any user could speak NFS to the servers behind the mounts"]
     if expected.metadata is not None:
         parts.append("any user has the node's role from the metadata service")
     return ", and ".join(parts)
@@ -188,7 +212,9 @@ def nft_table(expected: ExpectedRules) -> str:
 
 def _rules(expected: ExpectedRules, hook: str) -> List[str]:
     """What is forwarded comes from a container or a machine with a network of its own, and belongs to no user here."""
-    who = " meta skuid != 0" if hook == "output" else ""
+    who = ""
+    if hook == "output":
+        who = " meta skuid != 0"
     rules = []
     if expected.nfs:
         rules += [f"tcp dport {NFS}{who} reject with tcp reset", f"udp dport {NFS}{who} reject"]
@@ -201,7 +227,10 @@ def _rules(expected: ExpectedRules, hook: str) -> List[str]:
                 f"tcp flags & (syn | ack) == syn | ack{who} drop",
             ]
     if expected.metadata is not None:
-        who = f" meta skuid != {{ {', '.join(map(str, expected.metadata))} }}" if who else ""
+        if who:
+            who = f" meta skuid != {{ {', '.join(map(str, expected.metadata))} }}"
+        else:
+            who = ""
         rules += [f"ip daddr {METADATA4}{who} reject", f"ip6 daddr {METADATA6}{who} reject"]
     return rules
 
@@ -221,7 +250,9 @@ def _tool_in_force(node: Node, expected: ExpectedRules) -> str:
     if _exists(node, NFT):
         done = node.runner.run(["nft", "--numeric", "list", "table", "inet", TABLE], timeout=30, check=False)
         if not expected:
-            return "nft" if done.returncode != 0 else ""
+            if done.returncode != 0:
+                return "nft"
+            return ""
         comments = [f'comment "{_comment(rule)}"' for hook in ("output", "forward") for rule in _rules(expected, hook)]
         listed = [line.strip() for line in done.stdout.splitlines()]
         rules = [line for line in listed if line and not line.startswith(("table ", "chain ", "type ", "}"))]
@@ -236,7 +267,9 @@ def _tool_in_force(node: Node, expected: ExpectedRules) -> str:
             return "nft"
     if not expected:
         return "nothing"
-    return "iptables" if _exists(node, IPTABLES) and not _missing(node, expected) else ""
+    if _exists(node, IPTABLES) and not _missing(node, expected):
+        return "iptables"
+    return ""
 
 
 def _missing(node: Node, expected: ExpectedRules) -> List[Sequence[str]]:
@@ -315,7 +348,9 @@ def _run(node: Node) -> StepOutcome:
 
 
 def _pending(node: Node) -> str:
-    return "set them" if can_set(node) and not are_in_force(node) else ""
+    if can_set(node) and not are_in_force(node):
+        return "set them"
+    return ""
 
 
 STEP = Step("packet-rules", _run, _pending)

@@ -58,7 +58,9 @@ def missing_rules_reason(node: Node) -> str:
     if os.geteuid() != 0:
         return ""
     rules = packet_rules.restore_rules(node)
-    return f"hyperpod-kit: {rules.reason}" if rules.required and not rules.in_force else ""
+    if rules.required and not rules.in_force:
+        return f"hyperpod-kit: {rules.reason}"
+    return ""
 
 
 def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
@@ -71,7 +73,11 @@ def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
 
 def refusal_text(bad: List[MountStatus]) -> str:
     """One line for slurmd's log."""
-    return "hyperpod-kit: " + "; ".join(
-        f"mount {status.name} at {status.path} is {status.state}{': ' + status.detail if status.detail else ''}"
-        for status in bad
-    )
+    return "hyperpod-kit: " + "; ".join(map(_status_text, bad))
+
+
+def _status_text(status: MountStatus) -> str:
+    text = f"mount {status.name} at {status.path} is {status.state}"
+    if status.detail:
+        return f"{text}: {status.detail}"
+    return text

@@ -64,7 +64,9 @@ def unwanted_units(node: Node) -> List[str]:
     """Installed units of ours, and halves of their files, that no mount of this node has."""
     expected = set(expected_units(node.mounts, node.facts.role, node.config.steps))
     directory = node.paths.unit("")
-    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    names = []
+    if os.path.isdir(directory):
+        names = sorted(os.listdir(directory))
     return [
         name for name in names if name.startswith(PREFIX) and name not in expected and os.path.isfile(directory + name)
     ]
@@ -76,11 +78,13 @@ def pending(node: Node) -> str:
     units = removable_units(node, [mount for mount in unwanted_mounts(node) if mount not in going])
     disabling = [unit for unit in _enabled(node, unwanted_units(node)) if unit not in units]
     made_mounts = [mount.path for mount in going if made_by_us(node, mount)]
-    parts = [
-        f"unmount {', '.join(made_mounts)}" if made_mounts else "",
-        f"remove {', '.join(units)}" if units else "",
-        f"disable {', '.join(disabling)}" if disabling else "",
-    ]
+    parts = []
+    if made_mounts:
+        parts.append(f"unmount {', '.join(made_mounts)}")
+    if units:
+        parts.append(f"remove {', '.join(units)}")
+    if disabling:
+        parts.append(f"disable {', '.join(disabling)}")
     return "; ".join(part for part in parts if part)
 
 
@@ -131,7 +135,9 @@ def reason_to_stay(node: Node, mount: Mount) -> str:
     state = check(node, mount).state
     if state == MountState.HUNG:
         return "does not answer"
-    return "is in use" if state in RESPONSIVE and is_busy(node.paths.real(mount.path)) else ""
+    if state in RESPONSIVE and is_busy(node.paths.real(mount.path)):
+        return "is in use"
+    return ""
 
 
 def made_by_us(node: Node, mount: Mount) -> bool:

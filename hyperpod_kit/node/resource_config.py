@@ -65,9 +65,12 @@ def find_local_instance(
     if len({instance.group for instance in entries}) == 1:
         return entries[-1]
     ids = ", ".join(f"{instance.instance_id or 'no id'} in {instance.group}" for instance in listed)
+    identity = "does not know its instance id"
+    if local_id:
+        identity = f"is {local_id}"
     raise AmbiguousAddress(
         f"address {listed[0].address} is listed in the instance groups {' and '.join(groups)} ({ids}), and this "
-        f"machine {f'is {local_id}' if local_id else 'does not know its instance id'}",
+        f"machine {identity}",
         hint="wait until HyperPod has written /opt/ml/config/resource_config.json anew, then hyperpod-kit node apply",
     )
 
@@ -76,7 +79,9 @@ def controller_addresses(resource_config: Mapping[str, Any], roles: Mapping[str,
     """Addresses of the Slurm controllers, the primary first: what HyperPod says, then the instances of their group."""
     slurm_config = resource_config.get("SlurmConfig") or {}
     secondary = slurm_config.get("SecondaryControllerIps")
-    named = [slurm_config.get("PrimaryControllerIp"), *(secondary if isinstance(secondary, list) else ())]
+    if not isinstance(secondary, list):
+        secondary = []
+    named = [slurm_config.get("PrimaryControllerIp"), *secondary]
     listed = [
         instance.address for instance in instances(resource_config) if roles.get(instance.group) == Role.CONTROLLER
     ]
@@ -89,21 +94,29 @@ def instance_type(resource_config: Mapping[str, Any], group: str) -> str:
     for raw in groups if isinstance(groups, list) else []:
         if isinstance(raw, dict) and raw.get("Name") == group:
             type_name = raw.get("InstanceType")
-            return type_name if isinstance(type_name, str) and len(type_name) <= 64 else ""
+            if isinstance(type_name, str) and len(type_name) <= 64:
+                return type_name
+            return ""
     return ""
 
 
 def region_and_partition(resource_config: Mapping[str, Any]) -> Tuple[str, str]:
     """(region, partition) out of the cluster's ARN; ("", "aws") without one."""
     arn: List[str] = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", "")).split(":")
-    return (arn[3], arn[1]) if len(arn) > 3 else ("", "aws")
+    if len(arn) > 3:
+        return (arn[3], arn[1])
+    return ("", "aws")
 
 
 def cluster_id(resource_config: Mapping[str, Any]) -> str:
     """The end of the cluster's ARN, which no other cluster ever has; "" without one."""
     arn = str((resource_config.get("ClusterConfig") or {}).get("ClusterArn", ""))
-    cluster = arn.rpartition(":cluster/")[2] if ":cluster/" in arn else ""
-    return cluster if cluster.isalnum() else ""
+    cluster = ""
+    if ":cluster/" in arn:
+        cluster = arn.rpartition(":cluster/")[2]
+    if cluster.isalnum():
+        return cluster
+    return ""
 
 
 def role_by_parameters(parameters: Any, group: str) -> Optional[str]:
@@ -115,4 +128,6 @@ def role_by_parameters(parameters: Any, group: str) -> Optional[str]:
         return None
     if group == parameters["controller_group"]:
         return Role.CONTROLLER
-    return Role.LOGIN if group == parameters.get("login_group") else Role.COMPUTE
+    if group == parameters.get("login_group"):
+        return Role.LOGIN
+    return Role.COMPUTE

@@ -83,7 +83,9 @@ def _pending(script: CustomScript, node: Node) -> str:
     stamp = read_text(node.paths.script_stamp(script.name))
     if stamp is None:
         return f"run {script.run}"
-    return "" if stamp.strip() == _digest(node, script) else f"run {script.run} again: it is another one now"
+    if stamp.strip() == _digest(node, script):
+        return ""
+    return f"run {script.run} again: it is another one now"
 
 
 def _run(script: CustomScript, node: Node) -> StepOutcome:
@@ -110,7 +112,9 @@ def _run(script: CustomScript, node: Node) -> StepOutcome:
     finally:
         delete_record(node, script.name)
     if done.returncode:
-        output = _tail(log) or (f": {clean(done.stderr.strip())}" if done.stderr.strip() else "")
+        output = _tail(log)
+        if not output and done.stderr.strip():
+            output = f": {clean(done.stderr.strip())}"
         raise NodeError(f"{script.run} exited {done.returncode}{output}", hint=f"on the node: less {log}")
     write_if_different(node.paths.script_stamp(script.name), digest + "\n")
     return StepOutcome(True, f"ran {script.run}")
@@ -121,9 +125,11 @@ def _command(node: Node, script: CustomScript, directory: str) -> List[str]:
     file = os.path.join(directory, script.run)
     with open(file, "rb") as stream:
         says_how = stream.read(2) == b"#!"
-    by = () if says_how else WITHOUT_FIRST_LINE.get(os.path.splitext(file)[1], ())
+    interpreter: Tuple[str, ...] = ()
+    if not says_how:
+        interpreter = WITHOUT_FIRST_LINE.get(os.path.splitext(file)[1], ())
     values = _placeholder_values(node)
-    return [*by, file, *(values.get(argument, argument) for argument in script.arguments)]
+    return [*interpreter, file, *(values.get(argument, argument) for argument in script.arguments)]
 
 
 def _placeholder_values(node: Node) -> Dict[str, str]:
@@ -167,7 +173,10 @@ def _fresh_copy(node: Node, script: CustomScript) -> str:
         with open(os.path.join(target, path), "rb") as stream:
             executable = stream.read(2) == b"#!"
         # S3 keeps no mode bits: what begins like a program is one.
-        by_descriptor.set_mode(os.path.join(target, path), 0o755 if executable else 0o644)
+        mode = 0o644
+        if executable:
+            mode = 0o755
+        by_descriptor.set_mode(os.path.join(target, path), mode)
     return target
 
 
@@ -197,4 +206,6 @@ def _tail(log: str) -> str:
     except OSError:
         return ""
     text = " | ".join(clean(line) for line in lines[-TAIL_LINES:] if line.strip())
-    return f": {text}" if text else ""
+    if text:
+        return f": {text}"
+    return ""

@@ -29,7 +29,10 @@ SECONDS = 30.0
 def shares(node: Node) -> Iterator[Tuple[Group, Mount]]:
     """Each group with each mount of this node on which it has a directory."""
     mounts = {mount.name: mount for mount in node.mounts}
-    return ((group, mounts[name]) for group in node.config.groups for name in group.mounts if name in mounts)
+    for group in node.config.groups:
+        for name in group.mounts:
+            if name in mounts:
+                yield group, mounts[name]
 
 
 def ensure_shares(node: Node) -> List[str]:
@@ -101,7 +104,9 @@ def _owner_and_mode(status: os.stat_result) -> Tuple[int, int, int]:
 
 def _run(node: Node) -> StepOutcome:
     done = ensure_shares(node)
-    return StepOutcome(bool(done), f"made {', '.join(done)}" if done else "")
+    if not done:
+        return StepOutcome()
+    return StepOutcome(True, f"made {', '.join(done)}")
 
 
 STEP = Step("shares", _run, pending)

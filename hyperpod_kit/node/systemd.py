@@ -103,7 +103,9 @@ def processes(node: Node, unit: str) -> List[int]:
         if text is not None:
             return [int(word) for word in text.split()]
     pid = int(properties(node, unit, ["MainPID"]).get("MainPID") or 0)
-    return [pid] if pid else []
+    if pid:
+        return [pid]
+    return []
 
 
 def last_log_line(node: Node, unit: str) -> str:
@@ -122,5 +124,7 @@ def last_log_line(node: Node, unit: str) -> str:
             text = entry.get("MESSAGE")
             if entry.get("SYSLOG_IDENTIFIER") == "systemd" or not isinstance(text, str) or text.startswith("hint:"):
                 continue
-            return text[len("error: ") :] if text.startswith("error: ") else text.strip()
+            if text.startswith("error: "):
+                return text[len("error: ") :]
+            return text.strip()
     return ""

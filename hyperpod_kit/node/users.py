@@ -24,7 +24,9 @@ HOME_SEEN_WITHIN = 70.0
 def getent_entry(node: Node, database: str, key: str) -> Optional[List[str]]:
     """Fields of the first line that `getent` finds; None when there is none."""
     done = node.runner.run(["getent", database, key], timeout=20, check=False)
-    return done.stdout.splitlines()[0].split(":") if done.returncode == 0 and done.stdout else None
+    if done.returncode == 0 and done.stdout:
+        return done.stdout.splitlines()[0].split(":")
+    return None
 
 
 def exists(node: Node, user: User) -> bool:
@@ -56,7 +58,10 @@ def ensure_user(node: Node, user: User) -> bool:
     if getent_entry(node, "group", str(user.gid)) is None:
         node.runner.run(["groupadd", "--gid", str(user.gid), user.name], timeout=30)
     # A home on shared storage gets its first files once it is mounted.
-    home_options = ["--create-home"] if home is None else ["--no-create-home", "--home-dir", home]
+    if home is None:
+        home_options = ["--create-home"]
+    else:
+        home_options = ["--no-create-home", "--home-dir", home]
     argv = ["useradd", "--uid", str(user.uid), "--gid", str(user.gid), *home_options, "--shell", "/bin/bash", user.name]
     # Where /home is shared, another node may make the same home between useradd's look and its mkdir; two nodes of a
     # cluster that is created do this within the same second. A later look finds it there, once the client of the file
@@ -75,12 +80,16 @@ def ensure_user(node: Node, user: User) -> bool:
 
 def _run(node: Node) -> StepOutcome:
     created = [user.name for user in node.config.users if ensure_user(node, user)]
-    return StepOutcome(bool(created), f"created {', '.join(created)}" if created else "")
+    if not created:
+        return StepOutcome()
+    return StepOutcome(True, f"created {', '.join(created)}")
 
 
 def _pending(node: Node) -> str:
     missing = [user.name for user in node.config.users if not exists(node, user)]
-    return f"create {', '.join(missing)}" if missing else ""
+    if missing:
+        return f"create {', '.join(missing)}"
+    return ""
 
 
 STEP = Step("users", _run, _pending)

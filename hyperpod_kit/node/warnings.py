@@ -19,7 +19,10 @@ def warnings(node: Node, refused: Optional[Mapping[str, str]] = None) -> List[st
     refused: what users cannot write, where the caller has just tried; without it, what the last health check knew.
     """
     lines = [*(unprotected_mount.message for unprotected_mount in find_unprotected(node)), *packet_rules.warnings(node)]
-    lines += _refused_users(node) if refused is None else refused.values()
+    if refused is None:
+        lines += _refused_users(node)
+    else:
+        lines += refused.values()
     if node.config.steps.device_checks is not None:
         from hyperpod_kit.node.devices import record as devices  # off by default, and dear to import
 

@@ -33,7 +33,10 @@ class AwsFiles(NamedTuple):
 def profile(environ: Mapping[str, str]) -> AwsFiles:
     """The profile that AWS_PROFILE names, or `default`. A file that cannot be read says nothing."""
     name = environ.get("AWS_PROFILE") or "default"
-    config = _section(environ.get("AWS_CONFIG_FILE"), "config", "default" if name == "default" else f"profile {name}")
+    section = f"profile {name}"
+    if name == "default":
+        section = "default"
+    config = _section(environ.get("AWS_CONFIG_FILE"), "config", section)
     secret = {**config, **_section(environ.get("AWS_SHARED_CREDENTIALS_FILE"), "credentials", name)}
     credentials = None
     if secret.get("aws_access_key_id") and secret.get("aws_secret_access_key"):
@@ -47,7 +50,9 @@ def _section(path: Optional[str], name: str, section: str) -> Dict[str, str]:
     parser = configparser.RawConfigParser()
     try:
         parser.read(path or os.path.join(os.path.expanduser("~"), ".aws", name))
-        return dict(parser.items(section)) if parser.has_section(section) else {}
+        if parser.has_section(section):
+            return dict(parser.items(section))
+        return {}
     except (configparser.Error, ValueError, OSError):
         return {}
 
@@ -80,7 +85,10 @@ class CredentialChain:
                 self._credentials, reason = self._load()
                 if self._credentials is None:
                     raise PermissionError(reason)
-                self._until = self._credentials.expires - EARLY if self._credentials.expires else time.time() + AGAIN
+                if self._credentials.expires:
+                    self._until = self._credentials.expires - EARLY
+                else:
+                    self._until = time.time() + AGAIN
             return self._credentials
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import http.client
 import urllib.error
 import urllib.request
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 SILENCE = 5.0
 """Seconds without a byte."""
@@ -36,7 +36,9 @@ def exchange(
     method: str, url: str, headers: Mapping[str, str], body: Optional[bytes] = None, *, proxies: bool = True
 ) -> HttpResponse:
     """Ask once; never raises. `proxies`: whether the environment's may be used (never for the metadata service)."""
-    handlers = [_NoRedirect()] + ([] if proxies else [urllib.request.ProxyHandler({})])
+    handlers: List[urllib.request.BaseHandler] = [_NoRedirect()]
+    if not proxies:
+        handlers.append(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(url, body, dict(headers), method=method)
     try:
         with urllib.request.build_opener(*handlers).open(request, timeout=SILENCE) as response:

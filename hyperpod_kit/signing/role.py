@@ -23,7 +23,9 @@ INSTANCE_ID = "/latest/meta-data/instance-id"
 def credentials(environ: Mapping[str, str]) -> Tuple[Optional[Credentials], str]:
     """(the credentials, from the environment where somebody set them, or None; why there are none)."""
     configured = environment_credentials(environ)
-    return (configured, "") if configured else node_role_credentials(environ)
+    if configured:
+        return (configured, "")
+    return node_role_credentials(environ)
 
 
 def environment_credentials(environ: Mapping[str, str]) -> Optional[Credentials]:
@@ -70,8 +72,12 @@ def instance_id(environ: Mapping[str, str]) -> str:
 
 def _metadata_entry(environ: Mapping[str, str], path: str) -> str:
     base, headers, reason = _token(environ)
-    response = exchange("GET", base + path, headers, proxies=False) if not reason else None
-    return response.body.decode("ascii", "replace").strip() if response and response.status == 200 else ""
+    response = None
+    if not reason:
+        response = exchange("GET", base + path, headers, proxies=False)
+    if response and response.status == 200:
+        return response.body.decode("ascii", "replace").strip()
+    return ""
 
 
 def _token(environ: Mapping[str, str]) -> Tuple[str, Dict[str, str], str]:
@@ -96,4 +102,6 @@ def _expiry(document: Mapping[str, str]) -> float:
 
 
 def _failure_text(status: int, body: bytes) -> str:
-    return f"status {status}" if status else body.decode(errors="replace")
+    if status:
+        return f"status {status}"
+    return body.decode(errors="replace")

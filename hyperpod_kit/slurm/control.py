@@ -115,7 +115,9 @@ def node_fields(line: str) -> Dict[str, str]:
     for match in _PAIR.finditer(line[: end.start()] if end else line):
         fields.setdefault(match.group(1), match.group(2))
     _, given, reason = line.partition(" Reason=")
-    return {**fields, "Reason": reason.strip()} if given else fields
+    if given:
+        return {**fields, "Reason": reason.strip()}
+    return fields
 
 
 def nodes(runner: Runner, names: Sequence[str]) -> Dict[str, NodeRecord]:
@@ -157,9 +159,12 @@ def _show_node(runner: Runner, hosts: str) -> Completed:
 def _node_record(line: str) -> Optional[NodeRecord]:
     record = node_fields(line)
     name, port = record.get("NodeName", ""), record.get("Port", "")
-    number = int(port) if re.fullmatch("[0-9]{1,5}", port) else SLURMD_PORT
-    return (
-        NodeRecord(
+    if re.fullmatch("[0-9]{1,5}", port):
+        number = int(port)
+    else:
+        number = SLURMD_PORT
+    if name:
+        return NodeRecord(
             name,
             record.get("NodeAddr") or name,
             number,
@@ -169,14 +174,14 @@ def _node_record(line: str) -> Optional[NodeRecord]:
             record.get("SlurmdStartTime") != UNHEARD,
             parse_time(record.get("SlurmdStartTime", "")),
         )
-        if name
-        else None
-    )
+    return None
 
 
 def _latest(booted: float) -> float:
     """slurmd takes the machine's uptime from the time, both in whole seconds: a second too early at most."""
-    return booted + 1.0 if booted else 0.0
+    if booted:
+        return booted + 1.0
+    return 0.0
 
 
 def parse_time(text: str) -> float:
@@ -286,10 +291,14 @@ def listed_option(help_text: str, option: str) -> str:
     """What the output of `--help` says of the option, "" where it lists none."""
     # Slurm breaks the words of a plugin's option over several lines; the next option begins one with a dash.
     match = re.search(rf"(?<![\w-]){re.escape(option)}(?![\w-])(?:.*)(?:\n(?!\s*-)[^\n]*\S[^\n]*)*", help_text)
-    return " ".join(match.group(0).split()) if match else ""
+    if match:
+        return " ".join(match.group(0).split())
+    return ""
 
 
 def has_option(runner: Runner, program: str, option: str) -> Optional[bool]:
     """Whether `program --help` lists the option; None when the program cannot be run."""
     help_text = option_help(runner, program, option)
-    return None if help_text is None else bool(help_text)
+    if help_text is None:
+        return None
+    return bool(help_text)

@@ -45,7 +45,9 @@ class SlurmFinding:
     @property
     def message(self) -> str:
         """One line for a person."""
-        return f"{self.detail}; {self.remedy}" if self.remedy else self.detail
+        if self.remedy:
+            return f"{self.detail}; {self.remedy}"
+        return self.detail
 
     def to_dict(self) -> Dict[str, Any]:
         return {"code": self.code, "detail": self.detail, "remedy": self.remedy, "fault": self.fault}

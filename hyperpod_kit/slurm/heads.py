@@ -38,7 +38,9 @@ def acting_instead_of(heads: Sequence[SlurmHead], local: str) -> str:
     if len(heads) < 2 or local not in [head.host for head in heads]:
         return ""
     first = next((head.host for head in heads if head.up), local)
-    return "" if first == local else first
+    if first == local:
+        return ""
+    return first
 
 
 def acting_elsewhere(runner: Runner, scontrol: str = "scontrol") -> str:

@@ -70,7 +70,10 @@ def _expand_item(item: str, most: int) -> List[str]:
     while rest:
         head, bracket, rest = rest.partition("[")
         inside, _, rest = rest.partition("]")
-        numbers = _numbers(inside, item, most) if bracket else [""]
+        if bracket:
+            numbers = _numbers(inside, item, most)
+        else:
+            numbers = [""]
         if len(names[-1]) + len(head) > LONGEST_NAME:
             raise ValueError(f"a name of more than {LONGEST_NAME} characters in host list {shortened(item, 80)!r}")
         if len(names) * len(numbers) > most:
@@ -113,7 +116,9 @@ def _bracket(prefix: str, digits: List[str]) -> str:
         for first, last in _runs(sorted(values)):
             text = str(first).zfill(width)
             parts.append(text if first == last else f"{text}-{str(last).zfill(width)}")
-    return prefix + parts[0] if len(digits) == 1 else f"{prefix}[{','.join(parts)}]"
+    if len(digits) == 1:
+        return prefix + parts[0]
+    return f"{prefix}[{','.join(parts)}]"
 
 
 def _runs(values: List[int]) -> List[Tuple[int, int]]:

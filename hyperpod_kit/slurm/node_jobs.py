@@ -57,7 +57,12 @@ class NodeJob:
 
     def to_line(self) -> str:
         """One line for a person."""
-        fate = "goes on by itself (auto-resume)" if self.auto_resume else "is requeued" if self.requeues else "ends"
+        if self.auto_resume:
+            fate = "goes on by itself (auto-resume)"
+        elif self.requeues:
+            fate = "is requeued"
+        else:
+            fate = "ends"
         hosts = clean(compress(self.nodes), 200)
         return f"job {self.id} of {self.user}, {self.name}: {self.state} since {self.since} on {hosts}; it {fate}"
 
@@ -161,4 +166,6 @@ def _numbers(job: str) -> Tuple[int, ...]:
 def requeue(runner: Runner, job: NodeJob) -> Optional[str]:
     """Put a job back into the queue; why Slurm refuses, None when it does not."""
     done = runner.run(["scontrol", "requeue", job.id], timeout=records.DEADLINE, check=False)
-    return clean(done.stderr.strip() or done.stdout.strip(), 200) if done.returncode else None
+    if done.returncode:
+        return clean(done.stderr.strip() or done.stdout.strip(), 200)
+    return None

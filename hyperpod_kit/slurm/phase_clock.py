@@ -87,7 +87,10 @@ class PhaseClock:
         before = reading.step
         if before is None and reading.begins is not None:
             before = reading.begins - 1
-        steps = max(1, step - before) if before is not None else 1
+        if before is not None:
+            steps = max(1, step - before)
+        else:
+            steps = 1
         if reading.step is None:
             reading = reading._replace(first_steps=steps, first=reading.open_step)
         else:

@@ -79,8 +79,9 @@ class ReportedProgress:
         for phase in _SHOWN_FIRST:
             if phase in present:
                 return RankState(step, begins, phase, moved)
-        reports = step is not None or begins is not None
-        return RankState(step, begins, Phase.STEP if reports else Phase.START, moved)
+        if step is None and begins is None:
+            return RankState(step, begins, Phase.START, moved)
+        return RankState(step, begins, Phase.STEP, moved)
 
     def clock(self) -> Optional[ClockReading]:
         """How the first process below this wrapper has spent its time; None when none has said it."""
@@ -92,7 +93,9 @@ class ReportedProgress:
 
     def _number(self, offset: int) -> Optional[int]:
         fields = self._fields_at(offset)
-        return int(fields[0]) if fields and fields[0].isdigit() else None
+        if fields and fields[0].isdigit():
+            return int(fields[0])
+        return None
 
     def _fields_at(self, offset: int) -> List[bytes]:
         return os.pread(self._fd, _WIDTH, offset).split(b"\n")[0].split()
@@ -151,9 +154,13 @@ class ProgressWriter:
         self._failed = self._moved = 0
         self._phase = Phase.START
         process = env.get("LOCAL_RANK", "")
-        number = int(process) % _PROCESSES if process.isdigit() else 0
+        number = 0
+        if process.isdigit():
+            number = int(process) % _PROCESSES
         self._offset = _PHASES + _WIDTH * number
-        self._clock = PhaseClock(waited=waited) if self._path and not number else None
+        self._clock: Optional[PhaseClock] = None
+        if self._path and not number:
+            self._clock = PhaseClock(waited=waited)
 
     def reached(self, step: int) -> None:
         """The rank has completed this step. Five system calls on memory, no file system."""
@@ -202,7 +209,9 @@ class ProgressWriter:
         return b"%s %d\n" % (self._phase.value.encode(), self._moved), self._offset
 
     def _time(self) -> List[Tuple[bytes, int]]:
-        return [(self._clock.encode(), _CLOCK)] if self._clock is not None else []
+        if self._clock is not None:
+            return [(self._clock.encode(), _CLOCK)]
+        return []
 
     def _write(self, *pieces: Tuple[bytes, int]) -> None:
         if not self._path:

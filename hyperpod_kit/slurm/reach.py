@@ -76,7 +76,10 @@ class _Round:
             code = sock.connect_ex(address)
         except socket.gaierror as err:
             # A name that is gone is the node's matter; a resolver that fails is ours.
-            self.outcomes[name] = SILENT if err.errno == socket.EAI_NONAME else UNASKED
+            if err.errno == socket.EAI_NONAME:
+                self.outcomes[name] = SILENT
+            else:
+                self.outcomes[name] = UNASKED
             return True
         except OSError as err:
             code = err.errno or errno.EMFILE
@@ -121,4 +124,6 @@ def _outcome_of(code: int) -> str:
         return OPEN
     if code in _LOCAL_FAILURES:
         return UNASKED
-    return REFUSED if code in _REFUSALS else SILENT
+    if code in _REFUSALS:
+        return REFUSED
+    return SILENT

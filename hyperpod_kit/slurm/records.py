@@ -108,13 +108,16 @@ def read(
         "--all",
         "--noheader",
         "--states=all",
-        *(["--array"] if "_" in name else []),
-        *(["-j", name] if name else []),
     ]
+    if "_" in name:
+        argv.append("--array")
+    if name:
+        argv += ["-j", name]
     done = runner.run(argv, timeout=DEADLINE, check=False, env={**UNSET, **UNIX_TIMES, "SQUEUE_FORMAT2": squeue_format})
     if done.returncode:
-        kind = UnknownJob if "invalid job id" in done.stderr.lower() else RunError
-        raise kind(argv, done.returncode, done.stdout, done.stderr)
+        if "invalid job id" in done.stderr.lower():
+            raise UnknownJob(argv, done.returncode, done.stdout, done.stderr)
+        raise RunError(argv, done.returncode, done.stdout, done.stderr)
     job_records = split_records(done.stdout, delimiter, fields)
     if job_records is None:
         raise RunError(argv, 1, stderr="squeue printed something else than the fields that it was asked for")

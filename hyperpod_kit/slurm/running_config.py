@@ -27,7 +27,10 @@ def parse(text: str) -> Dict[str, str]:
         key, given, value = row.partition("=")
         if given and key.strip():
             value = value.strip()
-            settings[key.strip().lower()] = "" if value in ("(null)", "n/a", "N/A") else value
+            if value in ("(null)", "n/a", "N/A"):
+                settings[key.strip().lower()] = ""
+            else:
+                settings[key.strip().lower()] = value
     return settings
 
 
@@ -55,7 +58,9 @@ def hook_entries(config: Mapping[str, str], key: str, number: Version) -> Option
 def timeouts(config: Mapping[str, str]) -> Tuple[str, ...]:
     """The settings that bound the hooks, as this Slurm prints them: a bound for each, or one for both."""
     apart = any(key in config for key in versions.HOOK_TIMEOUTS)
-    return versions.HOOK_TIMEOUTS if apart else (versions.ONE_HOOK_TIMEOUT,)
+    if apart:
+        return versions.HOOK_TIMEOUTS
+    return (versions.ONE_HOOK_TIMEOUT,)
 
 
 def is_in_force(config: Mapping[str, str], key: str, value: str) -> Optional[bool]:
@@ -66,10 +71,14 @@ def is_in_force(config: Mapping[str, str], key: str, value: str) -> Optional[boo
     key = key.lower()
     if key in PROGRAMS:
         entries = hook_entries(config, key, version_of(config))
-        return None if entries is None else value in entries
+        if entries is None:
+            return None
+        return value in entries
     if key == versions.ONE_HOOK_TIMEOUT and key not in config:
         bounds = [config[name] for name in versions.HOOK_TIMEOUTS if name in config]
-        return all(_terms(value) <= _terms(bound) for bound in bounds) if bounds else None
+        if bounds:
+            return all(_terms(value) <= _terms(bound) for bound in bounds)
+        return None
     if key not in config:
         return None
     return _terms(value) <= _terms(config[key])

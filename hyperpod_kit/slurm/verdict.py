@@ -114,7 +114,9 @@ def _verdict(value: Mapping[str, Any]) -> Optional[RestoreVerdict]:
         return None
     reasons = tuple((clean(entry.get("attempt", ""), 200), clean(entry.get("why", ""), 500)) for entry in rejected[:50])
     tier, error, reason, launched = (clean(word, 2000) for word in texts)
-    at = (order[0], order[1]) if order else None
+    at = None
+    if order:
+        at = (order[0], order[1])
     return RestoreVerdict(clean(source, 200), step, at, tier, reasons, error, reason, launched)
 
 

@@ -28,7 +28,10 @@ def write(folder: str, stem: str, value: Mapping[str, Any]) -> None:
     by_descriptor.make_directories(folder, 0o750)
     data = json.dumps(value).encode()
     for number in range(MOST):
-        name = f"{stem}.json" if number == 0 else f"{stem}.{number}.json"
+        if number == 0:
+            name = f"{stem}.json"
+        else:
+            name = f"{stem}.{number}.json"
         try:
             fd = by_descriptor.open_file(os.path.join(folder, name), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o640)
         except FileExistsError:

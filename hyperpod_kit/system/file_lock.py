@@ -14,8 +14,11 @@ from hyperpod_kit.system.wait import BackOff, poll_until
 
 def try_lock(handle: int, *, shared: bool = False) -> bool:
     """Whether the lock is this descriptor's now; False when another's keeps it. Raises OSError."""
+    operation = fcntl.LOCK_EX
+    if shared:
+        operation = fcntl.LOCK_SH
     try:
-        fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+        fcntl.flock(handle, operation | fcntl.LOCK_NB)
         return True
     except BlockingIOError:
         return False

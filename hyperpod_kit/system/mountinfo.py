@@ -86,7 +86,9 @@ def find(mountinfo: str, path: str) -> Optional[MountEntry]:
     """
     normalized = os.path.normpath(path)
     matches = [entry for entry in parse(mountinfo) if entry.path == normalized and entry.fs_type != "autofs"]
-    return replace(matches[-1], stacked=len(matches)) if matches else None
+    if matches:
+        return replace(matches[-1], stacked=len(matches))
+    return None
 
 
 def mount_holding(mountinfo: str, path: str) -> Optional[MountEntry]:

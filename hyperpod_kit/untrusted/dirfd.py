@@ -29,7 +29,9 @@ def mount_id_of(fd: int) -> str:
         # cannot read itself.
         return mount_id_by_handle(fd)
     number = facts.partition(b"mnt_id:")[2].split(None, 1)
-    return number[0].decode() if number else ""
+    if number:
+        return number[0].decode()
+    return ""
 
 
 def serving_uid(mount: str) -> int:

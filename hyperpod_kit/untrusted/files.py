@@ -50,7 +50,9 @@ def kind_of(path: str) -> str:
     try:
         mode = os.lstat(path).st_mode
     except OSError as err:
-        return "below something that is no directory" if err.errno in MAYBE_NO_FILE else ""
+        if err.errno in MAYBE_NO_FILE:
+            return "below something that is no directory"
+        return ""
     if stat.S_ISLNK(mode):
         with contextlib.suppress(OSError):
             return f"a symbolic link to {os.readlink(path)}"

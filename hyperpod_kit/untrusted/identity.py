@@ -24,7 +24,10 @@ def require_user_owned(facts: os.stat_result, path: str, folder: int, *, root_to
         return
     if facts.st_dev == os.fstat(folder).st_dev and facts.st_uid == effective_owner(folder):
         return
-    kind = "a directory" if stat.S_ISDIR(facts.st_mode) else "a file"
+    if stat.S_ISDIR(facts.st_mode):
+        kind = "a directory"
+    else:
+        kind = "a file"
     raise foreign_error(facts, path, kind)
 
 

@@ -48,14 +48,19 @@ class Lines:
                 return None
             except OSError:
                 self.ended = True
-        return self._complete.popleft() if self._complete else None
+        if self._complete:
+            return self._complete.popleft()
+        return None
 
     def next(self, within: Optional[float] = None) -> Optional[bytes]:
         """The next line, without its end; None when the other end is closed, or nothing came `within` so many seconds.
 
         However slowly the bytes of a line come: `within` is for all of it. Raises Untrusted when it is too long.
         """
-        end = None if within is None else time.monotonic() + within
+        if within is None:
+            end = None
+        else:
+            end = time.monotonic() + within
         while not self._complete and not self.ended:
             try:
                 if end is not None:
@@ -68,7 +73,9 @@ class Lines:
                 continue
             except (OSError, ValueError):  # poll calls a closed socket a ValueError
                 self.ended = True
-        return self._complete.popleft() if self._complete else None
+        if self._complete:
+            return self._complete.popleft()
+        return None
 
     def _take(self, data: bytes) -> None:
         if not data:

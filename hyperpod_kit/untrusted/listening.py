@@ -27,9 +27,12 @@ def local_addresses(name: str, peers: Sequence[str] = ()) -> List[str]:
     """
     if _numeric(name):
         return [name]
-    source_address = next((source for other in peers if other != name for source in _sources(other)), None)
+    other_peers = [peer for peer in peers if peer != name]
+    source_address = next((source for other in other_peers for source in _sources(other)), None)
     meant = [source for source in _resolved(name) if not peers or not _loopback(source)]
-    return list(dict.fromkeys([*([source_address] if source_address else []), *meant]))
+    if source_address:
+        meant.insert(0, source_address)
+    return list(dict.fromkeys(meant))
 
 
 class NoAddress(OSError):
@@ -41,15 +44,17 @@ def listen(addresses: Sequence[str], port: int = 0) -> Tuple[List[socket.socket]
 
     Raises NoAddress, OSError when the port is taken.
     """
-    tries = 1 if port else _TRIES
+    if port:
+        tries = 1
+    else:
+        tries = _TRIES
     while True:
         sockets: List[socket.socket] = []
         number, tries = port, tries - 1
         try:
             for address in addresses:
-                family = socket.AF_INET6 if ":" in address else socket.AF_INET
                 try:
-                    sockets.append(socket.create_server((address, number), family=family, backlog=1024))
+                    sockets.append(socket.create_server((address, number), family=_family_of(address), backlog=1024))
                 except OSError as err:
                     if err.errno not in _NOT_OURS and not isinstance(err, socket.gaierror):
                         raise
@@ -64,6 +69,12 @@ def listen(addresses: Sequence[str], port: int = 0) -> Tuple[List[socket.socket]
         if not sockets:
             raise NoAddress(errno.EADDRNOTAVAIL, "no address of this machine to listen at")
         return sockets, number
+
+
+def _family_of(address: str) -> socket.AddressFamily:
+    if ":" in address:
+        return socket.AF_INET6
+    return socket.AF_INET
 
 
 def _numeric(address: str) -> bool:

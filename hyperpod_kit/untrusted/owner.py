@@ -112,7 +112,9 @@ def run_as_owner(path: str, work: Callable[[], Any], limits: OwnerLimits = DEFAU
     Unreachable when it does not get on.
     """
     uid = uid_for(path, limits)
-    return work() if uid is None else run_as_user(work, uid, path, limits)
+    if uid is None:
+        return work()
+    return run_as_user(work, uid, path, limits)
 
 
 def run_streamed(
@@ -127,7 +129,9 @@ def run_streamed(
 
     Who reports something gets on. Raises as `run_as_owner`.
     """
-    return work(receive) if uid is None else _result(work, uid, path, limits, receive)
+    if uid is None:
+        return work(receive)
+    return _result(work, uid, path, limits, receive)
 
 
 def run_as_user(work: Callable[[], Any], uid: int, path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Any:
@@ -177,17 +181,23 @@ def _message(line: bytes, uid: int, path: str) -> Any:
 
 
 def _print(message: Any) -> None:
-    stream = sys.stderr if message.get("on") == "stderr" else sys.stdout
+    if message.get("on") == "stderr":
+        stream = sys.stderr
+    else:
+        stream = sys.stdout
     stream.write(str(message["printed"]))
     stream.flush()
 
 
 def _raise(response: Any) -> NoReturn:
     message, hint = str(response.get("message", "")), response.get("hint")
-    hint = hint if isinstance(hint, str) else None
+    if not isinstance(hint, str):
+        hint = None
     if response.get("kind") == "OSError":
         number = response.get("errno")
-        raise OSError(number if isinstance(number, int) else errno.EIO, message, response.get("file"))
+        if not isinstance(number, int):
+            number = errno.EIO
+        raise OSError(number, message, response.get("file"))
     error_class = _class_of(response)
     error = error_class.__new__(error_class)
     HyperpodKitError.__init__(error, message, hint=hint)
@@ -263,7 +273,10 @@ def _lines(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> I
             data += part
             if len(data) > _LARGEST:
                 raise Untrusted(f"{path}: an answer of more than {_LARGEST} bytes")
-            *lines, rest = bytes(data).split(b"\n") if b"\n" in part else (bytes(data),)
+            if b"\n" in part:
+                *lines, rest = bytes(data).split(b"\n")
+            else:
+                *lines, rest = (bytes(data),)
             if lines:
                 data = bytearray(rest)
                 yield from lines
@@ -312,12 +325,16 @@ def _end(pid: int) -> int:
         return ended != 0
 
     _wait_briefly(has_ended)
-    return statuses[-1] if statuses else 0
+    if statuses:
+        return statuses[-1]
+    return 0
 
 
 def _of_a_signal(status: int) -> str:
     """For a message: the system ends who takes too much memory."""
-    return f", by {signal.Signals(os.WTERMSIG(status)).name}" if os.WIFSIGNALED(status) else ""
+    if os.WIFSIGNALED(status):
+        return f", by {signal.Signals(os.WTERMSIG(status)).name}"
+    return ""
 
 
 def _wait_briefly(has_ended: Callable[[], bool]) -> None:
@@ -360,7 +377,9 @@ class _Printed(io.TextIOBase):
 
     def fileno(self) -> int:
         """Of the stream that it stands for, which leads nowhere here."""
-        return 1 if self._on == "stdout" else 2
+        if self._on == "stdout":
+            return 1
+        return 2
 
 
 def _let_go_of_streams(sink: int) -> None:
@@ -392,7 +411,9 @@ def _run_work(work: Callable[[], Any]) -> Dict[str, Any]:
         fields = {"message": err.message, "hint": err.hint, "exit_code": err.exit_code, "facts": _facts_of(err)}
         return {"kind": "error", "class": type(err).__name__, **fields}
     except OSError as err:
-        file = os.fsdecode(err.filename) if isinstance(err.filename, (str, bytes)) else None
+        file = None
+        if isinstance(err.filename, (str, bytes)):
+            file = os.fsdecode(err.filename)
         return {"kind": "OSError", "message": err.strerror or str(err), "errno": err.errno, "file": file}
     except Exception as err:
         return {"kind": "error", "message": f"{type(err).__name__}: {err}"}

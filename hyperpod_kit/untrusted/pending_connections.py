@@ -76,21 +76,32 @@ class Unauthenticated:
 
     def files(self, room: bool = True) -> List[socket.socket]:
         """What to wait for. A listener that nobody is taken from, for want of `room`, would be ready all the time."""
-        return [*(self._listeners if room and self._paused_until is None else ()), *self._entries]
+        if room and self._paused_until is None:
+            return [*self._listeners, *self._entries]
+        return list(self._entries)
 
     @property
     def due(self) -> Optional[float]:
         """Seconds until there is something to do without anything happening; None: never."""
         first = next(iter(self._entries.values()), None)
-        ends = [*([first.until] if first else []), *([self._paused_until] if self._paused_until is not None else [])]
-        return max(0.0, min(ends) - self._clock()) if ends else None
+        ends: List[float] = []
+        if first:
+            ends.append(first.until)
+        if self._paused_until is not None:
+            ends.append(self._paused_until)
+        if ends:
+            return max(0.0, min(ends) - self._clock())
+        return None
 
     def arrived(self, room: Optional[int] = None) -> List[PendingConnection]:
         """Those whose first line has come since; they are the caller's now, to keep or to close.
 
         `room`: how many connections the caller has room for, theirs among them.
         """
-        most = self._most if room is None else min(room, self._most)
+        if room is None:
+            most = self._most
+        else:
+            most = min(room, self._most)
         arrivals = [guest for sock in list(self._entries) for guest in self._read(sock)]
         now = self._clock()
         for sock in [sock for sock, entry in self._entries.items() if entry.until <= now]:

@@ -56,7 +56,9 @@ def reading(paths: Sequence[str], query: Callable[[str, Callable[[], int]], int]
     `query(place, what)` gives what `what()` does, in bounded time where the place may hang.
     Raises UsageError for places of two users, Untrusted for a link of anybody else, Unreachable, OSError.
     """
-    uid = (_owner_of(paths, query) or EACH_ITS_OWN) if owner.is_root() and paths else None
+    uid = None
+    if owner.is_root() and paths:
+        uid = _owner_of(paths, query) or EACH_ITS_OWN
     outer = _owner
     set_current(uid)
     try:
@@ -81,7 +83,9 @@ def rights(path: Optional[str] = None) -> Iterator[None]:
         yield
         return
     if uid == EACH_ITS_OWN:
-        uid = walk.owner_uid(os.path.abspath(path)) if path is not None else 0
+        uid = 0
+        if path is not None:
+            uid = walk.owner_uid(os.path.abspath(path))
         if not uid:
             yield
             return
@@ -136,7 +140,9 @@ def _owner_of(paths: Sequence[str], query: Callable[[str, Callable[[], int]], in
             f"the sources belong to {names}: root reads those of one user at a time, with that user's rights",
             hint="call it for each of them, or as a user who may read both",
         )
-    return owners.pop() if owners else None
+    if owners:
+        return owners.pop()
+    return None
 
 
 def _name(uid: int) -> str:

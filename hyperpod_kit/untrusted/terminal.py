@@ -55,7 +55,9 @@ def data(value: Any, *, indent: Optional[int] = None) -> None:
 def lines(text: str) -> str:
     """Text of several lines as it may be shown: printable, no line without end, and none but the first that passes for
     an error or a hint of ours: names of files have line ends too."""
-    clean = _KIT_LINE.sub(r"\n  \1", text if printable_already(text) else printable_lines(text))
+    if not printable_already(text):
+        text = printable_lines(text)
+    clean = _KIT_LINE.sub(r"\n  \1", text)
     if len(clean) <= LONGEST_LINE:
         return clean
     return "\n".join(shortened(line, LONGEST_LINE) for line in clean.split("\n"))
@@ -82,7 +84,9 @@ def json_text(value: Any, *, indent: Optional[int] = None) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, float):
-        return value if math.isfinite(value) else None
+        if math.isfinite(value):
+            return value
+        return None
     if isinstance(value, dict):
         mapping: Dict[Any, Any] = {key: _finite(inner) for key, inner in value.items()}
         return mapping

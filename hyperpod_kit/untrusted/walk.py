@@ -52,7 +52,9 @@ def open_parent(path: str, *, make: bool = False, follow: bool = False, own_moun
     folder, name = os.path.split(path.rstrip("/"))
     here = _walk_to(folder, path, None, make, own_mounts)
     for _ in range(_MOST_LINKS):
-        target = _trusted_link_target(name, here, path, own_mounts) if follow else None
+        target = None
+        if follow:
+            target = _trusted_link_target(name, here, path, own_mounts)
         if target is None:
             return here, name or "."
         folder, name = os.path.split(target.rstrip("/"))
@@ -89,7 +91,10 @@ def owner_uid(path: str) -> int:
                 return way.of_absent(here)
             try:
                 number = dirfd.mount_id_of(there)
-                server = 0 if number == mount else dirfd.serving_uid(number)
+                if number == mount:
+                    server = 0
+                else:
+                    server = dirfd.serving_uid(number)
                 if server:
                     return way.of(server)
                 status = os.fstat(there)
@@ -137,8 +142,12 @@ class _OwnersOnTheWay:
         return uid
 
     def of_absent(self, folder: int) -> int:
-        loose = os.fstat(folder).st_mode & 0o022
-        return self.of(self._latest or (NOBODY if loose else 0))
+        writable_by_others = os.fstat(folder).st_mode & 0o022
+        if self._latest:
+            return self.of(self._latest)
+        if writable_by_others:
+            return self.of(NOBODY)
+        return self.of(0)
 
 
 def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
@@ -190,7 +199,9 @@ def _open_start(start: str, seen_from: Optional[int]) -> int:
     if not start and seen_from is not None:
         return seen_from
     origin = os.open(start or ".", os.O_PATH | os.O_CLOEXEC)
-    return origin if seen_from is None else _replace_descriptor(seen_from, origin)
+    if seen_from is None:
+        return origin
+    return _replace_descriptor(seen_from, origin)
 
 
 def require_trusted_mount(there: int, folder: int, name: str, path: str, own_mounts: bool = True) -> None:
@@ -205,7 +216,10 @@ def _check_mount(there: int, mount: str, name: str, path: str, own_mounts: bool)
     try:
         number = dirfd.mount_id_of(there)
         # As root acts with a user's rights, what that user serves is still another's.
-        server = 0 if number == mount else dirfd.serving_uid(number)
+        if number == mount:
+            server = 0
+        else:
+            server = dirfd.serving_uid(number)
         if server == 0 or (server == os.getuid() and own_mounts):
             return number
         raise UntrustedPlace(
@@ -222,7 +236,9 @@ def _start(way: str) -> Tuple[str, str]:
     match = _DESCRIPTOR_PATH.match(way)
     if match:
         return match[0], way[match.end() :]
-    return ("/", way) if way.startswith("/") else ("", way)
+    if way.startswith("/"):
+        return ("/", way)
+    return ("", way)
 
 
 def _replace_descriptor(here: int, there: int) -> int:

@@ -148,7 +148,9 @@ class Mount(ABC):
 
     def flags(self) -> Tuple[str, ...]:
         """The flags that the kernel must show of it."""
-        return () if self.suid_and_devices else PROTECTED
+        if self.suid_and_devices:
+            return ()
+        return PROTECTED
 
     def carried_by(self, role: str, group: str) -> bool:
         """Whether a node of that role, in that instance group, has it."""

@@ -95,7 +95,9 @@ def query_package(node: Node, name: str) -> Optional[Installed]:
         check=False,
     )
     version, _, status = done.stdout.strip().partition("\t")
-    return Installed(version, status == "installed\tok") if version else None
+    if version:
+        return Installed(version, status == "installed\tok")
+    return None
 
 
 def is_newer(node: Node, version: str, than: str) -> bool:
@@ -112,7 +114,9 @@ def install(
     Raises NodeError when something else would be installed or removed (a kernel, a library of whatever version the
     package sources have today), when the lock is not free within `seconds`, or when dpkg fails.
     """
-    options = [*OPTIONS, "--allow-change-held-packages"] if include_held else OPTIONS
+    options = list(OPTIONS)
+    if include_held:
+        options.append("--allow-change-held-packages")
     _refuse_other_packages(_simulate_install(node, options, paths, names), names)
 
     def run() -> None:
@@ -175,8 +179,11 @@ def run_when_unlocked(node: Node, action: Callable[[], T], what: str, *, seconds
         return None
 
     if wait_for(try_action, seconds=seconds, clock=node.clock, first=0.5, longest=2.0) is None:
+        by_whom = ""
+        if holder:
+            by_whom = f" by {holder}"
         raise NodeError(
-            f"cannot {what}: the package lock was taken for {seconds:g} s{' by ' + holder if holder else ''}",
+            f"cannot {what}: the package lock was taken for {seconds:g} s{by_whom}",
             hint="on the node: systemctl status apt-daily*",
         )
 
@@ -231,8 +238,10 @@ def _refuse_other_packages(plan: str, names: Sequence[str]) -> None:
 
 def lock_holder(output: str) -> str:
     """Who holds the lock, from apt's or dpkg's words: `process 812 (unattended-upgr)`."""
-    match = re.findall(r"(?:held by|another) (process (?:with pid )?\d+(?: \([^)]*\))?)", output)
-    return match[-1] if match else ""
+    holders: List[str] = re.findall(r"(?:held by|another) (process (?:with pid )?\d+(?: \([^)]*\))?)", output)
+    if holders:
+        return holders[-1]
+    return ""
 
 
 def failure_line(err: RunError) -> str:

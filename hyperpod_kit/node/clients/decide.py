@@ -101,12 +101,17 @@ def version_numbers(version: str) -> Tuple[int, ...]:
     """The upstream part of a version as numbers: `1:2.1.0-3ubuntu1` -> (2, 1, 0); () for ""."""
     upstream = version.split(":")[-1].split("-")[0]
     match = re.match(r"\d+(\.\d+)*", upstream)
-    return tuple(int(part) for part in match.group().split(".")) if match else ()
+    if match:
+        return tuple(int(part) for part in match.group().split("."))
+    return ()
 
 
 def _hint(requirement: RequiredClient, packages: Sequence[Package], machine: Machine) -> str:
     package_name = CLIENTS[requirement.client]
-    needed = package_name + machine.kernel if package_name.endswith("-") else package_name
+    if package_name.endswith("-"):
+        needed = package_name + machine.kernel
+    else:
+        needed = package_name
     other_packages: List[str] = sorted(
         {
             f"{package.name} for {package.arch}"
@@ -114,7 +119,9 @@ def _hint(requirement: RequiredClient, packages: Sequence[Package], machine: Mac
             if package.client == requirement.client and package.is_client_package
         }
     )
-    listed = f"; listed are {', '.join(other_packages)}" if other_packages else ""
+    listed = ""
+    if other_packages:
+        listed = f"; listed are {', '.join(other_packages)}"
     return (
         f"list {needed} for {machine.arch or 'this machine'} under hyperpod_kit.clients, "
         f"or use an image that has it{listed}"

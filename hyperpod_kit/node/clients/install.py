@@ -60,13 +60,19 @@ def pending(node: Node) -> str:
             changes.append(f"{decision.reason}: {decision.hint}")
         if requirement.module:
             names = packages_to_hold(node)
-            changes += [f"hold {', '.join(names)}"] if names else []
+            if names:
+                changes += [f"hold {', '.join(names)}"]
+            else:
+                changes += []
     return "; ".join(changes)
 
 
 def _decide(node: Node, requirement: RequiredClient) -> Decision:
     installed = installed_client(node, requirement)
-    machine = Machine(apt.architecture(node) if installed.problem or node.config.packages else "", os.uname().release)
+    architecture = ""
+    if installed.problem or node.config.packages:
+        architecture = apt.architecture(node)
+    machine = Machine(architecture, os.uname().release)
     client_package = find_client_package(requirement, node.config.packages, machine)
     if client_package is not None and not installed.problem:
         # A crash between unpacking and configuring leaves a program that runs and a package that is not finished.
@@ -101,7 +107,9 @@ def _hold_lustre_packages(node: Node, notes: List[str]) -> List[str]:
     except HyperpodKitError as err:
         notes.append(err.message)
         return []
-    return [f"held {', '.join(names)}"] if names else []
+    if names:
+        return [f"held {', '.join(names)}"]
+    return []
 
 
 def install_packages(node: Node, packages: Sequence[Package], *, include_held: bool = False) -> None:

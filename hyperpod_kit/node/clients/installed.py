@@ -51,4 +51,6 @@ def _query_module(node: Node, module: str) -> InstalledClient:
 def parse_version(text: str) -> str:
     """The first dotted number in what a program says: `mount.efs Version: 2.1.0` -> `2.1.0`."""
     match = re.search(r"(?<![\w.])\d+(\.\d+)+", text)
-    return match.group() if match else ""
+    if match:
+        return match.group()
+    return ""

@@ -55,7 +55,10 @@ class ToolRunner:
 
     def run(self, paths: Tuple[str, ...], *arguments: str) -> Optional[ToolOutput]:
         """None when no time is left for it."""
-        remaining = self.each if self.end is None else min(self.each, self.end - self.node.clock.monotonic())
+        if self.end is None:
+            remaining = self.each
+        else:
+            remaining = min(self.each, self.end - self.node.clock.monotonic())
         if remaining < 0.5:
             return None
         program = find_program([self.node.paths.real(path) for path in paths])
@@ -99,12 +102,16 @@ def _with_kernel_log(observation: DeviceObservation, records: Optional[str]) -> 
 def _with_gpus(observation: DeviceObservation, tools: ToolRunner) -> DeviceObservation:
     output = tools.run(SMI, f"--query-gpu={parsers.GPU_QUERY}", "--format=csv,noheader,nounits")
     outcome, gpus = _interpret(output, parsers.parse_gpus, NO_GPUS)
-    text = output.text if output else ""
+    text = ""
+    if output:
+        text = output.text
     if outcome.outcome in (ANSWERED, UNREADABLE) and any(phrase in text for phrase in _NO_DRIVER):
         outcome = ProgramOutcome(NO_DRIVER, clean(text, 160))
     elif outcome.outcome == ANSWERED and output and _is_cut_off(output, gpus):
         outcome = ProgramOutcome(UNREADABLE, f"it ended with code {output.code}: {clean(text, 120)}")
-    observation = replace(observation, smi=outcome, gpus=gpus if outcome.outcome == ANSWERED else NO_GPUS)
+    if outcome.outcome != ANSWERED:
+        gpus = NO_GPUS
+    observation = replace(observation, smi=outcome, gpus=gpus)
     if outcome.outcome != ANSWERED or not gpus:
         return observation
     remap_output = tools.run(SMI, f"--query-remapped-rows={parsers.REMAP_QUERY}", "--format=csv,noheader")
@@ -140,11 +147,10 @@ def _interpret(
     if not output.complete:
         return ProgramOutcome(UNREADABLE, "it says more than any answer has"), nothing
     if not output.text.strip():
-        silent = (
-            ProgramOutcome(ANSWERED)
-            if may_be_silent
-            else ProgramOutcome(UNREADABLE, f"nothing, and ends with code {output.code}")
-        )
+        if may_be_silent:
+            silent = ProgramOutcome(ANSWERED)
+        else:
+            silent = ProgramOutcome(UNREADABLE, f"nothing, and ends with code {output.code}")
         return silent, nothing
     try:
         return ProgramOutcome(ANSWERED), read(output.text)
@@ -155,7 +161,9 @@ def _interpret(
 def instance_type(node: Node) -> str:
     """Of this node's group, by HyperPod's own file; "" when it does not say."""
     raw = read_json(node.paths.resource_config)
-    return resource_config.instance_type(raw, node.facts.group) if isinstance(raw, dict) else ""
+    if isinstance(raw, dict):
+        return resource_config.instance_type(raw, node.facts.group)
+    return ""
 
 
 def gpus_on_bus(node: Node) -> Optional[int]:

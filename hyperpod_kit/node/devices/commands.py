@@ -31,7 +31,9 @@ def devices_command(args: argparse.Namespace) -> int:
         _show(node, record, args.json)
         if record.faults:
             return ExitCode.PROBLEM
-        return ExitCode.ABSENT if record.gpus_expected is None else ExitCode.OK
+        if record.gpus_expected is None:
+            return ExitCode.ABSENT
+        return ExitCode.OK
     try:
         done = device_cycle(node, checks)
     except PermissionError as err:
@@ -45,7 +47,9 @@ def devices_command(args: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     if args.json:
         _show(node, done.record, True)
-    return 1 if done.record.faults else 0
+    if done.record.faults:
+        return 1
+    return 0
 
 
 def _show(node: Node, record: DeviceRecord, as_json: bool) -> None:
@@ -57,4 +61,7 @@ def _show(node: Node, record: DeviceRecord, as_json: bool) -> None:
         return
     print(f"{record.instance_type or 'an instance type that nobody says'}: {record.summary}")
     for finding in record.findings:
-        print(f"{'fault ' if finding.is_fault else 'notice'}  {finding.name}  {finding.detail}")
+        severity = "notice"
+        if finding.is_fault:
+            severity = "fault "
+        print(f"{severity}  {finding.name}  {finding.detail}")

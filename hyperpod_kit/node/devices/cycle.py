@@ -36,7 +36,9 @@ class DeviceCycle:
 def device_cycle(node: Node, checks: DeviceChecks) -> Optional[DeviceCycle]:
     """Look once; None when another look is at it."""
     with hold_lock(node, "devices", seconds=0) as locked:
-        return _device_cycle(node, checks) if locked else None
+        if locked:
+            return _device_cycle(node, checks)
+        return None
 
 
 def _device_cycle(node: Node, checks: DeviceChecks) -> DeviceCycle:
@@ -86,6 +88,9 @@ def _series(record: DeviceRecord) -> Iterator[str]:
         yield "# HELP hyperpod_kit_device_finding 1 for each thing that is wrong with a GPU or an EFA device."
         yield "# TYPE hyperpod_kit_device_finding gauge"
     for finding in record.findings:
-        fault = "true" if finding.is_fault else "false"
+        if finding.is_fault:
+            fault = "true"
+        else:
+            fault = "false"
         labels = f'subject="{finding.subject}",state="{finding.state}",fault="{fault}"'
         yield f"hyperpod_kit_device_finding{{{labels}}} 1"

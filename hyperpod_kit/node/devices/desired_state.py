@@ -56,7 +56,9 @@ class SlurmNote:
         except TypeError:
             return none
         alike = all(type(value) is type(getattr(none, name)) for name, value in asdict(note).items())
-        return note if alike else none
+        if alike:
+            return note
+        return none
 
 
 def desired_reason(
@@ -122,5 +124,8 @@ def decide_update(
     if holds and reason == desired:
         return SlurmDecision(reason=desired)
     # `fail` is what HyperPod looks for. A job that runs goes on in both states; no new one begins.
-    verb = "fail" if acts else "drain"
+    if acts:
+        verb = "fail"
+    else:
+        verb = "drain"
     return SlurmDecision((f"state={verb}", f"reason={desired}"), f"{verb}: {desired}", desired)

@@ -78,7 +78,9 @@ class DeviceObservation:
     @property
     def expected_gpu_count(self) -> Optional[int]:
         """GPUs that there should be: of a type that is not known, as many as the bus lists. None: nobody knows."""
-        return self.gpus_on_bus if self.gpus_expected is None else self.gpus_expected
+        if self.gpus_expected is None:
+            return self.gpus_on_bus
+        return self.gpus_expected
 
     @property
     def required_gpu_count(self) -> int:
@@ -209,10 +211,21 @@ def _dcgm_findings(observation: DeviceObservation) -> Iterator[DeviceFinding]:
 
 
 def _expected_gpus_text(observation: DeviceObservation) -> str:
-    who = observation.instance_type if observation.gpus_expected is not None else "the bus"
-    return f"{who} has {observation.required_gpu_count} GPU{'s' if observation.required_gpu_count > 1 else ''}"
+    if observation.gpus_expected is not None:
+        who = observation.instance_type
+    else:
+        who = "the bus"
+    return f"{who} has {observation.required_gpu_count} {_gpu_noun(observation.required_gpu_count)}"
+
+
+def _gpu_noun(count: int) -> str:
+    if count > 1:
+        return "GPUs"
+    return "GPU"
 
 
 def _gpu_list(buses: list[str]) -> str:
-    more = f" and {len(buses) - 4} more" if len(buses) > 4 else ""
-    return f"the GPU{'s' if len(buses) > 1 else ''} at {', '.join(sorted(buses)[:4])}{more}"
+    more = ""
+    if len(buses) > 4:
+        more = f" and {len(buses) - 4} more"
+    return f"the {_gpu_noun(len(buses))} at {', '.join(sorted(buses)[:4])}{more}"

@@ -29,7 +29,11 @@ def refusal(node: Node, checks: DeviceChecks, started_at: float) -> str:
     remaining = started_at + WITHIN - now
     if remaining < SHORTEST:
         before = record.load(node)
-        faults: Sequence[DeviceFinding] = before.faults if before else ()
+        faults: Sequence[DeviceFinding]
+        if before:
+            faults = before.faults
+        else:
+            faults = ()
     else:
         observation = observe_devices(node, checks, each=LONGEST, end=now + min(LONGEST, remaining), dcgm=checks.dcgm)
         faults = [finding for finding in judge(observation) if finding.is_fault]

@@ -106,7 +106,10 @@ def parse_links(text: str) -> Mapping[int, Tuple[int, int]]:
             links[gpu] = (0, 0)
         elif link and gpu >= 0:
             up, down = links[gpu]
-            links[gpu] = (up, down + 1) if link.group(1) == "<inactive>" else (up + 1, down)
+            if link.group(1) == "<inactive>":
+                links[gpu] = (up, down + 1)
+            else:
+                links[gpu] = (up + 1, down)
         elif "all links are inactive" not in line.lower() and "NVLink" not in line:
             raise ValueError(f"expected a GPU or its link, found {clean(line, 120)}")
     return links
@@ -119,7 +122,10 @@ def parse_efas(text: str) -> Tuple[str, ...]:
     if any(re.match(r"fi_getinfo: ?-61\b", line) for line in lines):
         return ()  # no data available: no device
     if not any(line.startswith("provider:") for line in lines):
-        raise ValueError(f"expected a provider, found {clean(lines[0], 120) if lines else 'nothing'}")
+        first = "nothing"
+        if lines:
+            first = clean(lines[0], 120)
+        raise ValueError(f"expected a provider, found {first}")
     names = set()
     for line in lines:
         key, colon, value = line.partition(":")
@@ -156,7 +162,9 @@ def parse_xids(kernel: str) -> Mapping[int, str]:
 def parse_dcgm(text: str) -> Tuple[str, ...]:
     """The tests that failed, in words: `dcgmi diag -r 1 -j`, which may say something before its JSON. Raises
     ValueError, also when no test ran."""
-    document = json_object(text[text.find("{") :] if "{" in text else text)
+    if "{" in text:
+        text = text[text.find("{") :]
+    document = json_object(text)
     failed: List[str] = []
     ran = 0
     for test in _iterate_tests(document):
@@ -178,18 +186,25 @@ def _iterate_tests(document: Dict[str, Any]) -> Iterator[Dict[str, Any]]:
     for part in [document, *(value for value in document.values() if isinstance(value, dict))]:
         categories = part.get("test_categories")
         for container in [part, *(categories if isinstance(categories, list) else [])]:
-            tests = container.get("tests") if isinstance(container, dict) else None
+            tests = None
+            if isinstance(container, dict):
+                tests = container.get("tests")
             yield from (test for test in (tests if isinstance(tests, list) else []) if isinstance(test, dict))
 
 
 def _gpu_suffix(result: Dict[str, Any]) -> str:
     gpu_ids = result.get("gpu_ids", result.get("gpu_id", result.get("entity_id", "")))
-    return f" of GPU {clean(gpu_ids, 40)}" if gpu_ids != "" else ""
+    if gpu_ids != "":
+        return f" of GPU {clean(gpu_ids, 40)}"
+    return ""
 
 
 def _warnings(result: Dict[str, Any]) -> str:
     warnings = result.get("warnings", result.get("warning", ""))
-    first = warnings[0] if isinstance(warnings, list) and warnings else warnings
+    if isinstance(warnings, list) and warnings:
+        first = warnings[0]
+    else:
+        first = warnings
     return clean(first.get("warning", "") if isinstance(first, dict) else first or "failed", 200)
 
 

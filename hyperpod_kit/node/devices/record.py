@@ -70,7 +70,9 @@ def changes(before: Optional[DeviceRecord], after: DeviceRecord) -> List[str]:
     new = {finding.name: finding for finding in after.findings}
     lines = [f"{name}: {finding.detail}" for name, finding in new.items() if name not in old]
     lines += [f"{name}: over" for name in old if name not in new]
-    return lines or ([after.summary] if before is None else [])
+    if not lines and before is None:
+        return [after.summary]
+    return lines
 
 
 def load(node: Node) -> Optional[DeviceRecord]:

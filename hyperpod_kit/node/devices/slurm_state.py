@@ -60,12 +60,10 @@ def _send_order(node: Node, desired: str, note: SlurmNote, boot: str) -> str:
             hint=f"on the controller: scontrol show node {node.facts.node}",
         ) from err
     if decision.update:
-        audit.record(
-            "undrained" if desired == CLEAR else "drained",
-            f"node {node.facts.node}",
-            decision.summary,
-            asked_by=ASKED_BY,
-        )
+        action = "drained"
+        if desired == CLEAR:
+            action = "undrained"
+        audit.record(action, f"node {node.facts.node}", decision.summary, asked_by=ASKED_BY)
     if desired == ACTION_REBOOT and decision.update:
         note = replace(note, rebooted_at=note.at, boot=boot)
     _save_note(node, replace(note, reason=decision.reason, settled=decision.agreed))

@@ -70,8 +70,12 @@ def collect_events(path: str, log: AuditLog, alive: Callable[[], None], stop: Ca
         alive()
         readable(groups, TICK)
         for event in permission_group.events():
-            program = event.path if event.mask & fanotify.EXEC_PERM else ""
-            identity = identities.inspect(event.pid, program) if event.pid != os.getpid() else None
+            program = ""
+            if event.mask & fanotify.EXEC_PERM:
+                program = event.path
+            identity = None
+            if event.pid != os.getpid():
+                identity = identities.inspect(event.pid, program)
             # Answered first: nobody waits for the disk of the log.
             permission_group.allow(event)
             _record_open_event(log, event, identity, identities)

@@ -50,9 +50,9 @@ class ProcessTable:
         if status.get("State", "").strip()[:1] in ("Z", "X") and pid in self._identities:
             return self._identities[pid]._replace(seen="earlier")  # its environment is gone, and soon its control group
         command = os.path.basename(program) or status.get("Name", "").strip()
-        if _LOADER.match(command):
+        if _LOADER.match(command) and pid in self._identities:
             # Opened for the program that was named just before.
-            command = self._identities[pid].command if pid in self._identities else command
+            command = self._identities[pid].command
         identity = Identity(uid, self._users.get(uid, ""), command, job, by)
         self._identities[pid] = identity
         self._identities.move_to_end(pid)
@@ -75,6 +75,8 @@ class ProcessTable:
                 return match[1], "cgroup"
             with open(f"{self._proc}/{pid}/environ", "rb") as raw:
                 named = _JOB_VARIABLE.search(raw.read(1 << 20))
-            return (named[1].decode(), "environment") if named else ("", "")
+            if named:
+                return (named[1].decode(), "environment")
+            return ("", "")
         except OSError:
             return "", ""

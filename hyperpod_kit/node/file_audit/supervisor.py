@@ -37,7 +37,10 @@ def run(path: str, log: str) -> int:
         if not ending:
             reason = f"the collector was {status}; what happened until it was started again was not seen"
             # A disk that is full stays so for a while.
-            pause = SHORTEST if time.monotonic() - started_at > LONGEST else min(pause * 2, LONGEST)
+            if time.monotonic() - started_at > LONGEST:
+                pause = SHORTEST
+            else:
+                pause = min(pause * 2, LONGEST)
             until = time.monotonic() + pause
             while not ending and time.monotonic() < until:
                 time.sleep(SHORTEST)

@@ -54,7 +54,9 @@ class CheckCycle:
 def check_cycle(node: Node) -> Optional[CheckCycle]:
     """Check all mounts of this node once; None when another check is at it."""
     with hold_lock(node, "health", seconds=0) as locked:
-        return _check_cycle(node) if locked else None
+        if locked:
+            return _check_cycle(node)
+        return None
 
 
 def _check_cycle(node: Node) -> CheckCycle:
@@ -87,11 +89,8 @@ def _check_cycle(node: Node) -> CheckCycle:
         *(message for message in (unkept, munge_state.message, rules_state.message) if message),
         *changes(before, records),
     ]
-    if node.config.health.drain:
-        from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
-
-        if drain.is_due(node, records, first=not before):
-            units.append(DRAIN_UNIT)
+    if _is_drain_due(node, records, first=not before):
+        units.append(DRAIN_UNIT)
     if units:
         try:
             # Not waited for: neither may hold up the next check.
@@ -99,8 +98,8 @@ def _check_cycle(node: Node) -> CheckCycle:
         except RunError as err:
             messages.append(f"cannot start {' '.join(units)}: {err.message}")
     directory = node.config.health.textfile_directory
-    textfile = f"{directory}/{metrics.FILE}" if directory else ""
-    if textfile:
+    if directory:
+        textfile = f"{directory}/{metrics.FILE}"
         text = metrics.text(
             node,
             records,
@@ -122,6 +121,15 @@ def _check_cycle(node: Node) -> CheckCycle:
     except OSError as err:
         messages.append(f"nobody outside is told: {err}")
     return CheckCycle(records, tuple(ordered), tuple(messages), unkept)
+
+
+def _is_drain_due(node: Node, records: Mapping[str, HealthRecord], *, first: bool) -> bool:
+    """Tell whether the configuration lets the kit drain this node, and Slurm must be queried for that now."""
+    if not node.config.health.drain:
+        return False
+    from hyperpod_kit.node.slurm import drain  # off by default, and dear to import
+
+    return drain.is_due(node, records, first=first)
 
 
 def probe_as_users(
@@ -177,7 +185,9 @@ def count_check(before: Optional[HealthRecord], mount_check: MountCheck, policy:
         # A node that is too busy to ask has found nothing out: it must not be drained for that.
         return replace(record, status=asdict(mount_check.status))
     record = record.after(mount_check.status, policy)
-    mount_id = entry.mount_id if entry else 0
+    mount_id = 0
+    if entry:
+        mount_id = entry.mount_id
     answered = probed is not None and probed.outcome == "answered"
     failed = probed is not None and probed.operation in DEEP
     deep_at = record.deep_at
@@ -200,7 +210,9 @@ def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: f
         return mode
     if 0 <= now - record.deep_at < DEEP_EVERY:
         return ""
-    return mode.replace("w", "") if mount.traits.keeps_versions else mode
+    if mount.traits.keeps_versions:
+        return mode.replace("w", "")
+    return mode
 
 
 def take_up_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
@@ -234,10 +246,16 @@ def changes(before: Mapping[str, HealthRecord], after: Mapping[str, HealthRecord
         old = before.get(name) or HealthRecord({"state": MountState.OK})
         detail = record.status.get("detail")
         if record.state != old.state:
-            lines.append(f"{name}: {old.state} -> {record.state}{f': {detail}' if detail else ''}")
+            line = f"{name}: {old.state} -> {record.state}"
+            if detail:
+                line += f": {detail}"
+            lines.append(line)
         if record.nearly_full != old.nearly_full:
             status = MountStatus(**record.status)
-            lines.append(f"{name}: {'' if record.nearly_full else 'no longer '}nearly full: {status.fullness}")
+            condition = "no longer nearly full"
+            if record.nearly_full:
+                condition = "nearly full"
+            lines.append(f"{name}: {condition}: {status.fullness}")
         if record.users_refused != old.users_refused:
             lines.append(f"{name}: {record.users_refused or 'users can write there again'}")
         if record.degraded and not old.degraded:

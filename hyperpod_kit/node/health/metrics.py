@@ -5,7 +5,7 @@ Standard library only, Python 3.8: this file is part of the bundle.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import TYPE_CHECKING, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.health.record import HealthRecord
@@ -199,13 +199,16 @@ def _job_metrics(jobs: Sequence[FoundJob]) -> Iterable[str]:
         "hyperpod_kit_job_gpu_seconds_total",
         "counter",
         "GPU-seconds of this run of the script by what they went into; steps less twice are those that lasted.",
-        [
-            ({"job_id": job.note.job, "uid": str(job.uid), "cause": cause}, seconds)
-            for job in jobs
-            if job.time is not None
-            for cause, seconds in job.time.gpu_seconds.items()
-        ],
+        _gpu_second_samples(jobs),
     )
+
+
+def _gpu_second_samples(jobs: Sequence[FoundJob]) -> Iterator[Sample]:
+    for job in jobs:
+        if job.time is None:
+            continue
+        for cause, seconds in job.time.gpu_seconds.items():
+            yield {"job_id": job.note.job, "uid": str(job.uid), "cause": cause}, seconds
 
 
 def _labels(name: str, record: HealthRecord) -> Mapping[str, str]:
@@ -236,7 +239,10 @@ def _format_metric(name: str, kind: str, help: str, samples: Iterable[Sample]) -
         if inner in label_sets:
             continue  # two notes of a user may say the same of themselves, and a series twice is an error for all
         label_sets.add(inner)
-        yield f"{name}{'{' + inner + '}' if inner else ''} {_number(value)}"
+        series = name
+        if inner:
+            series = f"{name}{{{inner}}}"
+        yield f"{series} {_number(value)}"
 
 
 def _escape(word: str) -> str:
@@ -244,4 +250,6 @@ def _escape(word: str) -> str:
 
 
 def _number(value: float) -> str:
-    return str(int(value)) if value == int(value) else f"{value:.6f}".rstrip("0")
+    if value == int(value):
+        return str(int(value))
+    return f"{value:.6f}".rstrip("0")

@@ -55,9 +55,11 @@ def make_report(
     for name, record in records.items():
         status = record.status
         entry = {"name": name, **{key: status.get(key) for key in _KEPT if status.get(key)}}
-        mounts.append(entry if status.get("required", True) else {**entry, "required": False})
+        if not status.get("required", True):
+            entry["required"] = False
+        mounts.append(entry)
     healthy = all(record.serves for record in records.values())
-    return {
+    report: Dict[str, Any] = {
         "ts": stamp(now),
         "node": node.facts.node,
         "role": node.facts.role,
@@ -67,9 +69,12 @@ def make_report(
         "bundle_id": node.bundle_id,
         "checked_at": round(now, 1),
         "mounts": mounts,
-        **({"warnings": list(warning_lines)} if warning_lines else {}),
-        **({"slurm": [finding.to_dict() for finding in slurm]} if slurm else {}),
     }
+    if warning_lines:
+        report["warnings"] = list(warning_lines)
+    if slurm:
+        report["slurm"] = [finding.to_dict() for finding in slurm]
+    return report
 
 
 def _number(word: str) -> float:

@@ -67,7 +67,10 @@ class HealthRecord:
     def after(self, status: MountStatus, policy: HealthPolicy) -> HealthRecord:
         """The record after one more check."""
         now = status.checked_at
-        since = self.since if status.state == self.state else now
+        if status.state == self.state:
+            since = self.since
+        else:
+            since = now
         if policy.keeps_away(status):
             failures = self.failures + 1
             return replace(
@@ -102,7 +105,9 @@ def load(node: Node) -> Dict[str, HealthRecord]:
     raw: Optional[Any] = read_json(node.paths.health)
     field_names = {field.name for field in fields(HealthRecord)}
     records = {}
-    mounts = raw.get("mounts") if isinstance(raw, dict) else None
+    mounts = None
+    if isinstance(raw, dict):
+        mounts = raw.get("mounts")
     for name, entry in (mounts if isinstance(mounts, dict) else {}).items():
         if isinstance(entry, dict) and isinstance(entry.get("status"), dict):
             records[name] = HealthRecord(**{key: value for key, value in entry.items() if key in field_names})

@@ -70,7 +70,9 @@ def repair(node: Node, mount: Mount) -> Optional[RepairOutcome]:
 
 def _revived(node: Node, mount: Mount) -> bool:
     def check_once() -> Optional[bool]:
-        return True if check(node, mount).healthy else None
+        if check(node, mount).healthy:
+            return True
+        return None
 
     return bool(wait_for(check_once, seconds=REVIVED_WITHIN, clock=node.clock, first=0.5, longest=2.0))
 
@@ -101,7 +103,10 @@ def carry_out(node: Node, mount: Mount, action: RepairAction) -> RepairOutcome:
         if check(node, mount).healthy:
             return RepairOutcome(True, f"{action}: {unit} was back already")
         # A unit that is just starting must not be thrown back; one that claims to run must be.
-        verb = "restart" if systemd.is_active(node, unit) else "start"
+        if systemd.is_active(node, unit):
+            verb = "restart"
+        else:
+            verb = "start"
         audit.record(f"{verb}ed", unit, f"{mount.path} does not serve", asked_by=_asked_by(mount))
         node.runner.run(["systemctl", verb, unit], timeout=260)
         await_healthy(node, mount, seconds=20)

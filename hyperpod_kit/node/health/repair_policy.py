@@ -20,7 +20,9 @@ def requested_action(mount: Mount, status: MountStatus, failures: int) -> Repair
     if status.state in ABSENT_OR_STALE:
         return RepairAction.RESTART
     if status.state == MountState.HUNG and kind_of(mount).restart_when_hung:
-        return RepairAction.KILL if failures >= STRIKES else RepairAction.WAIT
+        if failures >= STRIKES:
+            return RepairAction.KILL
+        return RepairAction.WAIT
     # It serves, or something lives there, or it is the server's business: a person must look.
     return RepairAction.NONE
 
@@ -32,4 +34,6 @@ def decide(mount: Mount, status: MountStatus, record: HealthRecord, interval: fl
         return action
     # A clock that was set back must not stop repairs for good.
     since = status.checked_at - record.repaired_at
-    return RepairAction.WAIT if 0 <= since < pause(record.repairs, interval) else action
+    if 0 <= since < pause(record.repairs, interval):
+        return RepairAction.WAIT
+    return action

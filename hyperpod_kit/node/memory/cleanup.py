@@ -51,7 +51,9 @@ class CleanupOutcome:
 def clean_up(node: Node) -> Optional[List[CleanupOutcome]]:
     """One round; None when another is at it. Raises OSError when shared memory cannot be listed."""
     with hold_lock(node, "memory", seconds=0) as locked:
-        return _clean_up(node) if locked else None
+        if locked:
+            return _clean_up(node)
+        return None
 
 
 def _clean_up(node: Node) -> List[CleanupOutcome]:
@@ -68,7 +70,10 @@ def _clean_up(node: Node) -> List[CleanupOutcome]:
     slow: Set[int] = set()
     # Whose captures took their whole time comes after those whose did not, and once a round: nobody holds up others.
     orphans = sorted(find_orphans(folder), key=lambda orphan: noted.get(f"{SLOW}{orphan.uid}", {"at": 0.0})["at"])
-    running_jobs = jobs_with_stepd(node.paths.proc) if orphans else set()
+    if orphans:
+        running_jobs = jobs_with_stepd(node.paths.proc)
+    else:
+        running_jobs = set()
     for snapshots in orphans:
         if snapshots.alive or snapshots.job in running_jobs or snapshots.uid in slow:
             continue

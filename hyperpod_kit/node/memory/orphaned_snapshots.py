@@ -101,8 +101,12 @@ def _page(name: str, named: int) -> Optional[control_page.Page]:
         return None
     try:
         text = os.pread(handle, control_page.PAGE, 0)
-        page = control_page.read(memoryview(text)) if len(text) == control_page.PAGE else None
-        return None if page is None else page[1]
+        page = None
+        if len(text) == control_page.PAGE:
+            page = control_page.read(memoryview(text))
+        if page is None:
+            return None
+        return page[1]
     except (OSError, TypeError, ValueError, AttributeError):
         return None
     finally:
@@ -139,6 +143,8 @@ def has_ended(node: str, records: Iterable[Mapping[str, str]]) -> bool:
 def _nodes(record: Mapping[str, str]) -> List[str]:
     hosts = record.get("NodeList", "")
     try:
-        return [] if hosts in ("", "(null)") else expand(hosts)
+        if hosts in ("", "(null)"):
+            return []
+        return expand(hosts)
     except ValueError:
         return []

@@ -25,7 +25,10 @@ def ensure_user_directory(node: Node, uid: str, *, asked_by: str) -> None:
         with hold_lock(node, "shared-memory", seconds=2) as locked:
             moved = places.prepare(where, int(uid or -1), aside=locked)
     except OSError as err:
-        whom = f"uid {uid}" if uid else "users"
+        if uid:
+            whom = f"uid {uid}"
+        else:
+            whom = "users"
         print(f"hyperpod-kit: no directory for {whom} in {where}: {err.strerror or err}", file=sys.stderr)
         return
     if moved:

@@ -40,4 +40,7 @@ def pause(node: Node, mount: Mount) -> float:
 
 def _starts(node: Node, mount: Mount) -> int:
     raw = read_json(node.paths.starts(mount.name))
-    return raw.get("starts", 0) if isinstance(raw, dict) else 0
+    starts = 0
+    if isinstance(raw, dict):
+        starts = raw.get("starts", 0)
+    return starts

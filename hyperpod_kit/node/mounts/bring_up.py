@@ -52,7 +52,13 @@ def plan(node: Node, mount: Mount, unit: str) -> MountPlan:
             hint=f"on the node: findmnt {mount.path}; or hyperpod-kit replace-node {node.facts.node}",
         )
     serves = status.state in MOUNTED and running and not outdated
-    return MountPlan(status, "" if serves else "restart" if running else "start", outdated)
+    if serves:
+        verb = ""
+    elif running:
+        verb = "restart"
+    else:
+        verb = "start"
+    return MountPlan(status, verb, outdated)
 
 
 def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
@@ -64,24 +70,18 @@ def bring_up(node: Node, mount: Mount) -> Tuple[bool, str]:
     if not mount_plan.verb:
         protected = protect(node, mount)
         carried = shadowed_homes.copy_missing_homes(node, mount)
-        parts = [
-            mount_plan.status.source,
-            mount_plan.status.detail,
-            "its new options count from the next mount on" if options_changed(node, mount) else "",
-            *carried,
-            f"{' and '.join(PROTECTED)} set" if protected else "",
-        ]
+        parts = [mount_plan.status.source, mount_plan.status.detail]
+        if options_changed(node, mount):
+            parts.append("its new options count from the next mount on")
+        parts.extend(carried)
+        if protected:
+            parts.append(f"{' and '.join(PROTECTED)} set")
         return bool(carried) or protected, "; ".join(part for part in parts if part)
     if mount_plan.verb == "restart":
-        audit.record(
-            "restarted",
-            carrier_unit(mount),
-            "its bucket or its options changed"
-            if mount_plan.outdated
-            else f"{mount.path} was {mount_plan.status.state}",
-            asked_by="node apply",
-            owner=mount.owner or "",
-        )
+        reason = f"{mount.path} was {mount_plan.status.state}"
+        if mount_plan.outdated:
+            reason = "its bucket or its options changed"
+        audit.record("restarted", carrier_unit(mount), reason, asked_by="node apply", owner=mount.owner or "")
     changed, source = _start(node, mount, mount_plan.verb)
     protect(node, mount)
     shadowed_homes.copy_missing_homes(node, mount)
@@ -95,10 +95,11 @@ def pending(node: Node, mount: Mount) -> str:
     if mount_plan.verb:
         return f"{mount_plan.verb} {carrier_unit(mount)}"
     missing = [home.path for home in shadowed_homes.missing_homes(node, mount)]
-    parts = [
-        f"set {' and '.join(missing_flags(node, mount))}" if missing_flags(node, mount) else "",
-        f"make {', '.join(missing)}" if missing else "",
-    ]
+    parts = []
+    if missing_flags(node, mount):
+        parts.append(f"set {' and '.join(missing_flags(node, mount))}")
+    if missing:
+        parts.append(f"make {', '.join(missing)}")
     return "; ".join(part for part in parts if part)
 
 
@@ -110,7 +111,9 @@ def _start(node: Node, mount: Mount, verb: str) -> Tuple[bool, str]:
     except RunError as err:
         error = systemd.last_log_line(node, unit) or err.message
     # The daemon's unit goes on trying by itself, the one-shot has tried for long enough.
-    seconds = 60.0 if error is None or mount.traits.service.daemon else 0.0
+    seconds = 0.0
+    if error is None or mount.traits.service.daemon:
+        seconds = 60.0
     try:
         status = await_healthy(node, mount, seconds=seconds)
     except MountFailed as err:

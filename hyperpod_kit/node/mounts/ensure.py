@@ -129,11 +129,11 @@ def make(node: Node, mount: Mount, seconds: float) -> None:
 
     mount_status = poll_until(try_mount, _is_present, seconds=seconds, clock=node.clock, first=1.0, longest=15.0)
     if mount_status.state not in MOUNTED:
-        reason = error or (
-            f"{mount_status.state}: {mount_status.detail}"
-            if _is_present(mount_status)
-            else f"nothing is mounted at {mount.path}"
-        )
+        reason = f"nothing is mounted at {mount.path}"
+        if _is_present(mount_status):
+            reason = f"{mount_status.state}: {mount_status.detail}"
+        if error:
+            reason = error
         raise MountFailed(
             f"{mount.name}: {reason}", hint=f"on the node: {' '.join(kind_of(mount).command(node, mount))}"
         )

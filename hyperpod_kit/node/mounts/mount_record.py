@@ -33,7 +33,9 @@ def read_record(node: Node, mount: Mount) -> Optional[MountRecord]:
     """What was noted of the mount, None without a note that can be read."""
     raw = read_json(node.paths.mount_record(mount.name))
     try:
-        return MountRecord(raw["device"], raw["mount"], tuple(raw.get("command", ()))) if raw else None
+        if raw:
+            return MountRecord(raw["device"], raw["mount"], tuple(raw.get("command", ())))
+        return None
     except (KeyError, TypeError):
         return None
 
@@ -42,7 +44,9 @@ def replacement_reason(record: Optional[MountRecord], entry: MountEntry) -> str:
     """What became of the mount that we made, in words for a detail; "" while it is the one that is seen."""
     if record is None or record.device == entry.device:
         return ""
-    return "another mount lies above ours" if entry.stacked > 1 else "another mount took the place of ours"
+    if entry.stacked > 1:
+        return "another mount lies above ours"
+    return "another mount took the place of ours"
 
 
 def save_record(node: Node, mount: Mount, command: Sequence[str] = ()) -> None:

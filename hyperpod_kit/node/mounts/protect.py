@@ -52,11 +52,10 @@ class Unprotected(NamedTuple):
     @property
     def message(self) -> str:
         """What is wrong, and the way out."""
-        remedy = (
-            "hyperpod-kit node apply there sets them"
-            if self.configured_name
-            else f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)"
-        )
+        if self.configured_name:
+            remedy = "hyperpod-kit node apply there sets them"
+        else:
+            remedy = f"mount -o remount,bind,{','.join(PROTECTED)} {self.path}, and the same where it is made (fstab)"
         return (
             f"{self.path} ({self.what}) is mounted without {','.join(self.missing_flags)}: whoever its server takes "
             f"for root makes programs there that are root on this node; {remedy}"
@@ -67,8 +66,10 @@ def protect(node: Node, mount: Mount) -> bool:
     """Have the mount's flags set on what lies at its path now; True when they were not. Never fails: `find_unprotected`
     tells, at every look, of a mount whose flags cannot be set."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    missing = () if entry is None else _flags_missing_from(entry, mount.flags())
-    if entry is None or not missing:
+    if entry is None:
+        return False
+    missing = _flags_missing_from(entry, mount.flags())
+    if not missing:
         return False
     flags = [flag for flag in entry.flags if flag in FROM_KERNEL] + list(missing)
     try:
@@ -83,7 +84,9 @@ def protect(node: Node, mount: Mount) -> bool:
 def missing_flags(node: Node, mount: Mount) -> Tuple[str, ...]:
     """The flags that what lies at the mount's path should have and has not; none while nothing lies there."""
     entry = find(read_text(node.paths.mountinfo) or "", mount.path)
-    return () if entry is None else _flags_missing_from(entry, mount.flags())
+    if entry is None:
+        return ()
+    return _flags_missing_from(entry, mount.flags())
 
 
 def _flags_missing_from(entry: MountEntry, expected: Sequence[str]) -> Tuple[str, ...]:

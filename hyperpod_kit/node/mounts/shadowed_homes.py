@@ -47,7 +47,9 @@ def missing_homes(node: Node, mount: Mount) -> List[Home]:
         return []
     homes = homes_in(node, mount.path)
     # A command, because a file system may begin to hang at any moment.
-    present = node.runner.run(["ls", "-A", node.paths.real(mount.path)], timeout=30).stdout.split("\n") if homes else []
+    present = []
+    if homes:
+        present = node.runner.run(["ls", "-A", node.paths.real(mount.path)], timeout=30).stdout.split("\n")
     return [home for home in homes if os.path.basename(home.path) not in present]
 
 

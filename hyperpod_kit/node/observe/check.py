@@ -58,8 +58,12 @@ def check_all(
     """
 
     def modes(mount: Mount, entry: MountEntry) -> str:
-        mode = deep_mode(mount) if deep else ""
-        return mode.replace("w", "") if mount.traits.keeps_versions else mode
+        mode = ""
+        if deep:
+            mode = deep_mode(mount)
+        if mount.traits.keeps_versions:
+            return mode.replace("w", "")
+        return mode
 
     return [mount_check.status for mount_check in observe_mounts(node, mounts, deadline, modes, nearly_full)]
 
@@ -72,7 +76,12 @@ def check(node: Node, mount: Mount, deadline: Optional[float] = None) -> MountSt
 def deep_mode(mount: Mount) -> str:
     """What a probe of this mount may do beyond stat and statvfs, as its kind says in model/mounts: `l` list, for
     `Traits.cached_stat`; `w` write and remove a file, for `Mount.probe_may_write`."""
-    return ("l" if mount.traits.cached_stat else "") + ("w" if mount.probe_may_write() else "")
+    mode = ""
+    if mount.traits.cached_stat:
+        mode += "l"
+    if mount.probe_may_write():
+        mode += "w"
+    return mode
 
 
 def shallow(mount: Mount, entry: MountEntry) -> str:
@@ -92,7 +101,8 @@ def observe_mounts(
     Where one was unmounted after the kernel listed it and before it was touched, the directory beneath has answered:
     such a mount is looked at once more, with a deadline of its own, and is unknown when that happens again.
     """
-    deadline = node.config.health.deadline if deadline is None else deadline
+    if deadline is None:
+        deadline = node.config.health.deadline
     checks = _observe_once(node, mounts, deadline, modes, nearly_full)
     changed = _remounted(node, mounts, checks)
     if changed:
@@ -109,7 +119,9 @@ def _remounted(node: Node, mounts: Sequence[Mount], checks: Mapping[str, MountCh
     mountinfo = read_text(node.paths.mountinfo) or ""
 
     def mount_id(entry: Optional[MountEntry]) -> Optional[int]:
-        return entry.mount_id if entry else None
+        if entry:
+            return entry.mount_id
+        return None
 
     entries = [(mount, checks[mount.name].observation.entry) for mount in mounts]
     return [mount for mount, entry in entries if entry and mount_id(find(mountinfo, mount.path)) != entry.mount_id]
@@ -131,7 +143,10 @@ def _observe_once(
             stuck[mount.name] = operation
         # Do not repeat a probe that is still stuck in the kernel: a second process would only join the first.
         if operation is None or operation in DEEP:
-            modes_by_name[mount.name] = modes(mount, entry) if operation is None else ""
+            if operation is None:
+                modes_by_name[mount.name] = modes(mount, entry)
+            else:
+                modes_by_name[mount.name] = ""
     targets = [
         (node.paths.real(mount.path), modes_by_name[mount.name]) for mount in mounts if mount.name in modes_by_name
     ]
@@ -215,15 +230,22 @@ def start_time(pid: int) -> Optional[str]:
         process_id = identify(pid)
     except OSError:  # another user's, and /proc is mounted with hidepid
         return None
-    return None if process_id is None else str(process_id.started)
+    if process_id is None:
+        return None
+    return str(process_id.started)
 
 
 def remember_stuck_probe(node: Node, mount: Mount, entry: MountEntry, probed: Probed) -> None:
     """Note a prober that SIGKILL may not have freed."""
-    started = None if probed.pid is None else start_time(probed.pid)
+    if probed.pid is None:
+        started = None
+    else:
+        started = start_time(probed.pid)
     if started is None:
         return
-    operation = probed.operation if probed.outcome == "answered" else ""
+    operation = ""
+    if probed.outcome == "answered":
+        operation = probed.operation
     # An ordinary user may look too, and keeps no notes.
     try_write_json(
         node.paths.stuck_probe(mount.name),

@@ -77,7 +77,9 @@ def classify(mount: Mount, observation: MountObservation, deadline: float) -> Tu
 
 
 def _dead_text(number: int) -> str:
-    return f"{os.strerror(number)}: {REMOVED}" if number == errno.ESTALE else os.strerror(number)
+    if number == errno.ESTALE:
+        return f"{os.strerror(number)}: {REMOVED}"
+    return os.strerror(number)
 
 
 def _deep_probe_failure(mount: Mount, probed: Probed) -> Optional[Tuple[MountState, str]]:
@@ -100,5 +102,7 @@ def _deep_probe_failure(mount: Mount, probed: Probed) -> Optional[Tuple[MountSta
         # (root_squash), and somebody's directory with mode 0700 is as it should be.
         if not mount.traits.one_identity:
             return None
-        return (MountState.READONLY if probed.operation == "write" else MountState.UNKNOWN), error_text
+        if probed.operation == "write":
+            return MountState.READONLY, error_text
+        return MountState.UNKNOWN, error_text
     return MountState.UNKNOWN, error_text

@@ -124,11 +124,10 @@ def _read_outputs(reader: int, outputs: Sequence[_ProbeOutput], modes: Sequence[
         incomplete = [output for output, mode in zip(outputs, modes) if not output.is_complete(mode)]
         if not incomplete:
             return
-        until = (
-            end
-            if any(output.pid is None for output in incomplete)
-            else max(output.started_at for output in incomplete) + deadline
-        )
+        if any(output.pid is None for output in incomplete):
+            until = end
+        else:
+            until = max(output.started_at for output in incomplete) + deadline
         remaining = min(until, end) - time.monotonic()
         if remaining <= 0 or not readable([reader], remaining):
             return
@@ -151,17 +150,16 @@ def _to_probed(output: _ProbeOutput, mode: str, deadline: float) -> Probed:
     if output.pid is None:
         return Probed("not_asked")
     waited = time.monotonic() - output.started_at
-    left_behind = None if output.is_complete(mode) else output.pid
-    if left_behind is not None:
-        # Frees a prober that waits for NFS or for a FUSE daemon that has not read its question; one in D state ignores
-        # it and stays behind.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(left_behind, signal.SIGKILL)
+    left_behind = None
+    if not output.is_complete(mode):
+        left_behind = output.pid
+        _kill_unfinished(output.pid)
     if not output.stat_fields:
         # Killed by somebody, or begun so late that its time was not up: that says nothing about the mount.
-        return Probed(
-            "no_answer" if waited >= deadline else "not_asked", latency_ms=round(waited * 1000, 1), pid=left_behind
-        )
+        outcome = "not_asked"
+        if waited >= deadline:
+            outcome = "no_answer"
+        return Probed(outcome, latency_ms=round(waited * 1000, 1), pid=left_behind)
     number, operation, flags, size, available, inodes, free_inodes, microseconds = output.stat_fields
     latency = round(microseconds / 1000, 1)
     if latency > deadline * 1000:
@@ -186,6 +184,13 @@ def _to_probed(output: _ProbeOutput, mode: str, deadline: float) -> Probed:
         free_inodes,
         left_behind,
     )
+
+
+def _kill_unfinished(pid: int) -> None:
+    """Free a prober that waits for NFS or for a FUSE daemon that has not read its question; one in D state ignores it
+    and stays behind."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def _reap(launcher: int) -> None:

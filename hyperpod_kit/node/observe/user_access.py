@@ -94,14 +94,19 @@ def questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
     for mount in mounts:
         if mount.read_only or not is_for_users(mount):
             continue
-        probe = f".hyperpod-kit-probe-{node.facts.node}" if _leaves_nothing(mount) else ""
+        probe = ""
+        if _leaves_nothing(mount):
+            probe = f".hyperpod-kit-probe-{node.facts.node}"
         if mount.owner is not None:
             owner = configured.get(mount.owner)
             if owner is not None:
                 yield WriteQuestion(mount.name, mount.path, (owner,), _HOME, probe=probe)
         elif users and not _holds_cache(node, mount):
             below = not mount.traits.one_identity
-            remedy = _DIRECTORY if below else _OWNER
+            if below:
+                remedy = _DIRECTORY
+            else:
+                remedy = _OWNER
             yield WriteQuestion(mount.name, mount.path, users, remedy, looks_below=below, probe=probe)
         yield from _share_questions(node, mount, configured, probe)
 
@@ -135,7 +140,9 @@ def writers(node: Node, configured: Mapping[str, WritingUser]) -> Sequence[Writi
     if node.config.steps.sssd is not None:
         return ()
     people = tuple(configured.values()) or tuple(accounts(node))
-    return people if len(people) <= MOST_WRITERS else ()
+    if len(people) <= MOST_WRITERS:
+        return people
+    return ()
 
 
 def accounts(node: Node) -> Iterator[WritingUser]:
@@ -176,10 +183,15 @@ def find_refusal(question: WriteQuestion, path: str) -> str:
     for writer in question.writers:
         if any(_can_write(writer, directory, question.probe) for directory in directories):
             return ""
-    facts = _owner_and_mode(path) if all_listed else None
+    facts = None
+    if all_listed:
+        facts = _owner_and_mode(path)
     if facts is None:
         return ""
-    where = f"{question.path} or a directory in it" if question.looks_below else question.path
+    if question.looks_below:
+        where = f"{question.path} or a directory in it"
+    else:
+        where = question.path
     return f"{where} takes no file of {_format_names(question.writers)}: it is {facts}; {question.remedy}"
 
 
@@ -243,4 +255,7 @@ def _owner_and_mode(path: str) -> Optional[str]:
 def _format_names(people: Sequence[WritingUser]) -> str:
     names = [writer.name for writer in people]
     more = len(names) - NAMES_SHOWN
-    return ", ".join(names[:NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    listed = ", ".join(names[:NAMES_SHOWN])
+    if more > 0:
+        return f"{listed} and {more} more"
+    return listed

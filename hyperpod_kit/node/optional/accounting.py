@@ -46,7 +46,9 @@ def _ensure_database(node: Node) -> StepOutcome:
 
 def _database_pending(node: Node) -> str:
     accounting = _configuration(node)
-    parts = [software.pending(node, database.MARIADB), database.pending(node)] if accounting.database is None else []
+    parts = []
+    if accounting.database is None:
+        parts = [software.pending(node, database.MARIADB), database.pending(node)]
     parts += [software.pending(node, slurmdbd.SLURMDBD), slurmdbd.pending(node, accounting)]
     return "; ".join(part for part in parts if part)
 

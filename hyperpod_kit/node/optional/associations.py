@@ -56,7 +56,9 @@ def pending(node: Node, accounting: Accounting) -> str:
     if read_text(node.paths.optional_stamp("accounting")) == _stamp(node, accounting):
         return ""
     names = ", ".join(account.name for account in accounts_of(node, accounting))
-    return f"accounts {names}" + (f"; QOS {', '.join(qos.name for qos in accounting.qos)}" if accounting.qos else "")
+    if not accounting.qos:
+        return f"accounts {names}"
+    return f"accounts {names}; QOS {', '.join(qos.name for qos in accounting.qos)}"
 
 
 def ensure(node: Node, accounting: Accounting) -> str:
@@ -106,9 +108,10 @@ def _ensure_accounts(node: Node, accounting: Accounting, cluster: str) -> int:
     for account in accounts_of(node, accounting):
         name = account.name
         if (name, "") not in existing:
-            creation = (
-                [] if name in _query_names(node, "account") else [f"Description={name}", "Organization=hyperpod-kit"]
-            )
+            if name in _query_names(node, "account"):
+                creation = []
+            else:
+                creation = [f"Description={name}", "Organization=hyperpod-kit"]
             _change(node, "add", "account", name, f"Cluster={cluster}", f"Parent={account.parent}", *creation)
         qos = list(account.qos) or [
             BUILT_IN_QOS,
@@ -131,7 +134,10 @@ def _associations(node: Node, cluster: str) -> Set[Tuple[str, str]]:
 
 def _query_names(node: Node, what: str) -> Sequence[str]:
     """Of every `cluster`, `account` or `qos` that slurmdbd knows."""
-    return [line.split("|")[0] for line in _query(node, what, f"format={'name' if what == 'qos' else what}")]
+    column = what
+    if what == "qos":
+        column = "name"
+    return [line.split("|")[0] for line in _query(node, what, f"format={column}")]
 
 
 def _query(node: Node, *arguments: str) -> List[str]:

@@ -35,7 +35,9 @@ NAME = "slurm_acct_db"
 def copy_path(node: Node) -> str:
     """Where the copy is kept, as a node names it; "" where there is no place that outlives this machine."""
     where = state.shared_state_location(node)
-    return f"{where.base}/accounting/{NAME}.sql.gz" if where else ""
+    if where:
+        return f"{where.base}/accounting/{NAME}.sql.gz"
+    return ""
 
 
 def is_due(node: Node) -> bool:
@@ -87,7 +89,9 @@ def fetch(node: Node) -> Optional[str]:
         _copy(source, local)
         return True
 
-    return local if run_in_child(f"the copy of Slurm's accounting at {copy_path(node)}", work, SECONDS) else None
+    if run_in_child(f"the copy of Slurm's accounting at {copy_path(node)}", work, SECONDS):
+        return local
+    return None
 
 
 def _copy(source: str, target: str) -> None:

@@ -38,10 +38,11 @@ LOADS_WITHIN = 600.0
 
 def pending(node: Node) -> str:
     """What `ensure` would do, in words."""
-    parts = [
-        f"write {CONF_PATH}" if read_text(node.paths.real(CONF_PATH)) != CONF else "",
-        f"enable and start {UNIT}" if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)) else "",
-    ]
+    parts = []
+    if read_text(node.paths.real(CONF_PATH)) != CONF:
+        parts.append(f"write {CONF_PATH}")
+    if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)):
+        parts.append(f"enable and start {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
@@ -102,7 +103,9 @@ def _create_database(node: Node) -> List[str]:
         # What ended after the copy was made would be running for ever: slurmctld is asked, once it answers.
         deferred_actions.note(node, associations.RUNAWAYS)
     deferred_actions.complete(node, RESTORING)
-    return ["made its database from the last copy" if copy else "made its database, empty"]
+    if copy:
+        return ["made its database from the last copy"]
+    return ["made its database, empty"]
 
 
 def _sql(node: Node, statement: str, *, check: bool = True) -> str:

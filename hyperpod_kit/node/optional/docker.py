@@ -59,14 +59,21 @@ def _configuration(node: Node) -> Docker:
 def _note(node: Node) -> Dict[str, Any]:
     """`ours`: settings that we added; `before`: whether it started at boot without us; `users`: put into its group."""
     raw = read_json(node.paths.optional_stamp(STEP.name))
-    note: Dict[str, Any] = raw if isinstance(raw, dict) else {}
+    note: Dict[str, Any]
+    if isinstance(raw, dict):
+        note = raw
+    else:
+        note = {}
     return {"ours": {}, "users": [], **note}
 
 
 def _daemon(node: Node) -> Dict[str, Any]:
     text = read_text(node.paths.real(DAEMON))
     try:
-        daemon_settings = json.loads(text) if text and text.strip() else {}
+        if text and text.strip():
+            daemon_settings = json.loads(text)
+        else:
+            daemon_settings = {}
     except ValueError as err:
         raise NodeError(f"{DAEMON} is no JSON: {err}", hint="correct it: Docker does not start with it") from err
     if not isinstance(daemon_settings, dict) or not isinstance(daemon_settings.get("runtimes", {}), dict):
@@ -93,7 +100,10 @@ def _expected_files(node: Node) -> Dict[str, str]:
     """Path -> text of each file. Raises NodeError."""
     directory = local_disk.find_local_disk(node)
     merged = {**_existing_settings(node), **_added_settings(node)}
-    files = {node.paths.real(DAEMON): json.dumps(merged, indent=4) + "\n"} if merged else {}
+    if merged:
+        files = {node.paths.real(DAEMON): json.dumps(merged, indent=4) + "\n"}
+    else:
+        files = {}
     if directory:
         ordered = local_disk.ORDERED.format(place=directory)
         files[_drop_in(node, UNIT)] = ordered
@@ -107,17 +117,23 @@ def _drop_in(node: Node, unit: str) -> str:
 
 def _outdated(node: Node) -> List[str]:
     daemon = node.paths.real(DAEMON)
-    return [
-        path
-        for path, text in _expected_files(node).items()
-        if (_daemon(node) != json.loads(text) if path == daemon else read_text(path) != text)
-    ]
+    outdated = []
+    for path, text in _expected_files(node).items():
+        if path == daemon:
+            differs = _daemon(node) != json.loads(text)
+        else:
+            differs = read_text(path) != text
+        if differs:
+            outdated.append(path)
+    return outdated
 
 
 def _missing_members(node: Node) -> List[str]:
     """Users of ours who are not in its group yet, of those that this node knows."""
     group = getent_entry(node, "group", GROUP)
-    members = group[3].split(",") if group and len(group) > 3 else []
+    members = []
+    if group and len(group) > 3:
+        members = group[3].split(",")
     return [
         name
         for name in _configuration(node).users
@@ -170,13 +186,16 @@ def _pending(node: Node) -> str:
     is_installed = software.find_program(node, DOCKER) is not None
     runs = is_installed and systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
     outdated, joining = _outdated(node), _missing_members(node)
-    parts = [
-        f"write {', '.join(outdated)}" if outdated else "",
-        software.pending(node, DOCKER),
-        f"let {', '.join(joining)} use it" if joining else "",
-        "" if runs else f"enable and start {UNIT}",
-        f"restart {UNIT}" if runs and deferred_actions.is_noted(node, RESTART) else "",
-    ]
+    parts = []
+    if outdated:
+        parts.append(f"write {', '.join(outdated)}")
+    parts.append(software.pending(node, DOCKER))
+    if joining:
+        parts.append(f"let {', '.join(joining)} use it")
+    if not runs:
+        parts.append(f"enable and start {UNIT}")
+    if runs and deferred_actions.is_noted(node, RESTART):
+        parts.append(f"restart {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
@@ -184,7 +203,10 @@ def _undo(node: Node) -> str:
     note, existing = _note(node), _existing_settings(node)
     if existing:
         write_if_different(node.paths.real(DAEMON), json.dumps(existing, indent=4) + "\n")
-    for path in (_drop_in(node, UNIT), _drop_in(node, CONTAINERD), *([] if existing else [node.paths.real(DAEMON)])):
+    unneeded = [_drop_in(node, UNIT), _drop_in(node, CONTAINERD)]
+    if not existing:
+        unneeded.append(node.paths.real(DAEMON))
+    for path in unneeded:
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.reload(node)

@@ -51,7 +51,10 @@ def _run(node: Node) -> StepOutcome:
     written = [path for path, text in _files(node).items() if write_if_different(path, text)]
     if written:
         done.append(f"wrote {', '.join(os.path.basename(path) for path in written)}")
-    done += ["made its directories"] if ensure_directories(node) else []
+    if ensure_directories(node):
+        done += ["made its directories"]
+    else:
+        done += []
     done.append(software.ensure(node, ENROOT))
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
@@ -59,7 +62,10 @@ def _run(node: Node) -> StepOutcome:
 
 def _pending(node: Node) -> str:
     outdated = [path for path, text in _files(node).items() if read_text(path) != text]
-    parts = [f"write {', '.join(outdated)}" if outdated else "", software.pending(node, ENROOT)]
+    parts = []
+    if outdated:
+        parts.append(f"write {', '.join(outdated)}")
+    parts.append(software.pending(node, ENROOT))
     return "; ".join(part for part in parts if part)
 
 

@@ -50,7 +50,9 @@ def _public_keys(node: Node) -> Dict[str, str]:
     """Path of a host key -> type and key. The key itself is asked: a file beside it may be another key's, or not be
     there. Raises NodeError when there is none."""
     folder = node.paths.real("/etc/ssh")
-    names = os.listdir(folder) if os.path.isdir(folder) else []
+    names = []
+    if os.path.isdir(folder):
+        names = os.listdir(folder)
     keys = {}
     for name in sorted(name for name in names if re.fullmatch(r"ssh_host_[a-z0-9]+_key", name)):
         output = node.runner.run(["ssh-keygen", "-y", "-f", f"{folder}/{name}"], timeout=20, check=False).stdout

@@ -71,7 +71,9 @@ def _run(node: Node) -> StepOutcome:
 
 def _pending(node: Node) -> str:
     differs = read_text(node.paths.real(CONF)) != _text(_configuration(node))
-    parts = [software.pending(node, LOGROTATE), f"write {CONF}" if differs else ""]
+    parts = [software.pending(node, LOGROTATE)]
+    if differs:
+        parts.append(f"write {CONF}")
     return "; ".join(part for part in parts if part)
 
 
@@ -88,9 +90,10 @@ def rotate(node: Node) -> None:
         node.runner.run([LOGROTATE.programs[0], "--state", node.paths.real(STATE), node.paths.real(CONF)], timeout=300)
     except RunError as err:
         output = err.stderr.strip().splitlines()
-        raise NodeError(
-            f"logrotate: {output[-1] if output else err.message}", hint=f"logrotate --debug {CONF}"
-        ) from err
+        reason = err.message
+        if output:
+            reason = output[-1]
+        raise NodeError(f"logrotate: {reason}", hint=f"logrotate --debug {CONF}") from err
 
 
 STEP = OptionalStep("log_rotation", _run, _pending, _undo)

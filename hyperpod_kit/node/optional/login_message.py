@@ -58,7 +58,9 @@ def _run(node: Node) -> StepOutcome:
 def _pending(node: Node) -> str:
     expected = {PROGRAM: TEXT, MESSAGE_PATH: _message(node, _configuration(node))}
     differing = [path for path, text in expected.items() if read_text(node.paths.real(path)) != text]
-    return f"write {', '.join(differing)}" if differing else ""
+    if differing:
+        return f"write {', '.join(differing)}"
+    return ""
 
 
 def _undo(node: Node) -> str:

@@ -80,12 +80,13 @@ def _run(node: Node) -> StepOutcome:
 
 def _pending(node: Node) -> str:
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    parts = [
-        software.pending(node, EXPORTER),
-        f"write {_drop_in(node)}" if read_text(_drop_in(node)) != _text(node) else "",
-        "" if runs else f"enable and start {UNIT}",
-        f"restart {UNIT}" if runs and deferred_actions.is_noted(node, RESTART) else "",
-    ]
+    parts = [software.pending(node, EXPORTER)]
+    if read_text(_drop_in(node)) != _text(node):
+        parts.append(f"write {_drop_in(node)}")
+    if not runs:
+        parts.append(f"enable and start {UNIT}")
+    if runs and deferred_actions.is_noted(node, RESTART):
+        parts.append(f"restart {UNIT}")
     return "; ".join(part for part in parts if part)
 
 
@@ -124,7 +125,9 @@ def write_slurm_metrics(node: Node) -> None:
 def _count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:
     """State -> how many; a node that is in several partitions is one."""
     lines = node.runner.run(argv, timeout=30).stdout.splitlines()
-    pairs = [line.split() for line in (dict.fromkeys(lines) if unique else lines)]
+    if unique:
+        lines = list(dict.fromkeys(lines))
+    pairs = [line.split() for line in lines]
     # `idle*` does not answer, `mixed-` is planned: Slurm's marks behind the word are no states of their own.
     return Counter(pair[1].lower().rstrip("*~#!%$@^-+") for pair in pairs if len(pair) == 2)
 

@@ -75,5 +75,8 @@ def undo_leftovers(node: Node, steps: Tuple[OptionalStep, ...]) -> List[str]:
         summary = step.undo(node)
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(node.paths.optional_mark(step.name))
-        done.append(f"{step.name} off: {summary}" if summary else f"{step.name} off")
+        if summary:
+            done.append(f"{step.name} off: {summary}")
+        else:
+            done.append(f"{step.name} off")
     return done

@@ -97,10 +97,9 @@ def _refuse_without_pam(node: Node) -> None:
 
 def _pending(node: Node) -> str:
     path = software.find_program(node, module())
-    parts = [
-        software.pending(node, module()),
-        "" if path and read_text(node.paths.real(CONF)) == _expected_text(node, path) else f"our lines into {CONF}",
-    ]
+    parts = [software.pending(node, module())]
+    if not (path and read_text(node.paths.real(CONF)) == _expected_text(node, path)):
+        parts.append(f"our lines into {CONF}")
     return "; ".join(part for part in parts if part)
 
 

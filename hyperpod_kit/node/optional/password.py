@@ -27,7 +27,8 @@ def read_password(node: Node, arn: str, *, without: str) -> str:
     password: object = text.strip("\n")
     with contextlib.suppress(ValueError):
         document = json.loads(text)
-        password = document.get("password") if isinstance(document, dict) else password
+        if isinstance(document, dict):
+            password = document.get("password")
     refused = set(without) | {"\\"}
     if not isinstance(password, str) or not password or not password.isprintable() or set(password) & refused:
         raise NodeError(

@@ -36,13 +36,20 @@ def _expected_text(node: Node) -> str:
     """Text of storage.conf; "" where there is no such disk, or somebody else has written one."""
     disk = local_disk.find_local_disk(node)
     current = read_text(node.paths.real(CONF))
-    return TEXT.format(place=disk) if disk and (current is None or current.startswith(HEADER)) else ""
+    if disk and (current is None or current.startswith(HEADER)):
+        return TEXT.format(place=disk)
+    return ""
 
 
 def _run(node: Node) -> StepOutcome:
     text = _expected_text(node)
-    done = ["wrote its storage.conf"] if text and write_if_different(node.paths.real(CONF), text) else []
-    done += ["made its directory"] if ensure_directory(node) else []
+    done = []
+    if text and write_if_different(node.paths.real(CONF), text):
+        done = ["wrote its storage.conf"]
+    if ensure_directory(node):
+        done += ["made its directory"]
+    else:
+        done += []
     done.append(software.ensure(node, PODMAN))
     summary = "; ".join(part for part in done if part)
     return StepOutcome(bool(summary), summary)
@@ -50,10 +57,10 @@ def _run(node: Node) -> StepOutcome:
 
 def _pending(node: Node) -> str:
     text = _expected_text(node)
-    parts = [
-        f"write {CONF}" if text and read_text(node.paths.real(CONF)) != text else "",
-        software.pending(node, PODMAN),
-    ]
+    parts = []
+    if text and read_text(node.paths.real(CONF)) != text:
+        parts.append(f"write {CONF}")
+    parts.append(software.pending(node, PODMAN))
     return "; ".join(part for part in parts if part)
 
 

@@ -49,7 +49,9 @@ def _run(node: Node) -> StepOutcome:
 
 def _pending(node: Node) -> str:
     names = [step.name for step in leftovers(node, ALL)]
-    return f"take back {', '.join(names)}" if names else ""
+    if names:
+        return f"take back {', '.join(names)}"
+    return ""
 
 
 # After Slurm has been told: slurmdbd rests once slurmctld asks it no more.

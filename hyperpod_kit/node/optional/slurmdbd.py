@@ -92,14 +92,13 @@ def pending(node: Node, accounting: Accounting) -> str:
         differs = read_text(node.paths.slurmdbd_conf) != expected_conf(node, accounting)
     except NodeError:  # without its secret, or slurm.conf, yet
         differs = True
-    parts = [
-        f"write {node.paths.slurmdbd_conf}" if differs else "",
-        f"enable and start {UNIT}"
-        if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT))
-        else "restart slurmdbd"
-        if differs
-        else "",
-    ]
+    parts = []
+    if differs:
+        parts.append(f"write {node.paths.slurmdbd_conf}")
+    if not (systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)):
+        parts.append(f"enable and start {UNIT}")
+    elif differs:
+        parts.append("restart slurmdbd")
     return "; ".join(part for part in parts if part)
 
 

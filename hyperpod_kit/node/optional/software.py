@@ -77,7 +77,10 @@ def _is_complete(node: Node, software: Software) -> bool:
 
 def _listed(node: Node, software: Software) -> Tuple[Package, ...]:
     """The packages of the configuration that bring it to this machine, its own first; () without its own."""
-    machine = Machine(apt.architecture(node), os.uname().release) if node.config.packages else Machine("", "")
+    if node.config.packages:
+        machine = Machine(apt.architecture(node), os.uname().release)
+    else:
+        machine = Machine("", "")
     for client in software.clients:
         fitting = [package for package in node.config.packages if fits(package, client, machine)]
         if any(package.is_client_package for package in fitting):

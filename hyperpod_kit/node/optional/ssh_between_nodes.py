@@ -55,16 +55,20 @@ def _run(node: Node) -> StepOutcome:
             deferred_actions.note(node, RELOAD)
             changed = write_if_different(node.paths.real(path), text) or changed
     _reload(node)
-    return StepOutcome(changed, f"{host_keys.count(node)} hosts are known" if changed else "")
+    if not changed:
+        return StepOutcome()
+    return StepOutcome(True, f"{host_keys.count(node)} hosts are known")
 
 
 def _pending(node: Node) -> str:
     differing = [path for path, text in TEXTS.items() if read_text(node.paths.real(path)) != text]
-    parts = [
-        f"write {', '.join(differing)}" if differing else "",
-        "reload sshd" if deferred_actions.is_noted(node, RELOAD) else "",
-        "" if host_keys.is_published(node) else f"put this node's host keys on {mount_of(node).path}",
-    ]
+    parts = []
+    if differing:
+        parts.append(f"write {', '.join(differing)}")
+    if deferred_actions.is_noted(node, RELOAD):
+        parts.append("reload sshd")
+    if not host_keys.is_published(node):
+        parts.append(f"put this node's host keys on {mount_of(node).path}")
     return "; ".join(part for part in parts if part)
 
 

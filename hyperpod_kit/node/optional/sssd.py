@@ -83,17 +83,17 @@ def conf(configuration: Sssd, secret: str) -> str:
 
 def sudoers(configuration: Sssd) -> str:
     """Text of a file of sudo's; "" where nobody of the directory may become root."""
-    return (
-        HEADER + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in configuration.sudo)
-        if configuration.sudo
-        else ""
-    )
+    if configuration.sudo:
+        return HEADER + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in configuration.sudo)
+    return ""
 
 
 def _expected_files(node: Node) -> Dict[str, str]:
     """Path -> text; "" for a file that is not to be there. Raises NodeError."""
     configuration = _configuration(node)
-    secret = password.read_password(node, configuration.secret_arn, without="") if configuration.secret_arn else ""
+    secret = ""
+    if configuration.secret_arn:
+        secret = password.read_password(node, configuration.secret_arn, without="")
     return {CONF: conf(configuration, secret), SUDOERS: sudoers(configuration)}
 
 
@@ -145,7 +145,10 @@ def _write(node: Node, path: str, text: str) -> None:
         except RunError as err:
             raise NodeError(f"sudo does not take {path}: {err.stderr.strip() or err.message}") from err
     by_descriptor.make_parents(real)
-    atomic_file.replace(real, text.encode(), 0o440 if path == SUDOERS else 0o600)
+    mode = 0o600
+    if path == SUDOERS:
+        mode = 0o440
+    atomic_file.replace(real, text.encode(), mode)
 
 
 def _makes_homes(node: Node) -> bool:
@@ -158,13 +161,15 @@ def _pending(node: Node) -> str:
     except NodeError:  # without its secret yet
         outdated = [CONF]
     runs = systemd.is_enabled(node, UNIT) and systemd.is_active(node, UNIT)
-    parts = [
-        software.pending(node, SSSD),
-        f"write {', '.join(outdated)}" if outdated else "",
-        "" if _makes_homes(node) else "have homes made at the first login",
-        "" if runs else f"enable and start {UNIT}",
-        f"restart {UNIT}" if runs and (outdated or deferred_actions.is_noted(node, RESTART)) else "",
-    ]
+    parts = [software.pending(node, SSSD)]
+    if outdated:
+        parts.append(f"write {', '.join(outdated)}")
+    if not _makes_homes(node):
+        parts.append("have homes made at the first login")
+    if not runs:
+        parts.append(f"enable and start {UNIT}")
+    if runs and (outdated or deferred_actions.is_noted(node, RESTART)):
+        parts.append(f"restart {UNIT}")
     return "; ".join(part for part in parts if part)
 
 

@@ -48,7 +48,9 @@ def upkeep_command() -> int:
     failed = run_upkeep(open_node())
     for line in failed:
         print(f"error: {line}", file=sys.stderr)
-    return 1 if failed else 0
+    if failed:
+        return 1
+    return 0
 
 
 def _host_keys(node: Node) -> None:

@@ -55,8 +55,14 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
         response = exchange("POST", url, signed_headers, body)
         if response.status == 200:
             return _value(secret, response.body)
-        code = _code(response.body) if response.status else response.body.decode(errors="replace")
-        last = f"{url} answers {response.status} {code}" if response.status else f"{url} does not answer: {code}"
+        if response.status:
+            code = _code(response.body)
+        else:
+            code = response.body.decode(errors="replace")
+        if response.status:
+            last = f"{url} answers {response.status} {code}"
+        else:
+            last = f"{url} does not answer: {code}"
         if response.status in range(400, 500) and response.status != 429 and code not in NOT_NOW:
             raise NodeError(
                 f"{secret.arn}: {last}",
@@ -74,8 +80,14 @@ def fetch(secret: Secret, clock: Clock, environ: Mapping[str, str] = os.environ,
 
 
 def _endpoint(secret: Secret, environ: Mapping[str, str]) -> str:
-    named = environ.get(f"AWS_ENDPOINT_URL_{'SSM' if secret.service == 'ssm' else 'SECRETS_MANAGER'}")
-    suffix = "amazonaws.com.cn" if secret.partition == "aws-cn" else "amazonaws.com"
+    variable = "AWS_ENDPOINT_URL_SECRETS_MANAGER"
+    if secret.service == "ssm":
+        variable = "AWS_ENDPOINT_URL_SSM"
+    named = environ.get(variable)
+    if secret.partition == "aws-cn":
+        suffix = "amazonaws.com.cn"
+    else:
+        suffix = "amazonaws.com"
     url = named or environ.get("AWS_ENDPOINT_URL") or f"https://{secret.service}.{secret.region}.{suffix}"
     return url.rstrip("/") + "/"
 
@@ -106,4 +118,6 @@ def _code(body: bytes) -> str:
         code = str(json.loads(body).get("__type", "")).rpartition("#")[2]
     except (ValueError, AttributeError):
         return ""
-    return code if code.isalnum() else ""
+    if code.isalnum():
+        return code
+    return ""

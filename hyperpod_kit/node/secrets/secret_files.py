@@ -91,7 +91,9 @@ def _run(node: Node) -> StepOutcome:
 
 def _pending(node: Node) -> str:
     names = missing(node)
-    return f"fetch {', '.join(names)}" if names else ""
+    if names:
+        return f"fetch {', '.join(names)}"
+    return ""
 
 
 STEP = Step("secrets", _run, _pending)

@@ -72,13 +72,21 @@ def expected_files(node: Node) -> Tuple[Dict[str, str], List[str]]:
         # this flag slurmd would wait for that, fail the step and drain the node.
         hooks = without_setting(hooks, "PrologFlags")
     location_on_mount = state.shared_state_location(node)
-    location = location_on_mount.state if location_on_mount else kept_location(conf)
-    state_setting = {"StateSaveLocation": location} if location else {}
+    if location_on_mount:
+        location = location_on_mount.state
+    else:
+        location = kept_location(conf)
+    if location:
+        state_setting = {"StateSaveLocation": location}
+    else:
+        state_setting = {}
     text, notes = merge_hooks(conf, hooks, {**state_setting, **accounting_lines.kit_settings(node, conf)})
     if location and not location_on_mount:
         notes.append(f"StateSaveLocation stays {location}: to move it, stop slurmctld and do so by hand")
     # HyperPod's own plugin has an option of this name for srun: ours would take it away, and no node were replaced.
-    contexts = " contexts=allocator" if hyperpod else ""
+    contexts = ""
+    if hyperpod:
+        contexts = " contexts=allocator"
     plugstack_text = read_text(node.paths.plugstack_conf) or ""
     plugstack = with_block(
         plugstack_text, [f"optional {SPANK_PLUGIN}{contexts}", *pyxis_line.plugstack_lines(node, plugstack_text)]
@@ -120,7 +128,9 @@ def slurm_user(conf: str) -> str:
 def kept_location(conf: str) -> str:
     """Where our block has put slurmctld's state earlier; "" when it has not."""
     location = settings(conf).get("statesavelocation", "")
-    return location if f"/{state.DIRECTORY}/" in location else ""
+    if f"/{state.DIRECTORY}/" in location:
+        return location
+    return ""
 
 
 @dataclass(frozen=True)
@@ -143,10 +153,16 @@ def pending_move(node: Node) -> Optional[StateMove]:
         return None
     written = settings(slurm_conf(node)).get("statesavelocation", "")
     slurmctld = running_slurmctld.query_slurmctld(node)
-    location = slurmctld.location if slurmctld else written
+    if slurmctld:
+        location = slurmctld.location
+    else:
+        location = written
     if written == location == where.state:
         return None
-    current = location if location != where.state else written
+    if location != where.state:
+        current = location
+    else:
+        current = written
     return StateMove(where, current, running_slurmctld.describe_running(node, where, slurmctld))
 
 
@@ -155,16 +171,17 @@ def hooks_pending(node: Node) -> str:
     differing = [path for path, text in expected_files(node)[0].items() if read_text(path) != text]
     move = pending_move(node)
     leading = platform_directory.pending(node, slurm_conf(node))
-    parts = [
-        _describe_move(node, move) if move else "",
-        f"our lines into {', '.join(differing)}" if differing else "",
-        f"let {leading} lead to it" if leading else "",
-        "start slurmctld"
-        if deferred_actions.is_noted(node, RESTART)
-        else "scontrol reconfigure"
-        if not differing and deferred_actions.is_noted(node, RECONFIGURE)
-        else "",
-    ]
+    parts = []
+    if move:
+        parts.append(_describe_move(node, move))
+    if differing:
+        parts.append(f"our lines into {', '.join(differing)}")
+    if leading:
+        parts.append(f"let {leading} lead to it")
+    if deferred_actions.is_noted(node, RESTART):
+        parts.append("start slurmctld")
+    elif not differing and deferred_actions.is_noted(node, RECONFIGURE):
+        parts.append("scontrol reconfigure")
     return "; ".join(part for part in parts if part)
 
 
@@ -175,7 +192,9 @@ def _describe_move(node: Node, move: StateMove) -> str:
     )
     if decision.choice == StateCopy.LOCAL and state.has_saved_state(node, move.where):
         kept = f"{kept}, as it is in {move.current_directory}; put aside what is there now"
-    return f"{kept}: {decision.comparison}" if decision.comparison else kept
+    if decision.comparison:
+        return f"{kept}: {decision.comparison}"
+    return kept
 
 
 def install_hooks(node: Node) -> Tuple[bool, List[str]]:
@@ -250,10 +269,15 @@ def stop_slurmctld(node: Node) -> None:
 
 def start_slurmctld(node: Node) -> bool:
     """Start it; True when it did not run before. Raises NodeError with the reason of what it waits for."""
+    timeout = 90.0
+    if state.shared_state_location(node):
+        timeout = STARTS_WITHIN
     try:
-        return systemd.start(node, UNITS[1], timeout=STARTS_WITHIN if state.shared_state_location(node) else 90)
+        return systemd.start(node, UNITS[1], timeout=timeout)
     except RunError as err:
-        keeper = systemd.last_log_line(node, SLURM_STATE_UNIT) if state.shared_state_location(node) else ""
+        keeper = ""
+        if state.shared_state_location(node):
+            keeper = systemd.last_log_line(node, SLURM_STATE_UNIT)
         raise NodeError(
             f"slurmctld does not start: {keeper or systemd.last_log_line(node, UNITS[1]) or err.message}",
             hint=f"journalctl -u slurmctld -u {SLURM_STATE_UNIT}",
@@ -263,7 +287,9 @@ def start_slurmctld(node: Node) -> bool:
 def daemons_pending(node: Node) -> str:
     """What `start_controller` would do, in words."""
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
-    return f"enable and start {', '.join(resting)}" if resting else ""
+    if resting:
+        return f"enable and start {', '.join(resting)}"
+    return ""
 
 
 def start_controller(node: Node) -> bool:
@@ -283,7 +309,9 @@ def await_response(node: Node) -> None:
             output = node.runner.run([node.paths.scontrol, "ping"], timeout=20, check=False).stdout
         except RunError:
             return None
-        return True if " is UP" in output else None
+        if " is UP" in output:
+            return True
+        return None
 
     if wait_for(check_response, seconds=ANSWERS_WITHIN, clock=node.clock, first=0.2, longest=2.0) is None:
         raise NodeError(

@@ -50,7 +50,9 @@ def desired_reason(node: Node, records: Mapping[str, HealthRecord]) -> Optional[
     for name, record in required:
         if record is not None and (record.degraded or (record.failures and has_refused(node))):
             return f"{PREFIX}{name}:{record.state}"
-    return CLEAR if all(record is not None and record.failures == 0 for _, record in required) else None
+    if all(record is not None and record.failures == 0 for _, record in required):
+        return CLEAR
+    return None
 
 
 def has_refused(node: Node) -> bool:
@@ -176,13 +178,17 @@ def _reason(text: str) -> Tuple[str, str]:
     """(reason, when it was given) of `a fan [root@2026-11-22T01:02:03]`, by the last such mark: what looks like one
     before it is part of the reason, which is none of ours then."""
     marks = list(_GIVEN.finditer(text))
-    return (text[: marks[-1].start()].strip(), marks[-1].group(1)) if marks else (text.strip(), "")
+    if marks:
+        return (text[: marks[-1].start()].strip(), marks[-1].group(1))
+    return (text.strip(), "")
 
 
 def slurm_program(node: Node, name: str) -> str:
     """A command of Slurm: where HyperPod has it, else wherever it is."""
     path = os.path.join(os.path.dirname(node.paths.scontrol), name)
-    return path if os.path.exists(path) else name
+    if os.path.exists(path):
+        return path
+    return name
 
 
 def update_node(node: Node, *arguments: str) -> None:
@@ -194,7 +200,9 @@ def update_node(node: Node, *arguments: str) -> None:
 
 def _note(node: Node) -> Dict[str, Any]:
     note = read_json(node.paths.drain_note)
-    return note if isinstance(note, dict) else {}
+    if isinstance(note, dict):
+        return note
+    return {}
 
 
 def _save_note(node: Node, *, desired: str, reason: str, agreed: bool) -> None:

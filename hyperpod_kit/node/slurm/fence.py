@@ -28,9 +28,11 @@ def require_alone(node: Node, where: StateLocation) -> None:
     keeper = LeaseKeeper(node, where, messages.append)
     # A lease that this machine has already is left to the unit that renews it.
     if not keeper.owns() and not keeper.claim(within=CLAIM_WITHIN):
+        reason = "no lease on it"
+        if messages:
+            reason = messages[-1]
         raise NodeError(
-            "the shared state is not replaced by this machine's newer one: "
-            f"{messages[-1] if messages else 'no lease on it'}",
+            f"the shared state is not replaced by this machine's newer one: {reason}",
             hint="end slurmctld and hyperpod-kit-slurm-state.service on the other machine, then again",
         )
 

@@ -36,7 +36,9 @@ def record_refusal(node: Node, path: str, **more: str) -> None:
 def read_refusal(path: str) -> Optional[Mapping[str, Any]]:
     """The note of a refusal that nobody has looked at since; None without one."""
     refusal = read_json(path)
-    return refusal if isinstance(refusal, dict) and isinstance(refusal.get("at"), (int, float)) else None
+    if isinstance(refusal, dict) and isinstance(refusal.get("at"), (int, float)):
+        return refusal
+    return None
 
 
 def age(node: Node, refusal: Mapping[str, Any]) -> float:
@@ -60,9 +62,9 @@ def _controllers_time(node: Node, scontrol: str) -> float:
         # Times in UTC: they are formatted here.
         output = node.runner.run([scontrol, "show", "config"], timeout=SECONDS, env={"TZ": "UTC"})
         match = _AS_OF.search(output.stdout)
-        return (
-            float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S"))) if match else _local_time(node)
-        )
+        if match:
+            return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")))
+        return _local_time(node)
     except (RunError, ValueError):
         return _local_time(node)
 

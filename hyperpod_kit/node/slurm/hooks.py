@@ -25,14 +25,19 @@ def without_block(text: str) -> str:
 def with_block(text: str, lines: List[str]) -> str:
     """`text` with our block at its end, replacing an earlier one."""
     base = without_block(text)
-    joint = "" if not base or base.endswith("\n") else "\n"
+    if not base or base.endswith("\n"):
+        joint = ""
+    else:
+        joint = "\n"
     return "\n".join([f"{base}{joint}{BEGIN}", *lines, END]) + "\n"
 
 
 def block_lines(text: str) -> List[str]:
     """The lines of our block, its marks left out; empty without one."""
     match = re.search(rf"(?ms)^{re.escape(BEGIN)}$\n(.*?)^{re.escape(END)}$", text)
-    return match.group(1).splitlines() if match else []
+    if match:
+        return match.group(1).splitlines()
+    return []
 
 
 def without_setting(hooks: str, name: str) -> str:
@@ -60,7 +65,9 @@ def merge_hooks(slurm_conf: str, hooks: str, kit_settings: Mapping[str, str] = N
     lines, notes = [], []
     for line in hooks.splitlines():
         match = re.match(r"\s*([A-Za-z]+)\s*=\s*(.*?)\s*$", line)
-        key = match.group(1).lower() if match else ""
+        key = ""
+        if match:
+            key = match.group(1).lower()
         if match is None or key not in existing:
             lines.append(line)
         elif key in MERGED:

@@ -73,10 +73,10 @@ class LeaseKeeper:
                         "take", partial(lease.take, self._directory, number, self._local_owner)
                     )
                     if self._number:
-                        self._report_once(
-                            f"Slurm's state in {self._where.state} is this machine's"
-                            f"{'' if free else f': {who} has not renewed for {lease.TAKEOVER:g} s'}"
-                        )
+                        message = f"Slurm's state in {self._where.state} is this machine's"
+                        if not free:
+                            message += f": {who} has not renewed for {lease.TAKEOVER:g} s"
+                        self._report_once(message)
                         if not free:
                             self._record(
                                 "took over",
@@ -102,7 +102,9 @@ class LeaseKeeper:
 
         def work() -> Optional[float]:
             number = (lease.generations(self._directory) or [0])[-1]
-            current_owner = lease.read_owner(self._directory, number) if number else None
+            current_owner = None
+            if number:
+                current_owner = lease.read_owner(self._directory, number)
             if (
                 current_owner is None
                 or not current_owner.is_same(self._local_owner)
@@ -112,7 +114,9 @@ class LeaseKeeper:
             return lease.taken_at(self._directory, number)
 
         taken = self._run_bounded("look", work)
-        return None if taken is None else float(taken)
+        if taken is None:
+            return None
+        return float(taken)
 
     def wait_for_mount(self) -> None:
         """Wait for the mount alone. Where several controllers share the state, Slurm has them all running and decides
@@ -128,21 +132,24 @@ class LeaseKeeper:
     def _mounted(self) -> bool:
         status = check(self._node, self._where.mount)
         if not status.healthy:
-            self._report_once(
-                f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
-                f"{f', {status.detail}' if status.detail else ''}"
-            )
+            message = f"waiting for {self._where.mount.path}, which has Slurm's state: it is {status.state}"
+            if status.detail:
+                message += f", {status.detail}"
+            self._report_once(message)
         return status.healthy
 
     def _read_lease(self) -> Any:
         numbers = lease.generations(self._directory)
-        number = numbers[-1] if numbers else 0
-        current_owner = lease.read_owner(self._directory, number) if number else None
-        who = (
-            f"{current_owner.host} ({current_owner.instance})"
-            if current_owner
-            else "a machine that did not write its name"
-        )
+        number = 0
+        if numbers:
+            number = numbers[-1]
+        current_owner = None
+        if number:
+            current_owner = lease.read_owner(self._directory, number)
+        if current_owner:
+            who = f"{current_owner.host} ({current_owner.instance})"
+        else:
+            who = "a machine that did not write its name"
         return [
             number,
             lease.is_free(self._directory, number, self._local_owner),
@@ -244,5 +251,7 @@ def notify_ready() -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.connect("\0" + address[1:] if address.startswith("@") else address)
+            if address.startswith("@"):
+                address = "\0" + address[1:]
+            sock.connect(address)
             sock.sendall(b"READY=1")

@@ -37,7 +37,10 @@ def ensure_running(node: Node) -> MungeState:
     if not os.path.exists(node.paths.munge_key):
         return MungeState()
     recorded = read_json(node.paths.munge_note)
-    before = recorded if isinstance(recorded, dict) else {}
+    if isinstance(recorded, dict):
+        before = recorded
+    else:
+        before = {}
     tries = int(before.get("tries", 0))
     if systemd.processes(node, UNIT):
         with contextlib.suppress(FileNotFoundError):

@@ -31,10 +31,16 @@ def pending(node: Node, conf: str) -> str:
     try:
         leads = os.readlink(path)
     except FileNotFoundError:
-        return configured if os.path.isdir(os.path.dirname(path)) else ""
+        if os.path.isdir(os.path.dirname(path)):
+            return configured
+        return ""
     except OSError:
-        return configured if os.path.isdir(path) and not os.path.ismount(path) else ""
-    return configured if leads != where.state else ""
+        if os.path.isdir(path) and not os.path.ismount(path):
+            return configured
+        return ""
+    if leads != where.state:
+        return configured
+    return ""
 
 
 def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> str:
@@ -56,4 +62,6 @@ def link_to_shared(node: Node, directory: str, where: state.StateLocation) -> st
         state.remove_oldest_copies(path, kept)
     except OSError as err:
         return f"{directory} does not lead to {where.state}: {err.strerror}"
-    return f"{directory} leads to {where.state} now{f'; what was there is kept in {kept}' if kept else ''}"
+    if not kept:
+        return f"{directory} leads to {where.state} now"
+    return f"{directory} leads to {where.state} now; what was there is kept in {kept}"

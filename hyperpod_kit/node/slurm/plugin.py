@@ -57,7 +57,9 @@ def build_obstacle(node: Node) -> str:
     except NodeError as err:
         return err.message
     except RunError as err:
-        return "there is no compiler, cc" if err.returncode == 127 else err.message
+        if err.returncode == 127:
+            return "there is no compiler, cc"
+        return err.message
     return ""
 
 
@@ -102,7 +104,9 @@ def _run(node: Node) -> StepOutcome:
 
 
 def _pending(node: Node) -> str:
-    return "" if is_built(node) else f"build {node.paths.spank_plugin}"
+    if is_built(node):
+        return ""
+    return f"build {node.paths.spank_plugin}"
 
 
 # Not required: without it, `hyperpod-kit job submit --auto-resume` still works.

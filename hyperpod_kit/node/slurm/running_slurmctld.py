@@ -46,7 +46,9 @@ def query_slurmctld(node: Node) -> Optional[SlurmctldStatus]:
     except RunError:
         return None
     location = _LOCATION.search(printed)
-    return SlurmctldStatus(location.group(1), _parse_boot_time(printed)) if location else None
+    if location:
+        return SlurmctldStatus(location.group(1), _parse_boot_time(printed))
+    return None
 
 
 def describe_running(
@@ -55,7 +57,10 @@ def describe_running(
     """On which copy it works, and whether it alone can have saved the shared one since its start. None: not known."""
     if slurmctld is None or slurmctld.since is None:
         return None
-    copy = StateCopy.SHARED if slurmctld.location == where.state else StateCopy.LOCAL
+    if slurmctld.location == where.state:
+        copy = StateCopy.SHARED
+    else:
+        copy = StateCopy.LOCAL
     return RunningSlurmctld(copy, slurmctld.since, _has_held_lease(node, where, slurmctld.since))
 
 
@@ -71,6 +76,8 @@ def _has_held_lease(node: Node, where: StateLocation, since: float) -> bool:
 def _parse_boot_time(printed: str) -> Optional[float]:
     match = _BOOT_TIME.search(printed)
     try:
-        return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S"))) if match else None
+        if match:
+            return float(calendar.timegm(time.strptime(match.group(1), "%Y-%m-%dT%H:%M:%S")))
+        return None
     except ValueError:
         return None

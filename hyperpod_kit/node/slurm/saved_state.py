@@ -66,7 +66,10 @@ class SavedState:
         if self.saved_at is None:
             return f"{self.directory}: its job_state does not begin as slurmctld writes it"
         when = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.saved_at))
-        jobs = "" if self.has_jobs else ", no job in it"
+        if self.has_jobs:
+            jobs = ""
+        else:
+            jobs = ", no job in it"
         return f"{self.directory}: saved {when}, next job number {self.next_job}{jobs}"
 
 
@@ -113,7 +116,9 @@ def choose_copy(
     if shared is None:
         return StateCopy.LOCAL
     newer = _newer_of(shared, local, now, running)
-    return StateCopy.SHARED if newer is None and created else newer
+    if newer is None and created:
+        return StateCopy.SHARED
+    return newer
 
 
 def _newer_of(
@@ -137,7 +142,9 @@ def _newer_of(
         return _successor(shared, local, running)
     if order == -numbers:
         return None
-    return StateCopy.LOCAL if numbers > 0 else StateCopy.SHARED
+    if numbers > 0:
+        return StateCopy.LOCAL
+    return StateCopy.SHARED
 
 
 def _can_be_dropped(candidate: SavedState, other: SavedState) -> bool:
@@ -159,7 +166,11 @@ def _successor(shared: SavedState, local: SavedState, running: Optional[RunningS
     if running is None:
         return None
     if running.copy == StateCopy.SHARED:
-        return StateCopy.SHARED if shared.saved_at > local.saved_at else None
+        if shared.saved_at > local.saved_at:
+            return StateCopy.SHARED
+        return None
     # In the second of its start another one, which has just ended, may have saved it.
     same_process = running.alone and running.since < shared.saved_at
-    return StateCopy.LOCAL if same_process and local.saved_at > shared.saved_at else None
+    if same_process and local.saved_at > shared.saved_at:
+        return StateCopy.LOCAL
+    return None

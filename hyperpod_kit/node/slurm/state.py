@@ -72,7 +72,10 @@ def shared_state_location(node: Node) -> Optional[StateLocation]:
 
 def cluster_directory(node: Node, mount: Mount) -> str:
     """This cluster's own directory on a mount that its nodes share, as a node names it."""
-    name = f"{node.config.cluster_name}-{node.facts.cluster}" if node.facts.cluster else node.config.cluster_name
+    if node.facts.cluster:
+        name = f"{node.config.cluster_name}-{node.facts.cluster}"
+    else:
+        name = node.config.cluster_name
     return f"{mount.path.rstrip('/')}/{DIRECTORY}/{name}"
 
 
@@ -107,7 +110,9 @@ def decide_copy(
     `requested`: what a person has chosen; `running`: the slurmctld that runs, or ran until it was stopped for this.
     Raises UndecidedState where their ages cannot be compared, NodeError.
     """
-    base, before = node.paths.real(where.base), node.paths.real(local_directory) if local_directory else ""
+    base, before = node.paths.real(where.base), ""
+    if local_directory:
+        before = node.paths.real(local_directory)
 
     def work() -> List[Optional[Dict[str, Any]]]:
         states = _shared_state(base), _local_state(base, before)
@@ -181,7 +186,9 @@ def _description(where: StateLocation) -> str:
 def _shared_state(base: str) -> Optional[SavedState]:
     """What is in the shared directory, or is about to be (see `_exchange`)."""
     state = f"{base}/slurmctld"
-    return read_saved_state(state if _exists(state) else f"{base}/slurmctld.next")
+    if _exists(state):
+        return read_saved_state(state)
+    return read_saved_state(f"{base}/slurmctld.next")
 
 
 def _local_state(base: str, local_directory: str) -> Optional[SavedState]:
@@ -204,7 +211,10 @@ def _prepare(
         if choice == StateCopy.SHARED or _local_state(base, local_directory) is None:
             return ""
         return _exchange(base, local_directory, _make_seed(base, local_directory, entry, machine), now)
-    seed = _make_seed(base, local_directory if _local_state(base, local_directory) else "", entry, machine)
+    origin = ""
+    if _local_state(base, local_directory):
+        origin = local_directory
+    seed = _make_seed(base, origin, entry, machine)
     try:
         by_descriptor.rename(seed, state)
     except OSError as err:
@@ -213,7 +223,9 @@ def _prepare(
         by_descriptor.remove_tree(seed)  # the other one was faster, and its slurmctld works there already
         _require_owner(state, entry.pw_uid)
         return ""
-    origin = f", as it was in {local_directory}" if _local_state(base, local_directory) else ""
+    origin = ""
+    if _local_state(base, local_directory):
+        origin = f", as it was in {local_directory}"
     return f"Slurm's state is kept in {state} now{origin}"
 
 

@@ -49,7 +49,9 @@ def drop_in(node: Node) -> Tuple[str, str]:
             "the resource config names no Slurm controller",
             hint="check the name of the controller group in provisioning_parameters.json",
         )
-    several = ",".join(node.facts.controllers) if node.config.controllers > 1 else ""
+    several = ""
+    if node.config.controllers > 1:
+        several = ",".join(node.facts.controllers)
     return node.paths.unit("slurmd.service.d/hyperpod-kit.conf"), DROP_IN.format(controllers=several or address)
 
 
@@ -67,13 +69,13 @@ def pending(node: Node) -> str:
     """What `start_worker` would do, in words. Raises NodeError."""
     path, text = drop_in(node)
     resting = [unit for unit in UNITS if not (systemd.is_enabled(node, unit) and systemd.is_active(node, unit))]
-    parts = [
-        f"write {path}" if read_text(path) != text else "",
-        f"enable and start {', '.join(resting)}" if resting else "",
-        "restart slurmd.service"
-        if deferred_actions.is_noted(node, RESTART) and "slurmd.service" not in resting
-        else "",
-    ]
+    parts = []
+    if read_text(path) != text:
+        parts.append(f"write {path}")
+    if resting:
+        parts.append(f"enable and start {', '.join(resting)}")
+    if deferred_actions.is_noted(node, RESTART) and "slurmd.service" not in resting:
+        parts.append("restart slurmd.service")
     return "; ".join(part for part in parts if part)
 
 
@@ -123,7 +125,10 @@ def start_worker(node: Node) -> bool:
     changed = systemd.enable(node, *UNITS) or deferred_actions.is_noted(node, RESTART)
     changed = systemd.start(node, "munge.service", timeout=90) or changed
     runs_already = not restart and systemd.is_active(node, "slurmd.service")
-    before = None if runs_already else started_at(_query_node(node))
+    if runs_already:
+        before = None
+    else:
+        before = started_at(_query_node(node))
     wall, start_time = node.clock.wall(), node.clock.monotonic()
     with contextlib.suppress(RunError):  # its unit tries again by itself until the controller answers
         if restart:
@@ -136,7 +141,9 @@ def start_worker(node: Node) -> bool:
         # The earlier of both, where the clock was set while slurmd was started.
         since = min(wall, node.clock.wall() - (node.clock.monotonic() - start_time))
         is_registered = has_registered(_query_node(node), before, since)
-        return True if is_registered and systemd.is_active(node, "slurmd.service") else None
+        if is_registered and systemd.is_active(node, "slurmd.service"):
+            return True
+        return None
 
     if wait_for(check_registration, seconds=REGISTERED_WITHIN, clock=node.clock, first=0.2, longest=5.0) is None:
         raise NodeError(

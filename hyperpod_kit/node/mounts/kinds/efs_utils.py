@@ -31,7 +31,9 @@ def describe(mount: Mount) -> str:
 
 def _describe_fields(mount: Dict[str, Any]) -> str:
     point = mount.get("access_point_id")
-    return f"{mount.get('file_system_id')}:/" + (f" {point}" if point else "")
+    if not point:
+        return f"{mount.get('file_system_id')}:/"
+    return f"{mount.get('file_system_id')}:/ {point}"
 
 
 def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: str, tls: bool) -> MountIdentity:
@@ -39,7 +41,10 @@ def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: st
     expected = describe(mount)
     host, separator, export = entry.source.rpartition(":")
     if not separator or export != "/" or not host.startswith("127."):
-        through = " through TLS" if tls and separator and export == "/" else f", found {entry.fs_type}"
+        if tls and separator and export == "/":
+            through = " through TLS"
+        else:
+            through = f", found {entry.fs_type}"
         return MountIdentity(False, entry.source, f"expected {expected}{through}")
     record = read_record(node, mount)
     replacement = replacement_reason(record, entry)
@@ -47,7 +52,9 @@ def identify_proxied(node: Node, mount: Mount, entry: MountEntry, *, service: st
     # Without a port, a note on this path may be about the mount that lies beneath.
     if states and not (replacement and entry.stacked > 1 and entry.option("port") is None):
         state = states[-1]
-        actual = f"{state['fsId']}:/" + (f" {state['accessPoint']}" if state.get("accessPoint") else "")
+        actual = f"{state['fsId']}:/"
+        if state.get("accessPoint"):
+            actual = f"{state['fsId']}:/ {state['accessPoint']}"
         if state.get("service_type", service) != service:
             return MountIdentity(False, actual, f"expected {expected} of {service}, found {state['service_type']}")
         if tls and _without_tls(state):
@@ -78,9 +85,10 @@ def read_states(node: Node, entry: MountEntry) -> List[Dict[str, Any]]:
     for name in names:
         file_system, separator, rest = name.partition(".")
         last = rest.rpartition(".")[2]
-        matches = (
-            last == port if port is not None else f".{rest}".startswith(middle) and rest[len(middle) - 1 :] == last
-        )
+        if port is not None:
+            matches = last == port
+        else:
+            matches = f".{rest}".startswith(middle) and rest[len(middle) - 1 :] == last
         if not matches or not separator or not file_system.startswith("fs-") or not last.isdigit():
             continue
         with contextlib.suppress(OSError, ValueError):
@@ -118,5 +126,9 @@ def proxy_is_dead(entry: MountEntry) -> bool:
 
 def options(mount: Union[EfsMount, S3FilesMount]) -> List[str]:
     """The options that both helpers take alike."""
-    mount_options = [f"accesspoint={mount.access_point_id}"] if mount.access_point_id else []
-    return mount_options + ([f"region={mount.region}"] if mount.region else [])
+    mount_options = []
+    if mount.access_point_id:
+        mount_options = [f"accesspoint={mount.access_point_id}"]
+    if mount.region:
+        mount_options.append(f"region={mount.region}")
+    return mount_options

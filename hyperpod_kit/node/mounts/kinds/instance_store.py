@@ -44,7 +44,9 @@ def mounted_stores(node: Node) -> List[MountEntry]:
     mountinfo = read_text(node.paths.mountinfo) or ""
     platform_store = find(mountinfo, PLATFORM)
     kit_stores = [entry for entry in parse(mountinfo) if entry.path.startswith(KIT_DIRECTORY + "/")]
-    return ([platform_store] if platform_store is not None else []) + kit_stores
+    if platform_store is None:
+        return kit_stores
+    return [platform_store, *kit_stores]
 
 
 def provide(node: Node, index: int) -> MountEntry:
@@ -68,8 +70,11 @@ def provide(node: Node, index: int) -> MountEntry:
     usable = [device for device in devices if device.contents in ("", LABEL)]
     if not usable:
         refused = "; ".join(f"{device.path} holds {device.contents}" for device in devices)
+        problem = "this instance has no instance store device"
+        if refused:
+            problem = f"no instance store device is free: {refused}"
         raise MountFailed(
-            f"no instance store device is free: {refused}" if refused else "this instance has no instance store device",
+            problem,
             hint="choose an instance type with local NVMe, or set required to false",
         )
     return _mount(node, usable[index % len(usable)])
@@ -92,7 +97,9 @@ def find_devices(node: Node) -> List[NvmeDevice]:
 def _mounted_contents(node: Node, number: str) -> str:
     for entry in parse(read_text(node.paths.mountinfo) or ""):
         if entry.device == number:
-            return LABEL if entry.path.startswith(KIT_DIRECTORY + "/") else f"what is mounted at {entry.path}"
+            if entry.path.startswith(KIT_DIRECTORY + "/"):
+                return LABEL
+            return f"what is mounted at {entry.path}"
     return ""
 
 

@@ -71,7 +71,10 @@ class MountpointS3Kind(Kind):
         replacement = replacement_reason(record, entry)
         if replacement:
             served = next(daemons_at(node, mount.path, besides=pid), None)
-            return MountIdentity(False, url(served) if served else entry.source, f"{expected}, {replacement}")
+            source = entry.source
+            if served:
+                source = url(served)
+            return MountIdentity(False, source, f"{expected}, {replacement}")
         if pid == 0:
             served = next(daemons_at(node, mount.path), None)
             if served is None:

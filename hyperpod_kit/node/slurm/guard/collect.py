@@ -111,6 +111,11 @@ def collect_facts(node: Node) -> PlaneFacts:
     if is_controller:
         controller_facts = _controller(node, config)
     loaded = plugin_load(node.runner, drain.slurm_program(node, "sbatch"), AS_NOBODY)
+    running = ""
+    if is_controller:
+        running = (config or {}).get("slurm_version", "")
+    elif slurm_node:
+        running = slurm_node.version
     return PlaneFacts(
         node=node.facts.node,
         role=role,
@@ -124,9 +129,7 @@ def collect_facts(node: Node) -> PlaneFacts:
         is_known=is_known if role == Role.COMPUTE else None,
         slurm_node=slurm_node,
         plugin=loaded,
-        running=(config or {}).get("slurm_version", "")
-        if is_controller
-        else (slurm_node.version if slurm_node else ""),
+        running=running,
         installed=_installed_version(node),
         unbuildable=plugin.build_obstacle(node) if loaded.error else "",
         has_plugin=os.path.exists(node.paths.spank_plugin),
@@ -147,7 +150,9 @@ def _munge(node: Node) -> str:
         credential = node.runner.run(["munge", "--no-input"], timeout=MUNGE_WITHIN)
         node.runner.run(["unmunge", "--no-output"], input=credential.stdout, timeout=MUNGE_WITHIN)
     except RunError as err:
-        return "" if err.returncode == 127 else (err.stderr or err.message).strip().splitlines()[-1]
+        if err.returncode == 127:
+            return ""
+        return (err.stderr or err.message).strip().splitlines()[-1]
     return ""
 
 
@@ -186,7 +191,9 @@ def _controller(node: Node, config: Optional[Mapping[str, str]]) -> ControllerFa
 def _leads_to(node: Node, location: str) -> str:
     """Read from the link alone: what it leads to may hang."""
     try:
-        return os.readlink(node.paths.real(location)) if location else ""
+        if location:
+            return os.readlink(node.paths.real(location))
+        return ""
     except OSError:
         return ""
 
@@ -206,7 +213,9 @@ def _hooks(node: Node) -> Dict[str, str]:
 
 def _fetched(node: Node) -> Optional[bool]:
     text = read_text(node.paths.fetched_slurm_conf)
-    return None if text is None else BEGIN in text or f"{running_config.HOOKS}/" in text
+    if text is None:
+        return None
+    return BEGIN in text or f"{running_config.HOOKS}/" in text
 
 
 def _installed_version(node: Node) -> str:
@@ -216,7 +225,9 @@ def _installed_version(node: Node) -> str:
     except RunError:
         return ""
     match = re.search(r"[0-9]+\.[0-9]+(?:\.[0-9]+)?", output)
-    return match.group(0) if match else ""
+    if match:
+        return match.group(0)
+    return ""
 
 
 def is_without_slurm(facts: PlaneFacts) -> bool:

@@ -38,7 +38,9 @@ def slurm_command(args: argparse.Namespace) -> int:
         print(line, file=sys.stderr)
     if args.json:
         return _print_record(node, done.record, True)
-    return 1 if any(finding.fault for finding in done.record.findings) else 0
+    if any(finding.fault for finding in done.record.findings):
+        return 1
+    return 0
 
 
 def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
@@ -47,9 +49,14 @@ def _print_record(node: Node, record: GuardRecord, as_json: bool) -> int:
         print(json.dumps({"node": node.facts.node, "checked_at": record.checked_at, "findings": findings}))
     else:
         for finding in record.findings:
-            print(f"{'fault ' if finding.fault else 'notice'}  {finding.code}  {finding.detail}")
+            severity = "notice"
+            if finding.fault:
+                severity = "fault "
+            print(f"{severity}  {finding.code}  {finding.detail}")
             if finding.remedy:
                 print(f"        do: {finding.remedy}")
         if not record.findings:
             print(f"{node.facts.node}: Slurm is as it should be")
-    return 1 if any(finding.fault for finding in record.findings) else 0
+    if any(finding.fault for finding in record.findings):
+        return 1
+    return 0

@@ -39,7 +39,9 @@ class GuardCycle:
 def guard_cycle(node: Node) -> Optional[GuardCycle]:
     """Look once, as the timer does; None when another round is at it."""
     with hold_lock(node, LOCK, seconds=0) as locked:
-        return _guard_cycle(node) if locked else None
+        if locked:
+            return _guard_cycle(node)
+        return None
 
 
 def _guard_cycle(node: Node) -> GuardCycle:
@@ -48,14 +50,19 @@ def _guard_cycle(node: Node) -> GuardCycle:
     messages: List[str] = []
     if is_apply_finished(node):
         facts = collect_facts(node)
-        mended = mending.mend(node, facts, before.notes if before else {}) if may_mend(node) else last_notes(before)
+        if may_mend(node):
+            mended = mending.mend(node, facts, before.notes if before else {})
+        else:
+            mended = last_notes(before)
         if mended.done:
             facts = collect_facts(node)
         findings = judge_all(facts, mended, node.clock.wall())
     else:
         # What `node apply` is at work on is neither whole nor lost: what was known holds until it has ended.
         mended = last_notes(before)
-        findings = list(before.findings) if before else []
+        findings = []
+        if before:
+            findings = list(before.findings)
     record = GuardRecord(node.clock.wall(), tuple(findings), mended.to_dict())
     messages += [*mended.done, *changes(before.findings if before else (), findings)]
     try:
@@ -75,13 +82,20 @@ def _guard_cycle(node: Node) -> GuardCycle:
 
 def judge_all(facts: PlaneFacts, mended: Mended, now: float) -> List[SlurmFinding]:
     """What is wrong, and what the guard did about it."""
-    hopeless = {mending.BUILT} if facts.unbuildable else set()
+    if facts.unbuildable:
+        hopeless = {mending.BUILT}
+    else:
+        hopeless = set()
     return [*judge(facts), *mending.findings(mended.without(hopeless), now)]
 
 
 def last_notes(record: Optional[GuardRecord]) -> Mended:
     """The notes of the last round, for one in which nothing is done."""
-    noted: Mapping[str, Any] = record.notes if record else {}
+    noted: Mapping[str, Any]
+    if record:
+        noted = record.notes
+    else:
+        noted = {}
     return Mended({name: Tries.of(noted[name]) for name in mending.CODES if name in noted})
 
 
@@ -108,7 +122,7 @@ def changes(before: Sequence[SlurmFinding], after: Sequence[SlurmFinding]) -> Li
 def metrics(record: GuardRecord, seconds: float) -> str:
     """All series, for the node exporter. Pure."""
     faults = sum(finding.fault for finding in record.findings)
-    labels = [f'code="{reported.code}",fault="{"true" if reported.fault else "false"}"' for reported in record.findings]
+    labels = [f'code="{reported.code}",fault="{str(reported.fault).lower()}"' for reported in record.findings]
     lines = [
         *_series("hyperpod_kit_slurm_faults", "What is wrong with Slurm on this node.", [("", faults)]),
         *_series("hyperpod_kit_slurm_guard_seconds", "How long the last look took.", [("", round(seconds, 3))]),

@@ -120,10 +120,13 @@ def _plugin(facts: PlaneFacts) -> Iterator[SlurmFinding]:
             fault=False,
         )
     elif facts.plugin.error:
+        obstacle = ""
+        if facts.unbuildable:
+            obstacle = f"; none can be built on this node: {facts.unbuildable}"
         yield SlurmFinding(
             "plugin-not-loaded",
             f"Slurm does not load our plugin: {facts.plugin.error}: --auto-resume is unknown, and a bare srun starts "
-            f"from scratch{f'; none can be built on this node: {facts.unbuildable}' if facts.unbuildable else ''}",
+            f"from scratch{obstacle}",
             "Slurm's headers and a compiler on this node, then: hyperpod-kit node slurm --mend",
         )
     elif facts.plugin.offers is False:

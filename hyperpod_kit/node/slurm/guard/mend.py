@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, field, replace
-from typing import AbstractSet, Any, Dict, List, Mapping, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Tuple, Union
 
 from hyperpod_kit import audit
-from hyperpod_kit.errors import NodeError, RunError
+from hyperpod_kit.errors import HyperpodKitError, NodeError, RunError
 from hyperpod_kit.node import systemd
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_if_different
@@ -57,7 +57,9 @@ class Tries:
         """From a note; what is none counts as no try."""
         try:
             count, at = int(raw["count"]), float(raw["at"])
-            return cls(count, at, str(raw["words"]), str(raw["error"])) if math.isfinite(at) else cls()
+            if math.isfinite(at):
+                return cls(count, at, str(raw["words"]), str(raw["error"]))
+            return cls()
         except (KeyError, TypeError, ValueError, OverflowError):
             return cls()
 
@@ -66,14 +68,18 @@ class Tries:
 
     def after_try(self, now: float, action: str, error: str = "") -> Tries:
         # Failures do not count as something that is undone: after them a success is the first.
-        before = self.count if bool(error) == bool(self.error) else 0
+        before = 0
+        if bool(error) == bool(self.error):
+            before = self.count
         return Tries(before + 1, now, action, error)
 
     def after_success(self, now: float) -> Tries:
         """After a look that found nothing to do: forgotten once it has held for as long as the next pause is, at once
         where it was not the guard that put it right."""
         is_over = now - self.at >= max(REMEMBERED, PAUSES.pause(self.count))
-        return Tries() if is_over or self.error else self
+        if is_over or self.error:
+            return Tries()
+        return self
 
 
 @dataclass(frozen=True)
@@ -118,7 +124,10 @@ def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
     if changed:
         # Somebody is at work there in this very moment: his text is looked at first.
         return tries
-    action = f"our lines into {', '.join(planned.files)}" if planned.files else "scontrol reconfigure"
+    if planned.files:
+        action = f"our lines into {', '.join(planned.files)}"
+    else:
+        action = "scontrol reconfigure"
     try:
         for path, text in planned.files.items():
             write_if_different(path, text)
@@ -126,7 +135,7 @@ def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
             systemd.reload(node)
         node.runner.run([drain.slurm_program(node, "scontrol"), "reconfigure"], timeout=60)
     except (OSError, RunError) as err:
-        error = err.message if isinstance(err, RunError) else str(err)
+        error = _error_text(err)
         done.append(f"{action}: failed: {error}")
         return tries.after_try(now, action, error)
     audit.record("restored", "Slurm's configuration", action, asked_by=ASKED_BY)
@@ -134,10 +143,18 @@ def _restore(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
     return tries.after_try(now, action)
 
 
+def _error_text(err: Union[OSError, HyperpodKitError]) -> str:
+    if isinstance(err, HyperpodKitError):
+        return err.message
+    return str(err)
+
+
 def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tries:
     now = node.clock.wall()
     if not facts.plugin.error:
-        return tries.after_success(now) if facts.plugin.offers else tries
+        if facts.plugin.offers:
+            return tries.after_success(now)
+        return tries
     if facts.unbuildable:
         return tries
     if not tries.is_due(now):
@@ -150,7 +167,7 @@ def _build(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Trie
             )
             return tries.after_try(now, action, headers)
     except (NodeError, RunError, OSError) as err:
-        error = str(err) if isinstance(err, OSError) else err.message
+        error = _error_text(err)
         done.append(f"cannot build {action}: {error}")
         return tries.after_try(now, action, error)
     audit.record("built", plugin.STEP.name, facts.plugin.error, asked_by=ASKED_BY)
@@ -175,7 +192,7 @@ def _release(node: Node, facts: PlaneFacts, tries: Tries, done: List[str]) -> Tr
             return tries
         drain.update_node(node, "state=undrain")
     except (RunError, OSError) as err:
-        return tries.after_try(now, action, err.message if isinstance(err, RunError) else str(err))
+        return tries.after_try(now, action, _error_text(err))
     audit.record("undrained", f"node {facts.node}", facts.slurm_node.reason, asked_by=ASKED_BY)
     done.append(f"undrained {action}")
     return tries.after_try(now, action)

@@ -80,4 +80,6 @@ def _is_in_effect(facts: ControllerFacts, key: str, value: str) -> bool:
 
 
 def _key(line: str) -> str:
-    return "" if line.lstrip().startswith("#") else line.partition("=")[0].strip().lower()
+    if line.lstrip().startswith("#"):
+        return ""
+    return line.partition("=")[0].strip().lower()

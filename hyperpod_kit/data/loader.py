@@ -321,7 +321,7 @@ class ElasticLoader(DataLoader[Any]):
                 self._init = self.worker_init_fn  # Lightning sets one of its own
             self.worker_init_fn = WorkerStart(self._init)
         guarded_batches: Any = self.batch_sampler
-        with guarded_batches.opened():
+        with guarded_batches.allowed():
             return super().__iter__()
 
     def _move_to(self, position: int) -> None:

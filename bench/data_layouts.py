@@ -42,7 +42,7 @@ def windows(folder: str) -> None:
     text = rng.integers(0, 60_000, 1 << 20)
     sizes = rng.integers(250, 750, TOKENS // 500).tolist()
     documents: Any = (text[size : 2 * size] for size in sizes)  # arrays, which go as sequences
-    megatron.write(os.path.join(folder, "c"), documents, 60_000)
+    megatron.write_documents(os.path.join(folder, "c"), documents, 60_000)
     tokens = MegatronTokens(os.path.join(folder, "c"))
     order = order_of(tokens, 1)
     packed = PackedDataset(tokens, None, tokens.lengths, window=WINDOW, order=order)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Dict, FrozenSet, NamedTuple, Optional, Tuple
 
 from docs_build.commands import Command, all_commands
-from hyperpod_kit.data.reading.bounded import ANSWER as DATA_ANSWER
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS as DATA_ANSWER
 from hyperpod_kit.job.goodput import users_time
 from hyperpod_kit.storage.preload import hsm
 from hyperpod_kit.storage.quota import backends

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
-from hyperpod_kit.data.dataset import IndexedDataset, decoded
+from hyperpod_kit.data.dataset import IndexedDataset, decode_record
 from hyperpod_kit.data.index.build import build
 from hyperpod_kit.data.index.layout import SampleIndex
 from hyperpod_kit.data.loader import ElasticLoader
@@ -60,7 +60,7 @@ class PlainLines(Dataset[Any]):
         file, start, length = self._where[number]
         with open(self._files[file].path, "rb", opener=source_owner.at_once) as stream:
             stream.seek(start)
-            return decoded(stream.read(length), self._files[file], number, start)
+            return decode_record(stream.read(length), self._files[file], number, start)
 
 
 def forget_pages(paths: Sequence[str]) -> bool:

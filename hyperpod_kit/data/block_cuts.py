@@ -49,22 +49,22 @@ class BlockCuts:
 
     def __init__(self, index: PlacedSamples) -> None:
         self._index = index
-        self._asked = 0
-        self._known: PieceSteps | None = None
+        self._requested_block = 0
+        self._cached_steps: PieceSteps | None = None
 
     def read_by(self, block: int) -> None:
         """So many samples are read together from now on; before, those of the default order."""
-        self._asked, self._known = block, None
+        self._requested_block, self._cached_steps = block, None
 
     @property
     def _steps(self) -> PieceSteps:
-        if self._known is None:
-            block = self._asked or order_for(self._index, 0).block
+        if self._cached_steps is None:
+            block = self._requested_block or order_for(self._index, 0).block
             size = max(1, block * self._index.bytes // max(1, len(self._index)))
             block *= max(1, BLOCK // size)  # of little data the blocks are small
             parts = min(block, -(-size // PIECE))
-            self._known = PieceSteps(block, parts, -(-block // parts))
-        return self._known
+            self._cached_steps = PieceSteps(block, parts, -(-block // parts))
+        return self._cached_steps
 
     def keys(self, samples: Numbers, files: Numbers) -> Numbers:
         """The piece of each sample, for which it is also known which file it is of."""

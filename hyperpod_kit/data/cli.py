@@ -12,7 +12,7 @@ from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.exit_codes import ExitCode
 from hyperpod_kit.extras import install_command
 
-_NEEDED = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
+_OPTIONAL_PACKAGES = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -21,17 +21,17 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name: str, place: str, words: str, *examples: str) -> argparse.ArgumentParser:
+    def command(name: str, handler: str, summary: str, *examples: str) -> argparse.ArgumentParser:
         lines = (f"hyperpod-kit data {name} {line}" for line in examples)
         sub = commands.add_parser(
             name,
-            help=words,
-            description=words,
+            help=summary,
+            description=summary,
             epilog="\n  ".join(["Examples:", *lines]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         sub.add_argument("--json", action="store_true", help="data on standard output")
-        sub.set_defaults(run=place)
+        sub.set_defaults(run=handler)
         return sub
 
     _index_commands(command)
@@ -58,7 +58,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--on-bad", choices=("raise", "skip"), default="raise", help="with --check: what becomes of bad lines (raise)"
     )
-    _answer(sub)
+    _add_answer_option(sub)
     sub = command(
         "show", "index:show", "what an index holds; reads no data", "/fsx/corpus/.hpk-index", "/fsx/alice/index --json"
     )
@@ -73,7 +73,7 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("index", metavar="INDEX", help="directory of an index")
     sub.add_argument("--bytes", action="store_true", help="read every byte, not only sizes and times")
-    _answer(sub)
+    _add_answer_option(sub)
     sub = command(
         "verify-ledger",
         "ledgers:verify_ledger",
@@ -84,9 +84,14 @@ def _index_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("ledger", metavar="LEDGER", help="the directory that ElasticLoader(ledger=…) wrote to")
 
 
-def _answer(sub: argparse.ArgumentParser) -> None:
+def _add_answer_option(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
-        "--answer", type=float, default=30, metavar="S", help="a mount without an answer for so long has failed (30)"
+        "--answer",
+        dest="reply_timeout",
+        type=float,
+        default=30,
+        metavar="S",
+        help="a mount without an answer for so long has failed (30)",
     )
 
 
@@ -119,7 +124,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--workers", type=int, metavar="N", help="files at a time; default: 256 of s3://, 16 of a directory"
     )
-    _answer(sub)
+    _add_answer_option(sub)
     sub.add_argument("--wait", type=float, default=3600, metavar="S", help="for another that fills DST (3600)")
     sub.add_argument("--dry-run", action="store_true", help="say what would come, and change nothing")
     sub = command(
@@ -189,7 +194,7 @@ def perform(argv: list[str]) -> int:
             run = getattr(import_module(f"hyperpod_kit.data.commands.{module}"), name)
             return int(run(args))
         except ModuleNotFoundError as err:
-            if err.name is None or err.name.split(".")[0] not in _NEEDED:
+            if err.name is None or err.name.split(".")[0] not in _OPTIONAL_PACKAGES:
                 raise
             raise MissingExtra(
                 f"hyperpod-kit data {args.command} needs {err.name}, which is not installed",

@@ -10,10 +10,11 @@ from hyperpod_kit.data.order import ShuffledOrder
 from hyperpod_kit.data.spread_order import LANES, SpreadOrder
 
 BLOCK = 256 << 10
-"""Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see windows.py."""
+"""Bytes of a block: of 384 that are read side by side the pieces of one process fit into its memory, see
+coalesced_reads.py."""
 
 SHORT = 4096
-"""Bytes of a sample up to which it is cut out of a block that is in memory: see windows.py."""
+"""Bytes of a sample up to which it is cut out of a block that is in memory: see coalesced_reads.py."""
 _BLOCK_OF_LONG = 640 << 10
 """Of longer ones, which are in memory as parts of objects alone: 384 of them fit there. A request of S3 costs as much
 processor time for a small block as for a large one."""
@@ -47,7 +48,7 @@ def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
     groups: RowGroups | None = of_parquet() if of_parquet is not None else None
     if index is None or groups is None or not groups.rows or len(dataset) != len(index):
         return order_for(index, seed, len(dataset))
-    return _by_row_groups(index, seed, groups)
+    return _order_by_row_groups(index, seed, groups)
 
 
 def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
@@ -68,7 +69,7 @@ def _samples_of_block(index: Any) -> int:
     return int(max(1, (BLOCK if mean <= SHORT else _BLOCK_OF_LONG) // mean))
 
 
-def _by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
+def _order_by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
     """Blocks of a row group each, as many side by side as are kept: one that is thrown away is decoded again for the
     next batch."""
     rest = index.samples_of_files()[:-1] % groups.rows
@@ -78,26 +79,26 @@ def _by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
     return SpreadOrder(len(index), seed, groups.rows, lanes)
 
 
-def order_in(state: Mapping[str, Any], order: Any) -> Any:
+def order_of_state(state: Mapping[str, Any], order: Any) -> Any:
     """The order of a position that was saved, where it is one of the same samples and seed as `order`, which nobody has
     asked for: each release may have another default, and a training goes on in the one that it has begun with."""
     kind = _KINDS.get(str(state.get("order")))
     block, lanes = state.get("block"), state.get("lanes")
-    if kind is None or not isinstance(order, ShuffledOrder) or not (_counts(block) and _counts(lanes)):
+    if kind is None or not isinstance(order, ShuffledOrder) or not (_is_count(block) and _is_count(lanes)):
         return order
-    found = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
-    return order if found == order else found
+    saved_order = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
+    return order if saved_order == order else saved_order
 
 
-def line_of(state: Mapping[str, Any]) -> str:
+def describe_order(state: Mapping[str, Any]) -> str:
     """What gives a loader the order of a position."""
     kind = _KINDS.get(str(state.get("order")))
     seed, block, lanes = (state.get(name) for name in ("seed", "block", "lanes"))
-    if kind is None or not (_counts(block) and _counts(lanes)) or type(seed) is not int:
+    if kind is None or not (_is_count(block) and _is_count(lanes)) or type(seed) is not int:
         return "of the same kind, seed, block and lanes"
     of_packed = ", of its PackedDataset" if "window" in state else ""
     return f"order={kind.__name__}(len(data), {seed}, block={block}, lanes={lanes}){of_packed}"
 
 
-def _counts(value: object) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and value > 0

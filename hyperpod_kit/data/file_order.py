@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hyperpod_kit.data.bijection import Numbers, mixed, permuted
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.bijection import Numbers, mix_key, permute
+from hyperpod_kit.data.buckets import WeightBuckets
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.index.layout import SampleIndex
-from hyperpod_kit.data.sections import Sections
 
 
 class FileOrder:
@@ -25,7 +25,7 @@ class FileOrder:
         self._seed = seed
         self._firsts = index.firsts
         self._counts = np.diff(self._firsts, append=self.samples)
-        self._known: tuple[int, Numbers, Numbers] | None = None
+        self._cached_epoch: tuple[int, Numbers, Numbers] | None = None
 
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
@@ -34,25 +34,25 @@ class FileOrder:
     def at(self, epoch: int, positions: Numbers) -> Numbers:
         """See SampleOrder."""
         files, ends = self._files(epoch)
-        places = np.searchsorted(ends, positions, side="right")
-        found = np.empty_like(positions)
-        for place in distinct(places).tolist():
-            here = places == place
-            file = int(files[place])
+        ranks = np.searchsorted(ends, positions, side="right")
+        samples = np.empty_like(positions)
+        for rank in unique_values(ranks).tolist():
+            at_rank = ranks == rank
+            file = int(files[rank])
             size = int(self._counts[file])
-            inside = positions[here] - (int(ends[place]) - size)
+            inside = positions[at_rank] - (int(ends[rank]) - size)
             if self._seed is not None:
-                inside = permuted(inside, size, mixed(self._seed, epoch, file + 1))
-            found[here] = inside + self._firsts[file]
-        return found
+                inside = permute(inside, size, mix_key(self._seed, epoch, file + 1))
+            samples[at_rank] = inside + self._firsts[file]
+        return samples
 
-    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
         """See WeighedOrder: a section is a file."""
         files, ends = self._files(epoch)
         full = np.flatnonzero(self._counts)
         sums = np.zeros(len(self._counts), np.int64)
         sums[full] = np.add.reduceat(weights, self._firsts[full], dtype=np.int64)
-        return Sections(ends, np.cumsum(sums[files]))
+        return WeightBuckets(ends, np.cumsum(sums[files]))
 
     def file_at(self, position: int) -> int:
         """The number of the file that a position lies in: `index.file(…)` has its path."""
@@ -62,9 +62,9 @@ class FileOrder:
 
     def _files(self, epoch: int) -> tuple[Numbers, Numbers]:
         """The files in an epoch's order, and where each of them ends."""
-        if self._known is None or self._known[0] != epoch:
+        if self._cached_epoch is None or self._cached_epoch[0] != epoch:
             files = np.arange(len(self._firsts), dtype=np.int64)
             if self._seed is not None:
-                files = permuted(files, len(files), mixed(self._seed, epoch))
-            self._known = (epoch, files, np.cumsum(self._counts[files]))
-        return self._known[1:]
+                files = permute(files, len(files), mix_key(self._seed, epoch))
+            self._cached_epoch = (epoch, files, np.cumsum(self._counts[files]))
+        return self._cached_epoch[1:]

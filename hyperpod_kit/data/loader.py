@@ -18,19 +18,19 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from hyperpod_kit.data import lost_storage
+from hyperpod_kit.data import storage_outage
 from hyperpod_kit.data.accelerated import AcceleratedLoop
-from hyperpod_kit.data.ahead import ComingSamples
 from hyperpod_kit.data.bad_records import BadCount, CheckedCollate, GoodRecords, OnBad
-from hyperpod_kit.data.bijection import mixed
-from hyperpod_kit.data.default_order import line_of, order_in, order_of
-from hyperpod_kit.data.kept_whole import EpochsOfOthers, WholeBatches
-from hyperpod_kit.data.ledger import SampleLedger
+from hyperpod_kit.data.bijection import mix_key
+from hyperpod_kit.data.default_order import describe_order, order_of, order_of_state
+from hyperpod_kit.data.loader_guard import EpochSetter, GuardedBatches
 from hyperpod_kit.data.mix import data_digest
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
 from hyperpod_kit.data.position import Last
+from hyperpod_kit.data.prefetch_hint import ComingSamples
+from hyperpod_kit.data.sample_log import SampleLog
 from hyperpod_kit.data.sampler import ElasticBatchSampler, RankBatch
-from hyperpod_kit.data.workers import LOOK, WorkerStart, watched_batches
+from hyperpod_kit.data.workers import POLL_SECONDS, WorkerStart, watched_batches
 from hyperpod_kit.errors import CheckpointError, DataError
 from hyperpod_kit.system.data_wait import LOOP
 
@@ -56,10 +56,10 @@ class LoopState:
     whether it was said that a batch comes again, whether the loader is one that Accelerate has prepared, how many
     samples of the batch are fillers."""
 
-    held: HeldBatch | None = None
+    held_batch: HeldBatch | None = None
     jumped: bool = True
     turn: int = 0
-    said: bool = False
+    warned: bool = False
     prepared: bool = False
     fillers: int = 0
 
@@ -104,7 +104,7 @@ class ElasticLoader(DataLoader[Any]):
         most_bad: int = 100,
         **options: Any,
     ) -> None:
-        lost_storage.ends_with_its_code()
+        storage_outage.install_exit_hook()
         here = dist.is_available() and dist.is_initialized()
         self._elastic = ElasticBatchSampler(
             order if order is not None else order_of(dataset, seed),
@@ -116,16 +116,16 @@ class ElasticLoader(DataLoader[Any]):
         )
         self._stuck = float(options.pop("timeout", 0) or STUCK)
         if options.get("num_workers"):
-            options["timeout"] = min(LOOK, self._stuck)
+            options["timeout"] = min(POLL_SECONDS, self._stuck)
         self._data = data_digest(dataset)
         self._epochs = epochs
         self._loop = LoopState()
         sampler = self._elastic
-        self._ledger = ledger and SampleLedger(
+        self._ledger = ledger and SampleLog(
             ledger,
             rank=sampler.rank,
             ranks=sampler.ranks,
-            meant={"last": sampler.course.last.value, **self._meant()},
+            meant={"last": sampler.course.last.value, **self._identity()},
             launch=launch,
         )
         self._bad: BadCount | None = None
@@ -141,9 +141,9 @@ class ElasticLoader(DataLoader[Any]):
         # that the trainer draws after it, its dropout for one.
         self._seeds = None if options.get("generator") is not None else torch.Generator()
         options["generator"] = options.get("generator") or self._seeds
-        self._epochs_of_others = EpochsOfOthers(self)
-        super().__init__(typed, batch_sampler=WholeBatches(self._elastic), **options)
-        self._say_block()
+        self._epochs_of_others = EpochSetter(self)
+        super().__init__(typed, batch_sampler=GuardedBatches(self._elastic), **options)
+        self._announce_block()
 
     # --- position -----------------------------------------------------------------------------------------------
 
@@ -151,17 +151,17 @@ class ElasticLoader(DataLoader[Any]):
     def position(self) -> int:
         """Samples that the trainer has received since the first epoch, on all ranks together: also those of the batch
         that its loop holds."""
-        return self._loop.held.batch.step.after if self._loop.held is not None else self._elastic.position
+        return self._loop.held_batch.batch.step.after if self._loop.held_batch is not None else self._elastic.position
 
     def trained(self) -> None:
         """The batch that the loop holds is trained on: it counts, also where the loop is left now."""
-        held, self._loop.held = self._loop.held, None
-        if held is None:
+        batch, self._loop.held_batch = self._loop.held_batch, None
+        if batch is None:
             return
         if self._ledger:
-            samples = held.batch.samples.tolist()
-            self._ledger.received(held.batch.step, samples, [number for number, _ in held.bad])
-        self._elastic.position = held.batch.step.after
+            samples = batch.batch.samples.tolist()
+            self._ledger.received(batch.batch.step, samples, [number for number, _ in batch.bad])
+        self._elastic.position = batch.batch.step.after
 
     @property
     def sample_order(self) -> SampleOrder:
@@ -203,13 +203,15 @@ class ElasticLoader(DataLoader[Any]):
 
         The default order is no other one where another release had another default: see `order_in`.
         """
-        expected = self._meant(self._order_for(state))
+        expected = self._identity(self._order_for(state))
         other = {name: (state.get(name), value) for name, value in expected.items() if state.get(name) != value}
         if other:
-            said = "; ".join(f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items()))
+            differences = "; ".join(
+                f"{name}: {then!r} then, {now!r} now" for name, (then, now) in sorted(other.items())
+            )
             raise CheckpointError(
-                f"the checkpoint's position is in other data, or in another order: {said}",
-                hint=f"give the loader the index of the run that saved it, and its order: {line_of(state)}",
+                f"the checkpoint's position is in other data, or in another order: {differences}",
+                hint=f"give the loader the index of the run that saved it, and its order: {describe_order(state)}",
             )
 
     def set_epoch(self, epoch: int) -> None:
@@ -224,61 +226,61 @@ class ElasticLoader(DataLoader[Any]):
                 f"set_epoch({epoch}): the position is in epoch {self.epoch}, whose earlier ones have been trained on; "
                 "begin the loop there: for epoch in range(loader.epoch, epochs)"
             )
-        self._go_to(epoch * self._elastic.course.samples)
+        self._move_to(epoch * self._elastic.course.samples)
 
-    def _begun(self, *, anew: bool) -> Iterator[Any]:
+    def _start_iterator(self, *, anew: bool) -> Iterator[Any]:
         """torch's iterator over what the trainer has not received."""
         if anew:
             self._iterator = None
         if self._seeds is not None:
-            self._seeds.manual_seed(mixed(torch.initial_seed() & _WORD, self.position, self._elastic.rank) >> 1)
+            self._seeds.manual_seed(mix_key(torch.initial_seed() & _WORD, self.position, self._elastic.rank) >> 1)
         context = self.multiprocessing_context or multiprocessing
         if context.get_start_method() != "forkserver":  # whose children are not this process's
             if not isinstance(self.worker_init_fn, WorkerStart):
                 self._init = self.worker_init_fn  # Lightning sets one of its own
             self.worker_init_fn = WorkerStart(self._init)
-        whole: Any = self.batch_sampler
-        with whole.opened():
+        guarded_batches: Any = self.batch_sampler
+        with guarded_batches.allowed():
             return super().__iter__()
 
-    def _go_to(self, position: int) -> None:
-        self._loop.held = None
+    def _move_to(self, position: int) -> None:
+        self._loop.held_batch = None
         self._elastic.position = position
         self._loop.jumped = True
 
     def state_dict(self) -> dict[str, Any]:
         """The position, and what it is a position in. The batch that the loop holds is trained on, from now on."""
         self.trained()
-        return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._meant()}
+        return {"format": STATE, "position": self.position, "last": self._elastic.course.last.value, **self._identity()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to a position. Raises CheckpointError for one that is none, or in other data or another order."""
         position = self.position_of(state)
         self.refuse_other(state)
-        self._epochs_of_others.begin_anew()
-        self._take(self._order_for(state))
-        self._go_to(position)
+        self._epochs_of_others.reset()
+        self._replace_order(self._order_for(state))
+        self._move_to(position)
 
     def _order_for(self, state: Mapping[str, Any]) -> SampleOrder:
         """The order in which a position goes on: one that was given, or the position's own."""
-        return order_in(state, self._elastic.order) if self._elastic.may_change else self._elastic.order
+        return order_of_state(state, self._elastic.order) if self._elastic.may_change else self._elastic.order
 
-    def _take(self, order: SampleOrder) -> None:
+    def _replace_order(self, order: SampleOrder) -> None:
         """Another order of the same samples, until another position is loaded."""
         if order == self._elastic.order:
             return
         self._elastic.take(order)
-        self._say_block()
+        self._announce_block()
         if self._ledger:
-            self._ledger.mean(self._meant(order))
+            self._ledger.update_head(self._identity(order))
 
-    def _say_block(self) -> None:
+    def _announce_block(self) -> None:
         """To a data set that reads a block of the order at once."""
         read_by = getattr(self.dataset, "read_by", None)
         if read_by is not None and isinstance(self._elastic.order, ShuffledOrder):
             read_by(self._elastic.order.block)
 
-    def _meant(self, order: SampleOrder | None = None) -> dict[str, Any]:
+    def _identity(self, order: SampleOrder | None = None) -> dict[str, Any]:
         return {"data": self._data, **(order or self._elastic.order).described()}
 
     # --- batches ------------------------------------------------------------------------------------------------
@@ -288,7 +290,7 @@ class ElasticLoader(DataLoader[Any]):
         return len(self._elastic)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]  # torch's is a class of its own
-        self._loop.held = None  # an older iterator's
+        self._loop.held_batch = None  # an older iterator's
         if self._epochs is not None and self.epoch >= self._epochs:
             return
         self._loop.turn += 1
@@ -299,10 +301,10 @@ class ElasticLoader(DataLoader[Any]):
         loop = AcceleratedLoop(self) if self._loop.prepared else None
         empty = True
         try:
-            for received, held in self._received():
+            for received, batch in self._receive():
                 empty = False
-                self._loop.held = held
-                yield loop.given(received, last=self._elastic.course.is_last(held.batch.step)) if loop else received
+                self._loop.held_batch = batch
+                yield loop.deliver(received, last=self._elastic.course.is_last(batch.batch.step)) if loop else received
                 self._refuse_older(turn)
                 if self._loop.jumped:
                     return  # the position was set in the loop's body
@@ -311,18 +313,18 @@ class ElasticLoader(DataLoader[Any]):
             if loop:
                 loop.end()
             if turn == self._loop.turn:
-                self._left()
+                self._on_loop_end()
         if empty:
             # What was left of the epoch is no step of so many ranks.
-            self._go_to((self.epoch + 1) * self._elastic.course.samples)
+            self._move_to((self.epoch + 1) * self._elastic.course.samples)
 
-    def _received(self) -> Iterator[tuple[Any, HeldBatch]]:
+    def _receive(self) -> Iterator[tuple[Any, HeldBatch]]:
         """Batches from the position to the end of its epoch."""
         expected = self._elastic.batches(self.position)
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
             coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
-        batches = watched_batches(self._begun, keep=self.persistent_workers, stuck=self._stuck)
+        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck)
         first = True
         for received in LOOP.measured(batches):
             batch = next(expected)
@@ -336,18 +338,18 @@ class ElasticLoader(DataLoader[Any]):
             yield received, HeldBatch(batch, bad, first)
             first = False
 
-    def _left(self) -> None:
+    def _on_loop_end(self) -> None:
         """The loop has ended: what it held and nobody said to be trained on comes again. Behind the last batch of an
         epoch nothing can be asked for, so it counts, unless it was all that the loop had."""
-        held = self._loop.held
-        if held is None:
+        batch = self._loop.held_batch
+        if batch is None:
             return
-        if not held.first and self._elastic.course.is_last(held.batch.step):
+        if not batch.first and self._elastic.course.is_last(batch.batch.step):
             self.trained()
             return
-        self._loop.held = None
-        if not held.first and not self._loop.said:
-            self._loop.said = True
+        self._loop.held_batch = None
+        if not batch.first and not self._loop.warned:
+            self._loop.warned = True
             log.warning(
                 "a loop over the loader was left with a batch in hand, which comes again: loader.trained(), or a save, "
                 "before the break says that it was trained on"
@@ -363,8 +365,8 @@ class ElasticLoader(DataLoader[Any]):
     # --- what other programs ask for -----------------------------------------------------------------------------
 
     @property  # torch sets one that gives all samples in a row
-    def sampler(self) -> EpochsOfOthers:
-        """See EpochsOfOthers."""
+    def sampler(self) -> EpochSetter:
+        """See EpochSetter."""
         return self._epochs_of_others
 
     @sampler.setter

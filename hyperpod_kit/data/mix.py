@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.data.even_draw import EvenDraw
 from hyperpod_kit.data.order import SampleOrder
 
 log = logging.getLogger("hyperpod_kit.data")
 
-_WORDS = 2000
+_MAX_DESCRIPTION = 2000
 """Of a mix's description; a longer one is a digest, as it is written into each checkpoint."""
 
 
@@ -54,27 +54,27 @@ class MixOrder:
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
         parts = [sorted((name, value) for name, value in order.described().items()) for order in self._orders]
-        words = repr((parts, self._draw.weights.tolist(), self._seed))
-        if len(words) > _WORDS:
-            words = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
-        return {"order": "mix", "draw": "even", "samples": self.samples, "mix": words}
+        description = repr((parts, self._draw.weights.tolist(), self._seed))
+        if len(description) > _MAX_DESCRIPTION:
+            description = hashlib.blake2b(description.encode(), digest_size=16).hexdigest()
+        return {"order": "mix", "draw": "even", "samples": self.samples, "mix": description}
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
         """See SampleOrder."""
         sets, places = self._draw.at(positions + epoch * self.samples)
         by_set = np.argsort(sets, kind="stable")
-        found = np.empty_like(positions)
-        for mine in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
-            if len(mine):
-                found[mine] = self._of_set(int(sets[mine[0]]), places[mine])
-        return found
+        samples = np.empty_like(positions)
+        for positions_of_set in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
+            if len(positions_of_set):
+                samples[positions_of_set] = self._of_set(int(sets[positions_of_set[0]]), places[positions_of_set])
+        return samples
 
     def _of_set(self, number: int, places: Numbers) -> Numbers:
         """The mix's numbers of the samples at places of one set, which go on over its epochs."""
         order = self._orders[number]
         epochs = places // order.samples
         inside = np.empty_like(places)
-        for epoch in distinct(epochs).tolist():
+        for epoch in unique_values(epochs).tolist():
             here = epochs == epoch
             inside[here] = order.at(epoch, places[here] % order.samples)
         later = (inside - order.samples) * len(self._orders) + number + self._total
@@ -87,21 +87,21 @@ class MixDataset:
 
     def __init__(self, datasets: Mapping[str, Any]) -> None:
         self.datasets = dict(datasets)
-        self._firsts = np.cumsum([0, *(len(one) for one in self.datasets.values())])
-        for one in self.datasets.values():
-            if hasattr(one, "one_of"):
-                one.one_of(len(self.datasets))
+        self._firsts = np.cumsum([0, *(len(dataset) for dataset in self.datasets.values())])
+        for dataset in self.datasets.values():
+            if hasattr(dataset, "one_of"):
+                dataset.one_of(len(self.datasets))
         _warn_of_same(self.datasets)
 
     @property
     def decodes(self) -> bool:
         """See IndexedDataset."""
-        return all(getattr(one, "decodes", False) for one in self.datasets.values())
+        return all(getattr(dataset, "decodes", False) for dataset in self.datasets.values())
 
     @property
     def digest(self) -> str:
         """What says which data this is, of all of them; "" for those that do not say it."""
-        return " ".join(f"{name}:{data_digest(one)}" for name, one in self.datasets.items())
+        return " ".join(f"{name}:{data_digest(dataset)}" for name, dataset in self.datasets.items())
 
     def __len__(self) -> int:
         return int(self._firsts[-1])
@@ -111,19 +111,19 @@ class MixDataset:
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Several samples, in the order asked for."""
-        asked = np.asarray(numbers, dtype=np.int64)
-        later, turn = np.divmod(asked - len(self), len(self.datasets))
-        which = np.where(asked < len(self), np.searchsorted(self._firsts, asked, side="right") - 1, turn)
-        asked = np.where(asked < len(self), asked, self._firsts[which + 1] + later)
-        found: list[Any] = [None] * len(asked)
+        requested = np.asarray(numbers, dtype=np.int64)
+        later, turn = np.divmod(requested - len(self), len(self.datasets))
+        which = np.where(requested < len(self), np.searchsorted(self._firsts, requested, side="right") - 1, turn)
+        requested = np.where(requested < len(self), requested, self._firsts[which + 1] + later)
+        samples_in_order: list[Any] = [None] * len(requested)
         for number, dataset in enumerate(self.datasets.values()):
-            mine = np.flatnonzero(which == number)
-            inside = (asked[mine] - self._firsts[number]).tolist()
+            positions_of_set = np.flatnonzero(which == number)
+            inside = (requested[positions_of_set] - self._firsts[number]).tolist()
             several = getattr(dataset, "__getitems__", None)
-            samples = several(inside) if several else [dataset[one] for one in inside]
-            for place, sample in zip(mine.tolist(), samples, strict=True):
-                found[place] = sample
-        return found
+            samples = several(inside) if several else [dataset[sample_number] for sample_number in inside]
+            for position, sample in zip(positions_of_set.tolist(), samples, strict=True):
+                samples_in_order[position] = sample
+        return samples_in_order
 
 
 def data_digest(dataset: Any) -> str:
@@ -135,14 +135,14 @@ def data_digest(dataset: Any) -> str:
 
 def _warn_of_same(datasets: Mapping[str, Any]) -> None:
     """One set under two names has both shares, and with one seed the same samples come twice in a row."""
-    known: dict[str, str] = {}
+    name_of_data: dict[str, str] = {}
     for name, dataset in datasets.items():
         key = data_digest(dataset) or str(id(dataset))
-        if key in known:
+        if key in name_of_data:
             log.warning(
                 "%r and %r of the mix are the same data: its samples come by both shares; give their orders different "
                 "seeds, or it one share, the sum of both",
-                known[key],
+                name_of_data[key],
                 name,
             )
-        known.setdefault(key, name)
+        name_of_data.setdefault(key, name)

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hyperpod_kit.data.bijection import Numbers, mixed, mixed_each, permuted, restored
+from hyperpod_kit.data.bijection import Numbers, invert, mix_key, mix_keys, permute
 from hyperpod_kit.data.block_group import LARGEST, BlockGroup
-from hyperpod_kit.data.sections import Sections
+from hyperpod_kit.data.buckets import WeightBuckets
 
 LANES = 48
 """Divided by 1, 2, 3, 4, 6, 8, 12, 16, 24 and 48 ranks."""
@@ -71,16 +71,16 @@ class EpochFacts:
     """Positions before the group behind its own."""
 
 
-class _Kept:
+class _OrderCache:
     """What was worked out last. Another process works it out itself."""
 
     def __init__(self) -> None:
         self.epoch: tuple[int, EpochFacts] | None = None
         self.groups: dict[tuple[int, int], BlockGroup] = {}
-        self.asked = False
+        self.has_been_asked = False
 
-    def __reduce__(self) -> tuple[type[_Kept], tuple[()]]:
-        return _Kept, ()
+    def __reduce__(self) -> tuple[type[_OrderCache], tuple[()]]:
+        return _OrderCache, ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class ShuffledOrder:
     seed: int = 0
     block: int = 1024
     lanes: int = LANES
-    _kept: _Kept = field(default_factory=_Kept, init=False, repr=False, compare=False)
+    _kept: _OrderCache = field(default_factory=_OrderCache, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.block < 1 or self.lanes < 1:
@@ -107,44 +107,44 @@ class ShuffledOrder:
         }
 
     def at(self, epoch: int, positions: Numbers) -> Numbers:
-        found = self._epoch(epoch)
-        shifted = positions + np.where(positions >= found.end, found.missing, 0)
+        epoch_facts = self._epoch(epoch)
+        shifted = positions + np.where(positions >= epoch_facts.end, epoch_facts.missing, 0)
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
         begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
-        few = _NEIGHBOURS * (len(begins) - 1) if self._kept.asked else _AT_ONCE
-        self._kept.asked = True
+        few = _NEIGHBOURS * (len(begins) - 1) if self._kept.has_been_asked else _AT_ONCE
+        self._kept.has_been_asked = True
         if len(positions) < few or self.lanes * self.block > LARGEST:
-            return self._scattered(found, shifted, groups)
+            return self._scattered(epoch_facts, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
-            lanes, offsets = self._places(found, shifted[begin:end], groups[begin:end])
+            lanes, offsets = self._places(epoch_facts, shifted[begin:end], groups[begin:end])
             samples[begin:end] = self._group(epoch, int(groups[begin])).at(lanes, offsets)
         return samples
 
-    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
         """See WeighedOrder: a section is a group of blocks that are read side by side."""
-        found = self._epoch(epoch)
+        epoch_facts = self._epoch(epoch)
         of_blocks = np.add.reduceat(weights, np.arange(0, self.samples, self.block), dtype=np.int64)
-        in_order = of_blocks[self._blocks(found, *np.divmod(np.arange(found.blocks), self.lanes))]
-        begins = np.arange(0, found.blocks, self.lanes)
-        ends = np.minimum(begins + self.lanes, found.blocks) * self.block
-        ends[found.group :] -= found.missing
-        return Sections(ends, np.cumsum(np.add.reduceat(in_order, begins)))
+        in_order = of_blocks[self._blocks(epoch_facts, *np.divmod(np.arange(epoch_facts.blocks), self.lanes))]
+        begins = np.arange(0, epoch_facts.blocks, self.lanes)
+        ends = np.minimum(begins + self.lanes, epoch_facts.blocks) * self.block
+        ends[epoch_facts.group :] -= epoch_facts.missing
+        return WeightBuckets(ends, np.cumsum(np.add.reduceat(in_order, begins)))
 
     def _blocks(self, epoch: EpochFacts, groups: Numbers, lanes: Numbers) -> Numbers:
         """The blocks at (group, lane)."""
-        return permuted(groups * self.lanes + lanes, epoch.blocks, epoch.key)
+        return permute(groups * self.lanes + lanes, epoch.blocks, epoch.key)
 
     def _place_of_last(self, key: int, blocks: int) -> tuple[int, int]:
         """(group, lane) of the last block."""
-        return divmod(int(restored(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
+        return divmod(int(invert(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
 
     def _epoch(self, number: int) -> EpochFacts:
         if self._kept.epoch is None or self._kept.epoch[0] != number:
             blocks = -(-self.samples // self.block)
             rest = self.samples - (blocks - 1) * self.block
-            key = mixed(self.seed, number)
+            key = mix_key(self.seed, number)
             group, lane = self._place_of_last(key, blocks)
             width = min(self.lanes, blocks - group * self.lanes)
             missing = self.block - rest
@@ -170,23 +170,23 @@ class ShuffledOrder:
         """The samples at places that are far from each other."""
         lanes, offsets = self._places(epoch, shifted, groups)
         block = self._blocks(epoch, groups, lanes)
-        keys = mixed_each(mixed(epoch.key, 1), block)
-        found = np.empty_like(offsets)
+        keys = mix_keys(mix_key(epoch.key, 1), block)
+        permuted_offsets = np.empty_like(offsets)
         short = block == epoch.blocks - 1
-        found[~short] = permuted(offsets[~short], self.block, keys[~short])
-        found[short] = permuted(offsets[short], epoch.rest, keys[short])
-        return block * self.block + found
+        permuted_offsets[~short] = permute(offsets[~short], self.block, keys[~short])
+        permuted_offsets[short] = permute(offsets[short], epoch.rest, keys[short])
+        return block * self.block + permuted_offsets
 
     def _group(self, number: int, group: int) -> BlockGroup:
         """The blocks that are read side by side, kept while they are read."""
-        found = self._kept.groups.get((number, group))
-        if found is None:
+        block_group = self._kept.groups.get((number, group))
+        if block_group is None:
             epoch = self._epoch(number)
             lanes = np.arange(min(self.lanes, epoch.blocks - group * self.lanes))
             blocks = self._blocks(epoch, np.full_like(lanes, group), lanes)
             counts = np.where(blocks == epoch.blocks - 1, epoch.rest, self.block)
-            found = BlockGroup(blocks * self.block, counts, mixed_each(mixed(epoch.key, 1), blocks))
-            kept = [*self._kept.groups.items(), ((number, group), found)]
+            block_group = BlockGroup(blocks * self.block, counts, mix_keys(mix_key(epoch.key, 1), blocks))
+            kept = [*self._kept.groups.items(), ((number, group), block_group)]
             self._kept.groups.clear()
             self._kept.groups.update(kept[-_GROUPS_KEPT:])
-        return found
+        return block_group

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
+from hyperpod_kit.data.buckets import WeightBuckets, buckets_of
 from hyperpod_kit.data.lengths import Encode
 from hyperpod_kit.data.order import SampleOrder, ShuffledOrder
-from hyperpod_kit.data.sections import Sections, sections_of
 from hyperpod_kit.errors import DataError
 
 _EPOCHS_KEPT = 2
@@ -41,8 +41,8 @@ class WindowOrder:
     def described(self) -> dict[str, Any]:
         """See SampleOrder."""
         documents = self._documents.described()
-        own = {"samples": self.samples, "window": self._window, "lengths": self._lengths}
-        return {**documents, "documents": documents["samples"], **own}
+        window_facts = {"samples": self.samples, "window": self._window, "lengths": self._lengths}
+        return {**documents, "documents": documents["samples"], **window_facts}
 
 
 class PackedDataset:
@@ -85,7 +85,7 @@ class PackedDataset:
         # Of other lengths, another tokenizer's for one, a window of this number has other tokens.
         digest = hashlib.blake2b(np.ascontiguousarray(lengths, "<u4").data, digest_size=16).hexdigest()
         self.windows = WindowOrder(self.tokens // window, order, window, digest)
-        self._epochs: OrderedDict[int, Sections] = OrderedDict()
+        self._epochs: OrderedDict[int, WeightBuckets] = OrderedDict()
         self._sections: OrderedDict[tuple[int, int], tuple[Numbers, Numbers]] = OrderedDict()
         self._encoded: OrderedDict[int, npt.NDArray[np.int64]] = OrderedDict()
 
@@ -103,17 +103,17 @@ class PackedDataset:
 
     def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
         """Windows by their numbers since the first epoch: tokens, or dicts of them and of where documents begin."""
-        wanted = [self._documents(number) for number in numbers]
-        self._fetch([document for documents, _ in wanted for document in documents])
-        found: list[Any] = []
-        for documents, skip in wanted:
+        requested = [self._documents(number) for number in numbers]
+        self._fetch([document for documents, _ in requested for document in documents])
+        windows: list[Any] = []
+        for documents, skip in requested:
             tokens = np.concatenate([self._encoded[document] for document in documents])[skip : skip + self._window]
             if self._with_documents:
-                found.append({"tokens": tokens, "cu_seqlens": self._begins(documents, skip)})
+                windows.append({"tokens": tokens, "cu_seqlens": self._begins(documents, skip)})
             else:
-                found.append(tokens)
+                windows.append(tokens)
         self._forget()
-        return found
+        return windows
 
     def _begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
         """Where each document of a window begins in it, and the window's end."""
@@ -148,30 +148,30 @@ class PackedDataset:
         """Tokens of an epoch before a section."""
         return int(self._epoch(epoch).weights[section - 1]) if section else 0
 
-    def _epoch(self, epoch: int) -> Sections:
+    def _epoch(self, epoch: int) -> WeightBuckets:
         """How many documents and tokens there are up to the end of each section of an epoch."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            found = self._epochs[epoch] = sections_of(self._order, epoch, self._lengths)
+        sections = self._epochs.get(epoch)
+        if sections is None:
+            sections = self._epochs[epoch] = buckets_of(self._order, epoch, self._lengths)
             if len(self._epochs) > _EPOCHS_KEPT:
                 self._epochs.popitem(last=False)
-        return found
+        return sections
 
     def _section(self, epoch: int, section: int) -> tuple[Numbers, Numbers]:
         """The documents of a section in their order, and where each of them ends among the epoch's tokens."""
-        found = self._sections.get((epoch, section))
-        if found is None:
+        documents_and_ends = self._sections.get((epoch, section))
+        if documents_and_ends is None:
             ends = self._epoch(epoch).positions
             places = np.arange(int(ends[section - 1]) if section else 0, int(ends[section]), dtype=np.int64)
             documents = self._order.at(epoch, places)
             tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._before(epoch, section)
-            found = self._sections[epoch, section] = (documents, tokens)
+            documents_and_ends = self._sections[epoch, section] = (documents, tokens)
             if len(self._sections) > _SECTIONS_KEPT:
                 self._sections.popitem(last=False)
-        return found
+        return documents_and_ends
 
     def _fetch(self, documents: Sequence[int]) -> None:
-        missing = [one for one in dict.fromkeys(documents) if one not in self._encoded]
+        missing = [number for number in dict.fromkeys(documents) if number not in self._encoded]
         for document, sample in zip(missing, self._dataset.__getitems__(missing), strict=True):
             tokens = np.asarray(sample if self._encode is None else self._encode(sample), dtype=np.int64)
             if len(tokens) != int(self._lengths[document]):
@@ -194,9 +194,9 @@ def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str,
     another, as flash attention takes them), "max_seqlen"}."""
     import torch
 
-    tokens = np.stack([one["tokens"] for one in windows])
+    tokens = np.stack([window["tokens"] for window in windows])
     width = tokens.shape[1]
-    begins = [one["cu_seqlens"][:-1] + row * width for row, one in enumerate(windows)]
+    begins = [window["cu_seqlens"][:-1] + row * width for row, window in enumerate(windows)]
     cu_seqlens = np.concatenate([*begins, [tokens.size]]).astype(np.int32)
     lengths = np.diff(cu_seqlens)
     places = np.arange(tokens.size) - np.repeat(cu_seqlens[:-1], lengths)
@@ -211,8 +211,8 @@ def packed_batch(windows: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str,
 def padded(tokens: Sequence[int], length: int, filler: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """(tokens, mask), both `length` long: cut off, or filled up where the mask is 0."""
     kept = np.asarray(tokens[:length], dtype=np.int64)
-    found = np.full(length, filler, np.int64)
-    found[: len(kept)] = kept
+    padded_tokens = np.full(length, filler, np.int64)
+    padded_tokens[: len(kept)] = kept
     mask = np.zeros(length, np.int64)
     mask[: len(kept)] = 1
-    return found, mask
+    return padded_tokens, mask

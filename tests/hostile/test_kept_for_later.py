@@ -77,7 +77,7 @@ def test_a_store_takes_only_chunks_that_are_as_long_as_it_asked_for(tmp_path: Pa
     disk.put('s3://corpus/a "0a" 0-64', CHUNK[:-1])
     store = ChunkStore(chunks.CHUNK, disk)
     try:
-        assert store.ask(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
+        assert store.request(Source(), 0, 64).result() == CHUNK  # type: ignore[arg-type]
     finally:
         store.close()
 

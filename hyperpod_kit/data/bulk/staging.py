@@ -9,7 +9,7 @@ from typing import IO, NamedTuple, Protocol
 
 from hyperpod_kit.errors import DataError
 
-OWN = ".hpk-stage"
+WORK_DIRECTORY = ".hpk-stage"
 """Directory in the destination for what is under way."""
 
 
@@ -45,7 +45,7 @@ class StageEngine(Protocol):
         """
 
     @property
-    def said(self) -> str:
+    def last_error(self) -> str:
         """Why the last file did not come."""
 
 
@@ -63,7 +63,7 @@ class FileList:
 
     def add(self, file: StagedFile) -> None:
         """One more. Raises DataError for a path that leads out of the source."""
-        if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == OWN:
+        if any(part in ("", ".", "..") for part in file.path.split("/")) or file.path.split("/")[0] == WORK_DIRECTORY:
             raise DataError(f"{file.path!r} cannot be the path of a file below the destination")
         self._stream.write(json.dumps(file) + "\n")
         self.files += 1
@@ -85,10 +85,10 @@ class FileList:
             yield group
 
 
-def is_there(out: str, file: StagedFile) -> bool:
+def is_staged(out: str, file: StagedFile) -> bool:
     """Whether a file is staged: it gets its name when it is proved, and has the source's size and time then."""
     try:
-        found = os.stat(os.path.join(out, file.path))
+        status = os.stat(os.path.join(out, file.path))
     except (FileNotFoundError, NotADirectoryError):
         return False
-    return (found.st_size, found.st_mtime_ns) == (file.size, file.mtime_ns)
+    return (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)

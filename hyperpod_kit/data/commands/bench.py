@@ -8,7 +8,7 @@ import warnings
 
 from hyperpod_kit.data.bench import BenchRow, rivals_of
 from hyperpod_kit.data.bench import bench as rows_of
-from hyperpod_kit.data.commands.progress import size
+from hyperpod_kit.data.commands.progress import format_size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
@@ -18,8 +18,8 @@ def _line_of(row: BenchRow) -> str:
     if not row.seconds:
         return row.what
     return (
-        f"{row.what:40} {row.samples:>10} samples {size(row.bytes):>11} {row.seconds:9.3f} s "
-        f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {size(row.rate):>11}/s "
+        f"{row.what:40} {row.samples:>10} samples {format_size(row.bytes):>11} {row.seconds:9.3f} s "
+        f"{row.samples / max(row.seconds, 1e-9):>11.0f} samples/s {format_size(row.rate):>11}/s "
         f"{row.processor / max(row.samples, 1) * 1e6:>9.2f} us of processor a sample"
     )
 

@@ -8,7 +8,7 @@ import time
 from hyperpod_kit.untrusted import terminal
 
 
-def size(count: float) -> str:
+def format_size(count: float) -> str:
     """Bytes in words."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
@@ -22,7 +22,7 @@ class ByteLine:
 
     def __init__(self, title: str) -> None:
         self._title = title
-        self._begun = time.monotonic()
+        self._started_at = time.monotonic()
         self._first: int | None = None
         self._shown = False
 
@@ -32,11 +32,14 @@ class ByteLine:
             self._first = done
         if not sys.stderr.isatty():
             return
-        rate = (done - self._first) / max(1e-3, time.monotonic() - self._begun)
-        left = (total - done) / rate if rate else 0.0
+        rate = (done - self._first) / max(1e-3, time.monotonic() - self._started_at)
+        seconds_left = (total - done) / rate if rate else 0.0
         share = 100 * done / total if total else 100.0
-        words = f"{self._title} {share:5.1f} %  {size(done)} of {size(total)}  {size(rate)}/s  {left:.0f} s left"
-        terminal.write(sys.stderr, f"\r{words:<78.78}")
+        line = (
+            f"{self._title} {share:5.1f} %  {format_size(done)} of {format_size(total)}  {format_size(rate)}/s  "
+            f"{seconds_left:.0f} s left"
+        )
+        terminal.write(sys.stderr, f"\r{line:<78.78}")
         sys.stderr.flush()
         self._shown = True
 

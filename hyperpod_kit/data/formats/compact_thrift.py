@@ -93,9 +93,9 @@ class CompactThrift:
 
     def _unsigned(self) -> int:
         value = 0
-        for place in range(_LONGEST_NUMBER):
+        for shift in range(_LONGEST_NUMBER):
             byte = self._byte()
-            value |= (byte & 127) << (7 * place)
+            value |= (byte & 127) << (7 * shift)
             if byte < 128:
                 return value
         raise ValueError("a number of too many bytes")

@@ -65,7 +65,7 @@ class ParquetFooter:
         self._begin = size - _END.size - length
         self._data = memoryview(read(self._begin, length + _END.size))
         try:
-            self._groups = _groups(self._data)
+            self._groups = _group_offsets(self._data)
         except IndexError:
             raise ValueError("the footer is cut off") from None
 
@@ -91,7 +91,7 @@ class ParquetFooter:
         try:
             for field, kind in reader.fields():
                 if field == _COLUMNS and kind == LIST:
-                    columns = [_column(reader) for _ in reader.structures()]
+                    columns = [_read_column(reader) for _ in reader.structures()]
                 else:
                     reader.skip(kind)
         except IndexError:
@@ -99,7 +99,7 @@ class ParquetFooter:
         return columns
 
 
-def _groups(data: memoryview) -> list[int]:
+def _group_offsets(data: memoryview) -> list[int]:
     """Where each row group begins."""
     reader = CompactThrift(data)
     groups: list[int] = []
@@ -107,19 +107,19 @@ def _groups(data: memoryview) -> list[int]:
         if field != _ROW_GROUPS or kind != LIST:
             reader.skip(kind)
             continue
-        for place in reader.structures():
-            groups.append(place)
+        for offset in reader.structures():
+            groups.append(offset)
             reader.skip(STRUCT)
     return groups
 
 
-def _column(reader: CompactThrift) -> ColumnChunk:
+def _read_column(reader: CompactThrift) -> ColumnChunk:
     column = None
     for field, kind in reader.fields():
         if field in (_CRYPTO, _ENCRYPTED):
             raise ValueError("a column is encrypted")
         if field == _METADATA and kind == STRUCT:
-            column = _metadata(reader)
+            column = _read_metadata(reader)
         else:
             reader.skip(kind)
     if column is None:
@@ -127,14 +127,14 @@ def _column(reader: CompactThrift) -> ColumnChunk:
     return column
 
 
-def _metadata(reader: CompactThrift) -> ColumnChunk:
+def _read_metadata(reader: CompactThrift) -> ColumnChunk:
     numbers: dict[int, int] = {}
     depth = 0
     for field, kind in reader.fields():
         if kind in NUMBERS:
             numbers[field] = reader.number()
         elif field == _PATH and kind == LIST:
-            depth = _length_of_path(reader)
+            depth = _path_length(reader)
         else:
             reader.skip(kind)
     if not all(field in numbers for field in _REQUIRED):
@@ -151,7 +151,7 @@ def _metadata(reader: CompactThrift) -> ColumnChunk:
     )
 
 
-def _length_of_path(reader: CompactThrift) -> int:
+def _path_length(reader: CompactThrift) -> int:
     count, kind = reader.items()
     if kind != BINARY and count:
         raise ValueError("a column's path of no names")

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.distinct import distinct
+from hyperpod_kit.data.deduplication import unique_values
 from hyperpod_kit.errors import DataError, NoData, Untrusted
 from hyperpod_kit.untrusted import files, parse
 from hyperpod_kit.untrusted.text import clean
@@ -94,23 +94,25 @@ class SampleIndex:
 
         Raises DataError when there is none, or one that is not whole.
         """
-        place = os.fspath(folder)
+        directory = os.fspath(folder)
         try:
-            head = parse.json_object(files.read_given(os.path.join(place, HEADER), _LARGEST), _LARGEST)
+            head = parse.json_object(files.read_given(os.path.join(directory, HEADER), _LARGEST), _LARGEST)
         except FileNotFoundError:
-            raise NoData(f"there is no index in {place}", hint=f"hyperpod-kit data index SRC --out {place}") from None
+            raise NoData(
+                f"there is no index in {directory}", hint=f"hyperpod-kit data index SRC --out {directory}"
+            ) from None
         except (ValueError, Untrusted) as err:
-            raise DataError(f"{place}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
+            raise DataError(f"{directory}/{HEADER} is damaged: {err}", hint="hyperpod-kit data index") from None
         if head.get("format") != FORMAT:
-            raise DataError(f"{place} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
+            raise DataError(f"{directory} is of format {clean(head.get('format'))}, expected {FORMAT!r}")
         if not _is_header(head):
             raise DataError(
-                f"{place}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
+                f"{directory}/{HEADER} is none of ours: a field is missing, or odd", hint="hyperpod-kit data index"
             )
         if sources is not None and len(sources) != len(head["sources"]):
-            raise DataError(f"{place} has {len(head['sources'])} sources, {len(sources)} were given")
+            raise DataError(f"{directory} has {len(head['sources'])} sources, {len(sources)} were given")
         return cls(
-            place,
+            directory,
             tuple(sources or head["sources"]),
             tuple(head["formats"]),
             head["samples"],
@@ -135,26 +137,26 @@ class SampleIndex:
         if name not in self._arrays:
             path = os.path.join(self.folder, f"{name}.npy")
             try:
-                found = array_in(path, _KINDS.get(name))
-                self._require_sound(name, found)
+                array = load_array(path, _KINDS.get(name))
+                self._require_consistent(name, array)
             except (OSError, ValueError, EOFError, MemoryError, OverflowError) as err:
                 raise DataError(f"{path} cannot be read: {clean(err)}", hint="hyperpod-kit data index") from None
-            self._arrays[name] = found
+            self._arrays[name] = array
         return self._arrays[name]
 
-    def _require_sound(self, name: str, found: npt.NDArray[Any]) -> None:
+    def _require_consistent(self, name: str, array: npt.NDArray[Any]) -> None:
         """That what it says of other arrays is so: whoever shares an index may have written anything. Raises
         ValueError, DataError."""
-        if name in ("starts", "lengths") and len(found) != self.samples:
-            raise ValueError(f"{len(found)} rows for {self.samples} samples")
-        if name != "files" or not len(found):
+        if name in ("starts", "lengths") and len(array) != self.samples:
+            raise ValueError(f"{len(array)} rows for {self.samples} samples")
+        if name != "files" or not len(array):
             return
-        firsts = found["first"].astype(np.int64)
+        firsts = array["first"].astype(np.int64)
         ends = np.append(firsts[1:], self.samples)
-        path_ends = found["path_at"] + found["path_length"]
-        if int(found["source"].max()) >= len(self.sources) or int(found["format"].max()) >= len(self.formats):
+        path_ends = array["path_at"] + array["path_length"]
+        if int(array["source"].max()) >= len(self.sources) or int(array["format"].max()) >= len(self.formats):
             raise ValueError("a file is of a source or of a format that there is not")
-        if int(path_ends.max()) > len(self._paths) or (path_ends < found["path_at"]).any():
+        if int(path_ends.max()) > len(self._paths) or (path_ends < array["path_at"]).any():
             raise ValueError("a file has no path")
         if firsts[0] or (firsts > ends).any():
             raise ValueError("the samples of its files do not follow one another")
@@ -172,7 +174,7 @@ class SampleIndex:
         first = int(row["first_point"])
         return IndexedFile(
             number,
-            below(source, path),
+            path_below(source, path),
             self.formats[int(row["format"])],
             int(row["size"]),
             int(row["mtime_ns"]),
@@ -210,7 +212,7 @@ class SampleIndex:
         # Who reads the array finds out what is wrong.
         with contextlib.suppress(OSError), open(path, "rb", opener=files.at_once) as stream:
             head = os.fstat(stream.fileno()).st_size - array.nbytes
-            for page in distinct((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
+            for page in unique_values((samples * array.itemsize + head) >> _PAGE_BITS).tolist():
                 os.posix_fadvise(stream.fileno(), page << _PAGE_BITS, 1 << _PAGE_BITS, os.POSIX_FADV_WILLNEED)
 
     @property
@@ -239,7 +241,7 @@ _KINDS = {
 }
 
 
-def array_in(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
+def load_array(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
     """An array of numpy's in a file, mapped where it is large. Raises OSError, ValueError, EOFError."""
     handle = files.at_once(path)
     try:
@@ -249,40 +251,42 @@ def array_in(path: str, kind: np.dtype[Any] | None) -> npt.NDArray[Any]:
         # A mapping of nothing is no mapping.
         mode: Any = "r" if facts.st_size > _MAPPED else None
         try:
-            found = np.load(f"/proc/self/fd/{handle}", mmap_mode=mode, allow_pickle=False)
+            array = np.load(f"/proc/self/fd/{handle}", mmap_mode=mode, allow_pickle=False)
         except _NO_ARRAY as err:
             raise ValueError(str(err)) from None
-        if not isinstance(found, np.ndarray) or found.ndim != 1:
+        if not isinstance(array, np.ndarray) or array.ndim != 1:
             raise ValueError("it is no array in one dimension")
-        if kind is not None and found.dtype != kind:
-            raise ValueError(f"its rows are {found.dtype}, expected {kind}")
+        if kind is not None and array.dtype != kind:
+            raise ValueError(f"its rows are {array.dtype}, expected {kind}")
         # As a plain array: numpy's own class for mappings makes each access cost more.
-        return found.view(np.ndarray)
+        return array.view(np.ndarray)
     finally:
         os.close(handle)
 
 
 def _is_header(head: dict[str, Any]) -> bool:
-    words = all(isinstance(head.get(name), str) for name in ("digest", "data"))
-    counts = all(type(head.get(name)) is int and 0 <= head[name] < 1 << 63 for name in ("samples", "bytes", "skipped"))
-    return words and counts and _are_texts(head.get("sources")) and _are_texts(head.get("formats"))
+    texts_are_valid = all(isinstance(head.get(name), str) for name in ("digest", "data"))
+    counts_are_valid = all(
+        type(head.get(name)) is int and 0 <= head[name] < 1 << 63 for name in ("samples", "bytes", "skipped")
+    )
+    return texts_are_valid and counts_are_valid and _are_texts(head.get("sources")) and _are_texts(head.get("formats"))
 
 
 def _are_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def below(source: str, path: str) -> str:
+def path_below(source: str, path: str) -> str:
     """A file's path, in its source; "" is the source itself."""
     return source if not path else f"{source.rstrip('/')}/{path}"
 
 
 def data_digest(rows: npt.NDArray[Any], paths: bytes) -> str:
     """Digest of the paths below their sources, and of each file's content and samples, but no times."""
-    found = hashlib.blake2b(paths, digest_size=16)
+    digest = hashlib.blake2b(paths, digest_size=16)
     for name in ("source", "path_at", "size", "digest", "samples", "skipped"):
-        found.update(np.ascontiguousarray(rows[name]).tobytes())
-    return found.hexdigest()
+        digest.update(np.ascontiguousarray(rows[name]).tobytes())
+    return digest.hexdigest()
 
 
 def header(index: SampleIndex) -> bytes:

@@ -79,19 +79,19 @@ class ChunkStore:
         self._pool = ThreadPoolExecutor(_AT_A_TIME)
         self.fetched = 0
 
-    def ask(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
+    def request(self, source: S3Object, begin: int, end: int) -> Future[bytes]:
         """A chunk that is there, or comes."""
         key = f"{source.path} {source.etag} {begin}-{end}"
         with self._lock:
-            found = self._chunks.get(key)
-            if found is None or (found.done() and found.exception() is not None):
+            future = self._chunks.get(key)
+            if future is None or (future.done() and future.exception() is not None):
                 self._size += 0 if key in self._chunks else end - begin
-                found = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
+                future = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
                 while self._size > self._memory and len(self._chunks) > _AT_A_TIME:
-                    gone, _ = self._chunks.popitem(last=False)
-                    self._size -= _length(gone)
+                    evicted, _ = self._chunks.popitem(last=False)
+                    self._size -= _length(evicted)
             self._chunks.move_to_end(key)
-        return found
+        return future
 
     def _fetch(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
         data = self._disk.get(key, end - begin) if self._disk else None
@@ -113,19 +113,19 @@ def _length(key: str) -> int:
     return int(end) - int(begin)
 
 
-def cut(size: int, places: Sequence[int] = ()) -> array[int]:
+def chunk_bounds(size: int, places: Sequence[int] = ()) -> array[int]:
     """Where the chunks of an object begin, and its size: at these places, which rise, and where one would be too long.
 
     Without places they are all as long."""
-    found = array("q")
+    bounds = array("q")
     for begin, end in itertools.pairwise(sorted({0, *places, size})):
-        found.extend(range(begin, end, CHUNK))
-    found.append(size)
-    return found
+        bounds.extend(range(begin, end, CHUNK))
+    bounds.append(size)
+    return bounds
 
 
 class ChunkedObject:
-    """See SourceFile. `places`: see `cut`."""
+    """See SourceFile. `places`: see `chunk_bounds`."""
 
     def __init__(self, url: str, store: ChunkStore, places: Sequence[int] = ()) -> None:
         from hyperpod_kit.data.reading.objects import S3Object
@@ -135,7 +135,7 @@ class ChunkedObject:
         self.path = url
         self.size = self._source.size
         self.mtime_ns = self._source.mtime_ns
-        self._cuts = cut(self.size, [place for place in places if place < self.size])
+        self._cuts = chunk_bounds(self.size, [offset for offset in places if offset < self.size])
 
     @property
     def source(self) -> S3Object:
@@ -148,8 +148,8 @@ class ChunkedObject:
         if end <= offset:
             return b""
         first = self._chunk(offset)
-        asked = [self._store.ask(self._source, *one) for one in self._chunks(first, end)]
-        data = asked[0].result() if len(asked) == 1 else b"".join(one.result() for one in asked)
+        requests = [self._store.request(self._source, *bounds) for bounds in self._chunks(first, end)]
+        data = requests[0].result() if len(requests) == 1 else b"".join(request.result() for request in requests)
         begin = offset - self._cuts[first]
         return data[begin : begin + end - offset]
 
@@ -157,8 +157,8 @@ class ChunkedObject:
         """Have the chunks of a range fetched."""
         end = min(offset + length, self.size)
         if offset < end:
-            for one in self._chunks(self._chunk(offset), end):
-                self._store.ask(self._source, *one)
+            for bounds in self._chunks(self._chunk(offset), end):
+                self._store.request(self._source, *bounds)
 
     def _chunk(self, offset: int) -> int:
         """Which one an offset lies in."""

@@ -17,8 +17,8 @@ from typing import Dict, Iterator, Optional, Tuple
 
 from hyperpod_kit.checkpoint.repository.store.posix import PosixStore
 from hyperpod_kit.data.bulk import merge
-from hyperpod_kit.data.ledger import SampleLedger
 from hyperpod_kit.data.position import DataStep
+from hyperpod_kit.data.sample_log import SampleLog
 from hyperpod_kit.job.goodput import time_rows
 from hyperpod_kit.slurm.phase import Phase
 from hyperpod_kit.storage.quota import request_box, requests
@@ -113,7 +113,7 @@ class Ground:
         # In a process of its own: its threads are no part of what is forked here.
         subprocess.run([*words, "--out", str(made / "index")], cwd=REPOSITORY, check=True, capture_output=True)
         merge.merge(str(made / "data"), str(made / "merged-data"), size=1 << 20, progress=lambda done, total: None)
-        ledger = SampleLedger(made / "ledger", rank=0, ranks=1, meant=MEANT, launch="7")
+        ledger = SampleLog(made / "ledger", rank=0, ranks=1, meant=MEANT, launch="7")
         ledger.begin(0)
         ledger.received(DataStep(0, 3, 0, 3), [2, 0, 5])
         (made / "merged").mkdir()

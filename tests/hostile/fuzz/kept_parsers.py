@@ -60,7 +60,7 @@ def read_parts(data: bytes) -> None:
     file_of(data, "parts/scans-x")
     parts = Parts(folder("parts"), "x")
     try:
-        for key in list(parts._places):
+        for key in list(parts._locations):
             found = parts.get(key)
             if found is not None:
                 assert len(found.starts) == len(found.lengths) and found.points.shape[1] == 2

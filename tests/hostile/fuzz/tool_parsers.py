@@ -48,10 +48,10 @@ COMPLAINT = {"operation": "cp", "command": "cp s3://b/a c", "error": "NoSuchKey:
 
 def read_s5cmd(data: bytes) -> None:
     text = text_of(data)
-    s5cmd.arrived(text)
-    if not s5cmd.complaint(text).isprintable():
+    s5cmd.parse_arrival(text)
+    if not s5cmd.parse_error(text).isprintable():
         raise AssertionError("an error for a terminal")
-    file = s5cmd.listed_file(text, "s3://corpus/", "run/")
+    file = s5cmd.parse_listing(text, "s3://corpus/", "run/")
     if file is None:
         return
     listed = FileList(io.StringIO())

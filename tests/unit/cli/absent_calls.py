@@ -30,7 +30,7 @@ BARE = "bare"
 """No argument at all, where there is no shared memory either."""
 ACTS = ("path", "extra", "credentials", "endpoint", BARE)
 OPTIONAL = (
-    *data_cli._NEEDED,
+    *data_cli._OPTIONAL_PACKAGES,
     "boto3",
     "botocore",
     "jinja2",

@@ -19,7 +19,7 @@ from hyperpod_kit.data.sampler import ElasticBatchSampler
 from hyperpod_kit.errors import DataError
 
 
-class WholeBatches:
+class GuardedBatches:
     """What the loader gives torch for a batch sampler: torch may iterate it while the loader begins, nobody else."""
 
     def __init__(self, batches: ElasticBatchSampler) -> None:
@@ -29,7 +29,7 @@ class WholeBatches:
         self._open = False
 
     @contextlib.contextmanager
-    def opened(self) -> Iterator[None]:
+    def allowed(self) -> Iterator[None]:
         """For as long as torch makes its iterator."""
         self._open = True
         try:
@@ -42,11 +42,11 @@ class WholeBatches:
 
     def __iter__(self) -> Iterator[list[int]]:
         if not self._open:
-            _refuse()
+            _refuse_iteration()
         return iter(self._batches)
 
 
-class EpochsOfOthers(DistributedSampler[Any]):
+class EpochSetter(DistributedSampler[Any]):
     """The loader's `sampler`, of the class by which others know that ranks have their shares already.
 
     It takes the epochs that a program counts for the loader's: the first that is named is the one that the position is
@@ -55,7 +55,7 @@ class EpochsOfOthers(DistributedSampler[Any]):
 
     def __init__(self, loader: Any) -> None:
         self._loader = weakref.ref(loader)
-        self._named: tuple[int, int] | None = None
+        self._named_epoch: tuple[int, int] | None = None
         self._position = -1
 
     def set_epoch(self, epoch: int) -> None:
@@ -64,25 +64,25 @@ class EpochsOfOthers(DistributedSampler[Any]):
         if loader is None:
             return
         position = loader.position
-        if self._named is None or position == self._position:
-            self._named = epoch, loader.epoch
-        named, then = self._named
+        if self._named_epoch is None or position == self._position:
+            self._named_epoch = epoch, loader.epoch
+        named, then = self._named_epoch
         loader.set_epoch(max(loader.epoch, then + epoch - named))
         self._position = loader.position
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """The position was set: the next epoch that is named is the one it is in."""
-        self._named = None
+        self._named_epoch = None
 
     def __len__(self) -> int:
         loader = self._loader()
         return len(loader) * loader.batch_sampler.batch_size if loader is not None else 0
 
     def __iter__(self) -> NoReturn:
-        _refuse()
+        _refuse_iteration()
 
 
-def _refuse() -> NoReturn:
+def _refuse_iteration() -> NoReturn:
     raise DataError(
         "an ElasticLoader was taken apart: another loader was made of its batches, which would split them between "
         "ranks once more and leave its position where it is",

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from hyperpod_kit.data.bijection import Numbers
 from hyperpod_kit.data.block_cuts import OF_FILE
+from hyperpod_kit.data.deduplication import unique_with_counts
 from hyperpod_kit.data.default_order import SHORT
-from hyperpod_kit.data.distinct import described
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFiles
 
 SMALL = SHORT
@@ -35,7 +35,7 @@ _OF_A_MIX = 512 << 20
 """As many of all sets of a mix together."""
 
 
-class ReadWindows:
+class CoalescedReads:
     """The pieces that this process has of its files, `memory` bytes at most."""
 
     def __init__(self, files: SourceFiles, memory: int) -> None:
@@ -43,7 +43,7 @@ class ReadWindows:
         self._cuts = files.cuts
         self._most = min(memory, MEMORY, _OF_A_MIX // files.among) if self._cuts is not None else 0
         self._pieces: dict[int, bytes] = {}
-        self._held = 0
+        self._held_bytes = 0
         self.carriage_returns = False
         """Whether any piece so far has one."""
         self._touched: dict[int, tuple[int, int]] = {}
@@ -69,23 +69,23 @@ class ReadWindows:
         if not self._pieces and not self._expected:
             # A start looks up nothing in the index but its own samples.
             for key in keys:
-                self._note(key)
+                self._count_request(key)
             return [b""] * len(starts)
         inside = starts - self._cuts.begins(samples, numbers)
         places = zip(map(self._pieces.get, keys), inside.tolist(), (inside + lengths).tolist())
-        found = [piece[begin:end] if piece else b"" for piece, begin, end in places]
-        self._given += len(found)
-        if all(found):
-            return found
+        ranges = [piece[begin:end] if piece else b"" for piece, begin, end in places]
+        self._given += len(ranges)
+        if all(ranges):
+            return ranges
         small = (lengths <= SMALL).tolist()
-        for n, data in enumerate(found):
+        for n, data in enumerate(ranges):
             if not data and small[n]:
-                piece = self._pieces.get(keys[n]) or self._touch(keys[n], file(int(numbers[n])), int(samples[n]))
+                piece = self._pieces.get(keys[n]) or self._read_piece(keys[n], file(int(numbers[n])), int(samples[n]))
                 begin = int(inside[n])
-                found[n] = piece[begin : begin + int(lengths[n])] if piece else b""
-        return found
+                ranges[n] = piece[begin : begin + int(lengths[n])] if piece else b""
+        return ranges
 
-    def _note(self, key: int) -> bool:
+    def _count_request(self, key: int) -> bool:
         """Whether this piece was asked for often enough."""
         times, first = self._touched.get(key, (0, self._calls))
         if times + 1 >= _TOUCHES and first != self._calls:
@@ -95,24 +95,24 @@ class ReadWindows:
         self._touched[key] = times + 1, first
         return False
 
-    def _touch(self, key: int, file: FileFacts, sample: int) -> bytes | None:
+    def _read_piece(self, key: int, file: FileFacts, sample: int) -> bytes | None:
         """A piece that was asked for often enough, whole."""
         assert self._cuts is not None
-        if file.path.startswith("s3://") or not (key in self._expected or self._note(key)):
+        if file.path.startswith("s3://") or not (key in self._expected or self._count_request(key)):
             return None
         self._expected.discard(key)
         self._touched.pop(key, None)
-        place = self._cuts.range(sample, key >> OF_FILE)
-        if place is None or place[1] - place[0] > self._most:
+        bounds = self._cuts.range(sample, key >> OF_FILE)
+        if bounds is None or bounds[1] - bounds[0] > self._most:
             return None
-        begin, size = place[0], place[1] - place[0]
+        begin, size = bounds[0], bounds[1] - bounds[0]
         piece = self._files.read(file, begin, size)
         if len(piece) < size:
             return None
-        if self._held + size > self._most:
-            self._let_go(size)
+        if self._held_bytes + size > self._most:
+            self._evict(size)
         self._read += size
-        self._held += size
+        self._held_bytes += size
         self.carriage_returns = self.carriage_returns or b"\r" in piece
         self._pieces[key] = piece
         return piece
@@ -122,19 +122,19 @@ class ReadWindows:
         if self._cuts is None:
             return
         keys = self._cuts.keys(samples, numbers)
-        keys, _, counts = described(keys if int(lengths.max()) <= SMALL else keys[lengths <= SMALL])
+        keys, _, counts = unique_with_counts(keys if int(lengths.max()) <= SMALL else keys[lengths <= SMALL])
         self._expected = set(keys[counts >= _TOUCHES].tolist())
 
-    def _let_go(self, size: int) -> None:
+    def _evict(self, size: int) -> None:
         """Of those that were read first, until there is room again."""
         room = max(size, self._most // 8)
         for key in list(self._pieces):
-            if self._held + room <= self._most:
+            if self._held_bytes + room <= self._most:
                 break
-            self._held -= len(self._pieces.pop(key))
+            self._held_bytes -= len(self._pieces.pop(key))
         if self._read >= self._most:
             if self._given * _WORTH < self._read:
                 self._alone = _ALONE
                 self._pieces.clear()
-                self._held = 0
+                self._held_bytes = 0
             self._read, self._given = 0, 0

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from hyperpod_kit.data.bijection import Numbers
 
 
-class Sections(NamedTuple):
+class WeightBuckets(NamedTuple):
     """For each section of an epoch the positions, and the weight, up to its end: i64, neither falls."""
 
     positions: Numbers
@@ -22,12 +22,12 @@ class Sections(NamedTuple):
 class WeighedOrder(Protocol):
     """An order that knows which samples a section of it has, whatever their order in it."""
 
-    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+    def weighed(self, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
         """The sections of an epoch. `weights`: of each sample, by its number."""
 
 
-def sections_of(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> Sections:
+def buckets_of(order: Any, epoch: int, weights: npt.NDArray[np.uint32]) -> WeightBuckets:
     """The sections of any order: of one that knows none, the whole epoch is one."""
     if isinstance(order, WeighedOrder):
         return order.weighed(epoch, weights)
-    return Sections(np.array([order.samples]), np.array([weights.sum(dtype=np.int64)]))
+    return WeightBuckets(np.array([order.samples]), np.array([weights.sum(dtype=np.int64)]))

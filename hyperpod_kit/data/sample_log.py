@@ -24,11 +24,11 @@ _LAUNCH = (HPK_ATTEMPT, "SLURM_JOB_ID", "SLURM_RESTART_COUNT", "SLURM_STEP_ID", 
 
 def launch_of_environment() -> str | None:
     """What tells this launch from others, the same on all of its ranks; None where nothing does."""
-    found = [f"{os.environ[name]}" for name in (*_LAUNCH, "TORCHELASTIC_RESTART_COUNT") if os.environ.get(name)]
-    return "-".join(found) or None
+    values = [f"{os.environ[name]}" for name in (*_LAUNCH, "TORCHELASTIC_RESTART_COUNT") if os.environ.get(name)]
+    return "-".join(values) or None
 
 
-class SampleLedger:
+class SampleLog:
     """One rank's part of the ledger in `folder`. `launch`: see `launch_of_environment`; `meant`: data and order."""
 
     def __init__(
@@ -40,13 +40,13 @@ class SampleLedger:
                 raise ValueError("several ranks and nothing that names their launch: ledger launch=, the same on all")
             name = uuid.uuid4().hex
         by_descriptor.make_directories(folder)
-        safe = "".join(one if one.isalnum() or one in "-_." else "_" for one in name)
+        safe = "".join(character if character.isalnum() or character in "-_." else "_" for character in name)
         self._path = os.path.join(folder, f"{safe}.rank-{rank:05d}.{uuid.uuid4().hex[:8]}.jsonl")
         self._handle: int | None = None
         self._head = {"ledger": FORMAT, "launch": name, "rank": rank, "ranks": ranks, **meant}
         self._segment = 0
 
-    def mean(self, meant: dict[str, Any]) -> None:
+    def update_head(self, meant: dict[str, Any]) -> None:
         """From the next `begin` on the positions are in this order."""
         self._head.update(meant)
 

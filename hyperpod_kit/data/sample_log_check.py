@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from hyperpod_kit.data.bijection import Numbers
-from hyperpod_kit.data.ledger import FORMAT
 from hyperpod_kit.data.position import Course, DataStep, Last
 from hyperpod_kit.data.reading.local_file import open_regular
+from hyperpod_kit.data.sample_log import FORMAT
 from hyperpod_kit.errors import DataError, NoData
 from hyperpod_kit.untrusted import parse
 from hyperpod_kit.untrusted.text import clean
@@ -31,7 +31,7 @@ _MOST = 1 << 60
 
 
 @dataclass
-class LedgerSegment:
+class SampleLogSegment:
     """What all ranks received from one jump of the position to the next. `steps`: begin -> (step, rank -> samples)."""
 
     ranks: int
@@ -62,7 +62,7 @@ class EpochReport:
 
 
 @dataclass(frozen=True)
-class LedgerReport:
+class SampleLogReport:
     """All epochs, launches, steps that a later launch did again, and what is odd in the ledger itself."""
 
     samples: int
@@ -77,22 +77,22 @@ class LedgerReport:
     @property
     def good(self) -> bool:
         """Every sample exactly once in every epoch that is over, and none twice in the one that is not."""
-        return not self.problems and all(one.good for one in self.epochs)
+        return not self.problems and all(epoch.good for epoch in self.epochs)
 
 
-def check(folder: str | os.PathLike[str]) -> LedgerReport:
+def check(folder: str | os.PathLike[str]) -> SampleLogReport:
     """Read a ledger. Raises DataError when there is none, or it is of several orders of data."""
-    segments: dict[tuple[str, int], LedgerSegment] = {}
+    segments: dict[tuple[str, int], SampleLogSegment] = {}
     meant: set[tuple[str, str, int, str]] = set()
     problems: list[str] = []
     for path in sorted(Path(folder).glob("*.jsonl")) if os.path.isdir(folder) else ():
         _read(path, segments, meant, problems)
     if not segments:
         raise NoData(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
-    course, words = _course_of(os.fspath(folder), meant)
+    course, order_text = _course_of(os.fspath(folder), meant)
     samples = course.samples
-    mix, windows = "('order', 'mix')" in words, "('window', " in words
-    ordered = sorted(segments.values(), key=lambda one: one.begun_ns)
+    mix, windows = "('order', 'mix')" in order_text, "('window', " in order_text
+    ordered = sorted(segments.values(), key=lambda started: started.begun_ns)
     received_in: dict[int, list[Any]] = defaultdict(list)
     """Epoch -> what was received in it: as much room as the ledger's own lines, whatever these say of the data."""
     left_out: dict[int, int] = defaultdict(int)
@@ -127,27 +127,27 @@ def check(folder: str | os.PathLike[str]) -> LedgerReport:
                 for epoch in np.unique(places[:real] // samples).tolist():
                     here = places[:real] // samples == epoch
                     # Windows are numbered from the first epoch on; in a mix each place comes once, not each sample.
-                    mine = places[:real][here] if mix else np.array(received[:real])[here]
-                    if windows and (mine // samples != epoch).any():
+                    samples_of_epoch = places[:real][here] if mix else np.array(received[:real])[here]
+                    if windows and (samples_of_epoch // samples != epoch).any():
                         problems.append(f"the step at {begin}: rank {rank} has windows of another epoch than {epoch}")
-                    received_in[epoch].append(mine % samples)
+                    received_in[epoch].append(samples_of_epoch % samples)
     reports = tuple(
-        _report(epoch, np.concatenate(found), samples, end >= (epoch + 1) * samples, left_out[epoch])
-        for epoch, found in sorted(received_in.items())
+        _report(epoch, np.concatenate(samples_of_epoch), samples, end >= (epoch + 1) * samples, left_out[epoch])
+        for epoch, samples_of_epoch in sorted(received_in.items())
     )
     launches = len({name for name, _ in segments})
-    return LedgerReport(samples, launches, kept, rolled_back, reports, tuple(problems), tuple(sorted(passed_over)))
+    return SampleLogReport(samples, launches, kept, rolled_back, reports, tuple(problems), tuple(sorted(passed_over)))
 
 
 def _course_of(folder: str, meant: set[tuple[str, str, int, str]]) -> tuple[Course, str]:
     """How the data is gone through, and in which order, in words. Raises DataError."""
     if len(meant) > 1:
-        found = clean(sorted(meant), 1000)
-        raise DataError(f"{folder} is of several data sets or orders: {found}", hint="a directory for each run")
-    (_, words, samples, last) = next(iter(meant))
+        orders = clean(sorted(meant), 1000)
+        raise DataError(f"{folder} is of several data sets or orders: {orders}", hint="a directory for each run")
+    (_, order_text, samples, last) = next(iter(meant))
     if not 1 <= samples < _MOST or last not in [each.value for each in Last]:
         raise DataError(f"{folder} is of {samples} samples, of which the last ones are {clean(last)}")
-    return Course(samples, Last(last)), words
+    return Course(samples, Last(last)), order_text
 
 
 def _part_of(step: DataStep, rank: int, ranks: int) -> int:
@@ -160,26 +160,26 @@ def _part_of(step: DataStep, rank: int, ranks: int) -> int:
 
 def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_out: int) -> EpochReport:
     """Of what was received in an epoch, in any order."""
-    there, times = np.unique(received, return_counts=True)
+    received_once, counts = np.unique(received, return_counts=True)
     missing: list[int] = []
     if complete:
-        edges = np.concatenate([[-1], there, [samples]])
+        edges = np.concatenate([[-1], received_once, [samples]])
         for gap in np.flatnonzero(np.diff(edges) > 1).tolist():
             missing += range(int(edges[gap]) + 1, min(int(edges[gap + 1]), int(edges[gap]) + 1 + _SHOWN))
             if len(missing) >= _SHOWN:
                 break
-    repeated = there[times > 1][:_SHOWN].tolist()
-    return EpochReport(epoch, int((times == 1).sum()), tuple(missing[:_SHOWN]), tuple(repeated), complete, left_out)
+    repeated = received_once[counts > 1][:_SHOWN].tolist()
+    return EpochReport(epoch, int((counts == 1).sum()), tuple(missing[:_SHOWN]), tuple(repeated), complete, left_out)
 
 
 def _read(
     path: Path,
-    segments: dict[tuple[str, int], LedgerSegment],
+    segments: dict[tuple[str, int], SampleLogSegment],
     meant: set[tuple[str, str, int, str]],
     problems: list[str],
 ) -> None:
     """One rank's file of one launch."""
-    segment: LedgerSegment | None = None
+    segment: SampleLogSegment | None = None
     rank = 0
     for number, text in enumerate(_lines(path), start=1):
         try:
@@ -199,7 +199,7 @@ def _read(
             key = (str(line["launch"]), int(line["segment"]))
             rank = int(line["rank"])
             segment = segments.setdefault(
-                key, LedgerSegment(int(line["ranks"]), int(line["begin"]), int(line["begun_ns"]))
+                key, SampleLogSegment(int(line["ranks"]), int(line["begin"]), int(line["begun_ns"]))
             )
             segment.begun_ns = min(segment.begun_ns, int(line["begun_ns"]))
             if (segment.ranks, segment.begin) != (int(line["ranks"]), int(line["begin"])):
@@ -222,12 +222,12 @@ def _lines(path: Path) -> Iterator[bytes]:
                 yield line
 
 
-def _add_step(segment: LedgerSegment, rank: int, line: dict[str, Any], path: Path, problems: list[str]) -> None:
+def _add_step(segment: SampleLogSegment, rank: int, line: dict[str, Any], path: Path, problems: list[str]) -> None:
     """Raises ValueError, KeyError, TypeError, OverflowError."""
     step = DataStep(int(line["p"]), int(line["n"]), int(line["f"]), 0)
-    received = [int(one) for one in line["i"]]
-    bad = {int(one) for one in line.get("b", ())}
-    if not all(0 <= one < _MOST for one in received):
+    received = [int(sample) for sample in line["i"]]
+    bad = {int(sample) for sample in line.get("b", ())}
+    if not all(0 <= sample < _MOST for sample in received):
         raise ValueError("a sample that there cannot be")
     _, of_rank = segment.steps.setdefault(step.begin, (step, {}))
     if rank in of_rank:

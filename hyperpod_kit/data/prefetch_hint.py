@@ -26,14 +26,14 @@ class ComingSamples:
         self._batch_size = batch_size
         mean = dataset.index.bytes // max(1, dataset.index.samples)
         self._portion = max(batch_size, min(_SAMPLES, _BYTES // max(1, mean)))
-        self._received = self._told = 0
+        self._received = self._announced = 0
 
     def received(self) -> None:
         """The trainer has one batch more."""
         self._received += self._batch_size
         if self._received == self._batch_size:
             return
-        while self._told < self._received + self._portion:
+        while self._announced < self._received + self._portion:
             portion: list[RankBatch] = []
             for batch in self._batches:
                 portion.append(batch)
@@ -41,6 +41,6 @@ class ComingSamples:
                     break
             if not portion:
                 return
-            self._told += len(portion) * self._batch_size
-            if self._told > self._received:
+            self._announced += len(portion) * self._batch_size
+            if self._announced > self._received:
                 self._dataset.ahead(np.concatenate([batch.samples for batch in portion]))

@@ -10,7 +10,7 @@ import numpy as np
 from hyperpod_kit.data.bijection import Numbers
 
 
-class Distinct(NamedTuple):
+class UniqueValues(NamedTuple):
     """Sorted values, where each of them comes first, and how often it comes."""
 
     values: Numbers
@@ -18,14 +18,14 @@ class Distinct(NamedTuple):
     counts: Numbers
 
 
-def distinct(numbers: Numbers) -> Numbers:
+def unique_values(numbers: Numbers) -> Numbers:
     """The values, sorted."""
-    return described(numbers).values
+    return unique_with_counts(numbers).values
 
 
-def described(numbers: Numbers) -> Distinct:
+def unique_with_counts(numbers: Numbers) -> UniqueValues:
     """The values with their first places and their counts."""
     order = np.argsort(numbers, kind="stable")
     ordered = numbers[order]
     begins = np.flatnonzero(np.diff(ordered, prepend=ordered[:1] - 1))
-    return Distinct(ordered[begins], order[begins], np.diff(begins, append=len(numbers)))
+    return UniqueValues(ordered[begins], order[begins], np.diff(begins, append=len(numbers)))

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from hyperpod_kit.data.reading.bounded import ANSWER
+from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.data.reading.chunks import DiskCache
 from hyperpod_kit.data.reading.source_files import FileFacts, SourceFile, SourceFiles
 from hyperpod_kit.errors import ChangedFile, DataUnavailable
@@ -33,7 +33,7 @@ PASSING = passing_errors.PASSING | {errno.ENOENT}
 """What a mount says that is gone, or on its way back."""
 
 
-class PatientFiles(SourceFiles):
+class RetryingFiles(SourceFiles):
     """SourceFiles that asks again. `elsewhere`: beginning of a path -> the `s3://` prefix that holds the same."""
 
     def __init__(
@@ -42,22 +42,22 @@ class PatientFiles(SourceFiles):
         elsewhere: Mapping[str, str] | None = None,
         disk: DiskCache | None = None,
         *,
-        answer: float = ANSWER,
+        reply_timeout: float = REPLY_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(disk=disk, answer=answer)
+        super().__init__(disk=disk, reply_timeout=reply_timeout)
         self._patience = patience
         self._elsewhere = {prefix.rstrip("/"): other.rstrip("/") for prefix, other in (elsewhere or {}).items()}
-        self._away: dict[str, float] = {}
+        self._redirected: dict[str, float] = {}
         """Files, and beginnings of paths, that are read from elsewhere: until when."""
         self._clock = clock
         self._sleep = sleep
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """See SourceFiles. Raises ChangedFile, DataUnavailable, and OSError for what no repair mends."""
-        if self._away and self._is_away(facts.path):
-            return self._from_elsewhere(facts, offset, length, None)
+        if self._redirected and self._is_redirected(facts.path):
+            return self._read_elsewhere(facts, offset, length, None)
         try:
             return super().read(facts, offset, length)
         except OSError as err:
@@ -65,25 +65,25 @@ class PatientFiles(SourceFiles):
                 raise
             if err.errno == errno.ENOENT and facts.path.startswith("s3://"):
                 raise DataUnavailable(f"{facts.path}, at {offset}: {err}") from None  # no repair brings it back
-            return self._again(facts, offset, length, err)
+            return self._retry(facts, offset, length, err)
 
     def read_several(self, files: Sequence[FileFacts], offsets: Sequence[int], lengths: Sequence[int]) -> list[bytes]:
         """See SourceFiles. What one of them fails with is met again, and waited for, where it is read by itself."""
-        if not self._away:
+        if not self._redirected:
             with contextlib.suppress(OSError):
                 return super().read_several(files, offsets, lengths)
-        return [self.read(*place) for place in zip(files, offsets, lengths)]
+        return [self.read(*range_of_file) for range_of_file in zip(files, offsets, lengths)]
 
-    def _is_away(self, path: str) -> bool:
-        return self._clock() < max(self._away.get(path, 0.0), self._away.get(self._prefix(path), 0.0))
+    def _is_redirected(self, path: str) -> bool:
+        return self._clock() < max(self._redirected.get(path, 0.0), self._redirected.get(self._prefix(path), 0.0))
 
     def _prefix(self, path: str) -> str:
         """The beginning of a path for which there is a place elsewhere, "" for none."""
         return next((prefix for prefix in self._elsewhere if path.startswith(prefix + "/")), "")
 
-    def _again(self, facts: FileFacts, offset: int, length: int, why: OSError) -> bytes:
+    def _retry(self, facts: FileFacts, offset: int, length: int, cause: OSError) -> bytes:
         begin, tries = self._clock(), 0
-        log.warning("%s, at %d: %s; it is asked for again for %.0f s", facts.path, offset, why, self._patience)
+        log.warning("%s, at %d: %s; it is asked for again for %.0f s", facts.path, offset, cause, self._patience)
         while self._clock() - begin < self._patience:
             tries += 1
             self.forget(facts.path)
@@ -93,28 +93,28 @@ class PatientFiles(SourceFiles):
             except OSError as err:
                 if err.errno not in PASSING:
                     raise
-                why = err
+                cause = err
                 continue
             log.warning("%s is back after %.1f s", facts.path, self._clock() - begin)
             return data
         self.forget(facts.path)
-        return self._from_elsewhere(facts, offset, length, why)
+        return self._read_elsewhere(facts, offset, length, cause)
 
-    def _from_elsewhere(self, facts: FileFacts, offset: int, length: int, why: OSError | None) -> bytes:
-        said = f"{why} for {self._patience:.0f} s" if why else "its own place was given up"
+    def _read_elsewhere(self, facts: FileFacts, offset: int, length: int, cause: OSError | None) -> bytes:
+        description = f"{cause} for {self._patience:.0f} s" if cause else "its own place was given up"
         prefix = self._prefix(facts.path)
         if not prefix:
-            raise DataUnavailable(f"{facts.path}, at {offset}: {said}")
+            raise DataUnavailable(f"{facts.path}, at {offset}: {description}")
         path = self._elsewhere[prefix] + facts.path[len(prefix) :]
         try:
-            data = self._other(path, facts, offset, length)
+            data = self._read_replica(path, facts, offset, length)
         except (OSError, ChangedFile) as err:
-            raise DataUnavailable(f"{facts.path}, at {offset}: {said}; then {path}: {err}") from None
-        if why is not None:
+            raise DataUnavailable(f"{facts.path}, at {offset}: {description}; then {path}: {err}") from None
+        if cause is not None:
             # The whole mount, unless it is this file alone that is not there: each of thousands would be waited for.
-            away = facts.path if why.errno == errno.ENOENT and self._has_files(prefix) else prefix
-            log.warning("%s: read from %s for %.0f s", away, self._elsewhere[prefix], _STAY_AWAY)
-            self._away[away] = self._clock() + _STAY_AWAY
+            redirected = facts.path if cause.errno == errno.ENOENT and self._has_files(prefix) else prefix
+            log.warning("%s: read from %s for %.0f s", redirected, self._elsewhere[prefix], _STAY_AWAY)
+            self._redirected[redirected] = self._clock() + _STAY_AWAY
         self.bytes_read += len(data)
         return data
 
@@ -126,11 +126,11 @@ class PatientFiles(SourceFiles):
         except OSError:
             return False
 
-    def _other(self, path: str, facts: FileFacts, offset: int, length: int) -> bytes:
+    def _read_replica(self, path: str, facts: FileFacts, offset: int, length: int) -> bytes:
         """From elsewhere, where passing failures are no rarer than here."""
         for tries in range(1, _TRIES_ELSEWHERE + 1):
             try:
-                return self._at(path, facts).read(offset, length)
+                return self._open_replica(path, facts).read(offset, length)
             except OSError as err:
                 self.forget(path)
                 if err.errno not in PASSING or err.errno == errno.ENOENT or tries == _TRIES_ELSEWHERE:
@@ -138,16 +138,16 @@ class PatientFiles(SourceFiles):
                 self._sleep(_PAUSES.pause(tries))
         raise AssertionError("the last try returns or raises")
 
-    def _at(self, path: str, facts: FileFacts) -> SourceFile:
-        found = self._own().get(path)
-        if found is None:
-            found = self._opened(path, facts)
-            if not self._has_bytes(found, facts):
-                found.close()
+    def _open_replica(self, path: str, facts: FileFacts) -> SourceFile:
+        file = self._open_files().get(path)
+        if file is None:
+            file = self._open_source(path, facts)
+            if not self._has_bytes(file, facts):
+                file.close()
                 raise ChangedFile(
-                    f"it has {found.size} bytes, expected {facts.size}"
-                    if found.size != facts.size
+                    f"it has {file.size} bytes, expected {facts.size}"
+                    if file.size != facts.size
                     else "it has other bytes than what was indexed"
                 )
-            self._keep(found)
-        return found
+            self._keep(file)
+        return file

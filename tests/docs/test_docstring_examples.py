@@ -104,7 +104,7 @@ def directory(tmp_path: Path) -> Path:
     lines = [f'{{"text": "Document {number} says nothing of interest."}}\n' for number in range(64)]
     (corpus / "documents.jsonl").write_text("".join(lines))
     build([str(corpus)], str(tmp_path / "index"))
-    megatron.write(str(tmp_path / "tokens"), [list(range(50))] * 20, 256)
+    megatron.write_documents(str(tmp_path / "tokens"), [list(range(50))] * 20, 256)
     (tmp_path / "shm").mkdir()
     return tmp_path
 

@@ -94,7 +94,7 @@ def is_root() -> bool:
 
 
 def uid_for(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
-    """As whom a process that is root works on `path`, 0 for root: see `walk.whose`. None where it is not root.
+    """As whom a process that is root works on `path`, 0 for root: see `walk.owner_uid`. None where it is not root.
 
     Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer, OSError.
     """

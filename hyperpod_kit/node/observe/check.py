@@ -152,11 +152,11 @@ def _observe_once(
     ]
     probed = dict(zip(modes_by_name, probe_all(targets, deadline, f".hyperpod-kit-probe-{node.facts.node}")))
     for name, operation in stuck.items():
-        result = probed.get(name)
-        if result is None:
+        probe = probed.get(name)
+        if probe is None:
             probed[name] = Probed("no_answer")
-        elif result.outcome == "answered":
-            probed[name] = replace(result, errno=errno.ETIMEDOUT, operation=operation)
+        elif probe.outcome == "answered":
+            probed[name] = replace(probe, errno=errno.ETIMEDOUT, operation=operation)
     return {
         mount.name: _make_check(
             node,

@@ -120,7 +120,7 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
         storage += [
             _storage(mount)
             for mount, _ in settings.decided_mounts
-            if mount.carried_by(group.role, group.name) and mount.platform
+            if mount.is_carried_by(group.role, group.name) and mount.platform
         ]
     if storage:
         entry["InstanceStorageConfigs"] = storage

@@ -32,7 +32,7 @@ def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission
     account = Account(role.arn.split(":")[1], role.account, settings.cluster.region)
     carried: dict[str, list[WrittenMount]] = {}
     for written in settings.written_mounts:
-        if any(written.mount.carried_by(group.role, group.name) for group in role.groups):
+        if any(written.mount.is_carried_by(group.role, group.name) for group in role.groups):
             carried.setdefault(written.mount.kind, []).append(written)
     return (
         *_platform(settings, role, account),

@@ -56,7 +56,7 @@ def disks(settings: Settings) -> Iterator[Finding]:
         if not mount.required:
             continue
         for group in settings.cluster.groups:
-            if mount.carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
+            if mount.is_carried_by(group.role, group.name) and not has_instance_store(group.instance_type):
                 yield Finding(
                     "HPK-N006",
                     f"{at}.groups",

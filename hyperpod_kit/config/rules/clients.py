@@ -110,7 +110,7 @@ def architectures(settings: Settings) -> Iterator[Finding]:
         if package.client in CLIENTS and package.arch in ARCHITECTURES and package.is_client_package:
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
-        needed = {mount.traits.client for mount in settings.mounts if mount.carried_by(group.role, group.name)}
+        needed = {mount.traits.client for mount in settings.mounts if mount.is_carried_by(group.role, group.name)}
         arch = "arm64" if ARM.match(group.instance_type) else "x86_64"
         for client in sorted(needed - {""}):
             if not listed.get(client, {arch}) & {arch, "all"}:

@@ -14,7 +14,7 @@ def by_the_platform(settings: Settings) -> Iterator[Finding]:
     for mount, at in settings.decided_mounts:
         if not mount.platform:
             continue
-        carriers = [group for group in settings.cluster.groups if mount.carried_by(group.role, group.name)]
+        carriers = [group for group in settings.cluster.groups if mount.is_carried_by(group.role, group.name)]
         for group in carriers:
             if mount.name not in platform.platform_mount_names(settings.mounts, group.name, group.role):
                 yield Finding(

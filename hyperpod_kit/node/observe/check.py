@@ -84,7 +84,7 @@ def deep_mode(mount: Mount) -> str:
     return mode
 
 
-def shallow(mount: Mount, entry: MountEntry) -> str:
+def shallow_mode(mount: Mount, entry: MountEntry) -> str:
     """Nothing more than stat and statvfs."""
     return ""
 
@@ -93,7 +93,7 @@ def observe_mounts(
     node: Node,
     mounts: Sequence[Mount],
     deadline: Optional[float] = None,
-    modes: Modes = shallow,
+    modes: Modes = shallow_mode,
     nearly_full: Container[str] = (),
 ) -> List[MountCheck]:
     """Look at every mount, in order. `nearly_full`: names of those that were so at the last look.

@@ -160,7 +160,7 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             continue
         if at == PLACE:
             for role in roles(settings):
-                if any(mount.carried_by(group.role, group.name) for group in role.groups) and not lets_in(
+                if any(mount.is_carried_by(group.role, group.name) for group in role.groups) and not lets_in(
                     document, role.arn, MOUNT
                 ):
                     yield Finding(

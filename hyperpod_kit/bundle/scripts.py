@@ -85,7 +85,7 @@ def _starts(listed: ListedScript, places: dict[str, Path]) -> None:
 
 def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[str, bytes]]:
     size = 0
-    for place, path in sorted(places.items()):
+    for name, path in sorted(places.items()):
         data = _read(path)
         size += len(data)
         if size > LARGEST:
@@ -93,8 +93,8 @@ def _contents(listed: ListedScript, places: dict[str, Path]) -> Iterator[tuple[s
                 f"{listed.path} has more than {LARGEST >> 20} MiB",
                 hint="keep large files in S3, and fetch them in the script",
             )
-        portable.check(f"{listed.script.place}{place}", data)
-        yield f"{listed.script.place}{place}", data
+        portable.require_portable(f"{listed.script.place}{name}", data)
+        yield f"{listed.script.place}{name}", data
 
 
 def _read(path: Path) -> bytes:

@@ -50,11 +50,11 @@ def send(
 
     loaded = config.load(file)
 
-    def look(standing: frozenset[str]) -> dict[str, Alert | None]:
+    def evaluate_alerts(standing: frozenset[str]) -> dict[str, Alert | None]:
         judged = {key: judge(key, key in standing) for key in watched}
         return {key: alert and replace(alert, to=loaded.admins) for key, alert in judged.items()}
 
-    report = outbox.settle(state or outbox.default_place(check), loaded.sinks, look, watched)
+    report = outbox.settle(state or outbox.default_place(check), loaded.sinks, evaluate_alerts, watched)
     for key, channels in _by_key(report.sent).items():
         say(f"{key}: sent to {channels}")
     for key, channels in _by_key(report.waiting).items():

@@ -67,7 +67,7 @@ def _of_foreign(err: Exception) -> Tuple[str, Optional[str]]:
         where = f": {err.filename}" if err.filename else ""
         return f"{err.strerror or err}{where}", None
     return (
-        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_place(err)}",
+        f"a defect of hyperpod-kit: {type(err).__name__}: {err}{_source_location(err)}",
         "hyperpod-kit --debug, and the same words again, shows the stack trace for a report",
     )
 
@@ -86,16 +86,16 @@ def _say(text: str) -> None:
     say(text)
 
 
-def _place(err: BaseException) -> str:
+def _source_location(err: BaseException) -> str:
     """The innermost line of ours that it came through."""
     last = err.__traceback__
-    found = ""
+    location = ""
     while last is not None:
         name = last.tb_frame.f_code.co_filename
         if f"{os.sep}hyperpod_kit{os.sep}" in name:
-            found = f" ({name.rpartition(f'{os.sep}hyperpod_kit{os.sep}')[2]}:{last.tb_lineno})"
+            location = f" ({name.rpartition(f'{os.sep}hyperpod_kit{os.sep}')[2]}:{last.tb_lineno})"
         last = last.tb_next
-    return found
+    return location
 
 
 def _exit_code(err: SystemExit) -> int:

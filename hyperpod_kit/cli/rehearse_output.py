@@ -106,8 +106,8 @@ def sandbox_lines(result: SandboxResult) -> Iterator[str]:
         yield f"{result.script} of bundle {result.bundle_id} on a {run.role} node ({run.group}): exit {run.exit_code}"
         yield from (f"  {line}" for line in run.output.splitlines())
         changes = [command for command in run.commands if not is_question(command)]
-        asked = len(run.commands) - len(changes)
-        yield f"  {len(changes)} commands were recorded instead of run (and {asked} that only ask):"
+        question_count = len(run.commands) - len(changes)
+        yield f"  {len(changes)} commands were recorded instead of run (and {question_count} that only ask):"
         yield from (f"    {shlex.join(command)}" for command in changes)
     yield "not exercised:"
     yield from (f"  - {item}" for item in result.not_exercised)

@@ -52,17 +52,17 @@ def import_(kind: str, places: tuple[Path, ...], ledger: Path, as_json: bool) ->
     from hyperpod_kit.cli.output import bar, data, out
     from hyperpod_kit.storage.audit import sources
 
-    found = sources.files(places)
+    log_files = sources.files(places)
     records = gaps = again = 0
-    with _open(ledger, create=True) as kept, bar("files", len(found)) as advance:
-        for path in found:
+    with _open(ledger, create=True) as kept, bar("files", len(log_files)) as advance:
+        for path in log_files:
             added = kept.add(sources.read(kind, path))
             records, gaps, again = records + added.records, gaps + added.gaps, again + added.again
             advance(1)
     if as_json:
-        data({"files": len(found), "records": records, "gaps": gaps, "again": again})
+        data({"files": len(log_files), "records": records, "gaps": gaps, "again": again})
     else:
-        out(f"{len(found):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already")
+        out(f"{len(log_files):,} files: {records:,} new records, {gaps:,} new gaps, {again:,} were there already")
     return 0
 
 
@@ -133,8 +133,8 @@ def query(
 
     earliest = time.time() - facts.seconds(since) if since else 0.0
     with _open(ledger) as kept:
-        found = ask(kept, AuditQuestion(path, user, job, operation, earliest, limit=limit))
-    _show(found, as_json)
+        matches = ask(kept, AuditQuestion(path, user, job, operation, earliest, limit=limit))
+    _show(matches, as_json)
     return 0
 
 
@@ -230,7 +230,7 @@ def _open(path: Path, create: bool = False) -> Iterator[AuditLedger]:
         raise UsageError(f"{path}: {err}") from err
 
 
-def _show(found: AuditAnswer, as_json: bool) -> None:
+def _show(matches: AuditAnswer, as_json: bool) -> None:
     import time
 
     from rich.table import Table
@@ -238,12 +238,12 @@ def _show(found: AuditAnswer, as_json: bool) -> None:
     from hyperpod_kit.cli.output import cell, console, data, say
 
     if as_json:
-        data({"rows": found.rows, "gaps": [vars(one) for one in found.gaps], "more": found.more})
+        data({"rows": matches.rows, "gaps": [vars(gap) for gap in matches.gaps], "more": matches.more})
         return
     grid = Table()
     for column in ("when", "who", "job", "what", "path", "from", "note"):
         grid.add_column(column)
-    for row in found.rows:
+    for row in matches.rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
         who = row["user"] or (str(row["uid"]) if row["uid"] >= 0 else "unknown")
         job = f"{row['job']} ({row['by']})" if row["job"] else ""
@@ -251,9 +251,9 @@ def _show(found: AuditAnswer, as_json: bool) -> None:
         what = f"{row['op']} ({row['result']})" if row["result"] else row["op"]
         grid.add_row(*map(cell, (when, who, job, what, path, row["host"], row["note"])))
     console().print(grid)
-    for one in found.gaps[:20]:
-        say(f"gap: {one.host + ': ' if one.host else ''}{one.why}")
-    if len(found.gaps) > 20:
-        say(f"and {len(found.gaps) - 20:,} more gaps; --json lists them")
-    if found.more:
+    for gap in matches.gaps[:20]:
+        say(f"gap: {gap.host + ': ' if gap.host else ''}{gap.why}")
+    if len(matches.gaps) > 20:
+        say(f"and {len(matches.gaps) - 20:,} more gaps; --json lists them")
+    if matches.more:
         say("there are more rows: --limit")

@@ -122,51 +122,51 @@ def plan(
       hyperpod-kit storage plan --calibration seed  # the published tables, with the errors
     """
     from hyperpod_kit.cli import storage_plan_show as show
-    from hyperpod_kit.storage.plan import facts as words
+    from hyperpod_kit.storage.plan import facts as fact_parsers
     from hyperpod_kit.storage.plan import failures, plan
     from hyperpod_kit.storage.plan import prices as price_list
 
-    known = _calibration(calibration)
+    measurements = _calibration(calibration)
     if parameters is None:
-        if known is None:
+        if measurements is None:
             raise UsageError(
                 "a plan for which model?", hint="--parameters 8B; or --calibration FILE, to see what it predicts"
             )
-        show.calibration(known, as_json, published=calibration == "seed")
+        show.calibration(measurements, as_json, published=calibration == "seed")
         return 0
     if ledger is not None and mtbf is not None:
         raise UsageError("--mtbf says how often the job fails, and so does --ledger", hint="name one of them")
     if ledger is not None:
         between, source = failures.from_ledger(ledger), f"counted in {ledger}"
     elif mtbf is not None:
-        between, source = words.seconds(mtbf), "as given"
+        between, source = fact_parsers.seconds(mtbf), "as given"
     else:
         between, source = failures.as_fleet(ranks)
-    facts = words.JobFacts(
-        words.count(parameters),
+    facts = fact_parsers.JobFacts(
+        fact_parsers.count(parameters),
         ranks,
         nodes,
         between,
         dtype,
         optimizer,
         bytes_per_parameter,
-        words.SavedBy(writer),
-        words.seconds(every) if every else None,
+        fact_parsers.SavedBy(writer),
+        fact_parsers.seconds(every) if every else None,
         memory_share,
-        words.seconds(restart),
+        fact_parsers.seconds(restart),
         keep,
         network * 1e9 / 8,
         gpu_hour_price,
         budget,
         int(fsx_throughput) if fsx_throughput else None,
-        words.size(mountpoint_memory) if mountpoint_memory else None,
+        fact_parsers.size(mountpoint_memory) if mountpoint_memory else None,
         mountpoint_part_size,
         _data(data_size, data_files, data_rows, rows_per_second, data_binary),
         source,
         prefixes,
         efa,
     )
-    made = plan.make(facts, known, price_list.load(prices) if prices else None)
+    made = plan.make(facts, measurements, price_list.load(prices) if prices else None)
     show.plan(made, as_json)
     return 0 if made.chosen is not None else 1
 
@@ -182,7 +182,7 @@ def _calibration(named: Optional[str]) -> Optional[Calibration]:
 def _data(
     size: Optional[str], files: Optional[int], rows: Optional[str], pace: float, binary: bool
 ) -> Optional[DataSet]:
-    from hyperpod_kit.storage.plan import facts as words
+    from hyperpod_kit.storage.plan import facts as fact_parsers
 
     if size is None and files is None and rows is None:
         return None
@@ -192,4 +192,6 @@ def _data(
         raise UsageError(
             "how much training reads follows from --data-rows and --rows-per-second", hint="--data-rows 90M"
         )
-    return words.DataSet(words.size(size), files, words.count(rows) if rows else 0.0, pace, not binary)
+    return fact_parsers.DataSet(
+        fact_parsers.size(size), files, fact_parsers.count(rows) if rows else 0.0, pace, not binary
+    )

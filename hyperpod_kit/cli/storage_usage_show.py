@@ -21,8 +21,8 @@ _TABLES = {"user": "users", "group": "groups", "directory": "directories", "run"
 def progress(root: str, ledger: UsageLedger) -> Iterator[Callable[[int], None]]:
     """Yields show(counted so far)."""
     if ledger.resumed:
-        begun = time.strftime("%H:%M", time.localtime(ledger.begun))
-        say(f"{root}: goes on after {ledger.counted():,} counted since {begun}; --fresh begins anew")
+        started_at = time.strftime("%H:%M", time.localtime(ledger.begun))
+        say(f"{root}: goes on after {ledger.counted():,} counted since {started_at}; --fresh begins anew")
     if not sys.stderr.isatty():
         yield lambda count: None
         return
@@ -45,7 +45,7 @@ def reports(places: list[UsageReport], by: Sequence[str], top: int, as_json: boo
         data([report.to_json() for report in places])
         return
     for report in places:
-        _whole(report)
+        _print_total(report)
         for line in growth_lines(report):
             out(f"  {line}")
         _ages(report)
@@ -55,7 +55,7 @@ def reports(places: list[UsageReport], by: Sequence[str], top: int, as_json: boo
         _unseen(report)
 
 
-def _whole(report: UsageReport) -> None:
+def _print_total(report: UsageReport) -> None:
     out(f"{report.root}: {size(report.total.allocated)} in {report.total.entries:,} {noun(report)}{_room(report)}")
     for kind, part in report.kinds.items():
         if kind:
@@ -178,7 +178,7 @@ def _deletable(report: UsageReport, top: int) -> None:
 def _unseen(report: UsageReport) -> None:
     for path in report.elsewhere:
         say(f"{path}: another file system, not counted")
-    for path, why in report.unread[:20]:
-        say(f"{path}: not counted: {why}")
+    for path, reason in report.unread[:20]:
+        say(f"{path}: not counted: {reason}")
     if report.unread_count > 20:
         say(f"and {report.unread_count - 20:,} more directories that could not be read")

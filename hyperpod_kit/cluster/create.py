@@ -77,9 +77,9 @@ def create(settings: Settings, planned: CreationPlan, sagemaker: SageMaker) -> C
 def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
     name, status = request["ClusterName"], live["ClusterStatus"]
     if status in ("Failed", "Deleting"):
-        why = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
+        reason = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
         raise ClusterError(
-            f"there is a cluster {name} already, and it is {status}{why}",
+            f"there is a cluster {name} already, and it is {status}{reason}",
             hint=f"hyperpod-kit delete-cluster --cluster {name} --wait, then again",
         )
     changes = update.plan(live, request).changes
@@ -88,6 +88,7 @@ def _require_same(live: Mapping[str, Any], request: Mapping[str, Any]) -> None:
         places = "1 place" if len(changes) == 1 else f"{len(changes)} places"
         raise ClusterError(
             f"there is a cluster {name} already, and it differs in {places}, first "
-            f"{first.field} of {first.where}: {update.shown(first.before)} there, {update.shown(first.after)} wanted",
+            f"{first.field} of {first.where}: {update.format_value(first.before)} there, "
+            f"{update.format_value(first.after)} wanted",
             hint="hyperpod-kit update-cluster --dry-run shows all; or choose another name",
         )

@@ -40,7 +40,7 @@ class Event(NamedTuple):
     lifecycle: str = ""
 
     @property
-    def passing(self) -> bool:
+    def is_transient(self) -> bool:
         """Whether it is a warning that every node gives while it comes up."""
         return _PASSING in self.description.lower()
 
@@ -95,8 +95,8 @@ def list_events(
                 hint=f"hyperpod-kit describe-cluster --cluster {cluster}, or hyperpod-kit diagnose",
             ) from err
         raise
-    chosen = [one for one in summaries if LEVELS.index(_level(one)) >= LEVELS.index(level)][:newest]
-    return [_complete(source, cluster, one) for one in reversed(chosen)]
+    chosen = [summary for summary in summaries if LEVELS.index(_level(summary)) >= LEVELS.index(level)][:newest]
+    return [_complete(source, cluster, summary) for summary in reversed(chosen)]
 
 
 class Troubles:
@@ -106,19 +106,19 @@ class Troubles:
         self._source = source
         self._cluster = cluster
         self._begin = begin
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.last: Optional[Event] = None
 
-    def new(self) -> list[Event]:
+    def new_events(self) -> list[Event]:
         """Those that came since the last call. Raises as `list_events`."""
-        found = [
+        events = [
             event
             for event in list_events(self._source, self._cluster, after=self._begin, level=WARN)
-            if event.id not in self._told and not event.passing
+            if event.id not in self._reported and not event.is_transient
         ]
-        self._told |= {event.id for event in found}
-        self.last = found[-1] if found else self.last
-        return found
+        self._reported |= {event.id for event in events}
+        self.last = events[-1] if events else self.last
+        return events
 
 
 def _level(summary: Mapping[str, Any]) -> str:
@@ -132,7 +132,7 @@ def _level(summary: Mapping[str, Any]) -> str:
 def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
     event = Event(
         summary["EventId"],
-        _moment(summary["EventTime"]),
+        _to_datetime(summary["EventTime"]),
         _level(summary),
         summary["ResourceType"],
         summary.get("InstanceGroupName", ""),
@@ -142,8 +142,8 @@ def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> 
     )
     if event.level == INFO and "lifecycle" not in event.description.lower():
         return event
-    said = dict(_leaves(source.describe_event(cluster, event.id).get("EventDetails", {})))
-    return event._replace(failure=said.get("FailureMessage", ""), lifecycle=said.get("LcsExecutionState", ""))
+    details = dict(_leaves(source.describe_event(cluster, event.id).get("EventDetails", {})))
+    return event._replace(failure=details.get("FailureMessage", ""), lifecycle=details.get("LcsExecutionState", ""))
 
 
 def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
@@ -156,6 +156,6 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
                 yield from _leaves(value)
 
 
-def _moment(value: Any) -> datetime:
+def _to_datetime(value: Any) -> datetime:
     """boto3 gives a moment with its zone; anything else is seconds."""
     return value if isinstance(value, datetime) else datetime.fromtimestamp(float(value), timezone.utc)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.ssm import session_request, target
-from hyperpod_kit.cluster.nodes import GONE, RUNNING, ClusterNode
+from hyperpod_kit.cluster.nodes import REMOVED_STATES, RUNNING, ClusterNode
 from hyperpod_kit.errors import ClusterError, UsageError
 
 PLUGIN = "session-manager-plugin"
@@ -31,26 +31,26 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
+def choose_node(nodes: Sequence[ClusterNode], live: Mapping[str, Any], controller: Optional[str]) -> ClusterNode:
     """The node that is meant when none is named: the first Slurm controller that runs, or the only node there is.
 
     live: DescribeCluster's answer; controller: the configuration's controller group. Raises UsageError.
     """
-    there = [node for node in nodes if node.status not in GONE]
+    present = [node for node in nodes if node.status not in REMOVED_STATES]
     groups = {
         group["InstanceGroupName"]
         for group in live["InstanceGroups"]
         if (group.get("SlurmConfig") or {}).get("NodeType") == "Controller"
     } or {controller}
-    heads = [node for node in there if node.group in groups] or (there if len(there) == 1 else [])
-    if not heads:
+    candidates = [node for node in present if node.group in groups] or (present if len(present) == 1 else [])
+    if not candidates:
         raise UsageError("which node? The controller is not known", hint="hyperpod-kit list-cluster-nodes, then NODE")
-    return next((head for head in heads if head.status == RUNNING), heads[0])
+    return next((head for head in candidates if head.status == RUNNING), candidates[0])
 
 
 def require_running(node: ClusterNode) -> None:
     """Raise ClusterError for a node that no session reaches."""
-    if node.status in GONE:
+    if node.status in REMOVED_STATES:
         raise ClusterError(f"{node.instance_id} is {node.status}", hint="hyperpod-kit list-cluster-nodes")
 
 
@@ -73,10 +73,10 @@ def plugin_start(
 
 def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
     """The same by the AWS CLI, to be typed elsewhere."""
-    words = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
+    command = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
     if "DocumentName" in request:
-        words += ["--document-name", request["DocumentName"], "--parameters", json.dumps(request["Parameters"])]
-    return tuple(words)
+        command += ["--document-name", request["DocumentName"], "--parameters", json.dumps(request["Parameters"])]
+    return tuple(command)
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class SshLogin:
     def options(self) -> list[tuple[str, str]]:
         """ssh_config's words for it."""
         given = [("User", self.user), ("IdentityFile", self.key), ("UserKnownHostsFile", self.known_hosts)]
-        found = [(name, value) for name, value in given if value]
+        pairs = [(name, value) for name, value in given if value]
         return (
-            found
+            pairs
             + ([("IdentitiesOnly", "yes")] if self.key else [])
             + ([("Port", str(self.port))] if self.port != 22 else [])
         )
@@ -112,7 +112,7 @@ def ssh_config(
     cluster: str,
     region: str,
     nodes: Sequence[ClusterNode],
-    wanted: Collection[str],
+    selected_ids: Collection[str],
     access: SshLogin,
     *,
     program: str,
@@ -120,14 +120,14 @@ def ssh_config(
 ) -> str:
     """Host blocks for ~/.ssh/config. The way there is looked up at each login, so a replaced node is found by its name.
 
-    nodes: all of the cluster, which their index depends on; wanted: ids of those to write down. direct: straight to the
-    address in place of a tunnel through SSM; the address is then the one of now.
+    nodes: all of the cluster, which their index depends on; selected_ids: of those to write down. direct: straight to
+    the address in place of a tunnel through SSM; the address is then the one of now.
     """
     blocks = []
     counts: dict[str, int] = {}
     for node in nodes:
         index = counts[node.group] = counts.get(node.group, -1) + 1
-        if node.instance_id not in wanted or (direct and not node.address):
+        if node.instance_id not in selected_ids or (direct and not node.address):
             continue
         lines = [f"Host {cluster}-{node.group}-{index}"]
         if direct:

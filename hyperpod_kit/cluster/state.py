@@ -56,13 +56,13 @@ class ClusterState:
         """Whether jobs can be submitted: InService, complete, and every node Running."""
         return self.status == "InService" and all(group.ready for group in self.groups)
 
-    def differs(self, wanted: Mapping[str, int]) -> list[str]:
-        """Where the counts that AWS aims at are not `wanted` (group -> nodes); a group that is not wanted must go."""
-        aims = {group.name: group.target for group in self.groups}
+    def count_differences(self, desired: Mapping[str, int]) -> list[str]:
+        """Where the counts that AWS aims at are not `desired` (group -> nodes); a group that is not desired must go."""
+        target_counts = {group.name: group.target for group in self.groups}
         return [
-            f"{name}: {wanted.get(name, 0)} wanted, {aims.get(name, 0)} is what AWS aims at"
-            for name in dict.fromkeys([*wanted, *aims])
-            if wanted.get(name, 0) != aims.get(name, 0)
+            f"{name}: {desired.get(name, 0)} wanted, {target_counts.get(name, 0)} is what AWS aims at"
+            for name in dict.fromkeys([*desired, *target_counts])
+            if desired.get(name, 0) != target_counts.get(name, 0)
         ]
 
     def line(self) -> str:
@@ -70,12 +70,14 @@ class ClusterState:
         parts = [self.status]
         for group in self.groups:
             states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
-            told = [*([group.status] if group.status in ("Failed", "Degraded") else [])]
+            details = [*([group.status] if group.status in ("Failed", "Degraded") else [])]
             if group.current and not states:
-                told.append("none of them is listed")
+                details.append("none of them is listed")
             elif states and not group.ready:
-                told.append(states)
-            parts.append(f"{group.name} {group.current}/{group.target}" + (f" ({'; '.join(told)})" if told else ""))
+                details.append(states)
+            parts.append(
+                f"{group.name} {group.current}/{group.target}" + (f" ({'; '.join(details)})" if details else "")
+            )
         return " · ".join(
             [
                 *parts,

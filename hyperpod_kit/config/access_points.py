@@ -62,14 +62,14 @@ class AccessPoint:
         return asdict(self) | {"id": ""} == asdict(other) | {"id": ""}
 
 
-def place(config: Path) -> Path:
+def companion_path(config: Path) -> Path:
     """The file that belongs to a configuration."""
     return config.with_name(config.stem + SUFFIX)
 
 
 def read(config: Path) -> dict[str, AccessPoint]:
     """By user name; empty when there is no such file. Raises ConfigError for a file that is not ours."""
-    path = place(config)
+    path = companion_path(config)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["format"] != FORMAT:
@@ -91,7 +91,7 @@ def read(config: Path) -> dict[str, AccessPoint]:
 
 def write(config: Path, points: Sequence[AccessPoint]) -> bool:
     """Write the file, atomically; False when it says so already. Raises ConfigError."""
-    path = place(config)
+    path = companion_path(config)
     entries = [asdict(point) for point in sorted(points, key=lambda point: point.user)]
     text = json.dumps({"format": FORMAT, "access_points": entries}, indent=2) + "\n"
     try:
@@ -103,13 +103,13 @@ def write(config: Path, points: Sequence[AccessPoint]) -> bool:
     return True
 
 
-def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
+def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
     """What is wrong between the configuration and the file beside it.
 
     A missing access point is a warning: the command that makes it needs a configuration that is right.
     """
     apply = f"hyperpod-kit users apply {config}"
-    missing = [point.whose for point in wanted if point.user not in known]
+    missing = [point.whose for point in desired if point.user not in recorded]
     if missing:
         yield Finding(
             "HPK-U020",
@@ -119,18 +119,18 @@ def findings(wanted: Sequence[AccessPoint], known: Mapping[str, AccessPoint], co
             WARNING,
         )
     places = {"users": 0, "groups": 0}
-    for point in wanted:
+    for point in desired:
         key = "groups" if point.user.startswith(GROUP) else "users"
         index = places[key]
         places[key] += 1
-        have = known.get(point.user)
+        have = recorded.get(point.user)
         if have is None or have.same_as(point):
             continue
         if have.file_system_id != point.file_system_id:
             yield Finding(
                 "HPK-U021",
                 "hyperpod_kit.homes.file_system_id",
-                f"{place(config).name} has the access point of `{point.whose}` on {have.file_system_id}",
+                f"{companion_path(config).name} has the access point of `{point.whose}` on {have.file_system_id}",
                 f"Move the files if there are any; then {apply}",
                 WARNING,
             )

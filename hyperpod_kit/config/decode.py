@@ -11,11 +11,11 @@ from hyperpod_kit.config.decode_mounts import decode_mounts
 from hyperpod_kit.config.decode_scripts import decode_scripts
 from hyperpod_kit.config.decode_steps import decode_steps
 from hyperpod_kit.config.findings import Finding
-from hyperpod_kit.config.homes import PLACE, decode_homes, home_mounts
+from hyperpod_kit.config.homes import HOMES_PATH, decode_homes, home_mounts
 from hyperpod_kit.config.schema_recorder import KeyRead
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import BundleLocation, ProvisioningParameters, Settings, WorkerGroup
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.node_config import HealthPolicy, User
 from hyperpod_kit.model.secrets import Secret
 from hyperpod_kit.model.shares import Group
@@ -50,7 +50,7 @@ def decode(
     section = kit.child("homes", required=False)
     homes = decode_homes(section) if kit.has("homes") else None
     groups = tuple(_group(section) for section in kit.children("groups"))
-    mounts += tuple(WrittenMount(mount, PLACE) for mount in home_mounts(homes, users, groups, access_points or {}))
+    mounts += tuple(SourcedMount(mount, HOMES_PATH) for mount in home_mounts(homes, users, groups, access_points or {}))
     watch = kit.child("health", required=False)
     default = HealthPolicy()
     health = HealthPolicy(

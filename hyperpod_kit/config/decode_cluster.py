@@ -69,14 +69,14 @@ def _accounting(section: Section) -> Optional[AccountingDatabase]:
     database = section.child("accounting_database", required=False)
     if not section.has("accounting_database"):
         return None
-    found = AccountingDatabase(
+    accounting = AccountingDatabase(
         database.text("endpoint"),
         database.text("secret_arn"),
         database.optional_integer("port"),
         database.optional_text("name"),
     )
     database.close()
-    return found
+    return accounting
 
 
 def _role(group: str, parameters: ProvisioningParameters) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Optional, get_type_hints
 from hyperpod_kit.config.mounts.registry import FORMS
 from hyperpod_kit.config.section import Section
 from hyperpod_kit.config.settings import ProvisioningParameters
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.mounts.base import Mount
 from hyperpod_kit.model.mounts.kinds import KINDS
 
@@ -22,18 +22,18 @@ NICKNAMES = {nickname: kind for kind, form in FORMS.items() for nickname in form
 """What people write for a kind, for the hint."""
 
 
-def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[WrittenMount, ...]:
+def decode_mounts(kit: Section, parameters: ProvisioningParameters) -> tuple[SourcedMount, ...]:
     """Short forms first, then configuration order."""
-    found = []
+    mounts = []
     for form in FORMS.values():
         mount = form.short_form.mount(parameters) if form.short_form is not None else None
         if form.short_form is not None and mount is not None:
-            found.append(WrittenMount(mount, form.short_form.at))
+            mounts.append(SourcedMount(mount, form.short_form.at))
     for section in kit.children("mounts"):
         mount = _mount(section)
         if mount is not None:
-            found.append(WrittenMount(mount, section.path))
-    return tuple(found)
+            mounts.append(SourcedMount(mount, section.path))
+    return tuple(mounts)
 
 
 def _mount(section: Section) -> Optional[Mount]:

@@ -50,13 +50,13 @@ GROUP_KEYS = {
 """Field of the request -> key of the cluster or of the group. Longer fields first where one begins with another."""
 
 
-def refused(settings: Settings) -> Iterator[Finding]:
+def find_refusals(settings: Settings) -> Iterator[Finding]:
     """Every problem; where botocore is not installed, that nobody looked."""
     # As long as the real one: a bundle's id has sixteen digits.
     source = f"s3://{settings.bundle.bucket}/{settings.bundle.prefix}{settings.cluster.name}/{'0' * 16}/"
     request = create_cluster_request(settings, source)
     try:
-        found = request_shape.problems("sagemaker", "CreateCluster", request)
+        problems = request_shape.problems("sagemaker", "CreateCluster", request)
     except ImportError:
         yield Finding(
             "HPK-R005",
@@ -67,13 +67,15 @@ def refused(settings: Settings) -> Iterator[Finding]:
         )
         return
     region = settings.cluster.region
-    if fits(f"{AT}.region", region) and region not in regions.known():
-        near = get_close_matches(region, regions.known(), 1, 0.8)
-        unknown = request_shape.Problem(f"{AT}.region", "", newer=True, near=near[0] if near else "")
-        yield Finding(CODE, unknown.path, f"botocore knows no region `{region}`", _remedy(unknown), WARNING)
-    for problem in found:
-        place = written_at(settings, request, problem.path)
-        yield Finding(CODE, place, f"CreateCluster would refuse {problem}", _remedy(problem))
+    if fits(f"{AT}.region", region) and region not in regions.region_names():
+        near = get_close_matches(region, regions.region_names(), 1, 0.8)
+        region_problem = request_shape.Problem(f"{AT}.region", "", newer=True, near=near[0] if near else "")
+        yield Finding(
+            CODE, region_problem.path, f"botocore knows no region `{region}`", _remedy(region_problem), WARNING
+        )
+    for problem in problems:
+        path = source_path(settings, request, problem.path)
+        yield Finding(CODE, path, f"CreateCluster would refuse {problem}", _remedy(problem))
 
 
 def _remedy(problem: request_shape.Problem) -> str:
@@ -83,7 +85,7 @@ def _remedy(problem: request_shape.Problem) -> str:
     return "Correct the value"
 
 
-def written_at(settings: Settings, request: dict[str, Any], path: str) -> str:
+def source_path(settings: Settings, request: dict[str, Any], path: str) -> str:
     """The place in the configuration that a field of the request comes from."""
     group = re.match(r"InstanceGroups\[(\d+)\]\.?", path)
     if group is None:
@@ -130,8 +132,8 @@ def _volume(entry: dict[str, Any], field: str, at: str) -> str:
 
 def _file_system(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
     """Where the mount is written that became this entry; `otherwise` without one."""
-    wanted = next(iter(entry.values()))["MountPath"]
-    for mount, at in settings.written_mounts:
-        if mount.path == wanted and mount.traits.storage_config in entry:
+    mount_path = next(iter(entry.values()))["MountPath"]
+    for mount, at in settings.sourced_mounts:
+        if mount.path == mount_path and mount.traits.storage_config in entry:
             return at
     return otherwise

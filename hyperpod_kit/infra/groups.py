@@ -61,8 +61,8 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
 def _ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
     """Neighbouring ports as one range each."""
     for _, run in groupby(enumerate(sorted(ports)), lambda pair: pair[1] - pair[0]):
-        found = [port for _, port in run]
-        yield found[0], found[-1]
+        neighbours = [port for _, port in run]
+        yield neighbours[0], neighbours[-1]
 
 
 def _group(cluster: str, of: str) -> Any:

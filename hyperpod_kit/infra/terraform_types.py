@@ -124,9 +124,9 @@ def _fsx(label: str, properties: Properties) -> list[TfResource]:
 
 def _volume(label: str, properties: Properties) -> list[TfResource]:
     given = dict(properties)
-    own = given.pop("OpenZFSConfiguration", {})
+    zfs = given.pop("OpenZFSConfiguration", {})
     given.pop("VolumeType", None)
-    return [TfResource("aws_fsx_openzfs_volume", label, _arguments({**given, **own}))]
+    return [TfResource("aws_fsx_openzfs_volume", label, _arguments({**given, **zfs}))]
 
 
 def _bucket(label: str, properties: Properties) -> list[TfResource]:

@@ -27,6 +27,16 @@ class NotQueried:
     reason: str
     denied: bool
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "action": self.action,
+            "path": self.path,
+            "what": self.what,
+            "why": self.reason,
+            "denied": self.denied,
+        }
+
 
 NOT_QUERIED = NotQueried("", "", "", "", False)
 """Not queried: an earlier finding makes the answer irrelevant."""

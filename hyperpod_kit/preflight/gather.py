@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Hashable, Mapping, TypeVar
 
 from hyperpod_kit.aws import iam
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role, shared
@@ -32,7 +32,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
     Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
     that fails is in `AccountFacts.not_queried`.
     """
-    caller = patiently(lambda: iam.caller(settings.cluster.region))
+    caller = with_retries(lambda: iam.caller(settings.cluster.region))
     client = QueryClient(WORKERS)
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
 

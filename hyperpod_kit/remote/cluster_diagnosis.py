@@ -142,7 +142,7 @@ def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> li
     except AwsError as err:
         say(f"without AWS's events: {err.message}")
         return []
-    return [event for event in events if not event.passing]
+    return [event for event in events if not event.is_transient]
 
 
 def _status_of_node(node: ClusterNode, event: Optional[Event]) -> AwsNodeStatus:

@@ -33,7 +33,7 @@ class LiveCluster:
 
     def nodes(self) -> list[ClusterNode]:
         """Its nodes, all but those on their way out. Raises AwsError, Unreachable."""
-        return [node for node in list_nodes(self.sagemaker, self.name) if not node.gone]
+        return [node for node in list_nodes(self.sagemaker, self.name) if not node.removed]
 
     def targets(self) -> list[NodeTarget]:
         """The same to be asked. Raises AwsError, Unreachable."""

@@ -10,7 +10,7 @@ from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.states import LIFECYCLE_MODES, LifecycleMode
 
 
-def mode(settings: Settings) -> Iterator[Finding]:
+def check_mode(settings: Settings) -> Iterator[Finding]:
     """The mode is one of the three, and it can make what the configuration asks for."""
     chosen = settings.cluster.lifecycle_mode
     if chosen not in LIFECYCLE_MODES:
@@ -42,7 +42,7 @@ STRATEGIES = ("Merge", "Managed", "Overwrite")
 CONTINUOUS = "Continuous"
 
 
-def slurm_config(settings: Settings) -> Iterator[Finding]:
+def check_slurm_config(settings: Settings) -> Iterator[Finding]:
     """Who owns slurm.conf: what HyperPod does with a change that it finds there."""
     cluster = settings.cluster
     strategy = cluster.slurm_config_strategy
@@ -80,7 +80,7 @@ def slurm_config(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def continuous(settings: Settings) -> Iterator[Finding]:
+def check_continuous_provisioning(settings: Settings) -> Iterator[Finding]:
     """What continuous provisioning asks for, and what needs it."""
     cluster = settings.cluster
     chosen = cluster.node_provisioning_mode

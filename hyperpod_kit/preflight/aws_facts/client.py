@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Optional, TypeVar
 
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import DENIED
 from hyperpod_kit.errors import AwsError, Unreachable
 from hyperpod_kit.preflight.facts import NotQueried, Queried
@@ -39,7 +39,7 @@ class QueryClient:
     def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
         """`call()`, or the NotQueried that stands for it; see there for `action`, `path` and `what`."""
         try:
-            return patiently(call, patience=PATIENCE)
+            return with_retries(call, patience=PATIENCE)
         except AwsError as err:
             failed = NotQueried(action, path, what, _shorten_message(err.message), err.code in DENIED)
         except Unreachable as err:

@@ -32,11 +32,11 @@ def identify(dns_name: str, region: str) -> tuple[str, str]:
 def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
     """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
     mounts = []
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         its = INQUIRIES[mount.kind].fsx
         if its is not None:
             form = FORMS[mount.kind]
-            mounts.append((its, mount, form.place(at, "dns_name"), form.place(at, its.part)))
+            mounts.append((its, mount, form.path_of_key(at, "dns_name"), form.path_of_key(at, its.part)))
     return mounts
 
 

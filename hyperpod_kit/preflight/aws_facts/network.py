@@ -88,7 +88,7 @@ def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozense
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
         "whether the zones of the subnets have the instance types",
-        lambda: frozenset(ec2.offered(plain_types(settings))),
+        lambda: frozenset(ec2.offerings(plain_types(settings))),
     )
 
 

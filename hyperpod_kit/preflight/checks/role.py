@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.iam import ALLOWED, Decision
-from hyperpod_kit.aws.policies import lets_in
+from hyperpod_kit.aws.policies import allows
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -83,7 +83,7 @@ def _allowed_by_file_system(
     system = value_or_none(facts.file_systems.get(EfsMount.kind, {}).get((region, file_system_id)))
     if system is None or isinstance(system.policy, NotQueried):
         return True
-    return system.policy is None or all(lets_in(system.policy, role.arn, decision.action) for decision in refused)
+    return system.policy is None or all(allows(system.policy, role.arn, decision.action) for decision in refused)
 
 
 def _actions(refused: Sequence[Decision]) -> str:

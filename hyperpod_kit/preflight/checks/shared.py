@@ -99,7 +99,7 @@ def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
 
 def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
-    for written, written_at in settings.written_mounts:
+    for written, written_at in settings.sourced_mounts:
         mount: Any = written
         if mount.access_point_id is None:
             continue

@@ -47,7 +47,7 @@ def bucket(mount: S3Mount, at: str) -> Optional[BucketOf]:
     """What a mount behind AWS's own endpoint shows."""
     if mount.endpoint_url is not None:
         return None
-    return BucketOf(mount.bucket, mount.prefix, FORM.place(at, "bucket"))
+    return BucketOf(mount.bucket, mount.prefix, FORM.path_of_key(at, "bucket"))
 
 
 KIND = MountInquiry(permissions=permissions, shared=None, fsx=None, bucket=bucket, checks=())

@@ -7,8 +7,8 @@ from bisect import bisect
 from collections import defaultdict
 from typing import Any, Callable, Iterator, NamedTuple
 
-from hyperpod_kit.aws import answers
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws import responses
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import UsageError
@@ -73,7 +73,7 @@ def _pages(s3: Any, where: BucketPrefix, marker: dict[str, str]) -> Iterator[tup
             with translated("ListObjectVersions", where.url):
                 return dict(s3.list_object_versions(Bucket=where.bucket, Prefix=where.prefix, MaxKeys=PAGE, **at))
 
-        page = patiently(once)
+        page = with_retries(once)
         marker = {}
         if page.get("IsTruncated"):
             marker = {"KeyMarker": page["NextKeyMarker"]}
@@ -97,13 +97,13 @@ def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, in
 
 def _uploads(s3: Any, where: BucketPrefix) -> list[tuple[str, str]]:
     with translated("ListMultipartUploads", where.url):
-        pages = answers.paginate(s3, "list_multipart_uploads", Bucket=where.bucket, Prefix=where.prefix)
+        pages = responses.paginate(s3, "list_multipart_uploads", Bucket=where.bucket, Prefix=where.prefix)
         return [(one["Key"], one["UploadId"]) for page in pages for one in page.get("Uploads", [])]
 
 
 def _parts(s3: Any, where: BucketPrefix, key: str, upload: str) -> int:
     with translated("ListParts", f"s3://{where.bucket}/{key}"):
-        pages = answers.paginate(s3, "list_parts", Bucket=where.bucket, Key=key, UploadId=upload)
+        pages = responses.paginate(s3, "list_parts", Bucket=where.bucket, Key=key, UploadId=upload)
         return sum(part["Size"] for page in pages for part in page.get("Parts", []))
 
 

@@ -91,9 +91,12 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         stores = [system for systems in file_systems.values() for system in systems.values()]
         groups = {*nodes, *group_ids([*stores, *fsx_systems.values()])}
         surroundings = network.fetch_network(client, settings, subnets.result(), groups)
+        network_facts = None
+        if placement.placements(settings):
+            network_facts = surroundings
         return AccountFacts(
             caller,
-            surroundings if placement.placements(settings) else None,
+            network_facts,
             _results(role_facts),
             _results(decisions),
             _results(heads),

@@ -126,7 +126,9 @@ def _secrets(settings: Settings, role: NodeRole) -> Iterator[Permission]:
     for index, secret in enumerate(settings.secrets):
         if not ARN.fullmatch(secret.arn) or not any(group.role in secret.roles for group in role.groups):
             continue
-        action = "secretsmanager:GetSecretValue" if secret.service == "secretsmanager" else "ssm:GetParameter"
+        action = "ssm:GetParameter"
+        if secret.service == "secretsmanager":
+            action = "secretsmanager:GetSecretValue"
         yield Permission(
             f"Secret{sid_of(secret.name)}",
             f"secret `{secret.name}`",

@@ -16,7 +16,9 @@ def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
     shown_buckets = []
     for mount, at in settings.sourced_mounts:
         of_mount = INQUIRIES[mount.kind].bucket
-        shown = of_mount(mount, at) if of_mount is not None else None
+        shown = None
+        if of_mount is not None:
+            shown = of_mount(mount, at)
         if shown is not None:
             shown_buckets.append((shown, mount))
     return shown_buckets
@@ -24,7 +26,10 @@ def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
 
 def bucket_paths(settings: Settings) -> dict[str, str]:
     """Bucket -> the path that names it first."""
-    paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"} if settings.entry_script else {}
+    if settings.entry_script:
+        paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"}
+    else:
+        paths = {}
     for shown, _ in mounted_buckets(settings):
         paths.setdefault(shown.bucket, shown.path)
     return paths

@@ -52,7 +52,9 @@ class QueryClient:
 def _shorten_message(message: str, longest: int = 200) -> str:
     """AWS's words without the tail that EC2 adds for its own decoding."""
     text = message.split(" Encoded authorization failure message")[0].rstrip(". ")
-    return text if len(text) <= longest else text[:longest] + "…"
+    if len(text) <= longest:
+        return text
+    return text[:longest] + "…"
 
 
 def region_of(mount_region: Optional[str], cluster_region: str) -> str:

@@ -35,7 +35,10 @@ def file_system_queries(settings: Settings, kind: str) -> list[FileSystemQuery]:
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
         query = queries.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
         point = mount.access_point_id
-        points = query.points if point in (None, NO_ACCESS_POINT, *query.points) else (*query.points, str(point))
+        if point in (None, NO_ACCESS_POINT, *query.points):
+            points = query.points
+        else:
+            points = (*query.points, str(point))
         queries[key] = query._replace(points=points, mounts=(*query.mounts, mount))
     return list(queries.values())
 

@@ -78,13 +78,16 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
         f"whether the policy of {requested.id} lets the nodes in",
         lambda: calls.policy(requested.id),
     )
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    if isinstance(targets, NotQueried):
+        endpoints = targets
+    else:
+        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
     return FileSystem(
         requested.id,
         described["LifeCycleState"],
         described.get("AvailabilityZoneId"),
-        targets
-        if isinstance(targets, NotQueried)
-        else tuple(_endpoint(client, calls, requested, target) for target in targets),
+        endpoints,
         policy,
         _fetch_access_points(client, calls, requested),
     )
@@ -155,7 +158,9 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
     """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
     for mount, at in settings.mounts_of_kind(EfsMount):
         system = file_system_of(settings, facts, mount)
-        document = value_or_none(system.policy) if system else None
+        document = None
+        if system:
+            document = value_or_none(system.policy)
         if document is None:
             continue
         if at == HOMES_PATH:
@@ -171,11 +176,14 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
                     )
         elif not mount.iam and not open_statements(document):
             let_in = any(allows(document, role.arn, MOUNT) for role in roles(settings))
+            advice = ", and let the role in"
+            if let_in:
+                advice = ""
             yield Finding(
                 "HPK-V409",
                 f"{at}.iam",
                 f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
-                "Set iam to true" + ("" if let_in else ", and let the role in"),
+                "Set iam to true" + advice,
             )
 
 
@@ -190,10 +198,16 @@ def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[
         open_to_all = open_statements(system.policy)
         if system.policy is not None and not open_to_all:
             continue
-        reason = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
+        reason = "it has no policy"
+        if open_to_all:
+            reason = f"its policy lets everybody in ({open_to_all[0]})"
+        if at == HOMES_PATH:
+            path = at
+        else:
+            path = f"{at}.file_system_id"
         yield Finding(
             "HPK-V411",
-            at if at == HOMES_PATH else f"{at}.file_system_id",
+            path,
             f"{system.id}: {reason}: who reaches it over the network mounts it, as anybody he says he is, "
             f"root included",
             "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",

@@ -36,8 +36,13 @@ class ExistingPoint:
     @property
     def description(self) -> str:
         """In words."""
-        who = f"acts as {self.point.uid}:{self.point.gid}" if self.point.uid >= 0 else "acts as whoever asks"
-        return f"{self.id}{f' ({self.point.whose})' if self.user else ''} {who} in {self.point.root}"
+        who = "acts as whoever asks"
+        if self.point.uid >= 0:
+            who = f"acts as {self.point.uid}:{self.point.gid}"
+        whose = ""
+        if self.user:
+            whose = f" ({self.point.whose})"
+        return f"{self.id}{whose} {who} in {self.point.root}"
 
 
 @dataclass(frozen=True)
@@ -51,10 +56,13 @@ class UserChange:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
+        existing_id = ""
+        if self.existing:
+            existing_id = self.existing.id
         return {
             "user": self.desired.user,
             "action": self.action,
-            "id": self.existing.id if self.existing else "",
+            "id": existing_id,
             "uid": self.desired.uid,
             "gid": self.desired.gid,
             "root": self.desired.root,
@@ -101,7 +109,10 @@ def request(point: AccessPoint) -> dict[str, Any]:
     """CreateAccessPoint for a home or a share. Its directory is made at the first mount: the user's alone, or root's
     and the group's."""
     home = point.uid != AS_WHO_ASKS
-    owner = {"OwnerUid": point.uid if home else 0, "OwnerGid": point.gid}
+    kind, owner_uid = "share", 0
+    if home:
+        kind, owner_uid = "home", point.uid
+    owner = {"OwnerUid": owner_uid, "OwnerGid": point.gid}
     arguments = {
         "ClientToken": client_token(point),
         "FileSystemId": point.file_system_id,
@@ -110,11 +121,13 @@ def request(point: AccessPoint) -> dict[str, Any]:
             "CreationInfo": {**owner, "Permissions": point.permissions},
         },
         "Tags": [
-            {"Key": "Name", "Value": f"{'home' if home else 'share'} of {point.whose}"},
+            {"Key": "Name", "Value": f"{kind} of {point.whose}"},
             {"Key": USER_TAG, "Value": point.user},
         ],
     }
-    return {**arguments, "PosixUser": {"Uid": point.uid, "Gid": point.gid}} if home else arguments
+    if home:
+        return {**arguments, "PosixUser": {"Uid": point.uid, "Gid": point.gid}}
+    return arguments
 
 
 def client_token(point: AccessPoint) -> str:

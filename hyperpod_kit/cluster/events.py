@@ -47,7 +47,10 @@ class Event(NamedTuple):
     def line(self) -> str:
         """For a person: where, what, why."""
         where = " ".join(filter(None, (self.group, self.instance_id))) or self.resource.lower()
-        return f"{where}: {self.description}" + (f": {self.failure}" if self.failure else "")
+        failure = ""
+        if self.failure:
+            failure = f": {self.failure}"
+        return f"{where}: {self.description}" + failure
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
@@ -85,7 +88,9 @@ def list_events(
     Raises UsageError for a cluster that has no events, AwsError, Unreachable.
     """
     # With a level, the newest so many of that level are meant, so all must be seen.
-    limit = newest if level == INFO else None
+    limit = None
+    if level == INFO:
+        limit = newest
     try:
         summaries = source.list_events(cluster, after=after, group=group, node=node, newest=limit)
     except AwsError as err:
@@ -117,7 +122,8 @@ class Troubles:
             if event.id not in self._reported and not event.is_transient
         ]
         self._reported |= {event.id for event in events}
-        self.last = events[-1] if events else self.last
+        if events:
+            self.last = events[-1]
         return events
 
 
@@ -126,7 +132,9 @@ def _level(summary: Mapping[str, Any]) -> str:
     given = summary.get("EventLevel")
     if given in LEVELS:
         return str(given)
-    return ERROR if "fail" in summary.get("Description", "").lower() else INFO
+    if "fail" in summary.get("Description", "").lower():
+        return ERROR
+    return INFO
 
 
 def _complete(source: EventSource, cluster: str, summary: Mapping[str, Any]) -> Event:
@@ -158,4 +166,6 @@ def _leaves(tree: Any) -> Iterator[tuple[str, str]]:
 
 def _to_datetime(value: Any) -> datetime:
     """boto3 gives a moment with its zone; anything else is seconds."""
-    return value if isinstance(value, datetime) else datetime.fromtimestamp(float(value), timezone.utc)
+    if isinstance(value, datetime):
+        return value
+    return datetime.fromtimestamp(float(value), timezone.utc)

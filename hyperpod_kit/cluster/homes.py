@@ -73,7 +73,9 @@ def observe(efs: Efs, settings: Settings) -> Observed:
     """Look at the file system; changes nothing. Raises UsageError, ClusterError, AwsError, Unreachable."""
     homes = settings.homes
     if homes is None or not settings.users:
-        missing = "users" if homes else "homes"
+        missing = "homes"
+        if homes:
+            missing = "users"
         raise UsageError(
             f"the configuration has no hyperpod_kit.{missing}: there are no access points to make",
             hint='add "homes": {"file_system_id": "fs-…"} and users (docs/users.md)',

@@ -60,7 +60,9 @@ def describe_changes(before: Sequence[ClusterNode], after: Sequence[ClusterNode]
     now = {node.instance_id: node for node in after}
     lines = [f"{node.group} {name}: gone, was {node.status}" for name, node in then.items() if name not in now]
     for name, node in now.items():
-        reason = f": {node.message}" if node.message else ""
+        reason = ""
+        if node.message:
+            reason = f": {node.message}"
         if name not in then:
             lines.append(f"{node.group} {name}: new, {node.status}{reason}")
         elif (then[name].status, then[name].message) != (node.status, node.message):
@@ -75,7 +77,9 @@ def is_instance_id(name: str) -> bool:
 
 def slurm_name(address: str) -> str:
     """The name that HyperPod gives a node in Slurm, "" without an address."""
-    return f"ip-{address.replace('.', '-')}" if address else ""
+    if address:
+        return f"ip-{address.replace('.', '-')}"
+    return ""
 
 
 def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
@@ -146,7 +150,9 @@ def _host_address(summary: dict[str, Any]) -> str:
 def _address_in(host: str) -> str:
     """`10.1.41.18` of ip-10-1-41-18 and of ip-10-1-41-18.ec2.internal; "" of another name."""
     match = _HOST.match(host)
-    return ".".join(match.groups()[:4]) if match else ""
+    if match:
+        return ".".join(match.groups()[:4])
+    return ""
 
 
 def _resolve_name(nodes: Sequence[ClusterNode], name: str) -> ClusterNode:

@@ -57,7 +57,9 @@ def require_running(node: ClusterNode) -> None:
 def ssm_request(node: ClusterNode, live: Mapping[str, Any], ssh_port: Optional[int] = None) -> dict[str, Any]:
     """StartSession's request: a login shell, or with `ssh_port` a tunnel to sshd."""
     where = target(live["ClusterArn"], node.group, node.instance_id)
-    return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]}) if ssh_port else session_request(where)
+    if ssh_port:
+        return session_request(where, SSH_DOCUMENT, {"portNumber": [str(ssh_port)]})
+    return session_request(where)
 
 
 def plugin_start(
@@ -93,11 +95,11 @@ class SshLogin:
         """ssh_config's words for it."""
         given = [("User", self.user), ("IdentityFile", self.key), ("UserKnownHostsFile", self.known_hosts)]
         pairs = [(name, value) for name, value in given if value]
-        return (
-            pairs
-            + ([("IdentitiesOnly", "yes")] if self.key else [])
-            + ([("Port", str(self.port))] if self.port != 22 else [])
-        )
+        if self.key:
+            pairs.append(("IdentitiesOnly", "yes"))
+        if self.port != 22:
+            pairs.append(("Port", str(self.port)))
+        return pairs
 
 
 def ssh_start(node: ClusterNode, access: SshLogin, command: Sequence[str] = ()) -> Program:
@@ -105,7 +107,10 @@ def ssh_start(node: ClusterNode, access: SshLogin, command: Sequence[str] = ()) 
     if not node.address:
         raise ClusterError(f"AWS tells no address of {node.instance_id}", hint="hyperpod-kit list-cluster-nodes")
     options = [word for name, value in access.options for word in ("-o", f"{name}={value}")]
-    return Program(("ssh", *options, node.address, *([shlex.join(command)] if command else [])))
+    argv = ["ssh", *options, node.address]
+    if command:
+        argv.append(shlex.join(command))
+    return Program(tuple(argv))
 
 
 def ssh_config(
@@ -138,11 +143,15 @@ def ssh_config(
             lines += [f"HostKeyAlias {node.instance_id}", f"ProxyCommand {shlex.join(way)} --proxy %p"]
         lines += [f"{name} {_quoted(value)}" for name, value in access.options]
         blocks.append("\n    ".join(lines))
-    return "\n\n".join(blocks) + "\n" if blocks else ""
+    if blocks:
+        return "\n\n".join(blocks) + "\n"
+    return ""
 
 
 def _quoted(value: str) -> str:
-    return f'"{value}"' if " " in value else value
+    if " " in value:
+        return f'"{value}"'
+    return value
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -43,11 +43,10 @@ class Rollout:
         """DeploymentConfig; empty for all at once."""
         if self.count is None and self.percent is None:
             return {}
-        size = (
-            {"Type": "INSTANCE_COUNT", "Value": self.count}
-            if self.count is not None
-            else {"Type": "CAPACITY_PERCENTAGE", "Value": self.percent}
-        )
+        if self.count is not None:
+            size = {"Type": "INSTANCE_COUNT", "Value": self.count}
+        else:
+            size = {"Type": "CAPACITY_PERCENTAGE", "Value": self.percent}
         return {"RollingUpdatePolicy": {"MaximumBatchSize": size}, "WaitIntervalInSeconds": self.pause}
 
 
@@ -57,7 +56,9 @@ def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
         if pause:
             raise UsageError("a pause between batches needs a size of them", hint="--batch 1, or --batch 10%")
         return Rollout()
-    number = batch_size[:-1] if batch_size.endswith("%") else batch_size
+    number = batch_size
+    if batch_size.endswith("%"):
+        number = batch_size[:-1]
     if not number.isascii() or not number.isdigit() or len(number) > 6 or int(number) < 1:
         raise UsageError(
             f"`{batch_size}` is no size of a batch", hint="a number of nodes such as 2, or a share such as 10%"

@@ -34,6 +34,21 @@ class GroupState:
         """Whether every node that was asked for is there and runs."""
         return self.current == self.target == self.nodes.get("Running", 0)
 
+    def line(self) -> str:
+        """For a person: `worker-group 2/3 (2 Pending, 1 Running)`."""
+        states = ", ".join(f"{count} {status}" for status, count in sorted(self.nodes.items()))
+        details = []
+        if self.status in ("Failed", "Degraded"):
+            details.append(self.status)
+        if self.current and not states:
+            details.append("none of them is listed")
+        elif states and not self.ready:
+            details.append(states)
+        counts = f"{self.name} {self.current}/{self.target}"
+        if details:
+            return f"{counts} ({'; '.join(details)})"
+        return counts
+
 
 @dataclass(frozen=True)
 class ClusterState:
@@ -67,24 +82,11 @@ class ClusterState:
 
     def line(self) -> str:
         """One line for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
-        parts = [self.status]
-        for group in self.groups:
-            states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items()))
-            details = [*([group.status] if group.status in ("Failed", "Degraded") else [])]
-            if group.current and not states:
-                details.append("none of them is listed")
-            elif states and not group.ready:
-                details.append(states)
-            parts.append(
-                f"{group.name} {group.current}/{group.target}" + (f" ({'; '.join(details)})" if details else "")
-            )
-        return " · ".join(
-            [
-                *parts,
-                *([f"failure: {brief(self.failure)}"] if self.failure else []),
-                *(f"{node}: {brief(message)}" for node, message in self.messages if message not in self.failure),
-            ]
-        )
+        parts = [self.status, *(group.line() for group in self.groups)]
+        if self.failure:
+            parts.append(f"failure: {brief(self.failure)}")
+        parts += [f"{node}: {brief(message)}" for node, message in self.messages if message not in self.failure]
+        return " · ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""

@@ -67,7 +67,9 @@ def format_value(value: Any) -> str:
     """A value of a request as people know it: JSON, a text without quotes, - for none."""
     if value is None:
         return "-"
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,10 @@ def plan(live: Mapping[str, Any], desired: Mapping[str, Any], controller: str = 
     changes = [*_cluster_changes(live, desired)]
     for name, group in desired_groups.items():
         head = _controls(live_groups.get(name, group)) or name == controller
-        changes += (
-            _group_changes(name, live_groups[name], group, head)
-            if name in live_groups
-            else [_new_group(name, group, head)]
-        )
+        if name in live_groups:
+            changes += _group_changes(name, live_groups[name], group, head)
+        else:
+            changes += [_new_group(name, group, head)]
     leaving = [name for name in live_groups if name not in desired_groups]
     changes += [_removed_group(name, live_groups[name]) for name in leaving]
     request = {key: value for key, value in desired.items() if _is_updatable(key)}
@@ -163,17 +164,25 @@ def require_sendable(live: Mapping[str, Any], update: Update) -> None:
     """Raise ClusterError when AWS would turn the request away: for what the cluster is at, or for its shape."""
     name, status = update.request["ClusterName"], live["ClusterStatus"]
     if status != "InService" and live.get("NodeProvisioningMode") != "Continuous":
-        failure = f": {live['FailureMessage']}" if live.get("FailureMessage") else ""
+        failure = ""
+        if live.get("FailureMessage"):
+            failure = f": {live['FailureMessage']}"
+        command = "wait"
+        if status == "Failed":
+            command = "diagnose"
         raise ClusterError(
             f"cluster {name} is {status}{failure}; AWS takes a change of one that is InService",
-            hint=f"hyperpod-kit {'diagnose' if status == 'Failed' else 'wait'} --cluster {name}, then again",
+            hint=f"hyperpod-kit {command} --cluster {name}, then again",
         )
     refused = request_shape.problems("sagemaker", "UpdateCluster", update.request)
     if refused:
+        hint = "correct the configuration"
+        if any(problem.newer for problem in refused):
+            hint = "pip install -U boto3"
         raise ConfigError(
             f"UpdateCluster of {request_shape.version()} would refuse the request",
             findings=[str(problem) for problem in refused],
-            hint="pip install -U boto3" if any(problem.newer for problem in refused) else "correct the configuration",
+            hint=hint,
         )
 
 
@@ -206,7 +215,10 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
             "there is no way back to provisioning_parameters.json: create another cluster",
         )
     elif before != after:
-        yield Change("cluster", "Orchestrator", before, after, IN_PLACE, _AMI if before is None else "")
+        note = ""
+        if before is None:
+            note = _AMI
+        yield Change("cluster", "Orchestrator", before, after, IN_PLACE, note)
 
 
 def _orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -229,9 +241,10 @@ def _group_changes(name: str, live: Mapping[str, Any], desired: Mapping[str, Any
         yield Change(name, "InstanceCount", before, after, IN_PLACE, destroys=max(0, before - after))
     slurm, desired_slurm = live.get("SlurmConfig") or {}, desired.get("SlurmConfig") or {}
     if slurm.get("NodeType") != desired_slurm.get("NodeType"):
-        how, note = (
-            (IMPOSSIBLE, "a node type cannot be changed: add a group of another name") if slurm else (IN_PLACE, _AMI)
-        )
+        if slurm:
+            how, note = (IMPOSSIBLE, "a node type cannot be changed: add a group of another name")
+        else:
+            how, note = (IN_PLACE, _AMI)
         yield Change(name, "NodeType", slurm.get("NodeType"), desired_slurm.get("NodeType"), how, note)
     elif _plain(slurm.get("PartitionNames")) != _plain(desired_slurm.get("PartitionNames")):
         yield Change(name, "PartitionNames", slurm.get("PartitionNames"), desired_slurm.get("PartitionNames"), IN_PLACE)

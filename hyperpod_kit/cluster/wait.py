@@ -111,13 +111,18 @@ def wait_ready(
         for line in _new_troubles(state, troubles):
             note(line)
         moved = moved or state.status != "InService"
-        missing = state.count_differences(desired) if desired is not None else []
+        if desired is not None:
+            missing = state.count_differences(desired)
+        else:
+            missing = []
         if state.ready and not missing:
             missing = list(lacking())
         last[:] = [(state, missing)]
         _fail_if_stuck(state, missing, fresh=moved or state.failure != stale)
         _fail_for_nodes(state, failing, clock())
-        return state if state.ready and not missing else None
+        if state.ready and not missing:
+            return state
+        return None
 
     ready: Optional[ClusterState] = _poll(
         step,
@@ -134,7 +139,9 @@ def wait_ready(
         "; ".join(f"status {state.status}, {_missing(state, missing)}" for state, missing in last)
         or "it never answered"
     )
-    trouble = f"; last trouble: {brief(troubles.last.line())}" if troubles.last else ""
+    trouble = ""
+    if troubles.last:
+        trouble = f"; last trouble: {brief(troubles.last.line())}"
     raise WaitTimeout(
         f"cluster {name} is not ready after {timeout:g} s: {summary}{trouble}",
         hint=f"hyperpod-kit wait --cluster {name}",
@@ -215,7 +222,10 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
     if lasting:
         messages = dict(state.messages)
         reasons = [f"{node}: {brief(messages.get(node, 'AWS gives no reason'))}" for node in lasting]
-        count = "a node" if len(lasting) == 1 else f"{len(lasting)} nodes"
+        if len(lasting) == 1:
+            count = "a node"
+        else:
+            count = f"{len(lasting)} nodes"
         raise ClusterFailed(
             f"{count} of cluster {state.name} failed, and AWS does not try again by itself: {'; '.join(reasons)}",
             hint=f"hyperpod-kit diagnose --cluster {state.name}; then hyperpod-kit replace-node {lasting[0]}",
@@ -256,7 +266,11 @@ def _poll(
             unanswered += 1
             if unanswered >= PATIENCE or isinstance(err, NoCredentials):
                 later = f"`{again}` goes on from here"
-                raise type(err)(err.message, hint=f"{err.hint}; {later}" if err.hint else later) from err
+                if err.hint:
+                    hint = f"{err.hint}; {later}"
+                else:
+                    hint = later
+                raise type(err)(err.message, hint=hint) from err
             note(f"{err.message}; asking again ({unanswered} of {PATIENCE - 1})")
             return None
         unanswered = 0

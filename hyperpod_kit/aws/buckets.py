@@ -52,4 +52,6 @@ class Buckets:
 
 def zone_of(name: str) -> Optional[str]:
     """The id of the availability zone of a directory bucket, None for other buckets."""
-    return name[: -len(ZONAL)].rpartition("--")[2] if name.endswith(ZONAL) else None
+    if name.endswith(ZONAL):
+        return name[: -len(ZONAL)].rpartition("--")[2]
+    return None

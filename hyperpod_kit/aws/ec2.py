@@ -81,7 +81,11 @@ class Ec2:
         ids: Sequence[str] = sorted(set(values))
         if not ids:
             return []
-        with translated(_camel(operation), ids[0] if len(ids) == 1 else f"of {len(ids)}"):
+        if len(ids) == 1:
+            subject = ids[0]
+        else:
+            subject = f"of {len(ids)}"
+        with translated(_camel(operation), subject):
             pages = responses.paginate(
                 self._client, operation, Filters=[{"Name": filter_name, "Values": list(ids)}], **more
             )

@@ -43,7 +43,9 @@ class Efs:
             if err.code == "AccessPointNotFound":
                 return None
             raise
-        return dict(matches[0]) if matches else None
+        if matches:
+            return dict(matches[0])
+        return None
 
     def access_points(self, file_system_id: str) -> list[dict[str, Any]]:
         """Every access point of a file system, all pages."""

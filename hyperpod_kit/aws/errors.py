@@ -155,7 +155,9 @@ def _from_connection_error(what: str, err: Exception) -> Unreachable:
     """No answer at all. botocore's own sentence carries the whole signed URL, so only the host of it is told."""
     details = getattr(err, "kwargs", {})
     url = urlsplit(str(details.get("endpoint_url", "")))
-    endpoint = f"{url.scheme}://{url.netloc}" if url.netloc else ""
+    endpoint = ""
+    if url.netloc:
+        endpoint = f"{url.scheme}://{url.netloc}"
     reason = str(details.get("error", ""))
     if any(text in reason for text in _UNRESOLVED):
         return Unreachable(
@@ -164,9 +166,15 @@ def _from_connection_error(what: str, err: Exception) -> Unreachable:
         )
     if type(err).__name__ == "SSLError":
         return Unreachable(f"{what}: {endpoint} cannot be trusted: {reason}", hint="AWS_CA_BUNDLE names your own CAs")
-    problem = "took too long" if "imeout" in type(err).__name__ else "does not answer"
+    problem = "does not answer"
+    if "imeout" in type(err).__name__:
+        problem = "took too long"
+    if endpoint:
+        message = f"{what}: {endpoint} {problem}"
+    else:
+        message = f"{what}: {problem}: {err}"
     return Unreachable(
-        f"{what}: {endpoint} {problem}" if endpoint else f"{what}: {problem}: {err}",
+        message,
         hint="check the network and AWS_ENDPOINT_URL, then again",
     )
 

@@ -25,7 +25,9 @@ class Fsx:
             if err.code == "FileSystemNotFound":
                 return None
             raise
-        return dict(systems[0]) if systems else None
+        if systems:
+            return dict(systems[0])
+        return None
 
     def volume_paths(self, file_system_id: str) -> list[str]:
         """Paths of the volumes of an OpenZFS file system, `/fsx/data`, all pages."""

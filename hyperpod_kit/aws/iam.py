@@ -87,7 +87,9 @@ class Iam:
 def _type_of(key: str, value: str) -> str:
     if key == "kms:ResourceAliases":
         return "stringList"
-    return "boolean" if value in ("true", "false") else "string"
+    if value in ("true", "false"):
+        return "boolean"
+    return "string"
 
 
 def _decisions(result: Mapping[str, Any]) -> list[Decision]:

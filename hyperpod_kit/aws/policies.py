@@ -120,7 +120,9 @@ def allows(policy: Mapping[str, Any], role_arn: str, action: str) -> bool:
     names = {"*", role_arn, account, role_arn.split(":")[4]}
     for statement in statements(policy):
         principal = statement.get("Principal")
-        of_aws = principal if isinstance(principal, str) else (principal or {}).get("AWS")
+        of_aws: Any = principal
+        if not isinstance(principal, str):
+            of_aws = (principal or {}).get("AWS")
         if statement.get("Effect") == "Allow" and names & set(_list(of_aws)) and _covers(statement, action):
             return True
     return False
@@ -139,7 +141,9 @@ def is_same(first: Optional[Mapping[str, Any]], second: Optional[Mapping[str, An
 def statements(policy: Optional[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The statements of a policy; IAM takes a lone one without a list."""
     entries = (policy or {}).get("Statement", [])
-    return [entries] if isinstance(entries, Mapping) else list(entries)
+    if isinstance(entries, Mapping):
+        return [entries]
+    return list(entries)
 
 
 def to_text(policy: Mapping[str, Any]) -> str:
@@ -204,9 +208,15 @@ def _canonical(value: Any) -> Any:
         }
     if isinstance(value, list):
         plain = sorted((_canonical(item) for item in value), key=lambda item: json.dumps(item, sort_keys=True))
-        return plain[0] if len(plain) == 1 else plain
+        if len(plain) == 1:
+            return plain[0]
+        return plain
     return value
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
+    if isinstance(value, list):
+        return value
+    if value is None:
+        return []
+    return [value]

@@ -83,7 +83,8 @@ def fields(service: str, operation: str, path: str) -> list[str]:
     shape = _shape(service, operation)
     for step in path.split("."):
         shape = shape.members[step]
-        shape = shape.member if shape.type_name == "list" else shape
+        if shape.type_name == "list":
+            shape = shape.member
     return list(shape.members)
 
 
@@ -116,9 +117,17 @@ def _problem(violation: Violation) -> Problem:
     if violation.constraint is Constraint.PATTERN:
         return Problem(path, f"`{value}` does not match {shape.metadata['pattern']}")
     low, high = shape.metadata.get("min"), shape.metadata.get("max")
-    expected = f"{low} or more" if high is None else f"{high} or less" if low is None else f"{low} to {high}"
+    if high is None:
+        expected = f"{low} or more"
+    elif low is None:
+        expected = f"{high} or less"
+    else:
+        expected = f"{low} to {high}"
     unit = _UNITS.get(shape.type_name, "")
-    return Problem(path, f"{len(value) if unit else value} {unit}".rstrip() + f": expected {expected}")
+    size = value
+    if unit:
+        size = len(value)
+    return Problem(path, f"{size} {unit}".rstrip() + f": expected {expected}")
 
 
 def _path(path: Path) -> str:

@@ -83,7 +83,9 @@ class BoundedSession:
         """The answer. Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats."""
         from botocore.exceptions import ReadTimeoutError
 
-        most = SECONDS_AFTER_SILENCE if SILENCE.given_up else self._seconds
+        most = self._seconds
+        if SILENCE.given_up:
+            most = SECONDS_AFTER_SILENCE
         streams = request.stream_output
         request.stream_output = True  # else the session reads the body itself, whole
 
@@ -254,7 +256,10 @@ def _find_fault(content: bytes, shape: Any) -> str:
 
 
 def _describe_violation(violation: Violation) -> str:
-    kind, name = violation.path[-1] if violation.path else ("member", "")
+    if violation.path:
+        kind, name = violation.path[-1]
+    else:
+        kind, name = ("member", "")
     where = ".".join(str(part) for _, part in violation.path)
     if violation.constraint is Constraint.TYPE:
         return f"{where} is a {type(violation.value).__name__}, expected a {violation.shape.type_name}"

@@ -31,7 +31,10 @@ class Secrets:
         """Whether Parameter Store has the parameter of the ARN."""
         name = arn.split(":parameter", 1)[1]
         # Without a path the ARN has a slash that the name has not.
-        names = [name, name.lstrip("/")] if name.count("/") == 1 else [name]
+        if name.count("/") == 1:
+            names = [name, name.lstrip("/")]
+        else:
+            names = [name]
         with translated("DescribeParameters", arn):
             filters = [{"Key": "Name", "Option": "Equals", "Values": names}]
             pages = responses.paginate(self._parameters, "describe_parameters", ParameterFilters=filters)

@@ -93,7 +93,9 @@ def members(data: bytes) -> dict[str, bytes]:
             for member in archive:
                 _require_valid_member(member, contents)
                 file = archive.extractfile(member)
-                contents[member.name] = file.read() if file else b""
+                contents[member.name] = b""
+                if file:
+                    contents[member.name] = file.read()
     except tarfile.TarError as err:
         raise BundleError(f"{ARCHIVE} is damaged: {err}", hint="hyperpod-kit upload") from err
     return contents

@@ -49,7 +49,10 @@ def _read(directory: Path, listed: ListedPackage) -> bytes:
     try:
         data = files.read_given(str(path), _LARGEST)
     except (OSError, Untrusted) as err:
-        reason = err.strerror if isinstance(err, OSError) else str(err)
+        if isinstance(err, OSError):
+            reason = err.strerror
+        else:
+            reason = str(err)
         raise BundleError(
             f"{path}: {reason}", hint=f"put {package.name} {package.version} there, or correct `file`"
         ) from err
@@ -162,4 +165,6 @@ def _members(data: bytes) -> dict[str, bytes]:
         name = header[:16].decode("latin-1").strip().rstrip("/")
         members[name] = data[at + 60 : at + 60 + int(size)]
         at += 60 + int(size) + int(size) % 2
-    return members if at >= len(data) else {}
+    if at >= len(data):
+        return members
+    return {}

@@ -107,10 +107,11 @@ def write(bundle: Bundle, directory: Path) -> None:
         raise BundleError(f"{directory} holds something that is not a bundle", hint="choose an empty directory")
     foreign = _foreign(directory)
     if foreign:
+        more = ""
+        if foreign[1:]:
+            more = f" and {len(foreign) - 1} more"
         raise BundleError(
-            f"{directory} holds {foreign[0]}"
-            + (f" and {len(foreign) - 1} more" if foreign[1:] else "")
-            + ", which no render wrote",
+            f"{directory} holds {foreign[0]}" + more + ", which no render wrote",
             hint="move them away, or choose another directory: it is replaced as a whole",
         )
     by_descriptor.make_parents(directory)
@@ -147,4 +148,6 @@ def _foreign(directory: Path) -> list[str]:
 
 def file_mode(path: str) -> int:
     """Mode bits of a file of a bundle, by its name: on_create.sh gives them back by the same rule, as S3 keeps none."""
-    return 0o755 if path.endswith(".sh") or "bin" in path.split("/")[:-1] else 0o644
+    if path.endswith(".sh") or "bin" in path.split("/")[:-1]:
+        return 0o755
+    return 0o644

@@ -61,7 +61,9 @@ def _places(directory: Path, listed: ListedScript) -> dict[str, Path]:
     if stat.S_ISREG(kind):
         return {top.name: top}
     if not stat.S_ISDIR(kind):
-        what = "is a symbolic link" if stat.S_ISLNK(kind) else "is neither a file nor a directory"
+        what = "is neither a file nor a directory"
+        if stat.S_ISLNK(kind):
+            what = "is a symbolic link"
         raise BundleError(f"{top} {what}", hint=hint)
     return dict(_below(top))
 

@@ -48,7 +48,9 @@ def listing(bucket: Bucket, prefix: str) -> Optional[Mapping[str, str]]:
     """
     text = bucket.get(prefix + manifest.SUMS)
     try:
-        return None if text is None else manifest.digests(text)
+        if text is None:
+            return None
+        return manifest.digests(text)
     except ValueError:
         return None
 
@@ -59,7 +61,9 @@ def format_at(bucket: Bucket, prefix: str) -> str:
     Raises AwsError, Unreachable.
     """
     text = bucket.get(prefix + manifest.DESCRIPTION)
-    return "" if text is None else manifest.format_of(text)
+    if text is None:
+        return ""
+    return manifest.format_of(text)
 
 
 def _may_match(bundle: Bundle, path: str, size: int) -> bool:

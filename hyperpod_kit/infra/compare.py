@@ -13,7 +13,7 @@ from hyperpod_kit.config.findings import Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.infra.part import TemplatePart
 from hyperpod_kit.preflight.check import preflight
-from hyperpod_kit.preflight.facts import AccountFacts, value_or_none
+from hyperpod_kit.preflight.facts import AccountFacts
 
 OK, MISSING, DIFFERS, NOT_CHECKED = "ok", "missing", "differs", "unknown"
 
@@ -60,14 +60,15 @@ def _state(findings: Iterable[Finding]) -> str:
         return MISSING
     if codes - set(NOT_QUERIED_CODES):
         return DIFFERS
-    return NOT_CHECKED if codes else OK
+    if codes:
+        return NOT_CHECKED
+    return OK
 
 
 def _notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
     """What the template has and no check asks for."""
-    network = facts.network
-    endpoints = value_or_none(network.endpoints) if network is not None else None
-    subnets = value_or_none(network.subnets) if network is not None else None
+    endpoints = facts.known_endpoints
+    subnets = facts.known_subnets
     if "S3Endpoint" in part.resources and endpoints is not None and subnets:
         vpcs = {subnet.vpc_id for subnet in subnets}
         for vpc in sorted(vpcs - {endpoint.vpc_id for endpoint in endpoints if endpoint.service == "s3"}):

@@ -65,8 +65,12 @@ def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
     configuration's only one. Without such a user the directory is root's, and clients act as who they are."""
     last = mount.path.rpartition("/")[2]
     named = [user for user in settings.users if user.name == last] or list(settings.users)
-    user = named[0] if len(named) == 1 else None
-    uid, gid = (user.uid, user.gid) if user is not None else (0, 0)
+    user = None
+    if len(named) == 1:
+        user = named[0]
+    uid, gid, permissions = 0, 0, "0755"
+    if user is not None:
+        uid, gid, permissions = user.uid, user.gid, "0700"
     made: dict[str, Any] = {
         "FileSystemId": ref(system),
         "RootDirectory": {
@@ -74,7 +78,7 @@ def _point(settings: Settings, system: str, mount: Mount) -> dict[str, Any]:
             "CreationInfo": {
                 "OwnerUid": str(uid),
                 "OwnerGid": str(gid),
-                "Permissions": "0755" if user is None else "0700",
+                "Permissions": permissions,
             },
         },
         "AccessPointTags": tags(f"{settings.cluster.name} {mount.name}"),

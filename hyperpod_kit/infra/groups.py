@@ -52,7 +52,8 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
             inward.add(NFS)
         if its.fsx is not None:
             inward.update(its.fsx.ports)
-            both_ways.update(its.fsx.ports if its.fsx.both_ways else ())
+            if its.fsx.both_ways:
+                both_ways.update(its.fsx.ports)
     if settings.homes is not None:
         inward.add(NFS)
     return inward, both_ways
@@ -79,7 +80,9 @@ def _group(cluster: str, of: str) -> Any:
 
 
 def _rule(direction: str, group: str, peer: str, ports: Sequence[int] = ()) -> Any:
-    peers = "SourceSecurityGroupId" if direction == "Ingress" else "DestinationSecurityGroupId"
+    peers = "DestinationSecurityGroupId"
+    if direction == "Ingress":
+        peers = "SourceSecurityGroupId"
     about: dict[str, Any] = {"IpProtocol": "-1"}
     if ports:
         about = {"IpProtocol": "tcp", "FromPort": ports[0], "ToPort": ports[1]}

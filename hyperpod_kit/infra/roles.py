@@ -53,7 +53,9 @@ def parts(settings: Settings, made: Mapping[str, str]) -> list[TemplatePart]:
 def _path(arn: str) -> str:
     """`/` or `/team/` of `arn:aws:iam::1:role/team/name`."""
     middle = arn.partition(":role/")[2].rpartition("/")[0]
-    return f"/{middle}/" if middle else "/"
+    if middle:
+        return f"/{middle}/"
+    return "/"
 
 
 def _replacements(arn: str, made: Mapping[str, str]) -> dict[str, str]:
@@ -75,4 +77,6 @@ def _references(value: Any, replacements: Mapping[str, str]) -> Any:
     if not isinstance(value, str):
         return value
     text = re.sub("|".join(map(re.escape, replacements)), lambda match: replacements[match[0]], value)
-    return value if text == value else {"Fn::Sub": text}
+    if text == value:
+        return value
+    return {"Fn::Sub": text}

@@ -59,7 +59,8 @@ def describe_omissions(settings: Settings) -> Iterator[str]:
 
 def cloudformation(settings: Settings, template_parts: Optional[list[TemplatePart]] = None) -> dict[str, Any]:
     """The template as JSON values. Outputs are named after what belongs into the configuration. Raises UsageError."""
-    template_parts = parts(settings) if template_parts is None else template_parts
+    if template_parts is None:
+        template_parts = parts(settings)
     return {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"What the cluster {settings.cluster.name} stands on, made by hyperpod-kit infra template.",

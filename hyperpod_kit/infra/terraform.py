@@ -80,11 +80,15 @@ class _Expressions:
             return {key: self.values(item, policies=policies) for key, item in value.items()}
         if isinstance(value, list):
             return [self.values(item, policies=policies) for item in value]
-        return value.replace("${", "$${") if isinstance(value, str) else value
+        if isinstance(value, str):
+            return value.replace("${", "$${")
+        return value
 
     def _within(self, name: str) -> str:
         """A reference within a text."""
-        return self._region if name == "AWS::Region" else f"${{{self._of(name, 'Ref')}}}"
+        if name == "AWS::Region":
+            return self._region
+        return f"${{{self._of(name, 'Ref')}}}"
 
     def _of(self, name: str, attribute: str) -> str:
         if name in PSEUDO:
@@ -96,7 +100,10 @@ class _Expressions:
 
 def _variable(parameter: Mapping[str, Any]) -> dict[str, Any]:
     number = parameter["Type"] == "Number"
-    made: dict[str, Any] = {"type": "number" if number else "string", "description": parameter["Description"]}
+    kind = "string"
+    if number:
+        kind = "number"
+    made: dict[str, Any] = {"type": kind, "description": parameter["Description"]}
     if "Default" in parameter:
         made["default"] = parameter["Default"]
     return made

@@ -45,17 +45,24 @@ class AccessPoint:
     @property
     def whose(self) -> str:
         """In words."""
-        return f"the group {self.user[len(GROUP) :]}" if self.user.startswith(GROUP) else self.user
+        if self.user.startswith(GROUP):
+            return f"the group {self.user[len(GROUP) :]}"
+        return self.user
 
     @property
     def numbers(self) -> str:
         """Whom it acts as, in words."""
-        return f"{self.uid}:{self.gid}" if self.uid >= 0 else f"whoever asks, in group {self.gid},"
+        if self.uid >= 0:
+            return f"{self.uid}:{self.gid}"
+        return f"whoever asks, in group {self.gid},"
 
     @property
     def permissions(self) -> str:
         """Mode of its directory, as AWS writes it."""
-        return f"{0o700 if self.uid >= 0 else SHARE_MODE:04o}"
+        mode = SHARE_MODE
+        if self.uid >= 0:
+            mode = 0o700
+        return f"{mode:04o}"
 
     def same_as(self, other: AccessPoint) -> bool:
         """Whether both do the same for the same user; ids are not compared."""
@@ -120,7 +127,9 @@ def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint]
         )
     places = {"users": 0, "groups": 0}
     for point in desired:
-        key = "groups" if point.user.startswith(GROUP) else "users"
+        key = "users"
+        if point.user.startswith(GROUP):
+            key = "groups"
         index = places[key]
         places[key] += 1
         have = recorded.get(point.user)

@@ -35,7 +35,8 @@ def decode(
     `access_points`: what is known of the homes' access points, by user name; `reads`: takes every key asked for.
     """
     findings: list[Finding] = []
-    reads = [] if reads is None else reads
+    if reads is None:
+        reads = []
     top = Section(values, "", findings, reads)
     top.optional_text("$schema")  # for the editor that the file is written with
     parameters = _parameters(top)
@@ -48,7 +49,9 @@ def decode(
     mounts = decode_mounts(kit, parameters)
     users = tuple(_user(section) for section in kit.children("users"))
     section = kit.child("homes", required=False)
-    homes = decode_homes(section) if kit.has("homes") else None
+    homes = None
+    if kit.has("homes"):
+        homes = decode_homes(section)
     groups = tuple(_group(section) for section in kit.children("groups"))
     mounts += tuple(SourcedMount(mount, HOMES_PATH) for mount in home_mounts(homes, users, groups, access_points or {}))
     watch = kit.child("health", required=False)
@@ -66,7 +69,9 @@ def decode(
     slurm_state = slurm.optional_text("state")
     slurm.close()
     service = kit.child("metadata_service", required=False)
-    metadata_users = service.texts("users", ()) if kit.has("metadata_service") else None
+    metadata_users = None
+    if kit.has("metadata_service"):
+        metadata_users = service.texts("users", ())
     service.close()
     failure_pause = kit.number("failure_pause", 60.0)
     packages = decode_packages(kit)

@@ -82,4 +82,6 @@ def _accounting(section: Section) -> Optional[AccountingDatabase]:
 def _role(group: str, parameters: ProvisioningParameters) -> str:
     if group and group == parameters.controller_group:
         return Role.CONTROLLER.value
-    return Role.LOGIN.value if group and group == parameters.login_group else Role.COMPUTE.value
+    if group and group == parameters.login_group:
+        return Role.LOGIN.value
+    return Role.COMPUTE.value

@@ -67,14 +67,18 @@ def read_text(path: Path, text: str) -> tuple[Any, SourceMap]:
     if not text.strip():
         raise ConfigError(f"{path} is empty", hint="hyperpod-kit init --from-example --force")
     try:
-        return yaml_text.read(text) if path.suffix.lower() in YAML else _json(path, text)
+        if path.suffix.lower() in YAML:
+            return yaml_text.read(text)
+        return _json(path, text)
     except yaml_text.Refused as err:
-        where = f" at line {err.position.line}, column {err.position.column}" if err.position else ""
-        shown = _line(text, err.position.line) if err.position else ""
-        raise ConfigError(
-            f"{path} is not YAML that can be read: {_printable(str(err))}{where}" + (f": {shown}" if shown else ""),
-            hint=f"correct line {err.position.line}" if err.position else None,
-        ) from err
+        where, shown, hint = "", "", None
+        if err.position:
+            where = f" at line {err.position.line}, column {err.position.column}"
+            shown = _line(text, err.position.line)
+            hint = f"correct line {err.position.line}"
+        if shown:
+            where = f"{where}: {shown}"
+        raise ConfigError(f"{path} is not YAML that can be read: {_printable(str(err))}{where}", hint=hint) from err
     except (source_map.TooDeep, RecursionError):
         raise ConfigError(f"{path} is nested deeper than {source_map.DEEPEST} levels") from None
 
@@ -115,15 +119,19 @@ def _json(path: Path, text: str) -> tuple[Any, SourceMap]:
         values = json.loads(text, parse_constant=_no_constant)
         return values, source_map.of_json(text)
     except json.JSONDecodeError as err:
+        if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*")):
+            hint = f"remove line {err.lineno}: JSON takes no comments"
+        else:
+            hint = f"correct line {err.lineno}, or name the file .yaml if it is YAML"
         raise ConfigError(
             f"{path} is not JSON: {err.msg} at line {err.lineno}, column {err.colno}: "
             f"{_line(text, err.lineno) or 'the end of the file'}",
-            hint=f"remove line {err.lineno}: JSON takes no comments"
-            if text.split("\n")[err.lineno - 1].lstrip().startswith(("//", "#", "/*"))
-            else f"correct line {err.lineno}, or name the file .yaml if it is YAML",
+            hint=hint,
         ) from err
     except ValueError as err:
-        problem = "it has a number of thousands of digits" if "digits" in str(err) else str(err)  # the other one is NaN
+        problem = str(err)  # of NaN
+        if "digits" in problem:
+            problem = "it has a number of thousands of digits"
         raise ConfigError(f"{path} is not JSON that can be read: {problem}") from err
 
 

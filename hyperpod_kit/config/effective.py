@@ -51,7 +51,10 @@ def _lines(values: dict[str, Any], key_path: KeyPath, indent: str, defaults: set
             for index, item in enumerate(value):
                 yield from _item(item, (*child_path, index), indent, defaults)
         else:
-            yield f"{indent}{name}: {_value(value)}" + ("  # default" if child_path in defaults else "")
+            marker = ""
+            if child_path in defaults:
+                marker = "  # default"
+            yield f"{indent}{name}: {_value(value)}" + marker
 
 
 def _item(item: Any, key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> Iterator[str]:
@@ -59,7 +62,10 @@ def _item(item: Any, key_path: KeyPath, indent: str, defaults: set[KeyPath]) -> 
         yield f"{indent}- {_value(item)}"
         return
     for number, line in enumerate(_lines(item, key_path, indent + "  ", defaults)):
-        yield f"{indent}- {line[len(indent) + 2 :]}" if number == 0 else line
+        if number == 0:
+            yield f"{indent}- {line[len(indent) + 2 :]}"
+        else:
+            yield line
 
 
 def _value(value: Any) -> str:

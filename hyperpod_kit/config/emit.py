@@ -110,7 +110,9 @@ def _group(settings: Settings, group: InstanceGroup, source_s3_uri: str) -> dict
     }
     mode = settings.cluster.lifecycle_mode
     if mode != LifecycleMode.AMI_ONLY:
-        hook = "OnCreate" if mode == LifecycleMode.ON_CREATE else "OnInitComplete"
+        hook = "OnInitComplete"
+        if mode == LifecycleMode.ON_CREATE:
+            hook = "OnCreate"
         entry["LifeCycleConfig"] = {"SourceS3Uri": source_s3_uri, hook: settings.entry_script}
     storage = _volumes(group)
     if mode != LifecycleMode.ON_CREATE:

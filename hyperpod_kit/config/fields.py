@@ -344,8 +344,12 @@ FIELDS: Mapping[str, Field] = {
 
 def describe(path: str, kind: str = "") -> Field:
     """The field at a place such as `hyperpod_kit.mounts[].path`; `kind`: of the mount. Raises KeyError."""
-    kind_path = path.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1) if kind else path
-    return FIELDS[kind_path] if kind_path in FIELDS else FIELDS[path]
+    kind_path = path
+    if kind:
+        kind_path = path.replace("hyperpod_kit.mounts[]", f"hyperpod_kit.mounts[{kind}]", 1)
+    if kind_path in FIELDS:
+        return FIELDS[kind_path]
+    return FIELDS[path]
 
 
 def pattern_of(path: str) -> Optional[Pattern]:

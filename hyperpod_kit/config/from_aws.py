@@ -61,7 +61,10 @@ class ImportedConfiguration:
 def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
     """Both are what JSON or boto3 gave, None for what there is not. Raises ConfigError for something else."""
     reader = _RequestReader()
-    values = reader.parameters(parameters) if parameters is not None else {}
+    if parameters is not None:
+        values = reader.parameters(parameters)
+    else:
+        values = {}
     if cluster is not None:
         reader.cluster(values, _request(cluster))
     else:
@@ -69,7 +72,10 @@ def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
     mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
     if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
         reader.notes += several_controllers(values)
-    source, entry = ("", "") if cluster is None else (lifecycle_source(cluster) or "", _entry(cluster))
+    if cluster is None:
+        source, entry = ("", "")
+    else:
+        source, entry = (lifecycle_source(cluster) or "", _entry(cluster))
     return ImportedConfiguration(values, tuple(dict.fromkeys(reader.notes)), source, entry)
 
 
@@ -92,8 +98,13 @@ def _entry(cluster: Any) -> str:
 
 
 def _request(cluster: Any) -> Mapping[str, Any]:
-    request = {"InstanceGroups": cluster} if isinstance(cluster, list) else cluster
-    groups = request.get("InstanceGroups") if isinstance(request, Mapping) else None
+    if isinstance(cluster, list):
+        request = {"InstanceGroups": cluster}
+    else:
+        request = cluster
+    groups = None
+    if isinstance(request, Mapping):
+        groups = request.get("InstanceGroups")
     if not isinstance(groups, list) or not all(
         isinstance(group, Mapping) and isinstance(group.get("InstanceGroupName"), str) for group in groups
     ):
@@ -233,11 +244,9 @@ class _RequestReader:
     def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
         modes = Counter(self._group_mode(group) for group in groups)
         if len(modes) > 1:
-            chosen = (
-                LifecycleMode.ON_INIT_COMPLETE.value
-                if LifecycleMode.ON_INIT_COMPLETE in modes
-                else LifecycleMode.ON_CREATE.value
-            )
+            chosen = LifecycleMode.ON_CREATE.value
+            if LifecycleMode.ON_INIT_COMPLETE in modes:
+                chosen = LifecycleMode.ON_INIT_COMPLETE.value
             self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
             return chosen
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
@@ -260,12 +269,18 @@ class _RequestReader:
             return LifecycleMode.AMI_ONLY.value
         hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle.get(hook)]
         if len(hooks) != 1 or not lifecycle.get("SourceS3Uri"):
-            wrong = "has both OnCreate and OnInitComplete" if len(hooks) == 2 else "is incomplete"
+            wrong = "is incomplete"
+            if len(hooks) == 2:
+                wrong = "has both OnCreate and OnInitComplete"
             self.notes.append(f"LifeCycleConfig of group `{name}` {wrong}, which AWS refuses")
-        return LifecycleMode.ON_CREATE.value if hooks == ["OnCreate"] else LifecycleMode.ON_INIT_COMPLETE.value
+        if hooks == ["OnCreate"]:
+            return LifecycleMode.ON_CREATE.value
+        return LifecycleMode.ON_INIT_COMPLETE.value
 
     def _slurm(self, cluster: dict[str, Any], orchestrator: Any) -> None:
-        slurm = orchestrator.get("Slurm") if isinstance(orchestrator, Mapping) else None
+        slurm = None
+        if isinstance(orchestrator, Mapping):
+            slurm = orchestrator.get("Slurm")
         if not isinstance(slurm, Mapping):
             return
         strategy = slurm.get("SlurmConfigStrategy")
@@ -287,7 +302,10 @@ class _RequestReader:
 
     def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage) -> dict[str, Any]:
         name = str(group.get("InstanceGroupName"))
-        types = [group["InstanceType"]] if group.get("InstanceType") else _several_types(group)
+        if group.get("InstanceType"):
+            types = [group["InstanceType"]]
+        else:
+            types = _several_types(group)
         if len(types) > 1:
             self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
@@ -342,20 +360,28 @@ class _RequestReader:
 
 def _several_types(group: Mapping[str, Any]) -> list[str]:
     requirements = group.get("InstanceRequirements")
-    requirement_fields = requirements if isinstance(requirements, Mapping) else {}
+    if isinstance(requirements, Mapping):
+        requirement_fields = requirements
+    else:
+        requirement_fields = {}
     # CreateCluster's name for it, and DescribeCluster's.
     types = requirement_fields.get("InstanceTypes") or requirement_fields.get("DesiredInstanceTypes")
-    return [str(name) for name in types] if isinstance(types, list) else []
+    if isinstance(types, list):
+        return [str(name) for name in types]
+    return []
 
 
 def _is_model_field(field: str, *, of_group: bool) -> bool:
-    path = f"InstanceGroups[].{field}" if of_group else field
+    path = field
+    if of_group:
+        path = f"InstanceGroups[].{field}"
     return bool(request_shape.limits("sagemaker", "CreateCluster", path))
 
 
 def _accepted(field: str, value: Any, *, of_group: bool) -> bool:
-    request = {"InstanceGroups": [{field: value}]} if of_group else {field: value}
-    path = f"InstanceGroups[0].{field}" if of_group else field
+    path, request = field, {field: value}
+    if of_group:
+        path, request = f"InstanceGroups[0].{field}", {"InstanceGroups": [{field: value}]}
     problems = request_shape.problems("sagemaker", "CreateCluster", request)
     return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in problems)
 

@@ -83,11 +83,14 @@ def home_mounts(
 def _mount(
     homes: Homes, name: str, path: str, owner: Optional[str], desired: AccessPoint, recorded: Optional[AccessPoint]
 ) -> EfsMount:
+    access_point_id = NO_ACCESS_POINT
+    if recorded and recorded.same_as(desired):
+        access_point_id = recorded.id
     return EfsMount(
         name=name,
         path=path,
         file_system_id=homes.file_system_id,
-        access_point_id=recorded.id if recorded and recorded.same_as(desired) else NO_ACCESS_POINT,
+        access_point_id=access_point_id,
         tls=True,
         iam=True,
         owner=owner,

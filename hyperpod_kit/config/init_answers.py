@@ -46,18 +46,30 @@ class Question:
     @property
     def explanation(self) -> str:
         """What is said before the question."""
-        several = "Several: with blanks between them." if self.several else ""
-        return " ".join(filter(None, (self.purpose, several, "Empty: none." if self.optional else "")))
+        several = ""
+        if self.several:
+            several = "Several: with blanks between them."
+        empty_note = ""
+        if self.optional:
+            empty_note = "Empty: none."
+        return " ".join(filter(None, (self.purpose, several, empty_note)))
 
     @property
     def help(self) -> str:
         """What is said of the flag."""
-        default = f"Default: {self.usual}." if isinstance(self.usual, str) and self.convert is not yes else ""
-        return " ".join(filter(None, (self.about, "May be repeated." if self.several else "", default)))
+        default = ""
+        if isinstance(self.usual, str) and self.convert is not yes:
+            default = f"Default: {self.usual}."
+        repeat_note = ""
+        if self.several:
+            repeat_note = "May be repeated."
+        return " ".join(filter(None, (self.about, repeat_note, default)))
 
     def proposed(self, answers: Answers) -> Optional[str]:
         """The answer of an empty line, None where there is none."""
-        return self.usual(answers) if callable(self.usual) else self.usual
+        if callable(self.usual):
+            return self.usual(answers)
+        return self.usual
 
     def parse(self, text: str) -> Any:
         """The value of a line. Raises ValueError."""
@@ -93,7 +105,9 @@ def yes(text: str) -> bool:
 def default_bucket(region: str, execution_role: str) -> str:
     """SageMaker's own default bucket of the account that the role belongs to."""
     parts = execution_role.split(":")
-    return f"sagemaker-{region}-{parts[4]}" if len(parts) > 4 else f"sagemaker-{region}"
+    if len(parts) > 4:
+        return f"sagemaker-{region}-{parts[4]}"
+    return f"sagemaker-{region}"
 
 
 def _has_lifecycle_script(answers: Answers) -> bool:
@@ -103,9 +117,15 @@ def _has_lifecycle_script(answers: Answers) -> bool:
 def _question_field(prompt: str, about: str, at: str = "", **more: Any) -> Any:
     """A field of Answers. `about`: what it is for, or the key of the configuration that says it in FIELDS."""
     documented = FIELDS.get(about)
-    purpose, alone = (documented.text, documented.text) if documented else (about, f"{prompt}. {about}")
+    if documented:
+        purpose, alone = (documented.text, documented.text)
+    else:
+        purpose, alone = (about, f"{prompt}. {about}")
     question = Question(prompt, purpose, alone, at or re.escape(about), **more)
-    return field(default=() if question.several else None, metadata={"question": question})
+    default: Any = None
+    if question.several:
+        default = ()
+    return field(default=default, metadata={"question": question})
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,9 @@ class _AwsScript:
     def entry(self, path: str) -> dict[str, Any]:
         """Of `hyperpod_kit.scripts`."""
         entry: dict[str, Any] = {"name": self.name, "path": path, "run": self.run}
-        arguments = [*self.arguments, *([ROLE] if self.told_role else [])]
+        arguments = [*self.arguments]
+        if self.told_role:
+            arguments.append(ROLE)
         if arguments:
             entry["arguments"] = arguments
         entry["when"] = self.when
@@ -199,7 +201,9 @@ def _describe_outcome(
         return f"not run: {script.flag} is off in {FLAGS_FILE}"
     if kept_at is None:
         return "lost, unless it is kept as a script of yours: --scripts DIR"
-    instead = f"; {_INSTEAD[path]}" if path in _INSTEAD else ""
+    instead = ""
+    if path in _INSTEAD:
+        instead = f"; {_INSTEAD[path]}"
     return f"kept as your script `{script.name}`{instead}"
 
 
@@ -212,7 +216,10 @@ def _classify_foreign_scripts(paths: Sequence[str], kept_at: Optional[str], entr
     remaining = [path for path in sorted(paths) if path != PARAMETERS]
     parameters_line = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in paths else ()
     if kept_at is None or entry not in paths:
-        reason = "--scripts DIR keeps all of them" if entry in paths else f"there is no {entry} among them"
+        if entry in paths:
+            reason = "--scripts DIR keeps all of them"
+        else:
+            reason = f"there is no {entry} among them"
         return LegacyScripts((*parameters_line, *(f"{path}: lost: {reason}" for path in remaining)))
     script = {"name": "earlier", "path": kept_at, "run": entry, "when": AFTER_MOUNTS, "timeout": 900}
     note = f"{entry} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
@@ -252,7 +259,10 @@ def _users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
             continue
         name, uid = fields[0], int(fields[1])
         users.append({"name": name, "uid": uid, "gid": uid})
-        home = posixpath.normpath(fields[2]) if len(fields) > 2 and fields[2] else f"/home/{name}"
+        if len(fields) > 2 and fields[2]:
+            home = posixpath.normpath(fields[2])
+        else:
+            home = f"/home/{name}"
         if home != f"/home/{name}":
             notes.append(f"the home {home} of {name}: here it is /home/{name}, or an access point of EFS (`homes`)")
     if users:

@@ -91,7 +91,10 @@ def load(path: Path) -> Settings:
     checked = check(path)
     wrong = errors(checked.findings)
     if wrong:
-        count = "1 error" if len(wrong) == 1 else f"{len(wrong)} errors"
+        if len(wrong) == 1:
+            count = "1 error"
+        else:
+            count = f"{len(wrong)} errors"
         raise ConfigError(
             f"{path} has {count}",
             findings=[finding.render() for finding in wrong],
@@ -102,5 +105,10 @@ def load(path: Path) -> Settings:
 
 def _with_position(source_map: SourceMap, finding: Finding) -> Finding:
     """The finding with its position: of the key where the key is what is wrong, else of the value."""
-    position = None if finding.line else source_map.find(finding.path, key=finding.code == "HPK-C001")
-    return replace(finding, line=position.line, column=position.column) if position else finding
+    if finding.line:
+        position = None
+    else:
+        position = source_map.find(finding.path, key=finding.code == "HPK-C001")
+    if position:
+        return replace(finding, line=position.line, column=position.column)
+    return finding

@@ -55,12 +55,21 @@ def _put(values: dict[str, Any], read: KeyRead) -> bool:
     """Write an empty value for an object or list that is not there; whether it was not."""
     holder: Any = values
     for step in read.key_path[:-1]:
-        holder = holder[step] if isinstance(step, int) else holder.setdefault(step, {})
+        if isinstance(step, int):
+            holder = holder[step]
+        else:
+            holder = holder.setdefault(step, {})
     key = read.key_path[-1]
     if key in holder:
         return False
-    items = [{"kind": kind} for kind in KINDS] if read.key_path == MOUNTS else [{}]
-    holder[key] = items if read.kind == "list" else {}
+    if read.key_path == MOUNTS:
+        items = [{"kind": kind} for kind in KINDS]
+    else:
+        items = [{}]
+    if read.kind == "list":
+        holder[key] = items
+    else:
+        holder[key] = {}
     return True
 
 

@@ -68,37 +68,53 @@ class Section:
         """A string; required when there is no default."""
         value = self._take(key, str, default)
         self._note(key, "text", default, value)
-        return str(value) if value is not None else ""
+        if value is not None:
+            return str(value)
+        return ""
 
     def optional_text(self, key: str) -> Optional[str]:
         """A string, or None when the key is not written."""
-        value = self._take(key, str, "") if self._request_and_check(key) else None
+        value = None
+        if self._request_and_check(key):
+            value = self._take(key, str, "")
         self._note(key, "text", None, value, optional=True)
-        return None if value is None else str(value)
+        if value is None:
+            return None
+        return str(value)
 
     def integer(self, key: str, default: Optional[int] = None) -> int:
         """A whole number; required when there is no default."""
         value = self._take(key, int, default)
         self._note(key, "integer", default, value)
-        return int(value) if value is not None else 0
+        if value is not None:
+            return int(value)
+        return 0
 
     def optional_integer(self, key: str) -> Optional[int]:
         """A whole number, or None when the key is not written."""
-        value = self._take(key, int, 0) if self._request_and_check(key) else None
+        value = None
+        if self._request_and_check(key):
+            value = self._take(key, int, 0)
         self._note(key, "integer", None, value, optional=True)
-        return None if value is None else int(value)
+        if value is None:
+            return None
+        return int(value)
 
     def number(self, key: str, default: float) -> float:
         """A number."""
         value = self._take(key, float, default)
         self._note(key, "number", default, value)
-        return float(value) if value is not None else default
+        if value is not None:
+            return float(value)
+        return default
 
     def boolean(self, key: str, default: bool) -> bool:
         """true or false."""
         value = self._take(key, bool, default)
         self._note(key, "boolean", default, value)
-        return bool(value) if value is not None else default
+        if value is not None:
+            return bool(value)
+        return default
 
     def texts(self, key: str, default: Optional[tuple[str, ...]] = None) -> tuple[str, ...]:
         """A list of strings; required when there is no default."""
@@ -162,7 +178,10 @@ class Section:
         unknown_keys = [key for key in self.raw if key not in requested_keys]
         for key in unknown_keys[:MOST_UNKNOWN]:
             near = get_close_matches(str(key), self._requested_keys, 1, 0.6)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Known here: {', '.join(sorted(requested_keys))}"
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Known here: {', '.join(sorted(requested_keys))}"
             self.wrong("HPK-C001", str(key), "unknown key", hint)
         if len(unknown_keys) > MOST_UNKNOWN:
             more = f"{len(unknown_keys) - MOST_UNKNOWN} more unknown keys beside those that are named"
@@ -206,4 +225,6 @@ def _finite(value: float) -> bool:
 
 def _show(value: Any) -> str:
     shown = repr(value)
-    return shown if len(shown) <= 40 else shown[:37] + "…"
+    if len(shown) <= 40:
+        return shown
+    return shown[:37] + "…"

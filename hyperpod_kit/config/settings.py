@@ -147,7 +147,10 @@ class Settings:
         if ssh is None or ssh.mount:
             return self.steps
         fitting = [mount.name for mount in self.mounts if not why_not_everywhere(mount, self.cluster)]
-        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=fitting[0] if fitting else ""))
+        mount = ""
+        if fitting:
+            mount = fitting[0]
+        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=mount))
 
     def node_config(self) -> NodeConfig:
         """What goes to the nodes."""

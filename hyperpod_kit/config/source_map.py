@@ -56,7 +56,9 @@ class SourceMap:
         What is missing is pointed at by the key of the object that lacks it.
         """
         if path in self.of:
-            return self.of[path].key if key else self.of[path].value
+            if key:
+                return self.of[path].key
+            return self.of[path].value
         cut = max(path.rfind("."), path.rfind("["))
         while cut > 0:
             path = path[:cut]
@@ -78,7 +80,9 @@ class _Open:
 
 def child(path: str, key: str) -> str:
     """The path of a key: `hyperpod_kit.mounts`."""
-    return f"{path}.{key}" if path else key
+    if path:
+        return f"{path}.{key}"
+    return key
 
 
 def of_json(text: str) -> SourceMap:
@@ -89,7 +93,9 @@ def of_json(text: str) -> SourceMap:
     line = 1
     for match in _TOKEN.finditer(text):
         token = match.group()
-        inside = stack[-1] if stack else None
+        inside = None
+        if stack:
+            inside = stack[-1]
         if token in ("}", "]"):
             stack.pop()
             continue
@@ -104,7 +110,10 @@ def of_json(text: str) -> SourceMap:
         if inside is not None and inside.is_object and inside.key is None:
             inside.key = (_TEXT.decode(token) if "\\" in token else token[1:-1], position)
         else:
-            path = "" if inside is None else _note(positions, inside, position)
+            if inside is None:
+                path = ""
+            else:
+                path = _note(positions, inside, position)
             if token in ("{", "["):
                 if len(stack) >= DEEPEST:
                     raise TooDeep

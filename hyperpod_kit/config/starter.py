@@ -96,11 +96,16 @@ def _without_mount(kit: dict[str, Any], earlier: LegacyScripts, paths: set[str])
     omitted = []
     for name, path in earlier.below.items():
         added = [script for script in kit.get("scripts", ()) if script in earlier.scripts and script["name"] == name]
-        homes = HOME if HOME in paths and path != HOME else ""
+        homes = ""
+        if HOME in paths and path != HOME:
+            homes = HOME
         if not added or (path in paths and not homes):
             continue
         kit["scripts"].remove(added[0])
-        reason = f"homes lie on the mount at {homes}" if homes else f"nothing is mounted at {path}"
+        if homes:
+            reason = f"homes lie on the mount at {homes}"
+        else:
+            reason = f"nothing is mounted at {path}"
         omitted.append(f"your script `{name}`: {reason}")
     return omitted
 
@@ -156,7 +161,10 @@ def _storage(data: dict[str, Any], kit: dict[str, Any], answers: Answers) -> Non
 
 def write(path: Path, data: dict[str, Any], *, force: bool) -> None:
     """Write the file, whole or not at all. Raises UsageError when it exists and `force` is not given."""
-    text = as_yaml(data, set()) if path.suffix.lower() in YAML else json.dumps(data, indent=2) + "\n"
+    if path.suffix.lower() in YAML:
+        text = as_yaml(data, set())
+    else:
+        text = json.dumps(data, indent=2) + "\n"
     try:
         if force:
             atomic_file.replace(path, text.encode())

@@ -16,7 +16,10 @@ LONGEST = 2048
 def findings(values: Mapping[str, Any], path: str = "") -> Iterator[Finding]:
     """What is wrong with any text below `values`, whose keys lie at `path`."""
     for key, value in values.items():
-        child_path = f"{path}.{key}" if path else str(key)
+        if path:
+            child_path = f"{path}.{key}"
+        else:
+            child_path = str(key)
         if _odd(str(key)):
             yield Finding("HPK-C007", child_path, "the key has control characters", "Write it again by hand")
         yield from _value(str(key), value, child_path)

@@ -49,13 +49,20 @@ def read(text: str) -> tuple[Any, SourceMap]:
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as err:
-        position = err.problem_mark or err.context_mark
+        mark = err.problem_mark or err.context_mark
         problem = ", ".join(part for part in (err.context, err.problem) if part)
-        raise Refused(problem, None if position is None else Position(position.line + 1, position.column + 1)) from err
+        position = None
+        if mark is not None:
+            position = Position(mark.line + 1, mark.column + 1)
+        raise Refused(problem, position) from err
     except yaml.YAMLError as err:
         raise Refused(" ".join(str(err).split())) from err
     reader = _YamlReader()
-    return (None if root is None else reader.value(root, "")), reader.source_map
+    if root is None:
+        values = None
+    else:
+        values = reader.value(root, "")
+    return (values), reader.source_map
 
 
 def _loader(yaml: Any) -> Any:
@@ -64,7 +71,10 @@ def _loader(yaml: Any) -> Any:
     resolvers: dict[str, list[Any]] = {}
     for tag, (pattern, begins) in _PLAIN.items():
         for letter in begins:
-            resolvers.setdefault("" if letter == "\0" else letter, []).append((tag, re.compile(f"^{pattern}$")))
+            first = letter
+            if letter == "\0":
+                first = ""
+            resolvers.setdefault(first, []).append((tag, re.compile(f"^{pattern}$")))
     return type("Loader", (base,), {"yaml_implicit_resolvers": resolvers})
 
 

@@ -21,7 +21,9 @@ MODE = Pattern("HPK-S005", r"0?[0-7]{3}", "`{value}` is not an octal mode", 'Wri
 
 def short_form(parameters: ProvisioningParameters) -> Optional[S3Mount]:
     """The read-only mount at /mount-s3 that `bucketname` stands for."""
-    return S3Mount("mount-s3", "/mount-s3", parameters.bucketname) if parameters.bucketname else None
+    if parameters.bucketname:
+        return S3Mount("mount-s3", "/mount-s3", parameters.bucketname)
+    return None
 
 
 def check_short_form_is_read_only(settings: Settings) -> Iterator[Finding]:

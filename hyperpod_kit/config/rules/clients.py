@@ -36,10 +36,13 @@ def check_origin(settings: Settings) -> Iterator[Finding]:
     for index, listed in enumerate(settings.packages):
         url, at = listed.package.url, f"{AT}[{index}]"
         if bool(url) == bool(listed.file):
+            sources = "neither a file nor a url"
+            if url:
+                sources = "both a file and a url"
             yield Finding(
                 "HPK-P005",
                 at,
-                f"the package has {'both a file and a url' if url else 'neither a file nor a url'}",
+                f"the package has {sources}",
                 "Give one: with a file the node needs no internet",
             )
         elif url and not _plain(url):
@@ -70,7 +73,10 @@ def check_completeness(settings: Settings) -> Iterator[Finding]:
     for index, listed in enumerate(settings.packages):
         package, at = listed.package, f"{AT}[{index}]"
         if package.client not in CLIENTS:
-            what = f"`{package.client}` is not a client" if package.client else f"what is {package.name} for?"
+            if package.client:
+                what = f"`{package.client}` is not a client"
+            else:
+                what = f"what is {package.name} for?"
             yield Finding("HPK-P008", f"{at}.client", what, f"Use one of {', '.join(CLIENTS)}")
         elif not {(package.client, package.arch), (package.client, "all")} & own_packages and package.arch != "all":
             yield Finding(
@@ -111,7 +117,9 @@ def check_architectures(settings: Settings) -> Iterator[Finding]:
             listed.setdefault(package.client, set()).add(package.arch)
     for index, group in enumerate(settings.cluster.groups):
         needed = {mount.traits.client for mount in settings.mounts if mount.carried_by(group.role, group.name)}
-        arch = "arm64" if ARM.match(group.instance_type) else "x86_64"
+        arch = "x86_64"
+        if ARM.match(group.instance_type):
+            arch = "arm64"
         for client in sorted(needed - {""}):
             if not listed.get(client, {arch}) & {arch, "all"}:
                 yield Finding(

@@ -53,7 +53,9 @@ def check_several_controllers(settings: Settings) -> Iterator[Finding]:
             "Leave it out, or keep one controller",
         )
     given = settings.parameters.passthrough.get("slurm_configurations")
-    directory = given.get("slurm_shared_directory") if isinstance(given, dict) else None
+    directory = None
+    if isinstance(given, dict):
+        directory = given.get("slurm_shared_directory")
     if mount is not None and isinstance(directory, str) and not inside(posixpath.normpath(directory), mount.path):
         yield Finding(
             "HPK-G023",

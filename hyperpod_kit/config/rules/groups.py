@@ -164,4 +164,6 @@ def check_options(settings: Settings) -> Iterator[Finding]:
 def _near(settings: Settings, name: str) -> str:
     names = [group.name for group in settings.cluster.groups]
     near = get_close_matches(name, names, 1, 0.6)
-    return f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(names) or 'none'}"
+    if near:
+        return f"Did you mean `{near[0]}`?"
+    return f"Instance groups are: {', '.join(names) or 'none'}"

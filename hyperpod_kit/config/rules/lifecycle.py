@@ -61,7 +61,9 @@ def check_slurm_config(settings: Settings) -> Iterator[Finding]:
             "Remove it",
         )
     elif strategy in ("Managed", "Overwrite") and cluster.lifecycle_mode == LifecycleMode.ON_INIT_COMPLETE:
-        what = "is `Configuration drift detected.`, and updates fail" if strategy == "Managed" else "is written over"
+        what = "is written over"
+        if strategy == "Managed":
+            what = "is `Configuration drift detected.`, and updates fail"
         yield Finding(
             "HPK-L006",
             f"{AT}.slurm_config_strategy",

@@ -60,7 +60,9 @@ def check_absolute(settings: Settings) -> Iterator[Finding]:
             )
         elif path != "/" and not (PATH.fullmatch(path) and len(path) <= LONGEST):
             plain = PATH.fullmatch(path) is not None
-            problem = f"has {len(path)} characters, and" if plain else "has characters that a shell would change, and"
+            problem = "has characters that a shell would change, and"
+            if plain:
+                problem = f"has {len(path)} characters, and"
             yield Finding(
                 "HPK-M012",
                 f"{at}.path",

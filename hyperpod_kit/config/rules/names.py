@@ -56,11 +56,15 @@ def check_mount_groups(settings: Settings) -> Iterator[Finding]:
         missing_groups = [name for name in mount.groups if name not in roles]
         for name in missing_groups:
             near = get_close_matches(name, roles, 1, 0.6)
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Instance groups are: {', '.join(roles) or 'none'}"
             yield Finding(
                 "HPK-M005",
                 f"{at}.groups[{mount.groups.index(name)}]",
                 f"there is no instance group `{name}`",
-                f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(roles) or 'none'}",
+                hint,
             )
         if mount.groups and not missing_groups and not any(roles[name] in mount.roles for name in mount.groups):
             yield Finding(

@@ -34,7 +34,10 @@ def check_start(settings: Settings) -> Iterator[Finding]:
     for script, at in _scripts(settings):
         if script.when not in PLACES:
             near = get_close_matches(script.when, PLACES, 1, 0.5)
-            hint = f"Did you mean `{near[0]}`?" if near else f"Use {', '.join(PLACES)}"
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Use {', '.join(PLACES)}"
             yield Finding("HPK-O003", f"{at}.when", f"`{script.when}` is no place among the steps", hint)
         inside = posixpath.normpath(script.run) == script.run and not script.run.startswith(("/", ".", "-"))
         if not inside:
@@ -56,11 +59,15 @@ def check_nodes(settings: Settings) -> Iterator[Finding]:
         missing_groups = [name for name in script.groups if name not in roles]
         for name in missing_groups:
             near = get_close_matches(name, roles, 1, 0.6)
+            if near:
+                hint = f"Did you mean `{near[0]}`?"
+            else:
+                hint = f"Instance groups are: {', '.join(roles) or 'none'}"
             yield Finding(
                 "HPK-O006",
                 f"{at}.groups[{script.groups.index(name)}]",
                 f"there is no instance group `{name}`",
-                f"Did you mean `{near[0]}`?" if near else f"Instance groups are: {', '.join(roles) or 'none'}",
+                hint,
             )
         all_exist = not missing_groups and all(role in ROLES for role in script.roles)
         if all_exist and not any(script.runs_on(role, name) for name, role in roles.items()):

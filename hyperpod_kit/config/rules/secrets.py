@@ -24,10 +24,14 @@ def check_names(settings: Settings) -> Iterator[Finding]:
         first.setdefault(secret.name, index)
         invalid_roles = [role for role in secret.roles if role not in ROLES]
         if invalid_roles or not secret.roles:
+            path, problem = f"{at}.roles", "no role fetches this secret"
+            if invalid_roles:
+                path = f"{path}[{secret.roles.index(invalid_roles[0])}]"
+                problem = f"`{invalid_roles[0]}` is not a role"
             yield Finding(
                 "HPK-A005",
-                f"{at}.roles" + (f"[{secret.roles.index(invalid_roles[0])}]" if invalid_roles else ""),
-                f"`{invalid_roles[0]}` is not a role" if invalid_roles else "no role fetches this secret",
+                path,
+                problem,
                 f"Use some of {', '.join(ROLES)}, or remove the key",
             )
 

@@ -65,13 +65,19 @@ def check_mounts(settings: Settings) -> Iterator[Finding]:
             at = f"{AT}[{index}].mounts[{position}]"
             mount = by_name.get(name)
             if mount is None or not mount.traits.holds_shares:
-                what = "no mount" if mount is None else f"of kind {mount.kind}"
+                if mount is None:
+                    what = "no mount"
+                else:
+                    what = f"of kind {mount.kind}"
                 able = sorted(candidate.name for candidate in settings.mounts if candidate.traits.holds_shares)
+                hint = "Leave `mounts` out, and configure homes"
+                if able:
+                    hint = f"Use one of: {', '.join(able)}"
                 yield Finding(
                     "HPK-U035",
                     at,
                     f"`{name}` is {what}: a directory of a group is on lustre or openzfs, or beside the homes",
-                    f"Use one of: {', '.join(able)}" if able else "Leave `mounts` out, and configure homes",
+                    hint,
                 )
 
 

@@ -19,7 +19,9 @@ def check_state_mount(settings: Settings) -> Iterator[Finding]:
     if requested not in (None, OWN_DISK):
         mount = next((mount for mount in settings.mounts if mount.name == requested), None)
         fitting = [candidate.name for candidate in settings.mounts if not why_unfit(candidate, group)]
-        problem = why_unfit(mount, group) if mount else "there is no mount of that name"
+        problem = "there is no mount of that name"
+        if mount:
+            problem = why_unfit(mount, group)
         if problem:
             yield Finding(
                 "HPK-L012",
@@ -28,11 +30,9 @@ def check_state_mount(settings: Settings) -> Iterator[Finding]:
                 f"Use {' or '.join(fitting) or 'a required Lustre, OpenZFS or EFS mount'}, or {OWN_DISK}",
             )
     elif requested is None and not settings.slurm_state_mount:
-        what = (
-            "in ami_only mode Slurm's configuration is HyperPod's alone"
-            if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY
-            else "no mount fits"
-        )
+        what = "no mount fits"
+        if settings.cluster.lifecycle_mode == LifecycleMode.AMI_ONLY:
+            what = "in ami_only mode Slurm's configuration is HyperPod's alone"
         yield Finding(
             "HPK-L013",
             AT,

@@ -173,7 +173,10 @@ def check_directory(settings: Settings) -> Iterator[Finding]:
     if sssd.schema not in SCHEMAS:
         yield _unknown_name(f"{AT}.sssd.schema", "schema", sssd.schema, list(SCHEMAS))
     if bool(sssd.bind_dn) != bool(sssd.secret_arn):
-        given, missing = ("bind_dn", "secret_arn") if sssd.bind_dn else ("secret_arn", "bind_dn")
+        if sssd.bind_dn:
+            given, missing = ("bind_dn", "secret_arn")
+        else:
+            given, missing = ("secret_arn", "bind_dn")
         yield Finding(
             "HPK-O036",
             f"{AT}.sssd.{missing}",
@@ -216,7 +219,9 @@ def check_numbers(settings: Settings) -> Iterator[Finding]:
     steps = settings.steps
     if steps.log_rotation is not None and not 1 <= steps.log_rotation.keep <= 1000:
         yield _number(f"{AT}.log_rotation.keep", steps.log_rotation.keep, "1 to 1000")
-    port = steps.node_exporter.listen.rpartition(":")[2] if steps.node_exporter is not None else ""
+    port = ""
+    if steps.node_exporter is not None:
+        port = steps.node_exporter.listen.rpartition(":")[2]
     if steps.node_exporter is not None and re.fullmatch(r"[0-9]{1,6}", port) and int(port) > 65535:
         yield _number(f"{AT}.node_exporter.listen", int(port), "a port up to 65535")
 
@@ -230,11 +235,17 @@ def check_host_keys(settings: Settings) -> Iterator[Finding]:
     if mount is None and not ssh.mount:
         problem = "no mount is on every node"
     else:
-        problem = why_not_everywhere(mount, settings.cluster) if mount else f"there is no mount `{ssh.mount}`"
+        if mount:
+            problem = why_not_everywhere(mount, settings.cluster)
+        else:
+            problem = f"there is no mount `{ssh.mount}`"
     if problem:
+        key = ""
+        if ssh.mount:
+            key = ".mount"
         yield Finding(
             "HPK-O028",
-            f"{AT}.ssh_between_nodes" + (".mount" if ssh.mount else ""),
+            f"{AT}.ssh_between_nodes" + key,
             f"nodes cannot find each other's host keys: {problem}",
             "Name a required Lustre, OpenZFS or EFS mount that every group has, or remove the key",
         )
@@ -247,9 +258,10 @@ def _kept_for(settings: Settings, at: str, arn: str, roles: Sequence[str]) -> It
     if secret is None:
         problem = "hyperpod_kit.secrets does not have it"
     elif lacking:
-        problem = (
-            f"the {lacking[0]} does not fetch it" if len(roles) == 1 else f"it is not for {', '.join(lacking)} nodes"
-        )
+        if len(roles) == 1:
+            problem = f"the {lacking[0]} does not fetch it"
+        else:
+            problem = f"it is not for {', '.join(lacking)} nodes"
     elif secret.owner != "root":
         problem = f"it is {secret.owner}'s, and the step that reads it is root's"
     else:

@@ -45,7 +45,9 @@ def show(
                 ],
             }
         )
-        return 1 if silent else 0
+        if silent:
+            return 1
+        return 0
     lines = [
         (action.at, f"{node_actions.target.group} {node_actions.target.instance_id}  {action.words()}")
         for node_actions in responses
@@ -59,4 +61,6 @@ def show(
         f"{len(lines)} actions on {len(responses) - len(silent)} of {len(responses)} nodes since "
         f"{datetime.fromtimestamp(begin, timezone.utc):%Y-%m-%dT%H:%M:%SZ}"
     )
-    return 1 if silent else 0
+    if silent:
+        return 1
+    return 0

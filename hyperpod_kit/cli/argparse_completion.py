@@ -18,7 +18,9 @@ def complete(
         commands = _commands(parser)
         if commands is not None and word in commands.choices:
             return complete(commands.choices[word], arguments[index + 1 :], incomplete, {})
-    waiting = _option(parser, arguments[-1]) if arguments else None
+    waiting = None
+    if arguments:
+        waiting = _option(parser, arguments[-1])
     if waiting is not None and waiting.nargs != 0:
         return _values(waiting, incomplete)
     if incomplete.startswith("-"):
@@ -38,7 +40,9 @@ def complete(
             if name.startswith(incomplete)
         ]
     positional = [action for action in parser._actions if not action.option_strings]
-    return _values(positional[-1], incomplete) if positional else []
+    if positional:
+        return _values(positional[-1], incomplete)
+    return []
 
 
 def _values(action: argparse.Action, incomplete: str) -> list[CompletionItem]:

@@ -36,7 +36,10 @@ def text(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) ->
     formatter = click.HelpFormatter(width=min(80, shutil.get_terminal_size().columns))
     commands = _commands(parser)
     usage = " ".join(parser.format_usage().split()[1:])[len(parser.prog) :].strip()
-    formatter.write_usage(parser.prog, "[OPTIONS] COMMAND [ARGS]..." if commands else usage)
+    shown_usage = usage
+    if commands:
+        shown_usage = "[OPTIONS] COMMAND [ARGS]..."
+    formatter.write_usage(parser.prog, shown_usage)
     if parser.description:
         formatter.write_paragraph()
         with formatter.indentation():
@@ -44,7 +47,10 @@ def text(parser: argparse.ArgumentParser, extra_commands: Sequence[str] = ()) ->
     if parser.epilog:
         formatter.write_paragraph()
         for line in parser.epilog.splitlines():
-            formatter.write(f"  {line}\n" if line.strip() else "\n")
+            shown_line = "\n"
+            if line.strip():
+                shown_line = f"  {line}\n"
+            formatter.write(shown_line)
     _section(formatter, "Arguments", _positional(parser))
     _section(formatter, "Options", _options(parser))
     if commands is not None:
@@ -72,17 +78,30 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
     for action in sorted(shown, key=lambda candidate: "--help" in candidate.option_strings):
         named = ", ".join(action.option_strings)
         if action.nargs != 0:
-            choices = f"[{'|'.join(map(str, action.choices))}]" if action.choices else action.dest.upper()
+            if action.choices:
+                choices = f"[{'|'.join(map(str, action.choices))}]"
+            else:
+                choices = action.dest.upper()
             named += f" {action.metavar or choices}"
-        yield named, "Show this message and exit." if "--help" in action.option_strings else _help_text(parser, action)
+        if "--help" in action.option_strings:
+            help_text = "Show this message and exit."
+        else:
+            help_text = _help_text(parser, action)
+        yield named, help_text
 
 
 def _help_text(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
-    return _sentence(parser._get_formatter()._expand_help(action) if action.help else "")
+    expanded = ""
+    if action.help:
+        expanded = parser._get_formatter()._expand_help(action)
+    return _sentence(expanded)
 
 
 def _sentence(shown: str) -> str:
-    return shown[:1].upper() + shown[1:] + ("." if shown and not shown.endswith((".", ")")) else "")
+    end = ""
+    if shown and not shown.endswith((".", ")")):
+        end = "."
+    return shown[:1].upper() + shown[1:] + end
 
 
 def _commands(parser: argparse.ArgumentParser) -> Optional[argparse._SubParsersAction[argparse.ArgumentParser]]:

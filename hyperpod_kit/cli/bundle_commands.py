@@ -71,7 +71,9 @@ def _check(bundle: Bundle, config: Path, output: Path, as_json: bool) -> int:
             out(line)
         say(f"{output} is not bundle {bundle.bundle_id}: {len(difference)} files would change")
         say(f"next: hyperpod-kit render {config} --output {output}")
-    return 1 if difference else 0
+    if difference:
+        return 1
+    return 0
 
 
 @click.command()

@@ -59,9 +59,16 @@ def create_cluster(
     sagemaker = SageMaker(settings.cluster.region)
     made = create.create(settings, planned, sagemaker)
     name = settings.cluster.name
-    bundle = planned.bundle.bundle_id if planned.bundle else None
-    what = f"is there already, and what {config} says" if made.existed else "is being created"
-    say(f"cluster {name} {what}: {made.arn}" + (f" with bundle {bundle}" if bundle else ""))
+    bundle = None
+    if planned.bundle:
+        bundle = planned.bundle.bundle_id
+    what = "is being created"
+    if made.existed:
+        what = f"is there already, and what {config} says"
+    bundle_text = ""
+    if bundle:
+        bundle_text = f" with bundle {bundle}"
+    say(f"cluster {name} {what}: {made.arn}" + bundle_text)
     if then_wait:
         desired_counts = {
             group["InstanceGroupName"]: group["InstanceCount"] for group in planned.request["InstanceGroups"]
@@ -133,26 +140,35 @@ def describe_cluster(config: Path, cluster: Optional[str], region: Optional[str]
     if as_json:
         response = sagemaker.describe_cluster(chosen.name)
         data(response)
-        return 1 if response["ClusterStatus"] == "Failed" else 0
+        if response["ClusterStatus"] == "Failed":
+            return 1
+        return 0
     state = observe(sagemaker, chosen.name)
     _show(state)
-    return 1 if state.status == "Failed" else 0
+    if state.status == "Failed":
+        return 1
+    return 0
 
 
 def _show(state: ClusterState) -> None:
     from rich.table import Table
 
-    mode = ", nodes provisioned continuously" if state.continuous else ""
+    mode = ""
+    if state.continuous:
+        mode = ", nodes provisioned continuously"
     grid = Table(title=f"cluster {state.name}: {state.status}{mode}", title_justify="left")
     for column in ("group", "nodes", "wanted", "node states"):
         grid.add_column(column, justify="right" if column in ("nodes", "wanted") else "left")
     for group in state.groups:
         states = ", ".join(f"{count} {status}" for status, count in sorted(group.nodes.items())) or "-"
+        state_text = states
+        if group.status in ("Failed", "Degraded"):
+            state_text = f"{group.status}: {states}"
         grid.add_row(
             cell(group.name),
             str(group.current),
             str(group.target),
-            cell(f"{group.status}: {states}" if group.status in ("Failed", "Degraded") else states),
+            cell(state_text),
         )
     console().print(grid)
     if state.failure:

@@ -80,10 +80,18 @@ def connect(
         text = session.ssh_config(
             chosen.name, sagemaker.region, listed, selected_ids, login, program=program, direct=over_ssh
         )
-        data({"cluster": chosen.name, "ssh_config": text}) if as_json else document(text)
+        if as_json:
+            data({"cluster": chosen.name, "ssh_config": text})
+        else:
+            document(text)
         return
-    controller = chosen.settings.parameters.controller_group if chosen.settings else None
-    target = resolve(listed, [node])[0] if node else session.choose_node(listed, live, controller)
+    controller = None
+    if chosen.settings:
+        controller = chosen.settings.parameters.controller_group
+    if node:
+        target = resolve(listed, [node])[0]
+    else:
+        target = session.choose_node(listed, live, controller)
     session.require_running(target)
     if over_ssh:
         _enter(session.ssh_start(target, login, command), target, dry_run, as_json)

@@ -80,7 +80,9 @@ def diagnose(
         data(diagnosis.to_dict())
     else:
         _show(diagnosis, with_log)
-    return 0 if diagnosis.healthy else 1
+    if diagnosis.healthy:
+        return 0
+    return 1
 
 
 def _show(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
@@ -105,5 +107,8 @@ def _show(diagnosis: ClusterDiagnosis, with_log: bool) -> None:
     sent_count = sum(node.sent_at > 0 for node in diagnosis.nodes)
     sent = f" ({sent_count} of them by what they have sent to CloudWatch)" if sent_count else ""
     missing = sum(shortage.desired - shortage.listed for shortage in diagnosis.few)
-    state_text = f"{sick} not well" if sick or missing else "nothing is wrong with them"
-    say(f"{len(diagnosis.nodes)} nodes: {state_text}{f', {missing} missing' if missing else ''}{sent}")
+    state_text = "nothing is wrong with them"
+    if sick or missing:
+        state_text = f"{sick} not well"
+    missing_text = f", {missing} missing" if missing else ""
+    say(f"{len(diagnosis.nodes)} nodes: {state_text}{missing_text}{sent}")

@@ -55,7 +55,8 @@ def diff(config: Path, nodes: bool, ssh: SshSettings, as_json: bool) -> int:
     cluster = open_cluster(Cluster(settings.cluster.name, settings.cluster.region, settings))
     groups, groups_error = _groups(cluster)
     rows += [diff_rows.of_group(bundle, group) for group in groups]
-    rows += [diff_rows.unanswered("cluster", cluster.name, groups_error)] if groups_error else []
+    if groups_error:
+        rows += [diff_rows.unanswered("cluster", cluster.name, groups_error)]
     node_bundles: list[NodeBundle] = []
     if groups and nodes:
         try:
@@ -105,7 +106,10 @@ def _groups(cluster: LiveCluster) -> tuple[list[Mapping[str, Any]], str]:
     try:
         return list(cluster.sagemaker.describe_cluster(cluster.name).get("InstanceGroups", [])), ""
     except AwsError as err:
-        return [], "" if err.code in NOT_FOUND else err.message
+        reason = err.message
+        if err.code in NOT_FOUND:
+            reason = ""
+        return [], reason
     except Unreachable as err:
         return [], err.message
 

@@ -77,7 +77,10 @@ def of_group(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
         return DiffRow("group", name, bundle.bundle_id, "same")
     identity = uri.rstrip("/").rpartition("/")[2]
     same = identity == bundle.bundle_id
-    return DiffRow("group", name, identity, "differs", f"new nodes run {uri}" if same else "what new nodes would run")
+    detail = "what new nodes would run"
+    if same:
+        detail = f"new nodes run {uri}"
+    return DiffRow("group", name, identity, "differs", detail)
 
 
 def of_node(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
@@ -94,18 +97,17 @@ def of_node(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
     if node_bundle.damaged:
         return DiffRow("node", where, node_bundle.current, "damaged", _first(node_bundle.damaged), node_bundle.damaged)
     if node_bundle.recorded != node_bundle.current:
-        last = (
-            f"the last creation that ended was of {node_bundle.recorded}"
-            if node_bundle.recorded
-            else "no creation ended"
-        )
+        last = "no creation ended"
+        if node_bundle.recorded:
+            last = f"the last creation that ended was of {node_bundle.recorded}"
         return DiffRow("node", where, node_bundle.current, "failed", last)
     if not node_bundle.created_ok:
         return DiffRow("node", where, node_bundle.current, "failed", "its creation failed: see status.json there")
     when = f"created {_moment(node_bundle.finished_at)}"
-    return DiffRow(
-        "node", where, node_bundle.current, "same" if node_bundle.current == bundle.bundle_id else "differs", when
-    )
+    state = "differs"
+    if node_bundle.current == bundle.bundle_id:
+        state = "same"
+    return DiffRow("node", where, node_bundle.current, state, when)
 
 
 def exit_code(rows: Sequence[DiffRow]) -> int:
@@ -113,7 +115,9 @@ def exit_code(rows: Sequence[DiffRow]) -> int:
     states = {row.state for row in rows} - {"same"}
     if not states:
         return ExitCode.OK
-    return ExitCode.ABSENT if states == {"unknown"} else ExitCode.PROBLEM
+    if states == {"unknown"}:
+        return ExitCode.ABSENT
+    return ExitCode.PROBLEM
 
 
 def to_json(bundle: Bundle, rows: Sequence[DiffRow], changes: Mapping[str, BundleDifference]) -> dict[str, Any]:
@@ -167,4 +171,7 @@ def _moment(seconds: float) -> str:
 
 
 def _first(files: Sequence[str]) -> str:
-    return files[0] + (f" and {len(files) - 1} more" if len(files) > 1 else "")
+    more = ""
+    if len(files) > 1:
+        more = f" and {len(files) - 1} more"
+    return files[0] + more

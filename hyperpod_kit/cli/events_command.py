@@ -37,7 +37,9 @@ def moment(ctx: click.Context, param: click.Parameter, value: Optional[str]) -> 
         moment = datetime.fromisoformat(value.replace("Z", "+00:00"))
     except (ValueError, OverflowError):
         raise click.BadParameter(f"{value}: expected something like 45s, 30m, 2h, 3d or 2026-01-31T12:00") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    if moment.tzinfo:
+        return moment
+    return moment.replace(tzinfo=timezone.utc)
 
 
 @click.command("events")
@@ -103,10 +105,10 @@ def events(
             data({"cluster": chosen.name, "events": [event.to_dict() for event in fetched]})
             return
         _print(fetched)
-        say(
-            f"{len(fetched)} events of cluster {chosen.name}"
-            + (" (--limit 0 for all)" if len(fetched) == limit else "")
-        )
+        advice = ""
+        if len(fetched) == limit:
+            advice = " (--limit 0 for all)"
+        say(f"{len(fetched)} events of cluster {chosen.name}" + advice)
         return
     shown_ids: set[str] = set()
     while True:

@@ -24,7 +24,9 @@ def page(cluster: str, status: FleetStatus) -> str:
     """The whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
     problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(status.reports))
-    listed = f"<ul>{problems}</ul>" if problems else ""
+    listed = ""
+    if problems:
+        listed = f"<ul>{problems}</ul>"
     return html_page.page(
         f"Mounts of {cluster}",
         f"<p>{text(groups.summary(status.reports))}; asked at {when}, in {status.seconds:.0f} s.</p>"
@@ -60,7 +62,9 @@ def _squares(report: NodeReport, name: str, x: int, y: int) -> list[str]:
 
 
 def _colour(mount: MountStatus) -> str:
-    return NEARLY_FULL if mount.healthy and mount.nearly_full else COLOURS.get(mount.state, BAD)
+    if mount.healthy and mount.nearly_full:
+        return NEARLY_FULL
+    return COLOURS.get(mount.state, BAD)
 
 
 def _square(x: int, y: int, colour: str, title: str) -> str:

@@ -134,7 +134,10 @@ def _check(settings: Settings, template_parts: list[TemplatePart], as_json: bool
             grid.add_column(column)
         for row in rows:
             for index, line in enumerate(row.details or ("",)):
-                head = (row.title, row.state) if index == 0 else ("", "")
+                if index == 0:
+                    head = (row.title, row.state)
+                else:
+                    head = ("", "")
                 grid.add_row(cell(head[0]), cell(head[1], STYLES.get(head[1], "")), cell(line))
         console().print(grid)
         if other_findings:
@@ -142,4 +145,6 @@ def _check(settings: Settings, template_parts: list[TemplatePart], as_json: bool
     states = {row.state for row in rows}
     if states & {MISSING, DIFFERS}:
         return ExitCode.PROBLEM
-    return ExitCode.ABSENT if NOT_CHECKED in states else ExitCode.OK
+    if NOT_CHECKED in states:
+        return ExitCode.ABSENT
+    return ExitCode.OK

@@ -24,11 +24,17 @@ _TYPES: dict[Callable[[str], Any], click.IntRange] = {whole_number: click.IntRan
 def _answer_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """A flag for each question."""
     for question in reversed(QUESTIONS):
-        flag = f"{question.flag}/--no-{question.flag[2:]}" if question.convert is yes else question.flag
+        if question.convert is yes:
+            flag = f"{question.flag}/--no-{question.flag[2:]}"
+        else:
+            flag = question.flag
+        option_type: Optional[click.ParamType[Any]] = _TYPES.get(question.convert)
+        if question.choices:
+            option_type = click.Choice(question.choices)
         command = click.option(
             flag,
             question.key,
-            type=click.Choice(question.choices) if question.choices else _TYPES.get(question.convert),
+            type=option_type,
             default=None,
             multiple=question.several,
             metavar=question.metavar,
@@ -153,9 +159,16 @@ def _import(
         raise UsageError("--from-cluster and --from-cluster-config: one of them")
     if name is None and cluster is None and parameters is None:
         return ImportedConfiguration({}, ())
-    aws_parameters = None if parameters is None else document.values(parameters)
+    if parameters is None:
+        aws_parameters = None
+    else:
+        aws_parameters = document.values(parameters)
     if name is None:
-        return read_cluster(None if cluster is None else document.values(cluster), aws_parameters)
+        if cluster is None:
+            described_cluster = None
+        else:
+            described_cluster = document.values(cluster)
+        return read_cluster(described_cluster, aws_parameters)
     from hyperpod_kit.aws.sagemaker import SageMaker
 
     # As JSON has it: dates are texts.
@@ -175,7 +188,9 @@ def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
     key = f"{prefix.rstrip('/')}/provisioning_parameters.json".lstrip("/")
     try:
         data = Bucket(bucket, region).get(key)
-        return None if data is None else json.loads(data)
+        if data is None:
+            return None
+        return json.loads(data)
     except (HyperpodKitError, ValueError) as err:
         say(f"not carried over: s3://{bucket}/{key}: {err}")
         return None
@@ -200,11 +215,16 @@ def _report(config: Path) -> int:
     findings = checked.findings
     for finding in findings:
         say(finding.render())
-    say(f"wrote {config}" + (", which has findings" if findings else ""))
+    ending = ""
+    if findings:
+        ending = ", which has findings"
+    say(f"wrote {config}" + ending)
     wrong = bool(errors(findings))
     if wrong:
         say(f"next: hyperpod-kit validate {config}")
     else:
-        then = "users apply and upload" if checked.settings.homeless else "upload"
+        then = "upload"
+        if checked.settings.homeless:
+            then = "users apply and upload"
         say(f"next: hyperpod-kit validate --aws {config}, then {then}")
     return int(wrong)

@@ -112,8 +112,10 @@ class JobsFirst:
             return "It is not known which jobs run there. "
         if not self.jobs:
             return ""
-        count = "1 job has" if len(self.jobs) == 1 else f"{len(self.jobs)} jobs have"
-        fate = "it is waited for" if len(self.jobs) == 1 else "they are waited for"
+        if len(self.jobs) == 1:
+            count, fate = "1 job has", "it is waited for"
+        else:
+            count, fate = f"{len(self.jobs)} jobs have", "they are waited for"
         if aws_chooses:
             return f"{count} nodes of which AWS takes some (--when-idle or --drain takes idle ones first, and waits). "
         if not self.is_requested:
@@ -122,8 +124,12 @@ class JobsFirst:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form; `jobs` is null where they could not be listed."""
+        if self.listing_error:
+            jobs = None
+        else:
+            jobs = [job.to_dict() for job in self.jobs]
         return {
-            "jobs": None if self.listing_error else [job.to_dict() for job in self.jobs],
+            "jobs": jobs,
             "jobs_unknown": self.listing_error,
         }
 
@@ -133,7 +139,9 @@ class JobsFirst:
 
         if not self.is_requested or self._runner is None or self._cluster is None:
             return None
-        how = Vacating.DRAIN if self._drain else Vacating.WHEN_IDLE
+        how = Vacating.WHEN_IDLE
+        if self._drain:
+            how = Vacating.DRAIN
         with open_memory(self._cluster, self._ssh) as count_unsaved:
             return vacate(self._runner, names, how, verb, WaitLimit(self._seconds), say, count_unsaved)
 

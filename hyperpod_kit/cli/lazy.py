@@ -63,7 +63,10 @@ class LazyGroup(click.Group):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0], self._entries, 1, 0.6)
-            ctx.fail(f"no such command `{args[0]}`." + (f" Did you mean `{near[0]}`?" if near else ""))
+            suggestion = ""
+            if near:
+                suggestion = f" Did you mean `{near[0]}`?"
+            ctx.fail(f"no such command `{args[0]}`." + suggestion)
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -123,11 +126,19 @@ class Passthrough(click.Command):
         named = argparse_help.requested_help(arguments)
         if named is None:
             return None
-        parser_path = self._parsers.get(named[0] if named else "")
+        first_name = ""
+        if named:
+            first_name = named[0]
+        parser_path = self._parsers.get(first_name)
         root = _load(parser_path or self._parsers[""])()
-        parser = argparse_help.find_parser(root, named[1:] if parser_path and named else named)
+        remaining = named
+        if parser_path and named:
+            remaining = named[1:]
+        parser = argparse_help.find_parser(root, remaining)
         other_commands = [word for word in self._parsers if word and not named]
-        return None if parser is None else argparse_help.text(parser, other_commands)
+        if parser is None:
+            return None
+        return argparse_help.text(parser, other_commands)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Words that argparse would take next."""

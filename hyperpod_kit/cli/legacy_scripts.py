@@ -39,7 +39,10 @@ def of_cluster(
     say(f"lifecycle scripts at {source}: {len(sizes)} files")
     for path in sorted(set(sizes) - set(paths)):
         say(f"not carried over: {path!r} at {source}: no name that a file of a bundle can have")
-    selected = paths if directory is not None else [path for path in paths if path in READ]
+    if directory is not None:
+        selected = paths
+    else:
+        selected = [path for path in paths if path in READ]
     if sum(sizes[path] for path in selected) > LARGEST:
         hint = "copy what you need by hand, and give that with --scripts DIR"
         raise UsageError(f"{source} holds more than {LARGEST >> 20} MiB", hint=hint)
@@ -88,4 +91,6 @@ def read_legacy_scripts(
 
 def _beside(directory: Optional[Path], config: Path) -> Optional[str]:
     """As the configuration names it: from its own directory."""
-    return None if directory is None else Path(os.path.relpath(directory, config.parent)).as_posix()
+    if directory is None:
+        return None
+    return Path(os.path.relpath(directory, config.parent)).as_posix()

@@ -120,7 +120,9 @@ def list_cluster_nodes(
         (data if watch is None else json_line)(_listed(chosen.name, nodes))
     else:
         _show(chosen.name, nodes)
-        among = f" of {len(every)}" if groups or requested_states else ""
+        among = ""
+        if groups or requested_states:
+            among = f" of {len(every)}"
         say(f"{len(nodes)}{among} nodes, {sum(1 for node in nodes if node.status == 'Running')} running")
     while watch is not None:
         time.sleep(watch)
@@ -164,10 +166,11 @@ def _show(name: str, nodes: Sequence[ClusterNode]) -> None:
     if screen.width < NARROWEST:
         _show_narrow(screen, nodes)
         return
-    roomy = screen.width >= 120
-    shown = ["group", "node", "address", "type", "state", *(["launched"] if roomy else [])]
-    shown += ["message"] if any(node.message for node in nodes) else []
-    shape = box.HEAVY_HEAD if roomy else box.SIMPLE_HEAD
+    shown, shape = ["group", "node", "address", "type", "state"], box.SIMPLE_HEAD
+    if screen.width >= 120:
+        shown, shape = [*shown, "launched"], box.HEAVY_HEAD
+    if any(node.message for node in nodes):
+        shown.append("message")
     grid = Table(title=f"nodes of cluster {name}", title_justify="left", box=shape)
     for column in shown:
         grid.add_column(column, overflow="fold", no_wrap=column in ("node", "address", "state"))

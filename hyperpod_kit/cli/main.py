@@ -124,8 +124,9 @@ def cli(debug: bool, profile: Optional[str]) -> None:
 def main(argv: Optional[Sequence[str]] = None) -> None:
     """Run the program and exit. `argv`: words after the program's name."""
     enable_interrupts()
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    code = run(arguments)
+    if argv is None:
+        argv = sys.argv[1:]
+    code = run(list(argv))
     if code == ExitCode.STOPPED:
         # Threads that still wait for AWS or a node would hold the prompt for a minute. What they do is safe to cut off.
         sys.stdout.flush()
@@ -143,7 +144,10 @@ def run(arguments: Sequence[str]) -> int:
 def _split_debug(arguments: Sequence[str]) -> tuple[bool, list[str]]:
     """Whether --debug is among the words of ours, and the words without it. What stands behind `--`, or in a line for
     sbatch, is somebody else's."""
-    foreign = arguments.index("--") if "--" in arguments else len(arguments)
+    if "--" in arguments:
+        foreign = arguments.index("--")
+    else:
+        foreign = len(arguments)
     for command in FOREIGN_LINES:
         if list(arguments[: len(command)]) == list(command):
             foreign = 0

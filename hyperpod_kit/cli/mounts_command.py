@@ -100,4 +100,6 @@ def validate_mounts(
             show_each(shown, poll_fleet(once, watch))
         status = once()
     shown.show(status)
-    return 0 if status.healthy else 1
+    if status.healthy:
+        return 0
+    return 1

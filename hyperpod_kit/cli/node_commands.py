@@ -167,4 +167,6 @@ def _act(
         for entry in refused:
             say(f"  {entry['NodeId']}: {entry['ErrorCode']}: {entry['Message']}")
     say("next: hyperpod-kit wait" if done else f"next: hyperpod-kit list-cluster-nodes --cluster {chosen.name}")
-    return 1 if refused else 0
+    if refused:
+        return 1
+    return 0

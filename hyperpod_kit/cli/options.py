@@ -97,14 +97,18 @@ def resolve_cluster(config: Path, cluster: Optional[str], region: Optional[str])
     written = source is click.core.ParameterSource.COMMANDLINE
     if cluster is None and not config.exists():
         raise Absent(f"which cluster? There is no {config} here", hint="--cluster NAME, or name the configuration file")
-    settings = load(config) if cluster is None or written else None
+    settings = None
+    if cluster is None or written:
+        settings = load(config)
     if settings is None and cluster is not None and config.exists():
         # The file that lies here counts when it is about the same cluster; when it is broken it does not matter.
         from hyperpod_kit.errors import ConfigError
 
         try:
             configured = load(config)
-            settings = configured if configured.cluster.name == cluster else None
+            settings = None
+            if configured.cluster.name == cluster:
+                settings = configured
         except ConfigError:
             settings = None
     if settings is None:

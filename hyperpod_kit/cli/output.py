@@ -40,7 +40,10 @@ def say(text: str) -> None:
 def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool = True, err: bool = False) -> None:
     """Words on stdout (`err`: stderr), in a style of ours: what is in them is cleaned first."""
     shown = terminal.lines(text)
-    click.echo(click.style(shown, fg=fg, dim=dim or None) if (fg or dim) and _coloured() else shown, nl=nl, err=err)
+    styled = shown
+    if (fg or dim) and _coloured():
+        styled = click.style(shown, fg=fg, dim=dim or None)
+    click.echo(styled, nl=nl, err=err)
 
 
 def _coloured() -> bool:
@@ -50,7 +53,11 @@ def _coloured() -> bool:
 
 def document(made: str) -> None:
     """What this program has made for programs: a script, a configuration. It goes out as it is, to a file mostly."""
-    click.echo(made if not sys.stdout.isatty() else printable_lines(made), nl=not made.endswith("\n"))
+    if not sys.stdout.isatty():
+        shown = made
+    else:
+        shown = printable_lines(made)
+    click.echo(shown, nl=not made.endswith("\n"))
 
 
 def error(message: str, hint: Optional[str] = None) -> None:
@@ -92,10 +99,13 @@ def console(stderr: bool = False) -> Console:
     """A rich console on stdout (tables) or stderr (progress). Square brackets and colons are only themselves on it."""
     from hyperpod_kit.cli.clean_console import CleanConsole
 
-    stream = sys.stderr if stderr else sys.stdout
-    return CleanConsole(
-        file=stream, width=None if stream.isatty() else PLAIN_WIDTH, highlight=False, markup=False, emoji=False
-    )
+    stream = sys.stdout
+    if stderr:
+        stream = sys.stderr
+    width = None
+    if not stream.isatty():
+        width = PLAIN_WIDTH
+    return CleanConsole(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager
@@ -157,8 +167,12 @@ def watch() -> Iterator[Callable[[str], None]]:
     """
     started_at = time.monotonic()
     last, reported_at = "", started_at
-    screen = console(stderr=True) if sys.stderr.isatty() else None
-    spinner = screen.status("asking AWS") if screen is not None else None
+    screen = None
+    if sys.stderr.isatty():
+        screen = console(stderr=True)
+    spinner = None
+    if screen is not None:
+        spinner = screen.status("asking AWS")
 
     def show(line: str) -> None:
         nonlocal last, reported_at

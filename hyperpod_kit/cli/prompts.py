@@ -23,13 +23,18 @@ def _prompt_until_valid(base: dict[str, Any], answers: Answers, question: Questi
     usual = question.proposed(answers)
     out(f"\n{question.explanation}", dim=True, err=True)
     while True:
-        left_out = "" if question.optional or usual is None else usual
+        if question.optional or usual is None:
+            left_out = ""
+        else:
+            left_out = usual
         text = prompted(question.prompt, default=left_out, show_default=usual is not None).strip()
         if not text and not question.optional:
             say("This one has no answer that could be taken for granted: type one, or Ctrl-C.")
             continue
         if not text and question.optional:
-            return None if getattr(answers, question.key) is None else ()
+            if getattr(answers, question.key) is None:
+                return None
+            return ()
         try:
             value = question.parse(text)
         except ValueError as err:

@@ -106,12 +106,17 @@ def up(
     warning = host.warning_of_others(host.other_users())
     if warning:
         output.say(warning)
-    output.out(f"rehearsal {name} is {'up' if started else 'up already'}: {data['endpoint']} (state in {layout.root})")
+    state = "up already"
+    if started:
+        state = "up"
+    output.out(f"rehearsal {name} is {state}: {data['endpoint']} (state in {layout.root})")
     output.out(f'next: eval "$(hyperpod-kit rehearse env{_name_argument(name)})"')
 
 
 def _name_argument(name: str) -> str:
-    return "" if name == DEFAULT_NAME else f" --name {name}"
+    if name == DEFAULT_NAME:
+        return ""
+    return f" --name {name}"
 
 
 @rehearse.command()
@@ -145,7 +150,10 @@ def status(name: str, as_json: bool) -> None:
     _, data = boot.running(name)
     for cluster in data["clusters"]:
         for node in cluster["nodes"]:
-            node["machine"] = "running" if targets.is_running(node) else "dead"
+            if targets.is_running(node):
+                node["machine"] = "running"
+            else:
+                node["machine"] = "dead"
     if as_json:
         output.data(dict(sorted(data.items())))
         return
@@ -169,7 +177,10 @@ def execute(name: str, node: str, command: Tuple[str, ...]) -> None:
     from hyperpod_kit.rehearsal import boot, targets
 
     layout, data = boot.running(name)
-    remote_command = [shlex.join(command)] if command else []
+    if command:
+        remote_command = [shlex.join(command)]
+    else:
+        remote_command = []
     argv = targets.ssh_command(
         layout, targets.find(data, node), remote_command, tty=sys.stdin.isatty() and sys.stdout.isatty()
     )
@@ -212,7 +223,10 @@ def freeze_node(name: str, node: str, thaw: bool) -> None:
     layout, data = boot.running(name)
     machine = targets.find(data, node)
     cgroups.freeze(f"{layout.cgroup}/{machine['instance_id']}", not thaw)
-    output.out(f"{'thawed' if thaw else 'froze'} {machine['place']}: {machine['host']} {machine['instance_id']}")
+    verb = "froze"
+    if thaw:
+        verb = "thawed"
+    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("partition-node")
@@ -233,7 +247,10 @@ def partition_node(name: str, node: str, heal: bool) -> None:
     layout, data = boot.running(name)
     machine = targets.find(data, node)
     set_link(layout, machine["instance_id"], up=heal)
-    output.out(f"{'connected' if heal else 'cut off'} {machine['place']}: {machine['host']} {machine['instance_id']}")
+    verb = "cut off"
+    if heal:
+        verb = "connected"
+    output.out(f"{verb} {machine['place']}: {machine['host']} {machine['instance_id']}")
 
 
 @rehearse.command("break-mount")
@@ -259,7 +276,10 @@ def break_mount(name: str, fault: str, node: str, paths: Tuple[str, ...], undo: 
     layout, data = boot.running(name)
     for path in paths:
         at = mount_faults.spot(layout, targets.find(data, node), path)
-        done = (mount_faults.UNDO if undo else mount_faults.FAULTS)[fault](at)
+        table = mount_faults.FAULTS
+        if undo:
+            table = mount_faults.UNDO
+        done = table[fault](at)
         output.out(f"{path} of {at.node['place']}: {done}")
 
 

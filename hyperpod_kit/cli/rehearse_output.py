@@ -76,8 +76,13 @@ def print_status(data: dict[str, Any]) -> None:
         for column in ("node", "instance", "host", "machine", "age", "status"):
             table.add_column(column, no_wrap=column != "status")
         for node in sorted(cluster["nodes"], key=lambda node: (node["group"], node["index"])):
-            age = f"{time.time() - node['booted_at']:.0f} s" if node["booted_at"] else "-"
+            age = "-"
+            if node["booted_at"]:
+                age = f"{time.time() - node['booted_at']:.0f} s"
             first_line = node["message"].split("\n", 1)[0]
+            message_text = ""
+            if first_line:
+                message_text = f": {first_line}"
             table.add_row(
                 *map(
                     cell,
@@ -87,7 +92,7 @@ def print_status(data: dict[str, Any]) -> None:
                         node["host"],
                         node["machine"],
                         age,
-                        node["status"] + (f": {first_line}" if first_line else ""),
+                        node["status"] + message_text,
                     ),
                 )
             )

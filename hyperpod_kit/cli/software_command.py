@@ -111,7 +111,9 @@ def update_software(
 
     def lacking() -> Sequence[str]:
         late = software.not_updated(nodes, software.software_of(sagemaker.list_nodes(chosen.name)))
-        return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"] if late else []
+        if late:
+            return [f"{len(late)} of {len(nodes)} nodes not updated, first {late[0]}"]
+        return []
 
     stale = str(live.get("FailureMessage", ""))
     until_ready(sagemaker, chosen.name, timeout=timeout, interval=interval, stale=stale, lacking=lacking)

@@ -94,12 +94,18 @@ def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = 
     ) -> Any:
         from hyperpod_kit.remote.target import SshSettings
 
-        seconds = timeout if own_timeout else options.pop("timeout")
+        if own_timeout:
+            seconds = timeout
+        else:
+            seconds = options.pop("timeout")
 
+        key_path = None
+        if ssh_key:
+            key_path = ssh_key.expanduser()
         ssh = SshSettings(
             ssh_user,
             known_hosts.expanduser(),
-            ssh_key.expanduser() if ssh_key else None,
+            key_path,
             ssh_port,
             connect_timeout,
             seconds,
@@ -121,7 +127,9 @@ def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
         from hyperpod_kit.cluster.session import SshLogin
 
         # Where nobody names a file, ssh looks into its own, the machine's among them.
-        named = str(known_hosts) if _given("known_hosts") else ""
+        named = ""
+        if _given("known_hosts"):
+            named = str(known_hosts)
         return command(login=SshLogin(ssh_user, str(ssh_key or ""), named, ssh_port), **options)
 
     for option in reversed(_LOGIN):

@@ -131,7 +131,9 @@ def query(
     from hyperpod_kit.storage.audit.query import AuditQuestion, ask
     from hyperpod_kit.storage.plan import facts
 
-    earliest = time.time() - facts.seconds(since) if since else 0.0
+    earliest = 0.0
+    if since:
+        earliest = time.time() - facts.seconds(since)
     with _open(ledger) as kept:
         matches = ask(kept, AuditQuestion(path, user, job, operation, earliest, limit=limit))
     _show(matches, as_json)
@@ -157,9 +159,15 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
 
     with _open(ledger) as kept:
         verdict = kept.verify()
-    sent = None if alerts is None else _alert(ledger.absolute(), verdict, alerts, alerts_state)
+    if alerts is None:
+        sent = None
+    else:
+        sent = _alert(ledger.absolute(), verdict, alerts, alerts_state)
     if as_json:
-        report = {} if sent is None else {"alerts": {**sent.to_json(), "failed": sent.failed}}
+        if sent is None:
+            report = {}
+        else:
+            report = {"alerts": {**sent.to_json(), "failed": sent.failed}}
         data({**verdict._asdict(), "ok": verdict.broken is None, **report})
     elif verdict.broken is None:
         out(
@@ -169,7 +177,9 @@ def verify(ledger: Path, alerts: Optional[Path], alerts_state: Optional[Path], a
     else:
         say(f"row {verdict.broken} does not follow from the one before it: rows were changed or taken out there")
     waits = sent is not None and bool(sent.waiting or sent.failed)
-    return 0 if verdict.broken is None and not waits else 1
+    if verdict.broken is None and not waits:
+        return 0
+    return 1
 
 
 def _alert(ledger: Path, verdict: ChainVerdict, file: Path, state: Optional[Path]) -> AlertReport:
@@ -210,7 +220,10 @@ def retain(older_than: str, dry_run: bool, ledger: Path, as_json: bool) -> int:
     if as_json:
         data({"removed": count, "dry_run": dry_run})
     else:
-        out(f"{count:,} records {'would go' if dry_run else 'were removed'}")
+        verb = "were removed"
+        if dry_run:
+            verb = "would go"
+        out(f"{count:,} records {verb}")
     return 0
 
 
@@ -246,9 +259,17 @@ def _show(matches: AuditAnswer, as_json: bool) -> None:
     for row in matches.rows:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(row["time"]))
         who = row["user"] or (str(row["uid"]) if row["uid"] >= 0 else "unknown")
-        job = f"{row['job']} ({row['by']})" if row["job"] else ""
-        path = f"{row['path']} -> {row['new_path']}" if row["new_path"] else row["path"]
-        what = f"{row['op']} ({row['result']})" if row["result"] else row["op"]
+        job = ""
+        if row["job"]:
+            job = f"{row['job']} ({row['by']})"
+        if row["new_path"]:
+            path = f"{row['path']} -> {row['new_path']}"
+        else:
+            path = row["path"]
+        if row["result"]:
+            what = f"{row['op']} ({row['result']})"
+        else:
+            what = row["op"]
         grid.add_row(*map(cell, (when, who, job, what, path, row["host"], row["note"])))
     console().print(grid)
     for gap in matches.gaps[:20]:

@@ -70,7 +70,10 @@ def bench(
     size = most / 2 / 3 / len(chosen)
     if parameters is not None:
         size = facts.count(parameters) * 12 / (of_ranks or ranks) * ranks
-    replay_request = None if no_replay else ReplayAsked(int(size), ranks, chosen)
+    if no_replay:
+        replay_request = None
+    else:
+        replay_request = ReplayAsked(int(size), ranks, chosen)
     targets = [run.place(text) for text in mounts]
     reports = [run.measure(target, most, _counts(streams), replay_request, say) for target in targets]
     if output is not None:
@@ -78,7 +81,9 @@ def bench(
     show.reports(reports, as_json)
     if output is not None:
         say(f"wrote {output}; next: hyperpod-kit storage plan --calibration {output}")
-    return 1 if any(report.left_out for report in reports) else 0
+    if any(report.left_out for report in reports):
+        return 1
+    return 0
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -88,4 +93,6 @@ def _counts(text: str) -> tuple[int, ...]:
         counts = ()
     if not counts or counts[0] < 1 or counts[-1] > 256:
         raise UsageError(f"--streams {text}: expected numbers from 1 to 256, such as 1,2,4,8")
-    return counts if counts[0] == 1 else (1, *counts)
+    if counts[0] == 1:
+        return counts
+    return (1, *counts)

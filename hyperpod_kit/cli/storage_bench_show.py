@@ -36,11 +36,19 @@ def _probes(mount_reports: list[MountReport]) -> None:
         texts = []
         for report in mount_reports:
             result = report.probes.get(name)
-            texts.append("" if result is None else "yes" if result.can else f"no: {result.why}")
+            if result is None:
+                verdict = ""
+            elif result.can:
+                verdict = "yes"
+            else:
+                verdict = f"no: {result.why}"
+            texts.append(verdict)
         grid.add_row(*map(cell, (name.replace("_", " "), *texts)))
     for name, title in (("make", "make a small file, ms"), ("open", "open it, ms"), ("listed", "listed a second")):
         values = [getattr(report.small, name) if report.small else None for report in mount_reports]
-        scale = 1.0 if name == "listed" else 1000.0
+        scale = 1000.0
+        if name == "listed":
+            scale = 1.0
         grid.add_row(*map(cell, (title, *("" if value is None else f"{value * scale:,.2f}" for value in values))))
     console().print(grid)
 
@@ -59,7 +67,12 @@ def _streams(mount_reports: list[MountReport]) -> None:
     ]
     most = max((row.rate for _, _, row in every), default=1.0)
     for report, by, row in every:
-        cache = "past it" if row.direct else f"{row.cached:.0%} cached" if row.cached > CACHED else "dropped"
+        if row.direct:
+            cache = "past it"
+        elif row.cached > CACHED:
+            cache = f"{row.cached:.0%} cached"
+        else:
+            cache = "dropped"
         values = (
             report.place.path,
             row.kind,
@@ -74,9 +87,10 @@ def _streams(mount_reports: list[MountReport]) -> None:
         for kind in ("write", "read"):
             made = report.shape(kind)
             if made is not None:
-                limit = (
-                    "" if made.knee is None else f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
-                )
+                if made.knee is None:
+                    limit = ""
+                else:
+                    limit = f", {made.whole or 0:,.0f} B/s in all from {made.knee:.1f} streams on"
                 first = f"{made.first * 1000:.1f} ms, then {made.stream / 1e6:,.0f} MB/s a stream{limit}"
                 out(f"{report.place.path}, {kind}: {first} (within {made.error:.0%})")
 
@@ -93,7 +107,10 @@ def _saves(mount_reports: list[MountReport]) -> None:
     most = max(row.size / row.seconds for _, row in rows)
     for report, row in rows:
         rate = row.size / row.seconds
-        waits = row.seconds if row.stall is None else row.stall
+        if row.stall is None:
+            waits = row.seconds
+        else:
+            waits = row.stall
         times = (f"{row.seconds:.2f}", f"{waits:.2f}", f"{rate / 1e6:,.0f}", "█" * round(BAR * rate / most))
         grid.add_row(*map(cell, (report.place.path, row.writer, row.label, f"{row.size / 1e9:.2f}", *times)))
     console().print(grid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Callable, Optional, TypeVar
 
 import click
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hyperpod_kit.storage.plan.calibration import Calibration
     from hyperpod_kit.storage.plan.facts import DataSet
 
+Parsed = TypeVar("Parsed")
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
@@ -151,15 +152,15 @@ def plan(
         optimizer,
         bytes_per_parameter,
         fact_parsers.SavedBy(writer),
-        fact_parsers.seconds(every) if every else None,
+        _parsed(fact_parsers.seconds, every),
         memory_share,
         fact_parsers.seconds(restart),
         keep,
         network * 1e9 / 8,
         gpu_hour_price,
         budget,
-        int(fsx_throughput) if fsx_throughput else None,
-        fact_parsers.size(mountpoint_memory) if mountpoint_memory else None,
+        _parsed(int, fsx_throughput),
+        _parsed(fact_parsers.size, mountpoint_memory),
         mountpoint_part_size,
         _data(data_size, data_files, data_rows, rows_per_second, data_binary),
         source,
@@ -168,7 +169,16 @@ def plan(
     )
     made = plan.make(facts, measurements, price_list.load(prices) if prices else None)
     show.plan(made, as_json)
-    return 0 if made.chosen is not None else 1
+    if made.chosen is not None:
+        return 0
+    return 1
+
+
+def _parsed(parse: Callable[[str], Parsed], text: Optional[str]) -> Optional[Parsed]:
+    """The value of an option, None where it was not given."""
+    if not text:
+        return None
+    return parse(text)
 
 
 def _calibration(named: Optional[str]) -> Optional[Calibration]:
@@ -176,7 +186,9 @@ def _calibration(named: Optional[str]) -> Optional[Calibration]:
 
     if named is None:
         return None
-    return seeds.CHECKPOINTS if named == "seed" else calibration.load(Path(named))
+    if named == "seed":
+        return seeds.CHECKPOINTS
+    return calibration.load(Path(named))
 
 
 def _data(
@@ -192,6 +204,7 @@ def _data(
         raise UsageError(
             "how much training reads follows from --data-rows and --rows-per-second", hint="--data-rows 90M"
         )
-    return fact_parsers.DataSet(
-        fact_parsers.size(size), files, fact_parsers.count(rows) if rows else 0.0, pace, not binary
-    )
+    row_count = 0.0
+    if rows:
+        row_count = fact_parsers.count(rows)
+    return fact_parsers.DataSet(fact_parsers.size(size), files, row_count, pace, not binary)

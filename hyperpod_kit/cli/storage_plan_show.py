@@ -49,7 +49,12 @@ def _kinds(made: Plan) -> None:
     for column in ("storage", "training waits", "until durable", "every", "goodput", "US dollars a month", ""):
         grid.add_column(column)
     for candidate in made.candidates:
-        verdict = "chosen" if candidate is made.chosen else "no" if candidate.refused else ""
+        if candidate is made.chosen:
+            verdict = "chosen"
+        elif candidate.refused:
+            verdict = "no"
+        else:
+            verdict = ""
         row = (_title(candidate), _band(candidate.stall), _band(candidate.durable), _time(candidate.rhythm.every))
         grid.add_row(*map(cell, (*row, f"{candidate.rhythm.goodput:.2%}", _dollars(candidate), verdict)))
     console().print(grid)
@@ -57,7 +62,9 @@ def _kinds(made: Plan) -> None:
 
 
 def _dollars(choice: StorageChoice) -> str:
-    return "not known" if choice.cost.usd is None else f"{choice.cost.usd:,.2f}"
+    if choice.cost.usd is None:
+        return "not known"
+    return f"{choice.cost.usd:,.2f}"
 
 
 def _curve(made: Plan) -> None:
@@ -94,21 +101,28 @@ def _choice(made: Plan) -> None:
 def _flat(values: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
     entries: list[tuple[str, Any]] = []
     for name, value in values.items():
-        entries += _flat(value, f"{before}{name}.") if isinstance(value, dict) else [(before + name, value)]
+        if isinstance(value, dict):
+            entries += _flat(value, f"{before}{name}.")
+        else:
+            entries += [(before + name, value)]
     return entries
 
 
 def _title(choice: StorageChoice) -> str:
     if choice.lustre is None:
         return choice.kind.title
-    efa = ", EFA" if choice.lustre.efa else ""
+    efa = ""
+    if choice.lustre.efa:
+        efa = ", EFA"
     return f"{choice.kind.title}, {choice.lustre.capacity:,} GiB of {choice.lustre.throughput} MB/s a TiB{efa}"
 
 
 def _time(value: float) -> str:
     if value < 600:
         return f"{value:.3g} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h"
 
 
 def _band(band: Band) -> str:
@@ -147,7 +161,10 @@ def calibration(measurements: Calibration, as_json: bool, *, published: bool) ->
     for column in ("what", "storage", "writer", "writers", "measured", "predicted", "error", "without this cell"):
         grid.add_column(column)
     for sample_fit in cells:
-        alone = "" if sample_fit.left_out_error is None else f"{sample_fit.left_out_error:+.1%}"
+        if sample_fit.left_out_error is None:
+            alone = ""
+        else:
+            alone = f"{sample_fit.left_out_error:+.1%}"
         seconds = (f"{sample_fit.sample.seconds:.2f}", f"{sample_fit.predicted:.2f}", f"{sample_fit.error:+.1%}", alone)
         about = (
             sample_fit.sample.label,

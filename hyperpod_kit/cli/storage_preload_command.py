@@ -101,9 +101,13 @@ def preload(
                 f"{len(listed.files):,} files, {size(listed.size)}: "
                 + ", ".join(f"{n:,} {way}" for way, n in counts.items())
             )
-        return 1 if listed.unread else 0
+        if listed.unread:
+            return 1
+        return 0
     with _progress() as report_progress:
-        bytes_a_second = rate * 2**20 if rate else None
+        bytes_a_second = None
+        if rate:
+            bytes_a_second = rate * 2**20
         done = run.run(
             listed, ways, LocalRunner(), report_progress, workers=workers, rate=bytes_a_second, patience=patience
         )
@@ -111,7 +115,9 @@ def preload(
         data(done.to_json())
     else:
         _show(done)
-    return 0 if done.whole else 1
+    if done.whole:
+        return 0
+    return 1
 
 
 def _job_command(
@@ -119,12 +125,17 @@ def _job_command(
 ) -> list[str]:
     """The same command for the job: whole paths, and the program that runs here."""
     program = shutil.which("hyperpod-kit", path=str(Path(sys.executable).parent))
-    start = [program] if program else [sys.executable, "-m", "hyperpod_kit.cli.main"]
+    if program:
+        start = [program]
+    else:
+        start = [sys.executable, "-m", "hyperpod_kit.cli.main"]
     command = [*start, "storage", "preload", *(str(Path(path).absolute()) for path in places)]
     if files_from is not None:
         command += ["--files-from", str(files_from.absolute())]
     command += ["--workers", str(workers), "--patience", str(patience)]
-    return [*command, *(["--rate", str(rate)] if rate else [])]
+    if rate:
+        command += ["--rate", str(rate)]
+    return command
 
 
 def _submit(
@@ -143,11 +154,16 @@ def _submit(
 
     first = jobs.preload_argv(command, partition, more)
     try:
-        behind = shlex.split(then) if then else []
+        if then:
+            behind = shlex.split(then)
+        else:
+            behind = []
     except ValueError as err:
         raise UsageError(f"--then {then!r}: {err}") from err
     if dry_run:
-        second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind] if behind else None
+        second = None
+        if behind:
+            second = ["sbatch", "--dependency=afterok:PRELOAD", "--kill-on-invalid-dep=yes", *behind]
         if as_json:
             data({"dry_run": True, "preload": first, "job": second})
         else:
@@ -159,7 +175,10 @@ def _submit(
     if as_json:
         data(done.to_json())
     else:
-        out(f"preload {done.preload}" + (f", job {done.job} behind it" if done.job else ""))
+        job_text = ""
+        if done.job:
+            job_text = f", job {done.job} behind it"
+        out(f"preload {done.preload}" + job_text)
         say(f"next: tail -f slurm-{done.preload}.out")
     return 0
 

@@ -73,8 +73,11 @@ def set_quota(
     if as_json:
         data({"directory": target.path, "file_system": backend.name, "dry_run": dry_run, "commands": commands})
     else:
+        prefix = "ran: "
+        if dry_run:
+            prefix = "would run: "
         for argv in commands:
-            out(("would run: " if dry_run else "ran: ") + " ".join(argv))
+            out(prefix + " ".join(argv))
     return 0
 
 
@@ -109,7 +112,9 @@ def show_quota(directories: tuple[str, ...], as_json: bool) -> int:
         _table(usages)
     for line in failed:
         say(f"failed: {line}")
-    return 1 if failed or any(usage.nearly_full for usage in usages) else 0
+    if failed or any(usage.nearly_full for usage in usages):
+        return 1
+    return 0
 
 
 @quota.command("check")
@@ -156,7 +161,9 @@ def check_quota(file: Path, state: Path, dry_run: bool, as_json: bool) -> int:
         _table(done.used)
         alerts_show.show(done.above, done.alerts, dry_run=dry_run)
     alerts_show.warn(done.alerts, loaded.sinks, str(file), shows=loaded.sinks.shows)
-    return 1 if done.above or done.alerts.failed or done.alerts.waiting else 0
+    if done.above or done.alerts.failed or done.alerts.waiting:
+        return 1
+    return 0
 
 
 @quota.command("stop")
@@ -205,8 +212,11 @@ def _is_prefix(target: str, access_points: tuple[str, ...]) -> bool:
     """Whether it is of a bucket. Raises UsageError."""
     prefix = target.startswith("s3://")
     if prefix == bool(access_points):
+        problem = "which access points?"
+        if prefix:
+            problem = "a prefix has no access points"
         raise UsageError(
-            f"{target}: {'a prefix has no access points' if prefix else 'which access points?'}",
+            f"{target}: {problem}",
             hint="FS-ID ACCESS-POINT-ID…, or s3://BUCKET/PREFIX/",
         )
     return prefix
@@ -222,13 +232,23 @@ def _s3(target: str, stop: bool, region: Optional[str], dry_run: bool, as_json: 
     if dry_run:
         arn = policies.arn(bucket, f"{prefix}*")
         now = set(s3_stop.stopped(policies.policy(bucket)))
-        after = sorted(now | {arn} if stop else now - {arn})
+        if stop:
+            stopped = now | {arn}
+        else:
+            stopped = now - {arn}
+        after = sorted(stopped)
     else:
-        after = s3_stop.change(policies, bucket, **{"stop" if stop else "resume": [prefix]})
+        action = "resume"
+        if stop:
+            action = "stop"
+        after = s3_stop.change(policies, bucket, **{action: [prefix]})
     if as_json:
         data({"bucket": bucket, "dry_run": dry_run, "stopped": after})
     else:
-        out(f"s3://{bucket}: {'would be ' if dry_run else ''}stopped: {', '.join(after) or 'nothing'}")
+        tense = ""
+        if dry_run:
+            tense = "would be "
+        out(f"s3://{bucket}: {tense}stopped: {', '.join(after) or 'nothing'}")
     return 0
 
 
@@ -261,7 +281,10 @@ def _efs(
     if as_json:
         data({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
     else:
-        out(f"{file_system_id}: {'would be ' if dry_run else ''}stopped: {', '.join(after) or 'nobody'}")
+        tense = ""
+        if dry_run:
+            tense = "would be "
+        out(f"{file_system_id}: {tense}stopped: {', '.join(after) or 'nobody'}")
     return 0
 
 
@@ -277,7 +300,16 @@ def _table(usages: list[QuotaUsed]) -> None:
     for usage in usages:
         limits = usage.limits
         room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
-        counted = "not counted" if usage.files is None else f"{usage.files:,}"
-        values = (size(usage.bytes), size(room) if room else "anything", counted, f"{files:,}" if files else "any")
+        if usage.files is None:
+            counted = "not counted"
+        else:
+            counted = f"{usage.files:,}"
+        room_text = "anything"
+        if room:
+            room_text = size(room)
+        file_text = "any"
+        if files:
+            file_text = f"{files:,}"
+        values = (size(usage.bytes), room_text, counted, file_text)
         grid.add_row(*map(cell, (usage.directory, *values, f"{usage.share:.1%}", usage.grace)))
     console().print(grid)

@@ -56,12 +56,19 @@ def request(directory: str, hard: str, files: str, reason: str, dry_run: bool, a
         raise UsageError(f"this cannot be asked: {err}", hint="--bytes SIZE or --files COUNT, and few words") from err
     with closing(request_box.RequestBox(request_box.above(directory))) as box:
         requests.require_own(box.place, directory, os.geteuid())
-        filed = None if dry_run else box.put(quota_request)
+        if dry_run:
+            filed = None
+        else:
+            filed = box.put(quota_request)
         written = {"dry_run": dry_run, "id": filed and filed.id, "file": filed and os.path.join(box.path, filed.file)}
         if as_json:
             data({**vars(quota_request), **written})
             return 0
-        out(f"would ask in {box.path}" if filed is None else f"request {filed.id}: {written['file']}")
+        if filed is None:
+            report = f"would ask in {box.path}"
+        else:
+            report = f"request {filed.id}: {written['file']}"
+        out(report)
         out(f"what may be deleted meanwhile: hyperpod-kit storage usage {directory}")
         out(f"the answer: hyperpod-kit storage requests list {box.place} --all")
     return 0
@@ -89,11 +96,17 @@ def open_box(root: str, dry_run: bool, as_json: bool) -> int:
     from hyperpod_kit.cli.output import data, out
     from hyperpod_kit.storage.quota import request_box
 
-    path = os.path.join(root, request_box.NAME) if dry_run else request_box.make(root)
+    if dry_run:
+        path = os.path.join(root, request_box.NAME)
+    else:
+        path = request_box.make(root)
     if as_json:
         data({"box": path, "dry_run": dry_run})
     else:
-        out(f"{'would make' if dry_run else 'made'}: {path}")
+        verb = "made"
+        if dry_run:
+            verb = "would make"
+        out(f"{verb}: {path}")
     return 0
 
 
@@ -116,7 +129,10 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
 
     with closing(RequestBox(root)) as box:
         waiting, refused = box.waiting()
-        decided = box.decided() if every else []
+        if every:
+            decided = box.decided()
+        else:
+            decided = []
     rows = [_waiting(pending, root) for pending in waiting]
     if as_json:
         data({"waiting": rows, "decided": [decision.to_json() for decision in decided], "refused": refused})
@@ -124,7 +140,9 @@ def list_requests(root: str, every: bool, as_json: bool) -> int:
         _table(rows, decided)
     for line in refused:
         say(f"not taken: {line}")
-    return 1 if refused else 0
+    if refused:
+        return 1
+    return 0
 
 
 @requests.command("approve")
@@ -158,9 +176,12 @@ def approve(root: str, request_id: str, hard: str, files: str, dry_run: bool, as
     if as_json:
         data({**decision.to_json(), "dry_run": dry_run, "commands": commands})
         return 0
+    prefix, tense = "ran: ", ""
+    if dry_run:
+        prefix, tense = "would run: ", "would be "
     for argv in commands:
-        out(("would run: " if dry_run else "ran: ") + " ".join(argv))
-    out(f"{request_id}: {'would be ' if dry_run else ''}approved")
+        out(prefix + " ".join(argv))
+    out(f"{request_id}: {tense}approved")
     return 0
 
 
@@ -186,7 +207,10 @@ def deny(root: str, request_id: str, reason: str, dry_run: bool, as_json: bool) 
     if as_json:
         data({**decision.to_json(), "dry_run": dry_run})
     else:
-        out(f"{request_id}: {'would be ' if dry_run else ''}denied")
+        tense = ""
+        if dry_run:
+            tense = "would be "
+        out(f"{request_id}: {tense}denied")
     return 0
 
 
@@ -220,23 +244,30 @@ def _table(waiting: list[dict[str, Any]], decided: list[QuotaDecision]) -> None:
 
     def limits(amounts: tuple[int, int]) -> str:
         hard, files = amounts
-        parts = [size(hard)] if hard else []
-        return ", ".join([*parts, *([f"{files:,} files"] if files else [])]) or "no limit"
+        parts = []
+        if hard:
+            parts.append(size(hard))
+        if files:
+            parts.append(f"{files:,} files")
+        return ", ".join(parts) or "no limit"
 
     grid = Table()
     for column in ("id", "who", "directory", "holds", "may hold", "asks for", "why", "answer"):
         grid.add_column(column, overflow="fold" if column == "id" else "ellipsis")
     for row in waiting:
         now, asks = row["now"], limits((row["bytes"], row["files"]))
-        usage = ("?", "?") if now is None else (size(now["bytes"]), limits(_hard(now["limits"])))
-        decision_text = f"waits; {row['error']}" if row["error"] else "waits"
+        usage = ("?", "?")
+        if now is not None:
+            usage = (size(now["bytes"]), limits(_hard(now["limits"])))
+        decision_text = "waits"
+        if row["error"]:
+            decision_text = f"waits; {row['error']}"
         grid.add_row(*map(cell, (row["id"], row["user"], row["directory"], *usage, asks, row["why"], decision_text)))
     for decision in decided[:SHOWN]:
         requested = decision.request
-        decision_text = (
-            f"approved by {decision.by}" if decision.approved else f"denied by {decision.by}: {decision.why}"
-        )
-        now = limits((decision.bytes, decision.files)) if decision.approved else ""
+        decision_text, now = f"denied by {decision.by}: {decision.why}", ""
+        if decision.approved:
+            decision_text, now = f"approved by {decision.by}", limits((decision.bytes, decision.files))
         asks = limits((requested["bytes"], requested["files"]))
         values = (
             decision.id,

@@ -100,7 +100,9 @@ def tier(
         say(f"{path}: {reason}")
     for name, short in planned.choice.short.items():
         say(f"file system {name}: {size(short)} more would have to go, and nothing else may: --keep, pins, other files")
-    return 1 if planned.failed or done.left or planned.choice.short else 0
+    if planned.failed or done.left or planned.choice.short:
+        return 1
+    return 0
 
 
 def _by_fsx(file_system: str, planned: TierPlan) -> FsxRelease:

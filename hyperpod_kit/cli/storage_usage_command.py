@@ -101,7 +101,9 @@ def usage(
     for line in failed:
         say(line)
     waits = alerts is not None and _alert(reports, alerts, alerts_state)
-    return 1 if failed or waits or any(report.unread_count for report in reports) else 0
+    if failed or waits or any(report.unread_count for report in reports):
+        return 1
+    return 0
 
 
 def _alert(reports: list[UsageReport], file: Path, state: Optional[Path]) -> bool:
@@ -134,7 +136,10 @@ def _with_history(report: UsageReport, history_path: Optional[Path], price: Opti
         say(f"{report.root}: its size of this day is not kept: {err}")
         return replace(report, price=price)
     grown = growth.growth(days)
-    forecast = None if grown is None or report.room is None else growth.forecast(grown, report.room[1])
+    if grown is None or report.room is None:
+        forecast = None
+    else:
+        forecast = growth.forecast(grown, report.room[1])
     return replace(report, growth=grown, forecast=forecast, history_days=len(days), price=price)
 
 

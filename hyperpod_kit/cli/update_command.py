@@ -191,7 +191,13 @@ def show_changes(update_plan: Update) -> None:
     for column in ("where", "what", "now", "wanted", "how"):
         grid.add_column(column, overflow="fold")
     for change in update_plan.changes:
-        note = "; ".join(filter(None, (change.note, f"{change.destroys} nodes go" if change.destroys else "")))
+        loss = ""
+        if change.destroys:
+            loss = f"{change.destroys} nodes go"
+        note = "; ".join(filter(None, (change.note, loss)))
+        note_text = ""
+        if note:
+            note_text = ": "
         grid.add_row(
             *map(
                 cell,
@@ -200,7 +206,7 @@ def show_changes(update_plan: Update) -> None:
                     change.field,
                     format_value(change.before),
                     format_value(change.after),
-                    f"{change.how}{': ' if note else ''}{note}",
+                    f"{change.how}{note_text}{note}",
                 ),
             )
         )

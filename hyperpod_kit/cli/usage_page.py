@@ -38,7 +38,9 @@ def treemap(values: Sequence[tuple[str, float]], width: float, height: float) ->
     """Areas in proportion, nearly squares: Bruls, Huizing, van Wijk, "Squarified Treemaps" (2000)."""
     remaining = sorted(((name, value) for name, value in values if value > 0), key=lambda pair: -pair[1])
     total = sum(value for _, value in remaining)
-    scale = width * height / total if total else 0.0
+    scale = 0.0
+    if total:
+        scale = width * height / total
     areas: list[Area] = []
     x = y = 0.0
     while remaining:
@@ -46,15 +48,25 @@ def treemap(values: Sequence[tuple[str, float]], width: float, height: float) ->
         row: list[tuple[str, float]] = []
         while remaining and (not row or _worst([*row, remaining[0]], side, scale) <= _worst(row, side, scale)):
             row.append(remaining.pop(0))
-        thick = sum(value for _, value in row) * scale / side if side > 0 else 0.0
+        thick = 0.0
+        if side > 0:
+            thick = sum(value for _, value in row) * scale / side
         at = 0.0
         across = width - x >= height - y
         for name, value in row:
-            long = value * scale / thick if thick else 0.0
-            box = (x, y + at, thick, long) if across else (x + at, y, long, thick)
+            long = 0.0
+            if thick:
+                long = value * scale / thick
+            if across:
+                box = (x, y + at, thick, long)
+            else:
+                box = (x + at, y, long, thick)
             areas.append(Area(name, value, *box))
             at += long
-        x, y = (x + thick, y) if across else (x, y + thick)
+        if across:
+            x, y = (x + thick, y)
+        else:
+            x, y = (x, y + thick)
     return areas
 
 
@@ -72,7 +84,9 @@ def _report_section(report: UsageReport, top: int) -> str:
     if report.room is not None and report.room[0]:
         total, free = report.room
         room = f", the file system is {1 - free / total:.0%} full ({size(free)} free)"
-    unread = f"<p>{report.unread_count:,} directories could not be read.</p>" if report.unread_count else ""
+    unread = ""
+    if report.unread_count:
+        unread = f"<p>{report.unread_count:,} directories could not be read.</p>"
     growth = "".join(f"<p>{text(_sentence(line))}</p>" for line in growth_lines(report))
     tables = [_table(word, getattr(report, name), report, top) for name, word in TABLES if getattr(report, name)]
     return (
@@ -98,7 +112,9 @@ def _ages(report: UsageReport) -> str:
 def _cells(tag: str, values: Sequence[str]) -> Iterator[str]:
     """The first is a name, the others are numbers."""
     for column, word in enumerate(values):
-        kind = ' class="n"' if column else ""
+        kind = ""
+        if column:
+            kind = ' class="n"'
         yield f"<{tag}{kind}>{text(word)}</{tag}>"
 
 
@@ -127,26 +143,37 @@ def _fitting(area: Area, label: str) -> str:
     letters = max(int(area.width / 7) - 1, 3)
     if len(label) <= letters:
         return label
-    return area.name if len(area.name) <= letters else f"{area.name[: letters - 1]}…"
+    if len(area.name) <= letters:
+        return area.name
+    return f"{area.name[: letters - 1]}…"
 
 
 def _below(report: UsageReport) -> Iterator[tuple[str, float]]:
     top = report.root.rstrip("/")
     for name, total in report.directories.items():
-        inner = name[len(top) + 1 :] if name.startswith(f"{top}/") else ""
+        inner = ""
+        if name.startswith(f"{top}/"):
+            inner = name[len(top) + 1 :]
         if inner and "/" not in inner.rstrip("/"):
             yield inner, float(total.allocated)
 
 
 def _table(word: str, rows: dict[str, Total], report: UsageReport, top: int) -> str:
-    priced = ["US dollars a month"] if report.price is not None else []
+    if report.price is not None:
+        priced = ["US dollars a month"]
+    else:
+        priced = []
     head = "".join(_cells("th", (word, "count", "on disk", "of all", *priced)))
     lines = []
     for name, part in list(rows.items())[:top]:
-        share = part.allocated / report.total.allocated if report.total.allocated else 0.0
+        share = 0.0
+        if report.total.allocated:
+            share = part.allocated / report.total.allocated
         cost = report.cost(part)
         costs = () if cost is None else (f"{cost:,.2f}",)
         cells = _cells("td", (name, f"{part.entries:,}", size(part.allocated), f"{share:.0%}", *costs))
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    more = f"<p>And {len(rows) - top:,} more.</p>" if len(rows) > top else ""
+    more = ""
+    if len(rows) > top:
+        more = f"<p>And {len(rows) - top:,} more.</p>"
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>{more}"

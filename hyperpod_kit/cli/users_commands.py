@@ -54,13 +54,18 @@ def apply(config: Path, dry_run: bool, remove_open: bool, as_json: bool) -> int:
         _show(before, as_json, changed=not before.policy_is_right, dry_run=True)
         if not as_json:
             homes.require_possible(before, remove_open=remove_open)
-        return 1 if before.conflicts or (before.open_statements and not remove_open) else 0
+        if before.conflicts or (before.open_statements and not remove_open):
+            return 1
+        return 0
     homes.require_possible(before, remove_open=remove_open)
     after = homes.apply(efs, before)
     changed = access_points.write(config, homes.recorded(after)) or not before.policy_is_right
     _show(after, as_json, changed=changed, dry_run=False)
     if not as_json:
-        say(f"next: hyperpod-kit upload {config}" if changed else "nothing to do")
+        advice = "nothing to do"
+        if changed:
+            advice = f"next: hyperpod-kit upload {config}"
+        say(advice)
     return 0
 
 
@@ -86,7 +91,11 @@ def policy(config: Path, role: bool) -> None:
     observed = homes.observe(Efs(settings.cluster.region), settings)
     if observed.missing:
         say(f"not in it yet: {', '.join(item.desired.whose for item in observed.missing)} (hyperpod-kit users apply)")
-    data(policies.execution_role_policy(observed.arn, observed.arns) if role else observed.desired_policy())
+    if role:
+        document = policies.execution_role_policy(observed.arn, observed.arns)
+    else:
+        document = observed.desired_policy()
+    data(document)
 
 
 def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) -> None:
@@ -120,11 +129,16 @@ def _show(observed: Observed, as_json: bool, *, changed: bool, dry_run: bool) ->
     for item in observed.items:
         made = {"keep": "", "create": "new", "conflict": "conflict"}[item.action]
         access_point = " ".join(word for word in (item.existing.id if item.existing else "", made) if word)
-        uid = "" if item.desired.uid == access_points.AS_WHO_ASKS else item.desired.uid
+        uid: object = item.desired.uid
+        if uid == access_points.AS_WHO_ASKS:
+            uid = ""
         grid.add_row(*map(cell, (item.desired.whose, uid, item.desired.gid, item.desired.root, access_point)))
     console().print(grid)
     for orphan in observed.orphans:
         whose = orphan.point.whose
         say(f"{orphan.description}: {whose} is no longer in the configuration, the nodes may not mount it; it stays")
     if dry_run:
-        say("the policy is right" if observed.policy_is_right else "the policy would be put")
+        verdict = "the policy would be put"
+        if observed.policy_is_right:
+            verdict = "the policy is right"
+        say(verdict)

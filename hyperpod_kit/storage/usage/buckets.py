@@ -7,8 +7,8 @@ from bisect import bisect
 from collections import defaultdict
 from typing import Any, Callable, Iterator, NamedTuple
 
-from hyperpod_kit.aws import answers
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws import responses
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import UsageError
@@ -76,7 +76,7 @@ def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tu
             with translated("ListObjectVersions", prefix.url):
                 return dict(s3.list_object_versions(Bucket=prefix.bucket, Prefix=prefix.prefix, MaxKeys=PAGE, **at))
 
-        page = patiently(list_page)
+        page = with_retries(list_page)
         marker = {}
         if page.get("IsTruncated"):
             marker = {"KeyMarker": page["NextKeyMarker"]}
@@ -100,13 +100,13 @@ def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, in
 
 def _uploads(s3: Any, prefix: BucketPrefix) -> list[tuple[str, str]]:
     with translated("ListMultipartUploads", prefix.url):
-        pages = answers.paginate(s3, "list_multipart_uploads", Bucket=prefix.bucket, Prefix=prefix.prefix)
+        pages = responses.paginate(s3, "list_multipart_uploads", Bucket=prefix.bucket, Prefix=prefix.prefix)
         return [(upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", [])]
 
 
 def _upload_size(s3: Any, prefix: BucketPrefix, key: str, upload: str) -> int:
     with translated("ListParts", f"s3://{prefix.bucket}/{key}"):
-        pages = answers.paginate(s3, "list_parts", Bucket=prefix.bucket, Key=key, UploadId=upload)
+        pages = responses.paginate(s3, "list_parts", Bucket=prefix.bucket, Key=key, UploadId=upload)
         return sum(part["Size"] for page in pages for part in page.get("Parts", []))
 
 

@@ -57,10 +57,10 @@ faults:  ## every fault of docs/faults.md on a rehearsal cluster (root); PROFILE
 
 torture:  ## 10,000 flipped bytes, 1,000 killed processes, every failing operation: up to an hour
 	./setup.sh venv admin torch test
-	$(PY) -m hyperpod_kit.checkpoint.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
+	$(PY) -m hyperpod_lab.torture --budget 3600 --ranks 1,1,1,2,8 $(TORTURE_ARGS)
 	@if [ "$$(id -u)" = 0 ] && [ -e /dev/fuse ]; then \
 	  $(PY) -m hyperpod_kit.rehearsal.mounted --allow-delete -- \
-	    $(PY) -m hyperpod_kit.checkpoint.torture --only damage --mounted {} --budget 3600; \
+	    $(PY) -m hyperpod_lab.torture --only damage --mounted {} --budget 3600; \
 	else echo "damage on a mount not run: it needs root and /dev/fuse"; fi
 
 # No package of ours asks for what those tests import, so it goes into a folder beside the libraries.

@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 
 from hyperpod_kit.checkpoint import Manager, State
-from hyperpod_kit.checkpoint.bench import machine, usage
+from hyperpod_lab.checkpoint_bench import machine, usage
 
 SEARCH = """
 import sys, time

@@ -97,6 +97,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
     "infra": {"aws", "config", "errors", "model", "preflight"},
     "remote": {"aws", "cluster", "config", "environment", "errors", "model", "run", "slurm", "system", "untrusted"},
     "rehearsal": {"aws", "bundle", "config", "ending", "environment", "errors", "model", "run", "system", "untrusted"},
+    "storage.bench.replay": {"checkpoint", "checkpoint.agent", "environment", "errors", "system", "untrusted"},
     "storage": {"aws", "checkpoint.repository", "errors", "extras", "job", "run", "slurm", "system", "untrusted"},
     "cli": {
         "aws",
@@ -120,7 +121,19 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "version",
     },
     "hyperpod_rehearsal": set(),
-    "hyperpod_lab": set(),
+    "hyperpod_lab": {
+        "checkpoint",
+        "checkpoint.agent",
+        "checkpoint.commands",
+        "checkpoint.repository",
+        "ending",
+        "environment",
+        "errors",
+        "storage.bench.replay",
+        "system",
+        "untrusted",
+        "version",
+    },
 }
 """Layer -> the layers that it imports besides itself, each of them somewhere. Arrows point down only.
 
@@ -158,7 +171,7 @@ STANDALONE = ("rehearsal.standins", "rehearsal.agent")
 OPTIONAL = {"boto3", "botocore", "xxhash"}
 """Third-party modules that vendored code may use when they can be imported."""
 
-TORCH_ALLOWED = ("checkpoint", "checkpoint.adapters", "data")
+TORCH_ALLOWED = ("checkpoint", "checkpoint.adapters", "data", "hyperpod_lab", "storage.bench.replay")
 GRAB_BAGS = {"utils", "util", "helpers", "helper", "common", "misc"}
 
 
@@ -451,7 +464,7 @@ OWN_SIGNALS = {
     "cli/main.py": "it asks cli/command_ending.py for its exit code, and calls hear_interrupts itself",
     "checkpoint/agent/abandoned.py": "a child in a session of its own",
     "checkpoint/agent/agent_main.py": "an agent, which sets its handlers",
-    "checkpoint/bench/replay.py": "a child in a session of its own",
+    "storage/bench/replay/__main__.py": "a child in a session of its own",
     "checkpoint/repository/agent_main.py": "an agent, which sets its handlers",
     "node/observe/prober.py": "a child in a session of its own",
     "rehearsal/agent/main.py": "a unit of a machine",

@@ -22,11 +22,11 @@ _TORCH = "torch's writer names its files itself, in a directory that is held and
 
 EXCEPTIONS: Dict[str, str] = {
     "checkpoint/adapters/huggingface.py:CheckpointedTraining._begin": "in a temporary directory that `train` has made",
-    "checkpoint/bench/replaying.py:Replaying._dcp": "torch's writer is measured, in a temporary directory of the bench",
+    "storage/bench/replay/replaying.py:Replaying._dcp": "torch's writer is measured, in a directory of the bench",
     "checkpoint/exporting/checkpoint.py:_to_dcp": _TORCH,
     "checkpoint/exporting/to_megatron.py:write": _TORCH,
-    "checkpoint/torture/faulty_calls.py:FaultyCalls.__enter__": "it puts a failing call in the place of each of a list",
-    "checkpoint/torture/damage_special.py": "it lays links, FIFOs and devices into a temporary directory of its own",
+    "hyperpod_lab/torture/faulty_calls.py:FaultyCalls.__enter__": "it puts failing calls in the place of some",
+    "hyperpod_lab/torture/damage_special.py": "it lays links, FIFOs and devices into a temporary directory of its own",
     "node/homes.py": "commands with a deadline, on a name that is not followed, or on the mount itself",
     "node/mounts/kinds/nvme.py:_make": "in a sandbox alone, below a directory that is its own",
     "node/mounts/shadowed_homes.py:_carry": "commands with a deadline, in a directory that root has made and closed",

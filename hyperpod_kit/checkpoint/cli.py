@@ -10,11 +10,11 @@ from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.extras import install_command, require_distribution
 
 WITH_TORCH = {
-    "bench": "hyperpod_kit.checkpoint.bench.cli",
+    "bench": "hyperpod_lab.checkpoint_bench.cli",
     "diff": "hyperpod_kit.checkpoint.diffing.command",
     "export": "hyperpod_kit.checkpoint.exporting.command",
     "import": "hyperpod_kit.checkpoint.importing.command",
-    "torture": "hyperpod_kit.checkpoint.torture.cli",
+    "torture": "hyperpod_lab.torture.cli",
 }
 """Command -> the module whose `main(argv) -> int` serves it. None of them ships to a node."""
 

@@ -25,14 +25,15 @@ ELSEWHERE = {
     "checkpoint/agent/rpc.py": "the agent's own log file",
     "checkpoint/agent/upkeep.py": "the agent's own log file",
     "checkpoint/agent/worker.py": "the agent's own log file",
-    "checkpoint/bench/": "what a person measures on their own machine; no other's words",
-    "checkpoint/torture/": "the same",
+    "hyperpod_lab/checkpoint_bench/": "what a person measures on their own machine; no other's words",
+    "hyperpod_lab/torture/": "the same",
     "job/container_starts.py": "a task's answer to the program that started it",
     "job/lifeline.py": "the job's own output, to its owner",
     "job/report.py": "the job's own output, to its owner",
     "job/rank.py": "the job's own output, to its owner",
     "job/cli.py": "lines for srun in the task prolog; sbatch's own answer to its caller",
     "node/": "a unit's or a hook's output: a log; an admin's program cleans it when it shows it",
+    "storage/bench/replay/": "a child, whose lines `storage bench` reads",
     "rehearsal/": "programs of their own inside machines, and the daemon's log",
 }
 """Prefix of a path -> why what is written there needs no cleaning."""

@@ -16,7 +16,7 @@ from hyperpod_kit.extras import install_command
 from hyperpod_kit.storage.bench.scratch import Scratch
 from hyperpod_kit.storage.plan.calibration import Sample
 
-PROGRAM = "hyperpod_kit.checkpoint.bench.replay"
+PROGRAM = "hyperpod_kit.storage.bench.replay"
 SAVES = 3
 """Of each writer: the first is not counted."""
 

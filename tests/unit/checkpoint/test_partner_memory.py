@@ -16,9 +16,9 @@ from hyperpod_kit.checkpoint.agent.control_page import SEALED_AT, Page, SlotStat
 from hyperpod_kit.checkpoint.agent.persist import Pace
 from hyperpod_kit.checkpoint.partner_link import whence
 from hyperpod_kit.checkpoint.partners import RankPlace, partners, switch_of
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.errors import CheckpointError
 from hyperpod_kit.system import process
+from hyperpod_lab.torture import day
 
 
 def on(*nodes: str) -> list[RankPlace]:

@@ -14,11 +14,11 @@ import pytest
 
 from hyperpod_kit.checkpoint.agent import flush, flush_users, places, shm_slots
 from hyperpod_kit.checkpoint.repository import identity, selection
-from hyperpod_kit.checkpoint.torture import day
 from hyperpod_kit.node import mount_commands
 from hyperpod_kit.node.memory.left import MOST_JOBS, LeftCaptures, ended, held, stepped
 from hyperpod_kit.node.memory.sweep import sweep
 from hyperpod_kit.system import process
+from hyperpod_lab.torture import day
 from tests.faults import capturer
 from tests.support.wait import until
 

@@ -10,7 +10,7 @@ from importlib import import_module
 from hyperpod_kit import ending
 from hyperpod_kit.errors import MissingExtra
 from hyperpod_kit.exit_codes import ExitCode
-from hyperpod_kit.extras import install_command
+from hyperpod_kit.extras import install_command, require_distribution
 
 _NEEDED = ("numpy", "torch", "pyarrow", "zstandard", "tokenizers")
 
@@ -152,7 +152,9 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "--passes", type=int, default=1, metavar="N", help="everything so often, and the median of each (1)"
     )
     sub.add_argument(
-        "--rivals", metavar="FILE", help="other loaders beside it: bench/rivals/loaders.py of the sources has four"
+        "--rivals",
+        metavar="FILE",
+        help="other loaders beside it: bench/rivals/loaders.py of the sources has four",
     )
     sub.add_argument("--samples", type=int, default=100_000, metavar="N", help="for each loader (100000)")
     sub.add_argument("--batch", type=int, default=64, metavar="N", help="samples of a batch (64)")
@@ -184,9 +186,11 @@ def perform(argv: list[str]) -> int:
         return int(end.code or 0)
 
     def work() -> int:
-        module, _, name = args.run.partition(":")
+        place, _, name = args.run.partition(":")
+        module = place if "." in place else f"hyperpod_kit.data.commands.{place}"
+        require_distribution(module, f"hyperpod-kit data {args.command}")
         try:
-            run = getattr(import_module(f"hyperpod_kit.data.commands.{module}"), name)
+            run = getattr(import_module(module), name)
             return int(run(args))
         except ModuleNotFoundError as err:
             if err.name is None or err.name.split(".")[0] not in _NEEDED:

@@ -126,6 +126,7 @@ MAY_IMPORT: Dict[str, Set[str]] = {
         "checkpoint.agent",
         "checkpoint.commands",
         "checkpoint.repository",
+        "data",
         "ending",
         "environment",
         "errors",

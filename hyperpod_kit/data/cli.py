@@ -141,7 +141,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("out", metavar="DST", help="a directory for the files")
     sub = command(
         "bench",
-        "bench:bench",
+        "hyperpod_lab.data_bench.command:bench",
         "index, loaders with several numbers of workers, and resume, beside a plain read of the same files",
         "/fsx/corpus --workers 0,4,8",
         "s3://my-bucket/corpus --samples 20000 --json",

@@ -6,12 +6,12 @@ import argparse
 import logging
 import warnings
 
-from hyperpod_kit.data.bench import BenchRow, rivals_of
-from hyperpod_kit.data.bench import bench as rows_of
 from hyperpod_kit.data.commands.progress import size
 from hyperpod_kit.data.commands.rights import reading_as_owner
 from hyperpod_kit.errors import UsageError
 from hyperpod_kit.untrusted import terminal
+from hyperpod_lab.data_bench.measure import BenchRow, rivals_of
+from hyperpod_lab.data_bench.measure import bench as rows_of
 
 
 def _line_of(row: BenchRow) -> str:

@@ -145,7 +145,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
         "index, loaders with several numbers of workers, and resume, beside a plain read of the same files",
         "/fsx/corpus --workers 0,4,8",
         "s3://my-bucket/corpus --samples 20000 --json",
-        "/fsx/corpus --passes 5 --rivals bench/rivals/loaders.py",
+        "/fsx/corpus --passes 5 --rivals lab/programs/rivals/loaders.py",
     )
     sub.add_argument("sources", nargs="+", metavar="SRC", help="as of `data index`")
     sub.add_argument(
@@ -154,7 +154,7 @@ def _bulk_commands(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument(
         "--rivals",
         metavar="FILE",
-        help="other loaders beside it: bench/rivals/loaders.py of the sources has four",
+        help="other loaders beside it: lab/programs/rivals/loaders.py of the sources has four",
     )
     sub.add_argument("--samples", type=int, default=100_000, metavar="N", help="for each loader (100000)")
     sub.add_argument("--batch", type=int, default=64, metavar="N", help="samples of a batch (64)")

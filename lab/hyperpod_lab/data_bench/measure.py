@@ -138,7 +138,7 @@ def bench(
 
 
 class Rival(Protocol):
-    """Another loader: bench/rivals/loaders.py."""
+    """Another loader: lab/programs/rivals/loaders.py."""
 
     name: str
     module: str
@@ -164,7 +164,7 @@ def rivals_of(path: str) -> list[Rival]:
     """The rivals of a file. Raises UsageError."""
     spec = spec_from_file_location("hpk_rivals", path)
     if spec is None or spec.loader is None or not os.path.isfile(path):
-        raise UsageError(f"--rivals {path}: expected a file of Python such as bench/rivals/loaders.py")
+        raise UsageError(f"--rivals {path}: expected a file of Python such as lab/programs/rivals/loaders.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return [kind() for kind in module.RIVALS]

@@ -117,7 +117,9 @@ class AlertOutbox:
         updated, new_keys = {}, []
         for key in watched:
             previous = self._standing.get(key)
-            current = _next_state(previous, observed[key], now) if key in observed else previous
+            current = previous
+            if key in observed:
+                current = _next_state(previous, observed[key], now)
             if current is None:
                 continue
             if not current.over and (previous is None or previous.over):
@@ -190,10 +192,10 @@ class AlertOutbox:
 
 def _next_state(previous: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
     """What stands after a look."""
-    if previous is None:
-        return None if alert is None else StandingAlert(alert, now)
     if alert is None:
-        return replace(previous, over=True)
+        return None if previous is None else replace(previous, over=True)
+    if previous is None:
+        return StandingAlert(alert, now)
     if previous.over:
         # Who has heard of the time before hears of this one too, and who has not hears once.
         return StandingAlert(alert, now)

@@ -45,10 +45,12 @@ def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> 
         report = _run(directory, request, writer)
     finally:
         scratch.remove(directory)
-    stalls = report["stall"] if writer == "hyperpod-kit" else [None] * len(report["seconds"])
-    ranks = int(report["ranks"])
-    # Rank 0 alone writes what torch.save saves.
-    writers = 1 if writer == "torch-save" else ranks
+    stalls = [None] * len(report["seconds"])
+    if writer == "hyperpod-kit":
+        stalls = report["stall"]
+    ranks = writers = int(report["ranks"])
+    if writer == "torch-save":
+        writers = 1  # rank 0 alone
     return [
         Sample(kind, writer, writers, 1, float(report["size"]), float(seconds), f"{ranks} ranks", stall)
         for seconds, stall in zip(report["seconds"], stalls)
@@ -70,7 +72,9 @@ def _run(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]
         body: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):
         last = (error_output.strip().splitlines() or ["no word"])[-1]
-        hint = f"{install_command('torch')}; or --no-replay" if "torch" in last else None
+        hint = None
+        if "torch" in last:
+            hint = f"{install_command('torch')}; or --no-replay"
         raise ReplayFailed(f"{writer}: exit code {child.returncode}: {last}", hint=hint) from None
     if "error" in body:
         raise ReplayFailed(f"{writer}: {body['error']}")

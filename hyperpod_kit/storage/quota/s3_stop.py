@@ -50,13 +50,12 @@ def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str
     names = sorted(set(arns))
     body = dict(policy or {"Version": "2012-10-17"})
     statements = body.get("Statement", [])
-    foreign_statements = [
-        statement
-        for statement in ([statements] if isinstance(statements, dict) else statements)
-        if statement.get("Sid") != SID
-    ]
-    kit_statements = [{"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names}]
-    return {**body, "Statement": [*foreign_statements, *(kit_statements if names else [])]}
+    if isinstance(statements, dict):
+        statements = [statements]
+    statements = [statement for statement in statements if statement.get("Sid") != SID]
+    if names:
+        statements.append({"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names})
+    return {**body, "Statement": statements}
 
 
 def change(

@@ -18,10 +18,14 @@ def sentence(used: QuotaUsed) -> str:
     """For every sink."""
     limits = used.limits
     room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
-    parts = [f"{used.bytes:,} of {room:,} bytes"] if room else []
+    parts = []
+    if room:
+        parts.append(f"{used.bytes:,} of {room:,} bytes")
     if files and used.files is not None:
         parts.append(f"{used.files:,} of {files:,} files")
-    grace = f" (grace: {used.grace})" if used.grace else ""
+    grace = ""
+    if used.grace:
+        grace = f" (grace: {used.grace})"
     return (
         f"{used.directory} is {used.share:.1%} full: {', '.join(parts)}{grace}. At the limit nothing can be "
         f"written, no checkpoint either. What fills it, and what may be deleted: "

@@ -106,7 +106,9 @@ def retention_reason(store: Store, run: identity.RunIdentity, attempt: str, keep
     planned = retention.plan(retention.survey(store, run_id=run.run_id), Latest(keep))
     if attempt not in dict(planned.delete):
         return dict(planned.keep).get(attempt, "it is gone")
-    return "a program has it open" if is_open(store.url, attempt) else ""
+    if is_open(store.url, attempt):
+        return "a program has it open"
+    return ""
 
 
 def is_open(root: str, attempt: str) -> bool:

@@ -37,7 +37,9 @@ def parse_url(url: str) -> BucketPrefix:
     bucket, _, prefix = url[len("s3://") :].partition("/")
     if not url.startswith("s3://") or len(bucket) < 3:
         raise UsageError(f"{url}: expected s3://BUCKET or s3://BUCKET/PREFIX")
-    return BucketPrefix(bucket, prefix + "/" if prefix and not prefix.endswith("/") else prefix)
+    if prefix and not prefix.endswith("/"):
+        prefix += "/"
+    return BucketPrefix(bucket, prefix)
 
 
 def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
@@ -50,7 +52,8 @@ def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress
         for page, marker in _pages(s3, prefix, json.loads(ledger.read_note("versions") or "{}")):
             kinds: dict[str, list[tuple[str, int]]] = defaultdict(list)
             for version in page.get("Versions", []):
-                kinds["" if version["IsLatest"] else OLD].append((version["Key"], version["Size"]))
+                kind = "" if version["IsLatest"] else OLD
+                kinds[kind].append((version["Key"], version["Size"]))
             kinds[MARKERS] = [(version["Key"], 0) for version in page.get("DeleteMarkers", [])]
             ledger.add_ages(_ages(page.get("Versions", []), ledger.started_at))
             for kind, objects in kinds.items():

@@ -132,8 +132,11 @@ class EvenDraw:
         """By earliest deadline, from the state before the chunk's first place."""
         at, begin = divmod(number * _CHUNK, 1 << self._bits)
         block = self._block(at)
-        carried = self._carried
-        made = carried[1] if carried is not None and carried[0] == number and begin else self._made_before(block, begin)
+        made = None
+        if self._carried is not None and self._carried[0] == number and begin:
+            made = self._carried[1]
+        if made is None:
+            made = self._made_before(block, begin)
         end = begin + _CHUNK
         sets = _earliest_first(*self._jobs(block, made, end), begin, end)
         counts = np.bincount(sets, minlength=len(made))

@@ -183,7 +183,9 @@ class ShuffledOrder:
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
         begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
-        few = _NEIGHBOURS * (len(begins) - 1) if self._kept.has_been_asked else _AT_ONCE
+        few = _AT_ONCE
+        if self._kept.has_been_asked:
+            few = _NEIGHBOURS * (len(begins) - 1)
         self._kept.has_been_asked = True
         if len(positions) < few or self.lanes * self.block > LARGEST:
             return self._scattered(epoch_facts, shifted, groups)

@@ -28,7 +28,7 @@ class Directory:
         if not is_directory(self._mounts, source):
             raise NoData(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
         self._source = source
-        self._bucket = TokenBucket(rate) if rate is not None else None
+        self._bucket = None if rate is None else TokenBucket(rate)
         self._workers = workers
         self._digests: dict[str, str] = {}
         self.last_error = ""

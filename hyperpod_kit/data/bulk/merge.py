@@ -53,7 +53,9 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
 
     Raises DataError, OSError.
     """
-    files = list(_find_files(source)) if os.path.isdir(source) else []
+    files = []
+    if os.path.isdir(source):
+        files = list(_find_files(source))
     if not files:
         raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
@@ -142,7 +144,9 @@ def _read_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
                     problem = f"which {LIST} has not, or which leads elsewhere"
                     raise DataError(f"{name} has {clean(member.name)!r}, {problem}")
-                content = archive.extractfile(member) if member.isreg() else None
+                content = None
+                if member.isreg():
+                    content = archive.extractfile(member)
                 if content is None or member.size != listed[member.name].size:
                     raise DataError(f"{clean(member.name)} of {name} is no file of {listed[member.name].size} bytes")
                 yield member.name, content

@@ -79,8 +79,10 @@ def stage(
     started_at = time.monotonic()
     engine = open_engine(source, rate=rate, workers=workers, reply_timeout=reply_timeout)
     with contextlib.ExitStack() as stack:
-        destination = None if dry_run else stack.enter_context(StageDestination(out, wait))
-        unfinished = None if destination is None else destination.work_directory.anchor
+        destination = unfinished = None
+        if not dry_run:
+            destination = stack.enter_context(StageDestination(out, wait))
+            unfinished = destination.work_directory.anchor
         listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=unfinished)))
         for file in engine.files():
             listed.add(file)
@@ -160,7 +162,9 @@ class _Staging:
         self._engine = engine
         self._out = out
         self._destination = destination
-        self._parts = os.path.join(destination.work_directory.anchor, _PARTS) if destination is not None else ""
+        self._parts = ""
+        if destination is not None:
+            self._parts = os.path.join(destination.work_directory.anchor, _PARTS)
         self._listed = listed
         self._progress = progress
         self._lock = threading.Lock()

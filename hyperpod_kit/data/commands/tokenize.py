@@ -63,11 +63,15 @@ class TextTokenizer:
 
     def __call__(self, samples: Sequence[Any]) -> list[list[int]]:
         """The tokens of several samples."""
-        texts = [sample if isinstance(sample, str) else self._text(sample) for sample in samples]
+        texts = [self._text(sample) for sample in samples]
         return [encoding.ids + self._end for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def _text(self, sample: Any) -> str:
-        text = sample.get(self._field) if isinstance(sample, dict) else None
+        if isinstance(sample, str):
+            return sample
+        text = None
+        if isinstance(sample, dict):
+            text = sample.get(self._field)
         if not isinstance(text, str):
             raise DataError(f"a document has no text in {self._field!r}: {sample!r:.80}", hint="--field NAME")
         return text

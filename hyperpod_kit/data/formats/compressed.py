@@ -136,8 +136,9 @@ def decompress(
             given += len(out)
             _require_text(f"the {kind} member at {member_at}", given, at - first)
             yield out
-        data = decoder.rest if decoder.eof else b""
+        data = b""
         if decoder.eof:
+            data = decoder.rest
             decoder = None
             end_of_member(at - len(data))
 
@@ -174,10 +175,11 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
         for end, size in zip(newlines[short].tolist(), sizes[short].tolist(), strict=True):
             if _is_blank(joined[before + end - size : before + end], is_json):
                 blank.add(end + done)
-        previous = int(ends[-1][-1]) if len(newlines) else previous
+        if len(newlines):
+            previous = int(ends[-1][-1])
         done += len(text)
         tail = joined[-longest:]
-    line_ends = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    line_ends = np.concatenate([np.zeros(0, np.int64), *ends])
     if done > previous + 1:  # the last line has no end
         line_ends = np.append(line_ends, done)
         size = done - previous - 1
@@ -193,7 +195,9 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
 
 def _is_blank(line: bytes, is_json: bool) -> bool:
-    return not line.strip() if is_json else line == b"\r"
+    if is_json:
+        return not line.strip()
+    return line == b"\r"
 
 
 class _DigestingReader:
@@ -218,8 +222,10 @@ class _DigestingReader:
 
     def digest(self) -> str:
         """Of all that was read."""
-        last = [digests.digest_of_piece(bytes(self._rest))] if self._rest else []
-        return digests.digest_of_file([*self._digests, *last], self._size)
+        piece_digests = list(self._digests)
+        if self._rest:
+            piece_digests.append(digests.digest_of_piece(bytes(self._rest)))
+        return digests.digest_of_file(piece_digests, self._size)
 
 
 class Member:
@@ -282,8 +288,7 @@ class CompressedReader:
             start += len(part)
             length -= len(part)
             number += 1
-        data = b"".join(parts)
-        return data[:-1] if data[-1:] == b"\r" else data
+        return b"".join(parts).removesuffix(b"\r")
 
     def _member(self, file: Any, number: int) -> Member:
         key = (file.path, number)

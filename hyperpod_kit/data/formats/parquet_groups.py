@@ -198,7 +198,9 @@ def combine(values: Any) -> Any:
     """A column as one array; in pieces where it is too large for one."""
     if values.num_chunks != 1:
         values = values.combine_chunks()
-    return values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
+    if getattr(values, "num_chunks", 0) == 1:
+        return values.chunk(0)
+    return values
 
 
 def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:

@@ -138,7 +138,9 @@ class FileScanner:
                 scan: Scan = module_of(file.format).scan(opened_file, self.count.advance)
             except ValueError as err:
                 raise DataError(f"{path} cannot be indexed: {err}") from None
-        return scan if self.on_bad is None else check_records(path, file, scan, self.on_bad)
+        if self.on_bad is None:
+            return scan
+        return check_records(path, file, scan, self.on_bad)
 
     def scan_all(self, numbers: Sequence[int]) -> list[tuple[int, Scan]]:
         """What is in each of several files, by their numbers."""

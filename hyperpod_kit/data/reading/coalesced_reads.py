@@ -41,7 +41,9 @@ class CoalescedReads:
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
         self._cuts = files.cuts
-        self._most = min(memory, MEMORY, _OF_A_MIX // files.among) if self._cuts is not None else 0
+        self._most = 0
+        if self._cuts is not None:
+            self._most = min(memory, MEMORY, _OF_A_MIX // files.among)
         self._pieces: dict[int, bytes] = {}
         self._held_bytes = 0
         self.carriage_returns = False
@@ -122,7 +124,9 @@ class CoalescedReads:
         if self._cuts is None:
             return
         keys = self._cuts.keys(samples, numbers)
-        keys, _, counts = unique_with_counts(keys if int(lengths.max()) <= SMALL else keys[lengths <= SMALL])
+        if int(lengths.max()) > SMALL:
+            keys = keys[lengths <= SMALL]
+        keys, _, counts = unique_with_counts(keys)
         self._expected = set(keys[counts >= _TOUCHES].tolist())
 
     def _evict(self, size: int) -> None:

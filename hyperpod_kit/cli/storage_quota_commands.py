@@ -229,7 +229,7 @@ def _s3(place: str, stop: bool, region: Optional[str], dry_run: bool, as_json: b
         now = set(s3_stop.stopped_arns(policies.policy(bucket)))
         after = sorted(now | {arn} if stop else now - {arn})
     else:
-        after = s3_stop.change(policies, bucket, **{"stop" if stop else "resume": [prefix]})
+        after = s3_stop.change_stopped(policies, bucket, **{"stop" if stop else "resume": [prefix]})
     if as_json:
         data({"bucket": bucket, "dry_run": dry_run, "stopped": after})
     else:
@@ -262,7 +262,7 @@ def _efs(
         now = set(efs_stop.stopped_arns(efs.policy(file_system_id)))
         after = sorted((now | set(asked["stop"])) - set(asked["resume"]))
     else:
-        after = efs_stop.change(efs, file_system_id, **asked)
+        after = efs_stop.change_stopped(efs, file_system_id, **asked)
     if as_json:
         data({"file_system": file_system_id, "dry_run": dry_run, "stopped": after})
     else:

@@ -162,9 +162,9 @@ class ElasticLoader(DataLoader[Any]):
             last=Last(last),
             may_change=order is None,
         )
-        self._stuck = float(options.pop("timeout", 0) or STUCK)
+        self._stuck_after = float(options.pop("timeout", 0) or STUCK)
         if options.get("num_workers"):
-            options["timeout"] = min(POLL_SECONDS, self._stuck)
+            options["timeout"] = min(POLL_SECONDS, self._stuck_after)
         self._data = data_digest(dataset)
         self._epochs = epochs
         self._loop = LoopState()
@@ -437,7 +437,7 @@ class ElasticLoader(DataLoader[Any]):
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
             coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
-        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck)
+        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck_after)
         first = True
         for received in LOOP.measured(batches):
             batch = next(expected)

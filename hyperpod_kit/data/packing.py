@@ -151,13 +151,13 @@ class PackedDataset:
         for documents, skip in requested:
             tokens = np.concatenate([self._encoded[document] for document in documents])[skip : skip + self._window]
             if self._with_documents:
-                windows.append({"tokens": tokens, "cu_seqlens": self._begins(documents, skip)})
+                windows.append({"tokens": tokens, "cu_seqlens": self._document_begins(documents, skip)})
             else:
                 windows.append(tokens)
-        self._forget()
+        self._evict()
         return windows
 
-    def _begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
+    def _document_begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
         """Where each document of a window begins in it, and the window's end."""
         ends = np.cumsum(self._lengths[np.asarray(documents)], dtype=np.int64) - skip
         return np.concatenate([[0], np.minimum(ends, self._window)]).astype(np.int32)
@@ -179,7 +179,7 @@ class PackedDataset:
             first = int(np.searchsorted(ends, begin, side="right"))
             last = int(np.searchsorted(ends, end, side="left"))
             if not chosen:
-                tokens_before = int(ends[first - 1]) if first else self._before(epoch, section)
+                tokens_before = int(ends[first - 1]) if first else self._tokens_before(epoch, section)
                 skip = begin - tokens_before
             some = documents[first : last + 1]
             chosen += some[self._lengths[some] > 0].tolist()
@@ -187,7 +187,7 @@ class PackedDataset:
                 return chosen, skip
             section += 1
 
-    def _before(self, epoch: int, section: int) -> int:
+    def _tokens_before(self, epoch: int, section: int) -> int:
         """Tokens of an epoch before a section."""
         if not section:
             return 0
@@ -210,7 +210,7 @@ class PackedDataset:
             begin = int(ends[section - 1]) if section else 0
             places = np.arange(begin, int(ends[section]), dtype=np.int64)
             documents = self._order.at(epoch, places)
-            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._before(epoch, section)
+            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._tokens_before(epoch, section)
             documents_and_ends = self._sections[epoch, section] = (documents, tokens)
             if len(self._sections) > _SECTIONS_KEPT:
                 self._sections.popitem(last=False)
@@ -231,7 +231,7 @@ class PackedDataset:
         for document in documents:
             self._encoded.move_to_end(document)
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         while len(self._encoded) > _DOCUMENTS_KEPT:
             self._encoded.popitem(last=False)
 

@@ -90,7 +90,7 @@ def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> Mer
     total = sum(entry.size for entry in entries.values())
     done, count, names = 0, 0, sorted({entry.tar for entry in entries.values()})
     for name in names:
-        for path, content in _read_members(os.path.join(merged, os.path.basename(name)), entries):
+        for path, content in _listed_members(os.path.join(merged, os.path.basename(name)), entries):
             target = os.path.join(out, path)
             by_descriptor.make_parents(target)
             with atomic_file.replacing(target) as stream:
@@ -135,7 +135,7 @@ def _is_tar(name: str) -> bool:
     return _TAR.fullmatch(name) is not None
 
 
-def _read_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
+def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
     """Each file of a tar, as it is listed. Raises DataError, OSError."""
     name = os.path.basename(tar)
     with open_regular(tar) as stream:

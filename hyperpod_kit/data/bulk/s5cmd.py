@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hyperpod_kit.data.bulk import etag
-from hyperpod_kit.data.bulk.staging import ArrivedPart, OtherBytes, StagedFile
+from hyperpod_kit.data.bulk.staging import ContentMismatch, FetchedPart, StagedFile
 from hyperpod_kit.data.bulk.throttle import ProcessThrottle
 from hyperpod_kit.data.reading.objects import split_url
 from hyperpod_kit.errors import DataError, Unreachable
@@ -84,7 +84,7 @@ class S5cmd:
                     f"{pattern} cannot be listed: {self.last_error}", hint="aws s3 ls, with the same credentials"
                 )
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         folder = self._key
         if self._single:
@@ -99,17 +99,17 @@ class S5cmd:
             throttle = None
             if self._rate is not None:
                 throttle = stack.enter_context(ProcessThrottle(process.pid, parts, self._rate))
-            came = 0
+            fetched_bytes = 0
             assert process.stdout is not None
             for line in process.stdout:
-                brought = parse_arrival(line)
-                if brought is not None and brought < len(group):
-                    came += group[brought].size
-                    yield ArrivedPart(brought, os.path.join(parts, str(brought)))
+                arrived = parse_arrival(line)
+                if arrived is not None and arrived < len(group):
+                    fetched_bytes += group[arrived].size
+                    yield FetchedPart(arrived, os.path.join(parts, str(arrived)))
             if throttle is not None:
-                throttle.wait_until_due(came)
+                throttle.wait_until_due(fetched_bytes)
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """See StageEngine. Bytes that do not fit the ETag are asked for twice: an object that is encrypted with a key
         of KMS has an ETag that is no digest, and comes with the same bytes again."""
         with self._lock:
@@ -123,7 +123,7 @@ class S5cmd:
             elif verdict is etag.EtagVerdict.OTHER:
                 if self._digests.get(file.path) != digest:
                     self._digests[file.path] = digest
-                    raise OtherBytes(f"{file.path}: MD5 {digest}, and its ETag is {file.etag}")
+                    raise ContentMismatch(f"{file.path}: MD5 {digest}, and its ETag is {file.etag}")
                 self._read_twice += 1
         return verdict is etag.EtagVerdict.SAME
 

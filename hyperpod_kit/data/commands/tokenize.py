@@ -91,7 +91,7 @@ def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
     by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
-        documents, tokens = megatron.write_documents(args.out, _documents(dataset, args, text, line), vocabulary)
+        documents, tokens = megatron.write_documents(args.out, _encode_documents(dataset, args, text, line), vocabulary)
     finally:
         line.end()
     seconds = time.monotonic() - started_at
@@ -102,7 +102,9 @@ def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
     return 0
 
 
-def _documents(dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine) -> Iterator[list[int]]:
+def _encode_documents(
+    dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine
+) -> Iterator[list[int]]:
     """Every document's tokens, in the order in which they lie, whatever process made them."""
     runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
     context = multiprocessing.get_context("spawn")

@@ -272,7 +272,7 @@ class CompressedReader:
         self._files = files
         self._memory = memory
         self._members: OrderedDict[tuple[str, int], Member] = OrderedDict()
-        self._kept = 0
+        self._cached_bytes = 0
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end. A line may begin in one member and end in another."""
@@ -300,9 +300,9 @@ class CompressedReader:
         if size > _IN_MEMORY:
             self._make_room(file.path, size)
         member = self._members[key] = self._decompress_member(file, number)
-        self._kept += member.in_memory
-        while self._kept > self._memory and len(self._members) > 1:
-            self._kept -= self._members.popitem(last=False)[1].in_memory
+        self._cached_bytes += member.in_memory
+        while self._cached_bytes > self._memory and len(self._members) > 1:
+            self._cached_bytes -= self._members.popitem(last=False)[1].in_memory
         return member
 
     def _decompress_member(self, file: Any, number: int) -> Member:

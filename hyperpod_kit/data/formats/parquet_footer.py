@@ -73,7 +73,7 @@ class ParquetFooter:
         except IndexError:
             raise ValueError("the footer is cut off") from None
 
-    def serving(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+    def with_footer(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
         """As `read`, with the footer from here: whoever opens the file does not read it once more."""
 
         def read_at(at: int, size: int) -> bytes:

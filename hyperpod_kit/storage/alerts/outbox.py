@@ -132,7 +132,7 @@ class AlertOutbox:
         self,
         report: AlertReport,
         *,
-        make: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
+        senders_of_sinks: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Note what stands, give every sink what it has not accepted, and note each acceptance. Raises OSError when
@@ -141,7 +141,7 @@ class AlertOutbox:
         for sink in dict.fromkeys(
             channel.sink for entry in self._standing.values() for channel in entry.pending_channels(self._sinks)
         ):
-            sender = make[sink](self._sinks)
+            sender = senders_of_sinks[sink](self._sinks)
             try:
                 self._send_through(sender, sink, report, clock() + SINK_TIMEOUT, clock)
             finally:

@@ -40,9 +40,9 @@ def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> 
     """The timed saves. Raises ReplayFailed, BudgetSpent."""
     # Our engine holds two checkpoints while a third is written.
     scratch.reserve(SAVES * request.size, f"a checkpoint by {writer}")
-    directory = scratch.directory(f"replay-{writer}")
+    directory = scratch.make_directory(f"replay-{writer}")
     try:
-        report = _run(directory, request, writer)
+        report = _run_replay(directory, request, writer)
     finally:
         scratch.remove(directory)
     stalls = [None] * len(report["seconds"])
@@ -57,7 +57,7 @@ def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> 
     ]
 
 
-def _run(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]:
+def _run_replay(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", PROGRAM, "--dir", str(directory), "--writer", writer]
     argv += ["--ranks", str(request.ranks), "--bytes", str(request.size), "--repeat", str(SAVES - 1)]
     # A session of its own: Ctrl-C reaches it through us, once, and it can clean up.
@@ -67,7 +67,7 @@ def _run(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]
     except subprocess.TimeoutExpired:
         raise ReplayFailed(f"{writer}: no end after {TIMEOUT:.0f} s") from None
     finally:
-        _end(child)
+        _end_replay(child)
     try:
         body: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):
@@ -81,7 +81,7 @@ def _run(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]
     return body
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def _end_replay(child: subprocess.Popen[str]) -> None:
     """Nothing of the replay runs any more: it is asked first, so that it ends its ranks and its agent."""
     if child.poll() is None:
         child.terminate()

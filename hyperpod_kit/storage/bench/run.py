@@ -169,14 +169,14 @@ def _steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
 
 def _measure_probes(scratch: Scratch, report: MountReport) -> None:
     scratch.reserve(64 * 1024, "probes")
-    directory = scratch.directory("probes")
+    directory = scratch.make_directory("probes")
     report.probes = probes.run_probes(directory)
     scratch.remove(directory)
 
 
 def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
     scratch.reserve(count * size, f"{count} streams")
-    directory = scratch.directory("streams")
+    directory = scratch.make_directory("streams")
     try:
         report.streams.append(streams.write(directory, count, size))
         report.streams.append(streams.read(directory, count))
@@ -186,7 +186,7 @@ def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: in
 
 def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
     scratch.reserve(count * size, f"fio, {count} streams")
-    directory = scratch.directory("fio")
+    directory = scratch.make_directory("fio")
     try:
         report.fio.append(fio.measure(directory, "write", count, size))
         report.fio.append(fio.measure(directory, "read", count, size))
@@ -196,7 +196,7 @@ def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -
 
 def _measure_small_files(scratch: Scratch, report: MountReport) -> None:
     scratch.reserve(SMALL_FILES * small.SIZE, "small files")
-    directory = scratch.directory("small")
+    directory = scratch.make_directory("small")
     try:
         report.small = small.measure(directory, SMALL_FILES)
     finally:

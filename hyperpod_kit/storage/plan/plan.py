@@ -109,7 +109,7 @@ def make_plan(
     choices_of_kinds = [list_choices(kind, facts, size, calibration, price_list) for kind in catalog.KINDS]
     choices = list(itertools.chain.from_iterable(choices_of_kinds))
     least = min((choice.rhythm.avoidable for choice in choices if not choice.refused), default=0.0)
-    candidates = tuple(_best(facts, group, least) for kind in choices_of_kinds for group in _by_throughput(kind))
+    candidates = tuple(_best_choice(facts, group, least) for kind in choices_of_kinds for group in _by_throughput(kind))
     chosen = _choose(facts, candidates, least)
     curve = _trade_off([choice for choice in choices if choice.lustre is not None])
     return Plan(
@@ -119,7 +119,7 @@ def make_plan(
         curve,
         chosen,
         None if calibration is None else calibration.source,
-        assumptions(facts, size, chosen),
+        list_assumptions(facts, size, chosen),
         _warnings(facts, calibration, chosen),
         None if facts.data is None else data.advise(facts.data),
     )
@@ -137,10 +137,10 @@ def _choose(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) 
     usable = [choice for choice in candidates if not choice.refused]
     if not usable:
         return None
-    return _best(facts, usable, least)
+    return _best_choice(facts, usable, least)
 
 
-def _best(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
+def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
     """The cheapest that is no bottleneck; where a GPU hour has a price, the one of least storage and lost hours. Where
     all are refused, or all are bottlenecks, the one that loses least."""
     usable = [choice for choice in choices if not choice.refused] or list(choices)
@@ -170,7 +170,7 @@ def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
     return tuple(frontier)
 
 
-def assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
+def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
     """Everything that was taken for granted, a line each."""
     of_model, of_optimizer = BYTES_PER_PARAMETER[(facts.dtype, facts.optimizer)]
     each = f"{of_model} bytes a parameter of the model and {of_optimizer} of the optimizer ({facts.optimizer})"

@@ -42,12 +42,12 @@ def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: ident
     # Nothing of it is anybody else's to read before it has the mode that it has here.
     umask = os.umask(0o077)
     try:
-        return _copy_with_umask(source, target, checkpoint_id, run)
+        return _copy_and_commit(source, target, checkpoint_id, run)
     finally:
         os.umask(umask)
 
 
-def _copy_with_umask(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
+def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
     identity.write(target, run)
     identity.confirm(target, run)
     name = f"{checkpoint_id}/{layout.MANIFEST_FILE}"

@@ -72,11 +72,11 @@ def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tu
     """(page, where the next one begins: nothing after the last)."""
     while True:
 
-        def once(at: dict[str, str] = marker) -> dict[str, Any]:
+        def list_page(at: dict[str, str] = marker) -> dict[str, Any]:
             with translated("ListObjectVersions", prefix.url):
                 return dict(s3.list_object_versions(Bucket=prefix.bucket, Prefix=prefix.prefix, MaxKeys=PAGE, **at))
 
-        page = patiently(once)
+        page = patiently(list_page)
         marker = {}
         if page.get("IsTruncated"):
             marker = {"KeyMarker": page["NextKeyMarker"]}

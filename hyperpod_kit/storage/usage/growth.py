@@ -85,10 +85,10 @@ def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
 
 def forecast_full(growth: Growth, free: int) -> Forecast:
     """When `free` bytes are used up."""
-    return Forecast(*(_days(free, rate) for rate in (growth.high, growth.likely, growth.low)))
+    return Forecast(*(_days_until_full(free, rate) for rate in (growth.high, growth.likely, growth.low)))
 
 
-def _days(free: int, rate: float) -> float | None:
+def _days_until_full(free: int, rate: float) -> float | None:
     if rate <= 0:
         return None
     return free / rate

@@ -143,7 +143,7 @@ class TreeScan:
         self._mount = _mount_of(handle)
         os.close(handle)
 
-    def task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
+    def run_task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
         """Look at `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
 
         Parts of an answer; the last one has `end`.
@@ -170,7 +170,7 @@ class TreeScan:
                 yield {"elsewhere": directory.path}
                 continue
             try:
-                for part in self._entries_of(handle, directory, sums, stack):
+                for part in self._count_entries(handle, directory, sums, stack):
                     if isinstance(part, int):
                         seen_entries += part
                     else:
@@ -224,7 +224,7 @@ class TreeScan:
                 return None
         return descriptor
 
-    def _entries_of(
+    def _count_entries(
         self, handle: int, directory: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
     ) -> Iterator[int | dict[str, Any]]:
         status = os.fstat(handle)
@@ -407,7 +407,7 @@ def main() -> None:
     scan = TreeScan(**config)
     for line in lines:
         task = json.loads(line)
-        for part in scan.task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
+        for part in scan.run_task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
             output.write(json.dumps({"id": task["id"], **part}) + "\n")
             if "end" in part:
                 output.flush()

@@ -90,10 +90,8 @@ def _ids(template_parts: list[TemplatePart]) -> dict[str, Any]:
 
 def _shared(settings: Settings) -> list[shared.FileSystemQuery]:
     """The shared file systems of the cluster's region that a template can make."""
-    return [
-        requested
-        for kind, its in INQUIRIES.items()
-        if its.shared is not None and its.shared.word in _SHARED
-        for requested in shared.file_system_queries(settings, kind)
-        if requested.region == settings.cluster.region
-    ]
+    queries = []
+    for kind, its in INQUIRIES.items():
+        if its.shared is not None and its.shared.word in _SHARED:
+            queries += shared.file_system_queries(settings, kind)
+    return [query for query in queries if query.region == settings.cluster.region]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup, Vpc
@@ -70,6 +70,15 @@ def placements(settings: Settings) -> tuple[Placement, ...]:
         if group.vpc is not None:
             all_placements.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
     return tuple(all_placements)
+
+
+def carrying_subnet_ids(settings: Settings, mounts: Sequence[Mount]) -> set[str]:
+    """Ids of the subnets whose nodes carry one of the mounts."""
+    ids: set[str] = set()
+    for placement in placements(settings):
+        if placement.carries(mounts):
+            ids.update(placement.vpc.subnet_ids)
+    return ids
 
 
 def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:

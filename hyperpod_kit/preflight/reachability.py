@@ -101,7 +101,8 @@ def _read_rule(entry: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[s
     low, high = entry.get("FromPort"), entry.get("ToPort")
     named = [lists.get(item["PrefixListId"]) for item in entry.get("PrefixListIds", [])]
     cidrs = [item["CidrIp"] for item in entry.get("IpRanges", [])]
-    cidrs += [cidr for networks in named if networks is not None for cidr in networks if ":" not in cidr]
+    for networks in named:
+        cidrs += [cidr for cidr in networks or () if ":" not in cidr]
     return SecurityRule(
         str(entry.get("IpProtocol", ALL)),
         None if low is None or high is None or low == -1 else (int(low), int(high)),

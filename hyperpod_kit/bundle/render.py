@@ -134,7 +134,7 @@ def write(bundle: Bundle, directory: Path) -> None:
 
 
 def _foreign(directory: Path) -> list[str]:
-    """What lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
+    """List what lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
     sums = directory / manifest.SUMS
     if not sums.is_file():
         return []

@@ -163,7 +163,7 @@ class JobsFirst:
             ) from err
 
     def without(self, vacated: Optional[Vacated], names: Sequence[str]) -> Optional[Vacated]:
-        """The same without these nodes, of which nothing becomes."""
+        """Leave out these nodes, of which nothing becomes."""
         if vacated is None:
             return None
         return replace(vacated, drained=tuple(name for name in vacated.drained if name not in names))

@@ -61,7 +61,7 @@ def document(made: str) -> None:
 
 
 def error(message: str, hint: Optional[str] = None) -> None:
-    """What failed, and what to type next."""
+    """Print what failed, and what to type next."""
     say("error: " + terminal.indented(message))
     if hint:
         say("hint: " + terminal.indented(hint))
@@ -73,7 +73,7 @@ def data(value: Any) -> None:
 
 
 def json_line(value: Any) -> None:
-    """The same as one line of many."""
+    """Print one object on one line of many."""
     click.echo(terminal.json_text(value))
 
 

@@ -148,7 +148,7 @@ def _host_address(summary: dict[str, Any]) -> str:
 
 
 def _address_in(host: str) -> str:
-    """`10.1.41.18` of ip-10-1-41-18 and of ip-10-1-41-18.ec2.internal; "" of another name."""
+    """Return `10.1.41.18` for ip-10-1-41-18 and ip-10-1-41-18.ec2.internal; "" for another name."""
     match = _HOST.match(host)
     if match:
         return ".".join(match.groups()[:4])

@@ -107,7 +107,7 @@ class Update:
 
     @property
     def destroys(self) -> int:
-        """Nodes that go."""
+        """Count the nodes that go."""
         return sum(change.destroys for change in self.changes)
 
     @property
@@ -282,7 +282,7 @@ def _controls(group: Mapping[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Optional[Any]:
-    """Without what says nothing: empty parts, and the order of lists of names."""
+    """Normalise a value: drop empty parts, and sort lists of names."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
     if isinstance(value, (list, tuple)):

@@ -252,7 +252,7 @@ def _poll(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Any:
-    """`step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
+    """Call `step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
 
     again: the command that takes it up where it was ended.
     """

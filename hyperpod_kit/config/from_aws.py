@@ -252,7 +252,7 @@ class _RequestReader:
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
 
     def _spelled(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With AWS's spelling of its fields: listings of its own blog have `lifecycleConfig`, which its API refuses."""
+        """Correct the spelling of fields: listings of AWS's own blog have `lifecycleConfig`, which its API refuses."""
         spelling = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
         corrected = dict(group)
         for key in group:
@@ -324,7 +324,7 @@ class _RequestReader:
         return entry
 
     def _type(self, name: str, given: Any) -> Any:
-        """As SageMaker names it: AWS's announcement of HyperPod has EC2's name for one."""
+        """Name the type as SageMaker does: AWS's announcement of HyperPod has EC2's name for one."""
         if not isinstance(given, str):
             return given
         right = INSTANCE_TYPE_PREFIX + given

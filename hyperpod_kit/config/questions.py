@@ -40,7 +40,7 @@ def needed(base: dict[str, Any], answers: Answers) -> list[str]:
 
 
 def objections(base: dict[str, Any], answers: Answers, question: Question, value: Any) -> list[Finding]:
-    """What the rules say against this answer."""
+    """List what the rules say against this answer."""
     values = starter.fill(base, replace(answers, **{question.key: value}))
     settings, findings = decode(values)
     findings = [*text_checks.findings(values), *findings, *validate(settings)]

@@ -20,7 +20,7 @@ _SHARED: dict[str, Callable[..., TemplatePart]] = {"efs": efs.part}
 
 
 def parts(settings: Settings) -> list[TemplatePart]:
-    """Everything that the configuration names and AWS must have. Raises UsageError."""
+    """Make everything that the configuration names and AWS must have. Raises UsageError."""
     if not placements(settings):
         raise UsageError(
             "the configuration has no hyperpod_kit.cluster.vpc: there is no network to make",
@@ -38,7 +38,7 @@ def parts(settings: Settings) -> list[TemplatePart]:
 
 
 def describe_omissions(settings: Settings) -> Iterator[str]:
-    """What the configuration names and a template does not make, in sentences."""
+    """Describe what the configuration names and a template does not make."""
     region = settings.cluster.region
     for kind, its in INQUIRIES.items():
         if its.shared is None:

@@ -33,7 +33,7 @@ class Placement:
 
     @property
     def nodes(self) -> int:
-        """How many nodes are to be there."""
+        """Count the nodes that are to be there."""
         return sum(group.count for group in self.groups)
 
     def carries(self, mounts: Iterable[Mount]) -> bool:

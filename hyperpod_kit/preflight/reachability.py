@@ -53,7 +53,7 @@ class Peer:
 
 
 def missing_ports(rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int]) -> Optional[list[int]]:
-    """Those TCP ports on which the rules do not admit all of the peer; None when that depends on an unread list."""
+    """List the TCP ports on which the rules do not admit all of the peer; None when that depends on an unread list."""
     given = tuple(rules)
     missing = [port for port in ports if not _admits(given, peer, "tcp", port)]
     if any(rule.unread and rule.covers("tcp", port) for rule in given for port in missing):

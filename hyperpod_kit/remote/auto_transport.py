@@ -122,7 +122,7 @@ def _by_id(targets: Sequence[NodeTarget], responses: Sequence[NodeResponse]) -> 
 
 
 def _unreached_response(responses: Sequence[tuple[TransportOption, NodeResponse]]) -> NodeResponse:
-    """Of a node that no way has led to."""
+    """Make the response of a node that no way has led to."""
     if len(responses) == 1:
         return responses[0][1]
     causes = "; ".join(f"{way.description}: {response.error}" for way, response in responses)

@@ -38,7 +38,7 @@ class SsmSessions:
         self._stopped = False
 
     def stop(self) -> None:
-        """Nobody waits for a node after Ctrl-C."""
+        """End all sessions, after Ctrl-C."""
         self._stopped = True
         self._deadlines.end_all()
 

@@ -61,6 +61,6 @@ def with_groups(
 
 
 def file_system_of(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
-    """What AWS said of the file system of a mount, None when it did not."""
+    """Return what AWS said of the file system of a mount, None when it did not."""
     key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
     return value_or_none(facts.file_systems.get(mount.kind, {}).get(key))

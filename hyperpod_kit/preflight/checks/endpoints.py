@@ -27,7 +27,7 @@ def to_endpoints(
     endpoints: Sequence[StorageEndpoint],
     ports: Sequence[int],
 ) -> Iterator[BlockedPorts]:
-    """What keeps the nodes that carry the mounts from connecting to the endpoints."""
+    """Yield what keeps the nodes that carry the mounts from connecting to the endpoints."""
     for nodes, endpoint, into_endpoint, _ in _node_endpoint_pairs(settings, facts, mounts, endpoints):
         yield from _find_blocked(nodes, endpoint, nodes.egress, into_endpoint, ports, ("out to", "in from"))
 
@@ -39,7 +39,7 @@ def from_endpoints(
     endpoints: Sequence[StorageEndpoint],
     ports: Sequence[int],
 ) -> Iterator[BlockedPorts]:
-    """What keeps the endpoints from connecting to the nodes that carry the mounts."""
+    """Yield what keeps the endpoints from connecting to the nodes that carry the mounts."""
     for nodes, endpoint, _, out_of_endpoint in _node_endpoint_pairs(settings, facts, mounts, endpoints):
         yield from _find_blocked(nodes, endpoint, nodes.ingress, out_of_endpoint, ports, ("in from", "out to"))
 
@@ -96,7 +96,7 @@ def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[lis
 
 
 def ports_text(ports: Sequence[int]) -> str:
-    """`988 and 1018-1023`."""
+    """Format ports like `988 and 1018-1023`."""
     runs: list[list[int]] = []
     for port in ports:
         if runs and port == runs[-1][1] + 1:

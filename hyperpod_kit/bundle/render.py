@@ -41,7 +41,7 @@ class Bundle:
 
     @property
     def source_s3_uri(self) -> str:
-        """What LifeCycleConfig.SourceS3Uri names, with a slash at the end."""
+        """Return LifeCycleConfig.SourceS3Uri, with a slash at the end."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     @property

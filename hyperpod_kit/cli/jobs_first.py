@@ -107,7 +107,10 @@ class JobsFirst:
             say(f"no job has any of {which}")
 
     def question(self, *, aws_chooses: bool = False) -> str:
-        """What the question of the command begins with. `aws_chooses`: of these nodes some go, and AWS says which."""
+        """Return what the question of the command begins with.
+
+        `aws_chooses`: of these nodes some go, and AWS says which.
+        """
         if self.listing_error:
             return "It is not known which jobs run there. "
         if not self.jobs:

@@ -47,12 +47,15 @@ def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool
 
 
 def _coloured() -> bool:
-    """What rich asks too, and click does not: https://no-color.org, and a terminal that has none."""
+    """Whether to colour, as rich decides it and click does not: https://no-color.org, and a terminal that has none."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def document(made: str) -> None:
-    """What this program has made for programs: a script, a configuration. It goes out as it is, to a file mostly."""
+    """Print what this program has made for programs: a script, a configuration.
+
+    It goes out as it is, to a file mostly.
+    """
     if not sys.stdout.isatty():
         shown = made
     else:

@@ -131,7 +131,10 @@ def request(point: AccessPoint) -> dict[str, Any]:
 
 
 def client_token(point: AccessPoint) -> str:
-    """The same for the same home, so that two admins at once make one access point. At most 64 characters."""
+    """Derive the same token for the same home, so that two admins at once make one access point.
+
+    At most 64 characters.
+    """
     text = "\0".join([point.file_system_id, point.user, str(point.uid), str(point.gid), point.root])
     return f"hpk-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 

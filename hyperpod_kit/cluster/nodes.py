@@ -95,8 +95,11 @@ def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterN
 
 
 def order_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
-    """In the order in which nodes may go: those that do not run, then by how many jobs they have (`jobs`: instance id
-    -> number), of equal ones the last in the list first."""
+    """Sort nodes in the order in which they may go.
+
+    Those that do not run, then by how many jobs they have (`jobs`: instance id -> number), of equal ones the last in
+    the list first.
+    """
     return sorted(reversed(nodes), key=lambda node: (node.status == RUNNING, jobs.get(node.instance_id, 0)))
 
 

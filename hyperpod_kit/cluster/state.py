@@ -72,7 +72,10 @@ class ClusterState:
         return self.status == "InService" and all(group.ready for group in self.groups)
 
     def count_differences(self, desired: Mapping[str, int]) -> list[str]:
-        """Where the counts that AWS aims at are not `desired` (group -> nodes); a group that is not desired must go."""
+        """Describe where the counts that AWS aims at are not `desired` (group -> nodes).
+
+        A group that is not desired must go.
+        """
         target_counts = {group.name: group.target for group in self.groups}
         return [
             f"{name}: {desired.get(name, 0)} wanted, {target_counts.get(name, 0)} is what AWS aims at"

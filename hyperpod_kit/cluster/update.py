@@ -222,7 +222,10 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
 
 
 def _orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Both, without the strategy where none is asked for: Continuous clusters take none, and are told with one."""
+    """Return both, without the strategy where none is desired.
+
+    Continuous clusters take none, and are described with one.
+    """
     before, after = live.get("Orchestrator"), desired.get("Orchestrator")
     if before is None or after is None or "SlurmConfigStrategy" in after.get("Slurm", {}):
         return before, after

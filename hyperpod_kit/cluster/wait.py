@@ -233,7 +233,10 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
 
 
 def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
-    """One line a failure that has not been told. The answer to the main question must not depend on this one."""
+    """Describe each failure that has not been reported yet.
+
+    The answer to the main question must not depend on this one.
+    """
     if not state.continuous:
         return []
     try:

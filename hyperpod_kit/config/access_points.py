@@ -75,7 +75,10 @@ def companion_path(config: Path) -> Path:
 
 
 def read(config: Path) -> dict[str, AccessPoint]:
-    """By user name; empty when there is no such file. Raises ConfigError for a file that is not ours."""
+    """Read the access points by user name; empty when there is no such file.
+
+    Raises ConfigError for a file that is not ours.
+    """
     path = companion_path(config)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

@@ -59,7 +59,10 @@ class ImportedConfiguration:
 
 
 def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
-    """Both are what JSON or boto3 gave, None for what there is not. Raises ConfigError for something else."""
+    """Read a configuration from what JSON or boto3 gave, None for what there is not.
+
+    Raises ConfigError for something else.
+    """
     reader = _RequestReader()
     if parameters is not None:
         values = reader.parameters(parameters)

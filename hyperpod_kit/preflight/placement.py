@@ -23,12 +23,12 @@ class Placement:
 
     @property
     def subnets_path(self) -> str:
-        """Where its subnets are listed."""
+        """Return the path of its subnets."""
         return f"{self.path}.subnet_ids"
 
     @property
     def groups_path(self) -> str:
-        """Where its security groups are listed."""
+        """Return the path of its security groups."""
         return f"{self.path}.security_group_ids"
 
     @property
@@ -56,7 +56,7 @@ class NodeRole:
 
     @property
     def account(self) -> str:
-        """Whose role it is; empty in what is no ARN."""
+        """Return the account of the role; empty in what is no ARN."""
         return (self.arn.split(":") + [""] * 5)[4]
 
 

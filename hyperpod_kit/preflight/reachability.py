@@ -71,7 +71,10 @@ def admits_everything_from(rules: Iterable[SecurityRule], groups: Iterable[str])
 
 
 def read_group(described: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> SecurityGroup:
-    """One entry of DescribeSecurityGroups. `lists`: networks of each prefix list, None where it could not be read."""
+    """Read one entry of DescribeSecurityGroups.
+
+    `lists`: networks of each prefix list, None where it could not be read.
+    """
     return SecurityGroup(
         described["GroupId"],
         described.get("VpcId", ""),

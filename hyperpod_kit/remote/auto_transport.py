@@ -42,7 +42,10 @@ class AutoTransport:
         self._reported = ""
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises Unreachable where none of the ways can be tried."""
+        """Query the nodes, each group by the first way that is open (see Transport).
+
+        Raises Unreachable where none of the ways can be tried.
+        """
         responses: dict[str, NodeResponse] = {}
         failed: dict[str, list[tuple[TransportOption, NodeResponse]]] = {target.instance_id: [] for target in targets}
         closed: dict[str, str] = {}

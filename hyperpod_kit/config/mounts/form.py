@@ -21,7 +21,7 @@ class ShortForm:
 
     @property
     def at(self) -> str:
-        """Where the mount is written."""
+        """Return the path of the mount."""
         return next(iter(self.keys.values()))
 
 

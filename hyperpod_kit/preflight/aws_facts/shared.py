@@ -24,7 +24,7 @@ class FileSystemQuery(NamedTuple):
 
     @property
     def region_path(self) -> str:
-        """Where that mount says the region, if it does."""
+        """Return the path of the region of that mount, if it has one."""
         return self.path.replace(".file_system_id", ".region")
 
 

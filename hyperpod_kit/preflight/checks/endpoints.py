@@ -52,7 +52,10 @@ def _find_blocked(
     ports: Sequence[int],
     ways: tuple[str, str],
 ) -> Iterator[BlockedPorts]:
-    """What the rules of the nodes and those of the endpoint do not let through. `ways`: from each side, in words."""
+    """Yield the ports that the rules of the nodes or those of the endpoint do not let through.
+
+    `ways`: from each side, in words.
+    """
     groups = value_or_none(endpoint.groups) or ()
     networks: tuple[IPv4Network, ...]
     if endpoint.address:

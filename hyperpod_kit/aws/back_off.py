@@ -29,7 +29,10 @@ def with_retries(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Response:
-    """What `call` returns. Raises Throttled when it was still turned away after `patience` seconds, else as `call`."""
+    """Return what `call` returns, and repeat it while AWS turns it away.
+
+    Raises Throttled when it was still turned away after `patience` seconds, else as `call`.
+    """
     deadline = clock() + patience
     failures = 0
     while True:

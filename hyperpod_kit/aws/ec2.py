@@ -21,11 +21,11 @@ class Ec2:
         self._client = client("ec2", region, connections=connections)
 
     def subnets(self, ids: Iterable[str]) -> Described:
-        """Those of the subnets that there are."""
+        """Describe those of the subnets that exist."""
         return self._all("describe_subnets", "Subnets", "subnet-id", ids)
 
     def security_groups(self, ids: Iterable[str]) -> Described:
-        """Those of the security groups that there are, with their rules."""
+        """Describe those of the security groups that exist, with their rules."""
         return self._all("describe_security_groups", "SecurityGroups", "group-id", ids)
 
     def route_tables(self, vpc_ids: Iterable[str]) -> Described:
@@ -37,11 +37,11 @@ class Ec2:
         return self._all("describe_vpc_endpoints", "VpcEndpoints", "vpc-id", vpc_ids)
 
     def network_interfaces(self, ids: Iterable[str]) -> Described:
-        """Those of the network interfaces that there are and that this account may see."""
+        """Describe those of the network interfaces that exist and that this account may see."""
         return self._all("describe_network_interfaces", "NetworkInterfaces", "network-interface-id", ids)
 
     def instance_types(self, types: Iterable[str]) -> Described:
-        """What EC2 knows about instance types, `p5.48xlarge`; those that it does not know are left out."""
+        """Describe instance types, `p5.48xlarge`; those that EC2 does not know are left out."""
         return self._all("describe_instance_types", "InstanceTypes", "instance-type", types)
 
     def offerings(self, types: Iterable[str]) -> set[tuple[str, str]]:

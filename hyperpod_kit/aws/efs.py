@@ -29,13 +29,13 @@ class Efs:
             return [dict(target) for page in pages for target in page["MountTargets"]]
 
     def security_groups(self, mount_target_id: str) -> list[str]:
-        """Of one mount target."""
+        """List the security groups of one mount target."""
         with translated("DescribeMountTargetSecurityGroups", mount_target_id):
             response = self._client.describe_mount_target_security_groups(MountTargetId=mount_target_id)
             return list(response["SecurityGroups"])
 
     def access_point(self, access_point_id: str) -> Optional[dict[str, Any]]:
-        """One access point of any file system, None when there is no such one."""
+        """Describe one access point of any file system, None when there is no such one."""
         try:
             with translated("DescribeAccessPoints", access_point_id):
                 matches = self._client.describe_access_points(AccessPointId=access_point_id)["AccessPoints"]

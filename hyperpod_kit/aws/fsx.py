@@ -39,7 +39,7 @@ class Fsx:
         return [volume["OpenZFSConfiguration"]["VolumePath"] for volume in volumes if "OpenZFSConfiguration" in volume]
 
     def associations(self, file_system_id: str) -> list[dict[str, Any]]:
-        """Which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
+        """List which directories of a Lustre file system are linked to which prefixes of S3; it has at most eight."""
         with translated("DescribeDataRepositoryAssociations", file_system_id):
             response = self._client.describe_data_repository_associations(
                 Filters=[{"Name": "file-system-id", "Values": [file_system_id]}]

@@ -56,8 +56,9 @@ class Iam:
     def simulate(
         self, arn: str, actions: Sequence[str], resources: Sequence[str], context: Mapping[str, str]
     ) -> list[Decision]:
-        """What the policies of a role (boundary and service control policies too) decide, one entry a pair; none where
-        there is no such role.
+        """Simulate what the policies of a role (boundary and service control policies too) decide.
+
+        One entry a pair; none where there is no such role.
 
         `context`: condition keys and the value that each has. Bucket policies and the like are not part of it: IAM
         does not simulate resource-based policies for roles.

@@ -60,7 +60,7 @@ def file_system_policy(
 
 
 def execution_role_policy(file_system_arn: str, access_point_arns: Sequence[str]) -> dict[str, Any]:
-    """What the nodes' role needs of its own: finding a mount target, and mounting where another account owns EFS.
+    """Make the role's own policy: to find a mount target, and to mount where another account owns EFS.
 
     In one account the file system's policy is enough for mounting. A wider permission than this in the role would
     defeat that policy's list, because EFS takes an Allow from either side.
@@ -164,7 +164,7 @@ def _allow(sid: str, file_system_arn: str, role_arn: str, access_point_arns: Seq
 
 
 def _denials(file_system_arn: str) -> list[dict[str, Any]]:
-    """For everyone, whatever else allows it: not without an access point, not without TLS."""
+    """Deny everyone, whatever else allows it, to mount without an access point or without TLS."""
     conditions = {
         "NeedsAccessPoint": {"Null": {"elasticfilesystem:AccessPointArn": "true"}},
         "NeedsTls": {"Bool": {"aws:SecureTransport": "false"}},

@@ -46,14 +46,14 @@ class Problem:
 
 
 def problems(service: str, operation: str, request: dict[str, Any]) -> list[Problem]:
-    """What the service would refuse, every problem at once. Empty when nothing. Raises ImportError without botocore."""
+    """List everything that the service would refuse. Empty when nothing. Raises ImportError without botocore."""
     return [
         _problem(violation) for violation in violations(_shape(service, operation), request) if _is_checkable(violation)
     ]
 
 
 def limits(service: str, operation: str, path: str) -> dict[str, Any]:
-    """What the model says about one field: type_name, min, max, pattern, enum; as far as it says it.
+    """Return what the model says about one field: type_name, min, max, pattern, enum; as far as it says it.
 
     `path`: like `InstanceGroups[].InstanceType`. Empty for a field that the installed botocore has not.
     """
@@ -72,7 +72,7 @@ def limits(service: str, operation: str, path: str) -> dict[str, Any]:
 
 
 def version() -> str:
-    """`botocore 1.40.1`: whose model it is."""
+    """Return the version of the model, `botocore 1.40.1`."""
     import botocore
 
     return f"botocore {botocore.__version__}"

@@ -60,7 +60,7 @@ SILENCE = Silence()
 
 
 def guard(client: Any) -> Any:
-    """The same boto3 client, with the edge around all that it is answered."""
+    """Wrap a boto3 client so that every response is checked."""
     endpoint = client._endpoint
     endpoint.http_session = BoundedSession(endpoint.http_session, client.meta.service_model.service_name)
     client.meta.events.register("after-call", _check_response)
@@ -113,7 +113,7 @@ class BoundedSession:
 def run_within(
     seconds: float, work: Callable[[], Result], quiet: float = math.inf, waits: Callable[[], None] = lambda: None
 ) -> Result:
-    """What `work` returns or raises; `waits` is called when it has taken `quiet` seconds.
+    """Run `work` within a time limit; `waits` is called when it has taken `quiet` seconds.
 
     Raises TimeoutError when it takes longer than `seconds`; its thread then goes on by itself.
     """
@@ -239,7 +239,7 @@ def _check_response(http_response: Any, model: Any, **_: Any) -> None:
 
 
 def _find_fault(content: bytes, shape: Any) -> str:
-    """What is wrong with an answer; "" for nothing."""
+    """Say what is wrong with a response; "" for nothing."""
     try:
         response = json.loads(content)
     except (ValueError, RecursionError) as err:

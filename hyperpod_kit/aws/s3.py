@@ -84,7 +84,7 @@ class Bucket:
         return self._read(key, _sha256)
 
     def _read(self, key: str, reader: Callable[[Any, str], Response]) -> Response:
-        """What `reader` makes of an object's body, which it gets with the words for it."""
+        """Return what `reader` makes of an object's body."""
         what = f"GetObject s3://{self.name}/{key}"
         return self._request(
             "GetObject", key, lambda: reader(self._client.get_object(Bucket=self.name, Key=key)["Body"], what)

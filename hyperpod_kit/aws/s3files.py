@@ -33,7 +33,7 @@ class S3Files:
             return [dict(target) for page in pages for target in page["mountTargets"]]
 
     def security_groups(self, mount_target_id: str) -> list[str]:
-        """Of one mount target."""
+        """List the security groups of one mount target."""
         with translated("GetMountTarget", mount_target_id):
             return list(self._client.get_mount_target(mountTargetId=mount_target_id).get("securityGroups", []))
 

@@ -25,7 +25,7 @@ class BundleDifference:
         return len(self.added) + len(self.changed) + len(self.removed)
 
     def lines(self) -> Iterator[str]:
-        """One line a file: the word and the place."""
+        """Yield one line a file: the word and the path."""
         for word, places in asdict(self).items():
             for path in places:
                 yield f"{word:<8} {path}"
@@ -45,7 +45,7 @@ def between(old: Mapping[str, str], new: Mapping[str, str]) -> BundleDifference:
 
 
 def with_directory(bundle: Bundle, directory: Path) -> BundleDifference:
-    """What writing `bundle` to `directory` would change there: bytes, mode bits, or what kind of file it is.
+    """Compare the bundle with a directory: bytes, mode bits, and kinds of files.
 
     Of lib.tar.gz the tar inside is compared, and where it can be read, each of its members as well.
     """

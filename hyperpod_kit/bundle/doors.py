@@ -33,7 +33,7 @@ class Door:
 
     @property
     def path(self) -> str:
-        """Its file below the installed bundle."""
+        """Return its file below the installed bundle."""
         if self.kind is DoorKind.FILE:
             return self.name
         module = self.name.partition(":")[0]

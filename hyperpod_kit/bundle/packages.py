@@ -139,7 +139,7 @@ def control_fields(data: bytes) -> Optional[dict[str, str]]:
 
 
 def _unpacked(name: str, packed: bytes) -> bytes:
-    """Raises EOFError for what unpacks to more than any, or ends before, LZMAError, zlib.error."""
+    """Unpack a member."""
     if name.endswith(".gz"):
         gzipped = zlib.decompressobj(16 + zlib.MAX_WBITS)
         raw, ended = gzipped.decompress(packed, _LARGEST_CONTROL), gzipped.eof

@@ -41,7 +41,7 @@ class Bundle:
 
     @property
     def source_s3_uri(self) -> str:
-        """What LifeCycleConfig.SourceS3Uri names, with a slash at the end."""
+        """Return LifeCycleConfig.SourceS3Uri, with a slash at the end."""
         return f"s3://{self.bucket}/{self.prefix}"
 
     @property
@@ -134,7 +134,7 @@ def write(bundle: Bundle, directory: Path) -> None:
 
 
 def _foreign(directory: Path) -> list[str]:
-    """What lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
+    """List what lies in a bundle's directory, as it is rendered or unpacked by hand, and is not of that bundle."""
     sums = directory / manifest.SUMS
     if not sums.is_file():
         return []

@@ -34,7 +34,7 @@ def files(settings: Settings) -> Iterator[tuple[str, bytes]]:
 
 
 def findings(settings: Settings) -> Iterator[Finding]:
-    """What `files` would raise, as findings of the configuration, one for each script."""
+    """Report what `files` would raise as findings of the configuration, one for each script."""
     for index, listed in enumerate(settings.scripts):
         key = "path"
         try:

@@ -19,7 +19,7 @@ THREADS = 16
 
 
 def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
-    """What would have to change under the bundle's prefix; None when there is nothing at all. Every byte counts.
+    """Compare the stored bundle with this one, byte for byte; None when there is nothing at all. Every byte counts.
 
     Raises AwsError, Unreachable.
     """
@@ -36,7 +36,7 @@ def stored(bundle: Bundle, bucket: Bucket) -> Optional[BundleDifference]:
 
 
 def matches(bundle: Bundle, bucket: Bucket, paths: Sequence[str]) -> list[str]:
-    """Those of `paths` whose object is the bundle's. Raises AwsError, Unreachable."""
+    """List those of `paths` whose object is the bundle's. Raises AwsError, Unreachable."""
     verdicts = in_order(lambda path: _matches(bundle, bucket, path), paths, THREADS)
     return [path for path, same in zip(paths, verdicts) if same]
 

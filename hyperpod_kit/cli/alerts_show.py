@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def show(standing: Sequence[Alert], report: AlertReport, *, dry_run: bool = False) -> None:
-    """Each alert that stands, and what was sent and still waits."""
+    """Print each alert that stands, and what was sent and still waits."""
     new = frozenset(report.new)
     for alert in standing:
         marker = ""
@@ -32,7 +32,7 @@ def show(standing: Sequence[Alert], report: AlertReport, *, dry_run: bool = Fals
 
 
 def warn(report: AlertReport, sinks: AlertSinks, file: str, *, shows: bool = False) -> None:
-    """What failed, and alerts that reach nobody. `shows`: the state of this check is left elsewhere too."""
+    """Print what failed, and alerts that reach nobody. `shows`: the state of this check is left elsewhere too."""
     for line in report.failed:
         say(f"failed: {line}")
     if shows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import Mapping, Optional, Sequence
+from typing import Iterator, Mapping, Optional, Sequence
 
 from click.shell_completion import CompletionItem
 
@@ -24,13 +24,7 @@ def complete(
     if waiting is not None and waiting.nargs != 0:
         return _values(waiting, incomplete)
     if incomplete.startswith("-"):
-        return [
-            CompletionItem(name, help=argparse.HelpFormatter("")._expand_help(action))
-            for action in parser._actions
-            if action.help and action.help != argparse.SUPPRESS
-            for name in action.option_strings
-            if name.startswith(incomplete)
-        ]
+        return list(_options(parser, incomplete))
     commands = _commands(parser)
     if commands is not None:
         named = {action.dest: action.help or "" for action in commands._choices_actions}
@@ -49,6 +43,16 @@ def _values(action: argparse.Action, incomplete: str) -> list[CompletionItem]:
     if action.choices is None:
         return [CompletionItem(incomplete, type="file")]
     return [CompletionItem(str(choice)) for choice in action.choices if str(choice).startswith(incomplete)]
+
+
+def _options(parser: argparse.ArgumentParser, incomplete: str) -> Iterator[CompletionItem]:
+    """The options that are shown in the help and begin like `incomplete`."""
+    for action in parser._actions:
+        if not action.help or action.help == argparse.SUPPRESS:
+            continue
+        for name in action.option_strings:
+            if name.startswith(incomplete):
+                yield CompletionItem(name, help=argparse.HelpFormatter("")._expand_help(action))
 
 
 def _option(parser: argparse.ArgumentParser, word: str) -> Optional[argparse.Action]:

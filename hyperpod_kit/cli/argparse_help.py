@@ -73,7 +73,7 @@ def _positional(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
 
 
 def _options(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
-    """Its own first, --help last, as click has them."""
+    """Yield the options, --help last, as click has them."""
     shown = [action for action in parser._actions if action.option_strings and action.help != argparse.SUPPRESS]
     for action in sorted(shown, key=lambda candidate: "--help" in candidate.option_strings):
         named = ", ".join(action.option_strings)

@@ -84,7 +84,7 @@ def of_group(bundle: Bundle, group: Mapping[str, Any]) -> DiffRow:
 
 
 def of_node(bundle: Bundle, node_bundle: NodeBundle) -> DiffRow:
-    """What one node runs, against the bundle of the configuration."""
+    """Compare what one node runs with the bundle of the configuration."""
     where = f"{node_bundle.target.instance_id} ({node_bundle.target.group})"
     if node_bundle.error:
         return unanswered("node", where, node_bundle.error)
@@ -145,7 +145,7 @@ def table(bundle: Bundle, rows: Sequence[DiffRow]) -> Table:
 
 
 def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
-    """For people: what lies between each other bundle and this configuration."""
+    """Describe for people what lies between each other bundle and this configuration."""
     for identity, change in changes.items():
         yield f"from {identity} to this configuration: {len(change)} file{'s' * (len(change) != 1)}"
         lines = list(change.lines())
@@ -155,7 +155,7 @@ def change_lines(changes: Mapping[str, BundleDifference]) -> Iterator[str]:
 
 
 def summary(rows: Sequence[DiffRow]) -> str:
-    """One sentence."""
+    """Summarise the rows in one sentence."""
     counts = {state: sum(row.state == state for row in rows) for state in dict.fromkeys(row.state for row in rows)}
     if set(counts) == {"same"}:
         return f"the same in all {len(rows)} place{'s' * (len(rows) != 1)}"

@@ -21,7 +21,7 @@ SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 
 def page(cluster: str, status: FleetStatus) -> str:
-    """The whole document."""
+    """Make the whole document."""
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
     problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(status.reports))
     listed = ""
@@ -35,7 +35,7 @@ def page(cluster: str, status: FleetStatus) -> str:
 
 
 def _grid(status: FleetStatus) -> str:
-    """Two columns of nodes; a node that did not answer has one grey square."""
+    """Draw two columns of nodes; a node that did not answer has one grey square."""
     across = 1000 // COLUMN
     rows = []
     for index, report in enumerate(status.reports):

@@ -94,19 +94,16 @@ def _text(settings: Settings, template_parts: list[TemplatePart], form: str, as_
 
 def _next(settings: Settings, template_parts: list[TemplatePart], form: str, output: Optional[Path]) -> str:
     """The command that makes it, with what it must be told."""
+    parameters = [name for part in template_parts for name in part.parameters]
+    zones = [name for name in parameters if name.startswith("Zone")]
     if form == "terraform":
-        zones = [
-            f"-var {name.lower()}=ZONE"
-            for part in template_parts
-            for name in part.parameters
-            if name.startswith("Zone")
-        ]
-        return f"next, beside the file: terraform init && terraform apply {' '.join(zones)}"
-    zones = [f"{name}=ZONE" for part in template_parts for name in part.parameters if name.startswith("Zone")]
+        variables = " ".join(f"-var {name.lower()}=ZONE" for name in zones)
+        return f"next, beside the file: terraform init && terraform apply {variables}"
+    overrides = " ".join(f"{name}=ZONE" for name in zones)
     return (
         f"next: aws cloudformation deploy --region {settings.cluster.region} --stack-name {settings.cluster.name} "
         f"--template-file {output or 'FILE'} --capabilities CAPABILITY_NAMED_IAM --parameter-overrides "
-        f"{' '.join(zones)}"
+        f"{overrides}"
     )
 
 

@@ -151,7 +151,7 @@ def _interview(base: dict[str, Any], answers: Any) -> Any:
 def _import(
     name: Optional[str], cluster: Optional[Path], parameters: Optional[Path], region: Optional[str]
 ) -> ImportedConfiguration:
-    """What there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
+    """Read what there is already. Raises UsageError, ConfigError, AwsError, Unreachable."""
     from hyperpod_kit.config import document
     from hyperpod_kit.config.from_aws import ImportedConfiguration, lifecycle_source, read_cluster
 
@@ -197,7 +197,7 @@ def _legacy_file(source: Optional[str], region: Optional[str]) -> Any:
 
 
 def _value(question: Question, given: Any) -> Any:
-    """What a flag was given, as an answer. Raises UsageError."""
+    """Convert what a flag was given to an answer. Raises UsageError."""
     if not question.several:
         return given
     try:
@@ -207,7 +207,7 @@ def _value(question: Question, given: Any) -> Any:
 
 
 def _report(config: Path) -> int:
-    """What the rules say about the new file, and what to type next; the exit code."""
+    """Print what the rules say about the new file, and what to type next; return the exit code."""
     from hyperpod_kit.config.findings import errors
     from hyperpod_kit.config.load import check
 

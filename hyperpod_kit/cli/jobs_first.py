@@ -107,7 +107,10 @@ class JobsFirst:
             say(f"no job has any of {which}")
 
     def question(self, *, aws_chooses: bool = False) -> str:
-        """What the question of the command begins with. `aws_chooses`: of these nodes some go, and AWS says which."""
+        """Return what the question of the command begins with.
+
+        `aws_chooses`: of these nodes some go, and AWS says which.
+        """
         if self.listing_error:
             return "It is not known which jobs run there. "
         if not self.jobs:
@@ -163,7 +166,7 @@ class JobsFirst:
             ) from err
 
     def without(self, vacated: Optional[Vacated], names: Sequence[str]) -> Optional[Vacated]:
-        """The same without these nodes, of which nothing becomes."""
+        """Leave out these nodes, of which nothing becomes."""
         if vacated is None:
             return None
         return replace(vacated, drained=tuple(name for name in vacated.drained if name not in names))

@@ -126,7 +126,7 @@ class Passthrough(click.Command):
         return 0
 
     def _help(self, command: str, arguments: list[str]) -> Optional[str]:
-        """What these words ask to be shown, None for nothing that is known here: its own parser judges that."""
+        """Return the help that these words ask for, None for nothing that is known here: its own parser judges that."""
         from hyperpod_kit.cli import argparse_help
 
         named = argparse_help.requested_help(arguments)

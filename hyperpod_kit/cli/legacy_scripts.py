@@ -20,7 +20,7 @@ LARGEST = 50 << 20
 def of_cluster(
     source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path
 ) -> LegacyScripts:
-    """What becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
+    """Say what becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
 
     Raises UsageError for a directory that holds something; AwsError, Unreachable.
     """
@@ -56,7 +56,7 @@ def of_cluster(
 
 
 def of_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
-    """What becomes of the scripts in a directory. Raises UsageError where there is none."""
+    """Say what becomes of the scripts in a directory. Raises UsageError where there is none."""
     from hyperpod_kit.config.legacy_scripts import READ, classify_scripts
 
     try:
@@ -73,7 +73,7 @@ def of_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
 def read_legacy_scripts(
     source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
 ) -> Optional[LegacyScripts]:
-    """What becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
+    """Say what becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
     if live and source:
         try:
             return of_cluster(source, entry, region, directory, config)
@@ -90,7 +90,7 @@ def read_legacy_scripts(
 
 
 def _beside(directory: Optional[Path], config: Path) -> Optional[str]:
-    """As the configuration names it: from its own directory."""
+    """Return the path as the configuration names it, from its own directory."""
     if directory is None:
         return None
     return Path(os.path.relpath(directory, config.parent)).as_posix()

@@ -47,12 +47,15 @@ def out(text: str = "", *, fg: Optional[str] = None, dim: bool = False, nl: bool
 
 
 def _coloured() -> bool:
-    """What rich asks too, and click does not: https://no-color.org, and a terminal that has none."""
+    """Whether to colour, as rich decides it and click does not: https://no-color.org, and a terminal that has none."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def document(made: str) -> None:
-    """What this program has made for programs: a script, a configuration. It goes out as it is, to a file mostly."""
+    """Print what this program has made for programs: a script, a configuration.
+
+    It goes out as it is, to a file mostly.
+    """
     if not sys.stdout.isatty():
         shown = made
     else:
@@ -61,7 +64,7 @@ def document(made: str) -> None:
 
 
 def error(message: str, hint: Optional[str] = None) -> None:
-    """What failed, and what to type next."""
+    """Print what failed, and what to type next."""
     say("error: " + terminal.indented(message))
     if hint:
         say("hint: " + terminal.indented(hint))
@@ -73,7 +76,7 @@ def data(value: Any) -> None:
 
 
 def json_line(value: Any) -> None:
-    """The same as one line of many."""
+    """Print one object on one line of many."""
     click.echo(terminal.json_text(value))
 
 

@@ -40,7 +40,7 @@ class Progress:
 
 
 def print_fidelity() -> None:
-    """What is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
+    """Print what is real, a stand-in, absent, as a table; below it the calls that the endpoint implements."""
     from rich.table import Table
 
     from hyperpod_kit.rehearsal.fidelity import ABSENT, REAL, STAND_IN, TABLE, implemented_calls

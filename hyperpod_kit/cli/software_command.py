@@ -123,7 +123,7 @@ def update_software(
 
 
 def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) -> None:
-    """Raises ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
+    """Raise ClusterError where slurmctld's state would go with the controller's root volume, or that is not known."""
     settings = chosen.settings
     if forget_jobs or (settings is not None and settings.parameters.controller_group not in groups):
         return
@@ -142,7 +142,7 @@ def _require_state(chosen: Cluster, groups: Sequence[str], forget_jobs: bool) ->
 
 
 def _require_scripts(scripts: Mapping[str, Sequence[str]], region: Optional[str]) -> None:
-    """Raises ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
+    """Raise ClusterError for a lifecycle script that nodes would not find: they would come back without anything."""
     from hyperpod_kit.aws.s3 import Bucket
 
     for uri, groups in scripts.items():

@@ -120,7 +120,7 @@ def ssh_options(command: Command, *, timeout: float = 60.0, own_timeout: bool = 
 
 
 def login_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Those of them that ssh(1) takes too, handed to the command as one `login: SshLogin`."""
+    """Add those of the options that ssh(1) takes too, handed to the command as one `login: SshLogin`."""
 
     @functools.wraps(command)
     def with_login(*, ssh_user: str, ssh_key: Path | None, ssh_port: int, known_hosts: Path, **options: Any) -> Any:

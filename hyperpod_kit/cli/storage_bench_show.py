@@ -14,7 +14,7 @@ CACHED = 0.05
 
 
 def reports(mount_reports: list[MountReport], as_json: bool) -> None:
-    """Everything of every mount."""
+    """Print everything of every mount."""
     if as_json:
         data([report.to_json() for report in mount_reports])
         return

@@ -123,7 +123,7 @@ def preload(
 def _job_command(
     places: tuple[str, ...], files_from: Optional[Path], workers: int, rate: Optional[float], patience: float
 ) -> list[str]:
-    """The same command for the job: whole paths, and the program that runs here."""
+    """Make the same command for the job: absolute paths, and the program that runs here."""
     program = shutil.which("hyperpod-kit", path=str(Path(sys.executable).parent))
     if program:
         start = [program]

@@ -146,7 +146,7 @@ def _with_history(report: UsageReport, history_path: Optional[Path], price: Opti
 def _require_one_path(
     places: tuple[str, ...], state: Optional[Path], access_points: Optional[str], history: Optional[Path]
 ) -> None:
-    """Raises UsageError for an option that means something for one PATH only."""
+    """Raise UsageError for an option that means something for one PATH only."""
     for name, value in (("--state", state), ("--history", history)):
         if value is not None and len(places) > 1:
             raise UsageError(f"{name} is of one PATH", hint="one command for each PATH")

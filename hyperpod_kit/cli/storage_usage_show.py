@@ -74,14 +74,14 @@ def _room(report: UsageReport) -> str:
 
 
 def noun(report: UsageReport) -> str:
-    """What is counted."""
+    """Name what is counted."""
     if report.root.startswith("s3://"):
         return "objects, versions and uploads"
     return "files and directories"
 
 
 def growth_lines(report: UsageReport) -> list[str]:
-    """How fast a place grows and when it is full, or that this is not known yet."""
+    """Describe how fast a place grows and when it is full, or that this is not known yet."""
     from hyperpod_kit.storage.usage import filling
     from hyperpod_kit.storage.usage import growth as growths
 

@@ -170,7 +170,7 @@ def _take_nodes(cluster: LiveCluster, leaving: Sequence[ClusterNode], first: Job
 
 
 def _replacements(groups: Sequence[str], controller: str) -> str:
-    """How nodes that are there come to a change that only new ones get."""
+    """Say how existing nodes come to a change that only new ones get."""
     ways = []
     if set(groups) - {controller}:
         ways.append("hyperpod-kit replace-node for the nodes that are to have it")

@@ -30,7 +30,7 @@ class Area(NamedTuple):
 
 
 def page(places: Sequence[UsageReport], top: int) -> str:
-    """One document for all places."""
+    """Make one document for all places."""
     return html_page.page("Who fills the storage", "\n".join(_report_section(report, top) for report in places))
 
 

@@ -102,7 +102,7 @@ def _gather_facts(checked: Checked) -> Optional[AccountFacts]:
 
 
 def _all_findings(checked: Checked, facts: Optional[AccountFacts]) -> Sequence[Finding]:
-    """Those of the rules, of the files that it names and of the preflight, in the order of the file."""
+    """List the findings of the rules, of the files that it names and of the preflight, in the order of the file."""
     from hyperpod_kit.bundle import scripts
 
     script_findings = [finding for finding in scripts.findings(checked.settings) if checked.is_sound(finding.path)]

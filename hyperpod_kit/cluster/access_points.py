@@ -35,7 +35,7 @@ class ExistingPoint:
 
     @property
     def description(self) -> str:
-        """In words."""
+        """Describe it in words."""
         who = "acts as whoever asks"
         if self.point.uid >= 0:
             who = f"acts as {self.point.uid}:{self.point.gid}"
@@ -71,7 +71,7 @@ class UserChange:
 
 
 def parse_access_point(described: Mapping[str, Any]) -> ExistingPoint:
-    """One entry of DescribeAccessPoints. Without a POSIX user the uid is AS_WHO_ASKS, and the gid that of the
+    """Parse one entry of DescribeAccessPoints. Without a POSIX user the uid is AS_WHO_ASKS, and the gid that of the
     directory, -1 where that was there before."""
     tags = {tag["Key"]: tag["Value"] for tag in described.get("Tags", [])}
     directory = described.get("RootDirectory") or {}
@@ -90,7 +90,7 @@ def parse_access_point(described: Mapping[str, Any]) -> ExistingPoint:
 
 
 def plan_changes(desired: Sequence[AccessPoint], existing_points: Sequence[ExistingPoint]) -> tuple[UserChange, ...]:
-    """One item a user, in their order."""
+    """Plan one change a user, in their order."""
     alive = [existing for existing in existing_points if existing.state not in DELETED_STATES]
     return tuple(_plan_user(point, alive) for point in desired)
 
@@ -131,7 +131,10 @@ def request(point: AccessPoint) -> dict[str, Any]:
 
 
 def client_token(point: AccessPoint) -> str:
-    """The same for the same home, so that two admins at once make one access point. At most 64 characters."""
+    """Derive the same token for the same home, so that two admins at once make one access point.
+
+    At most 64 characters.
+    """
     text = "\0".join([point.file_system_id, point.user, str(point.uid), str(point.gid), point.root])
     return f"hpk-{hashlib.sha256(text.encode()).hexdigest()[:48]}"
 

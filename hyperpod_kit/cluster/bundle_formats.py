@@ -54,7 +54,7 @@ def unsupported_bundles(
 
 
 def advice(unsupported: UnsupportedBundle, controller: Optional[str]) -> str:
-    """One sentence with what to do. `controller`: the group of the Slurm controller."""
+    """Say in one sentence what to do. `controller`: the group of the Slurm controller."""
     nodes = " ".join(unsupported.nodes)
     problem = f"{unsupported.group} was created from {unsupported.format}, which this release does not support"
     if unsupported.group == controller:

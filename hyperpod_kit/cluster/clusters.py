@@ -19,7 +19,7 @@ class ListedCluster:
 
 
 def fetch_clusters(sagemaker: SageMaker) -> list[ListedCluster]:
-    """By name. Raises AwsError, Unreachable."""
+    """List the clusters of a region by name. Raises AwsError, Unreachable."""
     clusters = [
         ListedCluster(
             summary["ClusterName"],

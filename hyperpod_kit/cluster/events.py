@@ -45,7 +45,7 @@ class Event(NamedTuple):
         return _PASSING in self.description.lower()
 
     def line(self) -> str:
-        """For a person: where, what, why."""
+        """Describe the event for a person: where, what, why."""
         where = " ".join(filter(None, (self.group, self.instance_id))) or self.resource.lower()
         failure = ""
         if self.failure:
@@ -115,7 +115,7 @@ class Troubles:
         self.last: Optional[Event] = None
 
     def new_events(self) -> list[Event]:
-        """Those that came since the last call. Raises as `list_events`."""
+        """List the events that came since the last call. Raises as `list_events`."""
         events = [
             event
             for event in list_events(self._source, self._cluster, after=self._begin, level=WARN)

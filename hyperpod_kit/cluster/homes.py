@@ -60,7 +60,7 @@ class Observed:
 
     @property
     def arns(self) -> list[str]:
-        """Of the access points that are there."""
+        """List the ARNs of the access points that exist."""
         return [item.existing.arn for item in self.items if item.existing]
 
     @property
@@ -136,7 +136,7 @@ def apply(
 
 
 def recorded(observed: Observed) -> list[AccessPoint]:
-    """What belongs into the file beside the configuration."""
+    """List what belongs into the file beside the configuration."""
     return [replace(item.desired, id=item.existing.id) for item in observed.items if item.existing]
 
 

@@ -95,8 +95,11 @@ def resolve(nodes: Sequence[ClusterNode], names: Sequence[str]) -> list[ClusterN
 
 
 def order_for_removal(nodes: Sequence[ClusterNode], jobs: Mapping[str, int]) -> list[ClusterNode]:
-    """In the order in which nodes may go: those that do not run, then by how many jobs they have (`jobs`: instance id
-    -> number), of equal ones the last in the list first."""
+    """Sort nodes in the order in which they may go.
+
+    Those that do not run, then by how many jobs they have (`jobs`: instance id -> number), of equal ones the last in
+    the list first.
+    """
     return sorted(reversed(nodes), key=lambda node: (node.status == RUNNING, jobs.get(node.instance_id, 0)))
 
 
@@ -148,7 +151,7 @@ def _host_address(summary: dict[str, Any]) -> str:
 
 
 def _address_in(host: str) -> str:
-    """`10.1.41.18` of ip-10-1-41-18 and of ip-10-1-41-18.ec2.internal; "" of another name."""
+    """Return `10.1.41.18` for ip-10-1-41-18 and ip-10-1-41-18.ec2.internal; "" for another name."""
     match = _HOST.match(host)
     if match:
         return ".".join(match.groups()[:4])

@@ -74,7 +74,7 @@ def plugin_start(
 
 
 def aws_command(request: Mapping[str, Any], region: str) -> tuple[str, ...]:
-    """The same by the AWS CLI, to be typed elsewhere."""
+    """Make the command of the AWS CLI that does the same, to be typed elsewhere."""
     command = ["aws", "ssm", "start-session", "--region", region, "--target", request["Target"]]
     if "DocumentName" in request:
         command += ["--document-name", request["DocumentName"], "--parameters", json.dumps(request["Parameters"])]

@@ -51,7 +51,7 @@ class Rollout:
 
 
 def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
-    """`3` nodes or `10%` of a group. Raises UsageError."""
+    """Parse a batch size, `3` nodes or `10%` of a group. Raises UsageError."""
     if batch_size is None:
         if pause:
             raise UsageError("a pause between batches needs a size of them", hint="--batch 1, or --batch 10%")
@@ -71,7 +71,7 @@ def parse_rollout(batch_size: Optional[str], pause: int) -> Rollout:
 
 
 def software_of(summaries: Sequence[Mapping[str, Any]]) -> list[NodeSoftware]:
-    """Of the nodes of ListClusterNodes that are not going, by group and id."""
+    """List the software of the nodes of ListClusterNodes that are not on their way out, by group and id."""
     software = [
         NodeSoftware(
             str(node.get("InstanceGroupName", "")),
@@ -96,7 +96,7 @@ def groups_of(live: Mapping[str, Any], selected: Sequence[str]) -> list[str]:
 
 
 def require_in_service(live: Mapping[str, Any]) -> None:
-    """Raises ClusterError: AWS takes an update of a cluster in service only."""
+    """Raise ClusterError unless the cluster is in service: AWS updates no other."""
     if live.get("ClusterStatus") != "InService":
         name = live["ClusterName"]
         raise ClusterError(
@@ -118,7 +118,7 @@ def scripts_of(live: Mapping[str, Any], groups: Sequence[str]) -> dict[str, list
 
 
 def request(cluster: str, groups: Sequence[str], speed: Rollout, image: Optional[str]) -> dict[str, Any]:
-    """For UpdateClusterSoftware."""
+    """Make the request of UpdateClusterSoftware."""
     arguments: dict[str, Any] = {
         "ClusterName": cluster,
         "InstanceGroups": [{"InstanceGroupName": name} for name in groups],

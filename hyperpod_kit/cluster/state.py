@@ -12,7 +12,7 @@ BRIEF = 300
 
 
 def brief(text: str) -> str:
-    """One line of AWS's words, which may be a node's."""
+    """Shorten AWS's text, which may be a node's, to one line."""
     return clean(text, BRIEF)
 
 
@@ -35,7 +35,7 @@ class GroupState:
         return self.current == self.target == self.nodes.get("Running", 0)
 
     def line(self) -> str:
-        """For a person: `worker-group 2/3 (2 Pending, 1 Running)`."""
+        """Describe it for a person: `worker-group 2/3 (2 Pending, 1 Running)`."""
         states = ", ".join(f"{count} {status}" for status, count in sorted(self.nodes.items()))
         details = []
         if self.status in ("Failed", "Degraded"):
@@ -72,7 +72,10 @@ class ClusterState:
         return self.status == "InService" and all(group.ready for group in self.groups)
 
     def count_differences(self, desired: Mapping[str, int]) -> list[str]:
-        """Where the counts that AWS aims at are not `desired` (group -> nodes); a group that is not desired must go."""
+        """Describe where the counts that AWS aims at are not `desired` (group -> nodes).
+
+        A group that is not desired must go.
+        """
         target_counts = {group.name: group.target for group in self.groups}
         return [
             f"{name}: {desired.get(name, 0)} wanted, {target_counts.get(name, 0)} is what AWS aims at"
@@ -81,7 +84,7 @@ class ClusterState:
         ]
 
     def line(self) -> str:
-        """One line for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
+        """Describe it for a person: `Creating · controller-machine 1/1 · worker-group 2/3 (2 Pending, 1 Running)`."""
         parts = [self.status, *(group.line() for group in self.groups)]
         if self.failure:
             parts.append(f"failure: {brief(self.failure)}")

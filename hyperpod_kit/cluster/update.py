@@ -107,7 +107,7 @@ class Update:
 
     @property
     def destroys(self) -> int:
-        """Nodes that go."""
+        """Count the nodes that go."""
         return sum(change.destroys for change in self.changes)
 
     @property
@@ -222,7 +222,10 @@ def _cluster_changes(live: Mapping[str, Any], desired: Mapping[str, Any]) -> Ite
 
 
 def _orchestrators(live: Mapping[str, Any], desired: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Both, without the strategy where none is asked for: Continuous clusters take none, and are told with one."""
+    """Return both, without the strategy where none is desired.
+
+    Continuous clusters take none, and are described with one.
+    """
     before, after = live.get("Orchestrator"), desired.get("Orchestrator")
     if before is None or after is None or "SlurmConfigStrategy" in after.get("Slurm", {}):
         return before, after
@@ -282,7 +285,7 @@ def _controls(group: Mapping[str, Any]) -> bool:
 
 
 def _plain(value: Any) -> Optional[Any]:
-    """Without what says nothing: empty parts, and the order of lists of names."""
+    """Normalise a value: drop empty parts, and sort lists of names."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in sorted(value.items()) if item not in (None, [], {})} or None
     if isinstance(value, (list, tuple)):

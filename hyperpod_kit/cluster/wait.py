@@ -233,7 +233,10 @@ def _fail_for_nodes(state: ClusterState, failing: dict[str, float], now: float) 
 
 
 def _new_troubles(state: ClusterState, troubles: Troubles) -> list[str]:
-    """One line a failure that has not been told. The answer to the main question must not depend on this one."""
+    """Describe each failure that has not been reported yet.
+
+    The answer to the main question must not depend on this one.
+    """
     if not state.continuous:
         return []
     try:
@@ -252,7 +255,7 @@ def _poll(
     clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> Any:
-    """`step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
+    """Call `step` until it returns something or `timeout` is over; a few unanswered polls do not end it.
 
     again: the command that takes it up where it was ended.
     """

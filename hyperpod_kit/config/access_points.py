@@ -44,14 +44,14 @@ class AccessPoint:
 
     @property
     def whose(self) -> str:
-        """In words."""
+        """Name the owner in words."""
         if self.user.startswith(GROUP):
             return f"the group {self.user[len(GROUP) :]}"
         return self.user
 
     @property
     def numbers(self) -> str:
-        """Whom it acts as, in words."""
+        """Say in words whom it acts as."""
         if self.uid >= 0:
             return f"{self.uid}:{self.gid}"
         return f"whoever asks, in group {self.gid},"
@@ -75,7 +75,10 @@ def companion_path(config: Path) -> Path:
 
 
 def read(config: Path) -> dict[str, AccessPoint]:
-    """By user name; empty when there is no such file. Raises ConfigError for a file that is not ours."""
+    """Read the access points by user name; empty when there is no such file.
+
+    Raises ConfigError for a file that is not ours.
+    """
     path = companion_path(config)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -111,7 +114,7 @@ def write(config: Path, points: Sequence[AccessPoint]) -> bool:
 
 
 def findings(desired: Sequence[AccessPoint], recorded: Mapping[str, AccessPoint], config: Path) -> Iterator[Finding]:
-    """What is wrong between the configuration and the file beside it.
+    """Report what is wrong between the configuration and the file beside it.
 
     A missing access point is a warning: the command that makes it needs a configuration that is right.
     """

@@ -11,7 +11,7 @@ from hyperpod_kit.model.states import LifecycleMode, Role
 
 
 def decode_cluster(section: Section, parameters: ProvisioningParameters) -> ClusterSpec:
-    """`hyperpod_kit.cluster`."""
+    """Decode `hyperpod_kit.cluster`."""
     partitions = {worker.instance_group_name: worker.partition_name for worker in parameters.worker_groups}
     cluster = ClusterSpec(
         name=section.text("name"),

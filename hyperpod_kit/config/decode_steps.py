@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def decode_steps(kit: Section) -> OptionalSteps:
-    """Those that are on."""
+    """Decode the optional steps that are on."""
     section = kit.child("steps", required=False)
     steps = OptionalSteps(
         accounting=_decode_if_written(section, "accounting", _accounting),

@@ -58,7 +58,7 @@ def read(path: Path) -> Document:
 
 
 def values(path: Path) -> Any:
-    """What any JSON or YAML file holds. Raises UsageError, ConfigError."""
+    """Read the values of any JSON or YAML file. Raises UsageError, ConfigError."""
     return read_text(path, _text(path))[0]
 
 

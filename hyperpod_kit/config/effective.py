@@ -29,7 +29,7 @@ def effective(path: Path) -> tuple[dict[str, Any], set[KeyPath]]:
 
 
 def without_defaults(path: Path) -> dict[str, Any]:
-    """What the file says, without defaults: anchors and merges resolved. Raises as `effective` does."""
+    """Read the values of the file without defaults, with anchors and merges resolved. Raises as `effective` does."""
     load(path)
     return document.read(path).values
 

@@ -31,7 +31,7 @@ class Finding:
     column: int = 0
 
     def render(self) -> str:
-        """One line for a person: where, what, what to do."""
+        """Format the finding in one line for a person: where, what, what to do."""
         where = self.path
         if self.line:
             where = f"{self.path} (line {self.line}, column {self.column})"
@@ -43,12 +43,12 @@ class Finding:
 
 
 def errors(findings: Sequence[Finding]) -> list[Finding]:
-    """Those findings that forbid to go on."""
+    """Select the findings that forbid to go on."""
     return [finding for finding in findings if finding.severity == ERROR]
 
 
 def at_least(findings: Sequence[Finding], severity: str) -> list[Finding]:
-    """Those findings that are as bad as `severity` or worse."""
+    """Select the findings that are as bad as `severity` or worse."""
     return [finding for finding in findings if SEVERITIES.index(finding.severity) >= SEVERITIES.index(severity)]
 
 
@@ -58,7 +58,7 @@ def under(path: str, parent: str) -> bool:
 
 
 def _line(text: str) -> str:
-    """One line that a terminal takes as text, whatever somebody wrote into the file, and not a page long."""
+    """Shorten a text to one line that a terminal takes as text, whatever somebody wrote into the file."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     if len(shown) <= LONGEST:
         return shown

@@ -59,7 +59,10 @@ class ImportedConfiguration:
 
 
 def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
-    """Both are what JSON or boto3 gave, None for what there is not. Raises ConfigError for something else."""
+    """Read a configuration from what JSON or boto3 gave, None for what there is not.
+
+    Raises ConfigError for something else.
+    """
     reader = _RequestReader()
     if parameters is not None:
         values = reader.parameters(parameters)
@@ -252,7 +255,7 @@ class _RequestReader:
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
 
     def _spelled(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
-        """With AWS's spelling of its fields: listings of its own blog have `lifecycleConfig`, which its API refuses."""
+        """Correct the spelling of fields: listings of AWS's own blog have `lifecycleConfig`, which its API refuses."""
         spelling = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
         corrected = dict(group)
         for key in group:
@@ -324,7 +327,7 @@ class _RequestReader:
         return entry
 
     def _type(self, name: str, given: Any) -> Any:
-        """As SageMaker names it: AWS's announcement of HyperPod has EC2's name for one."""
+        """Name the type as SageMaker does: AWS's announcement of HyperPod has EC2's name for one."""
         if not isinstance(given, str):
             return given
         right = INSTANCE_TYPE_PREFIX + given

@@ -49,12 +49,12 @@ class Homes:
 
 
 def beside_homes(groups: Sequence[Group]) -> tuple[Group, ...]:
-    """Those whose directory is beside the homes: one that is archived is not mounted anywhere."""
+    """Select the groups whose directory is beside the homes: one that is archived is not mounted anywhere."""
     return tuple(group for group in groups if not group.mounts and not group.archived)
 
 
 def decode_homes(section: Section) -> Homes:
-    """`hyperpod_kit.homes`."""
+    """Decode `hyperpod_kit.homes`."""
     homes = Homes(
         section.text("file_system_id"),
         section.text("path", "/home"),
@@ -69,7 +69,7 @@ def decode_homes(section: Section) -> Homes:
 def home_mounts(
     homes: Optional[Homes], users: Sequence[User], groups: Sequence[Group], points_by_name: Mapping[str, AccessPoint]
 ) -> tuple[EfsMount, ...]:
-    """One mount a user and one a group beside them, in their order. `points_by_name`: access points by name."""
+    """Make one mount a user and one a group beside them, in their order. `points_by_name`: access points by name."""
     if homes is None:
         return ()
     of_users = [(mount_name(user.name, user.uid), mount_path(homes.path, user.name), user.name) for user in users]

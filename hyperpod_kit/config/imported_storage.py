@@ -54,7 +54,7 @@ class ImportedStorage:
         return keys
 
     def mounts(self, values: dict[str, Any]) -> list[dict[str, Any]]:
-        """One mount for each file system and path, with the groups that have it where those are not all.
+        """Make one mount for each file system and path, with the groups that have it where those are not all.
 
         The short forms of AWS's file are taken out of `values` where they name the same file system.
         """

@@ -45,7 +45,7 @@ class Question:
 
     @property
     def explanation(self) -> str:
-        """What is said before the question."""
+        """Return what is said before the question."""
         several = ""
         if self.several:
             several = "Several: with blanks between them."
@@ -56,7 +56,7 @@ class Question:
 
     @property
     def help(self) -> str:
-        """What is said of the flag."""
+        """Return what is said of the flag."""
         default = ""
         if isinstance(self.usual, str) and self.convert is not yes:
             default = f"Default: {self.usual}."
@@ -81,7 +81,7 @@ class Question:
 
 
 def account(text: str) -> tuple[str, int]:
-    """NAME:UID. Raises ValueError."""
+    """Parse NAME:UID. Raises ValueError."""
     name, _, uid = text.partition(":")
     if not name or not uid.isdecimal() or len(uid) > 10:
         raise ValueError(f"{text}: expected NAME:UID, like trainer:2001")
@@ -96,7 +96,7 @@ def whole_number(text: str) -> int:
 
 
 def yes(text: str) -> bool:
-    """Raises ValueError."""
+    """Parse y or n."""
     if text.lower() not in ("y", "yes", "n", "no"):
         raise ValueError(f"{text}: expected y or n")
     return text.lower().startswith("y")

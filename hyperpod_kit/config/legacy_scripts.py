@@ -78,7 +78,7 @@ class _AwsScript:
     below: str = ""
 
     def entry(self, path: str) -> dict[str, Any]:
-        """Of `hyperpod_kit.scripts`."""
+        """Make its entry of `hyperpod_kit.scripts`."""
         entry: dict[str, Any] = {"name": self.name, "path": path, "run": self.run}
         arguments = [*self.arguments]
         if self.told_role:
@@ -152,7 +152,7 @@ class LegacyScripts:
 def classify_scripts(
     paths: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = ""
 ) -> LegacyScripts:
-    """What becomes of the files at `paths`. Pure.
+    """Say what becomes of the files at `paths`. Pure.
 
     contents: of those in READ that there are; kept_at: the directory beside the configuration in which they lie, None
     when they are not kept; entry: the script that HyperPod starts.

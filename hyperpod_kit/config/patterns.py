@@ -45,7 +45,7 @@ class Pattern:
     prefix: str = ""
 
     def remedy(self, text: str) -> str:
-        """What to write instead of a text that does not fit."""
+        """Say what to write instead of a text that does not fit."""
         if self.prefix and self.fits(self.prefix + text):
             return f"Write `{self.prefix}{text}`"
         return self.hint

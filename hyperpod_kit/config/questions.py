@@ -14,7 +14,10 @@ from hyperpod_kit.config.validate import validate
 
 
 def open_questions(base: dict[str, Any], answers: Answers) -> Iterator[Question]:
-    """What neither a flag nor an imported file has answered. Of an imported cluster only what it lacks is asked."""
+    """Yield the questions that neither a flag nor an imported file has answered.
+
+    Of an imported cluster only what it lacks is asked.
+    """
     answered_keys = _answered_keys(base)
     for question in QUESTIONS:
         given = getattr(answers, question.key)
@@ -40,7 +43,7 @@ def needed(base: dict[str, Any], answers: Answers) -> list[str]:
 
 
 def objections(base: dict[str, Any], answers: Answers, question: Question, value: Any) -> list[Finding]:
-    """What the rules say against this answer."""
+    """List what the rules say against this answer."""
     values = starter.fill(base, replace(answers, **{question.key: value}))
     settings, findings = decode(values)
     findings = [*text_checks.findings(values), *findings, *validate(settings)]

@@ -120,7 +120,7 @@ def source_path(settings: Settings, request: dict[str, Any], path: str) -> str:
 
 
 def _partition(settings: Settings, group: str, otherwise: str) -> str:
-    """Where a group's partition is written; `otherwise` where it is not."""
+    """Return the path of a group's partition; `otherwise` where it is not written."""
     for index, worker in enumerate(settings.parameters.worker_groups):
         if worker.instance_group_name == group:
             return f"worker_groups[{index}].partition_name"
@@ -147,7 +147,7 @@ def _volume(entry: dict[str, Any], field: str, at: str) -> str:
 
 
 def _file_system(settings: Settings, entry: dict[str, Any], otherwise: str) -> str:
-    """Where the mount is written that became this entry; `otherwise` without one."""
+    """Return the path of the mount that became this entry; `otherwise` without one."""
     mount_path = next(iter(entry.values()))["MountPath"]
     for mount, at in settings.sourced_mounts:
         if mount.path == mount_path and mount.traits.storage_config in entry:

@@ -121,7 +121,7 @@ def _mount(kind: str, reads: list[KeyRead], limits: bool) -> dict[str, Any]:
 
 
 def _limit(property_schema: dict[str, Any], field: Field) -> None:
-    """What values there are: those of the field, and those that the API has for it, which come first."""
+    """Add the values that there are: those of the field, and those that the API has for it, which come first."""
     target = property_schema["items"] if property_schema["type"] == "array" else property_schema
     if field.choices:
         target["enum"] = list(field.choices)

@@ -101,7 +101,7 @@ class Section:
         return int(value)
 
     def number(self, key: str, default: float) -> float:
-        """A number."""
+        """Read a number."""
         value = self._take(key, float, default)
         self._note(key, "number", default, value)
         if value is not None:
@@ -109,7 +109,7 @@ class Section:
         return default
 
     def boolean(self, key: str, default: bool) -> bool:
-        """true or false."""
+        """Read true or false."""
         value = self._take(key, bool, default)
         self._note(key, "boolean", default, value)
         if value is not None:

@@ -110,7 +110,7 @@ class Settings:
 
     @property
     def homeless(self) -> tuple[str, ...]:
-        """Whose home, or share, has no access point yet: no bundle is made before `users apply`."""
+        """Name those whose home, or share, has no access point yet: no bundle is made before `users apply`."""
         without = [mount for mount in self.mounts if mount.access_point_id == NO_ACCESS_POINT]
         return tuple(mount.owner or posixpath.basename(mount.path) for mount in without)
 
@@ -132,7 +132,7 @@ class Settings:
 
     @property
     def controllers(self) -> int:
-        """How many nodes run slurmctld."""
+        """Count the nodes that run slurmctld."""
         return sum(group.count for group in self.cluster.groups if group.role == Role.CONTROLLER)
 
     @property
@@ -155,7 +155,7 @@ class Settings:
         return replace(self.steps, ssh_between_nodes=replace(ssh, mount=mount))
 
     def node_config(self) -> NodeConfig:
-        """What goes to the nodes."""
+        """Make what goes to the nodes."""
         return NodeConfig(
             cluster_name=self.cluster.name,
             lifecycle_mode=self.cluster.lifecycle_mode,

@@ -28,7 +28,7 @@ HOME = "/home"
 
 
 def fill(base: dict[str, Any], answers: Answers) -> dict[str, Any]:
-    """`base` (of config/from_aws.py, or empty) with these answers in it, complete as far as anybody said anything.
+    """Fill these answers into `base` (of config/from_aws.py, or empty), as far as anybody said anything.
 
     Does not change `base`.
     """

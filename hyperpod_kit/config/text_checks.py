@@ -14,7 +14,7 @@ LONGEST = 2048
 
 
 def findings(values: Mapping[str, Any], path: str = "") -> Iterator[Finding]:
-    """What is wrong with any text below `values`, whose keys lie at `path`."""
+    """Report what is wrong with any text below `values`, whose keys lie at `path`."""
     for key, value in values.items():
         if path:
             child_path = f"{path}.{key}"

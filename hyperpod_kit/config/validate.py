@@ -94,7 +94,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def validate(settings: Settings) -> list[Finding]:
-    """Everything that the rules find, in their order; then what else the service model would refuse.
+    """Report everything that the rules find, in their order; then what else the service model would refuse.
 
     The same value is not reported twice: what a rule says about it is the better sentence.
     """

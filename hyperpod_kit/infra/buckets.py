@@ -14,7 +14,7 @@ UNFINISHED_DAYS = 7
 
 
 def parts(settings: Settings) -> list[TemplatePart]:
-    """One part a bucket. That of the bundle keeps versions: who replaces a bundle is root of the nodes to come."""
+    """Make one part a bucket. That of the bundle keeps versions: who replaces a bundle is root of the nodes to come."""
     return [
         TemplatePart(
             f"bucket {name}",

@@ -48,7 +48,7 @@ def compare(settings: Settings, parts: Sequence[TemplatePart], facts: AccountFac
 
 
 def _about(part: TemplatePart, finding: Finding) -> bool:
-    """What a role may not is about the role, wherever the configuration asks for it."""
+    """Whether a finding is about the part; what a role may not is about the role, wherever the path is."""
     if finding.code.startswith("HPK-V2"):
         return any(resource["Type"] == "AWS::IAM::Role" for resource in part.resources.values())
     return any(finding.path == path or finding.path.startswith((f"{path}.", f"{path}[")) for path in part.paths)
@@ -66,7 +66,7 @@ def _state(findings: Iterable[Finding]) -> str:
 
 
 def _notes(part: TemplatePart, facts: AccountFacts) -> Iterator[str]:
-    """What the template has and no check asks for."""
+    """Yield what the template has and no check asks for."""
     endpoints = facts.known_endpoints
     subnets = facts.known_subnets
     if "S3Endpoint" in part.resources and endpoints is not None and subnets:

@@ -16,7 +16,7 @@ from hyperpod_kit.preflight.aws_facts.shared import FileSystemQuery
 
 
 def part(settings: Settings, requested: FileSystemQuery, number: int) -> TemplatePart:
-    """One file system with a mount target in each subnet and an access point for each mount that asks for one.
+    """Make one file system with a mount target in each subnet and an access point for each mount that asks for one.
 
     Access points of homes and shares are not here: `users apply` makes these, and puts into the policy who may use
     them.

@@ -16,7 +16,7 @@ OPTIONS = ["rw", "crossmnt", "root_squash"]
 
 
 def part(settings: Settings, requested: FsxQuery, number: int) -> TemplatePart:
-    """One file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it must be."""
+    """Make one file system. Its size is a parameter: `hyperpod-kit storage plan` says how large it must be."""
     name = f"Fsx{number}"
     its = [
         (kind, mount, dns, of)

@@ -18,7 +18,7 @@ NODES, STORAGE = "NodesGroup", "StorageGroup"
 
 
 def groups(settings: Settings) -> TemplatePart:
-    """Both groups. Nodes reach each other by everything, which an EFA needs, and whatever is outside."""
+    """Make both security groups. Nodes reach each other by everything, which an EFA needs, and whatever is outside."""
     inward, both_ways = _ports(settings)
     resources: dict[str, Any] = {
         NODES: _group(settings.cluster.name, "nodes"),
@@ -43,7 +43,7 @@ def groups(settings: Settings) -> TemplatePart:
 
 
 def _ports(settings: Settings) -> tuple[set[int], set[int]]:
-    """What nodes connect to on file systems, and what file systems connect to on nodes too."""
+    """Return the ports that nodes connect to on file systems, and those that file systems connect to on nodes."""
     inward: set[int] = set()
     both_ways: set[int] = set()
     for mount in settings.mounts:
@@ -67,7 +67,7 @@ def _ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
 
 
 def _group(cluster: str, of: str) -> Any:
-    """Everything may go out; without the rule EC2 adds it, and Terraform does not."""
+    """Make a group that lets everything out; without the rule EC2 adds it, and Terraform does not."""
     return resource(
         "AWS::EC2::SecurityGroup",
         {

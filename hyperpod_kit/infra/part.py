@@ -26,7 +26,7 @@ class TemplatePart:
 
 
 def resource(kind: str, properties: Mapping[str, Any], **more: Any) -> Resource:
-    """One resource. `more`: DependsOn, DeletionPolicy, UpdateReplacePolicy."""
+    """Make one resource. `more`: DependsOn, DeletionPolicy, UpdateReplacePolicy."""
     return {"Type": kind, **more, "Properties": dict(properties)}
 
 

@@ -18,7 +18,7 @@ def logical_ids(settings: Settings) -> dict[str, str]:
 
 
 def parts(settings: Settings, made: Mapping[str, str]) -> list[TemplatePart]:
-    """One part a role. `made`: ids of the configuration -> logical ids of what is made in their place."""
+    """Make one part a role. `made`: ids of the configuration -> logical ids of what is made in their place."""
     return [
         TemplatePart(
             f"role {role.name}",
@@ -59,7 +59,7 @@ def _path(arn: str) -> str:
 
 
 def _replacements(arn: str, made: Mapping[str, str]) -> dict[str, str]:
-    """What is replaced in the text of a policy, and by what."""
+    """Map what is replaced in the text of a policy to what replaces it."""
     fields = (arn.split(":") + [""] * 5)[:5]
     return {
         f"arn:{fields[1]}:": "arn:${AWS::Partition}:",

@@ -20,7 +20,7 @@ _SHARED: dict[str, Callable[..., TemplatePart]] = {"efs": efs.part}
 
 
 def parts(settings: Settings) -> list[TemplatePart]:
-    """Everything that the configuration names and AWS must have. Raises UsageError."""
+    """Make everything that the configuration names and AWS must have. Raises UsageError."""
     if not placements(settings):
         raise UsageError(
             "the configuration has no hyperpod_kit.cluster.vpc: there is no network to make",
@@ -38,7 +38,7 @@ def parts(settings: Settings) -> list[TemplatePart]:
 
 
 def describe_omissions(settings: Settings) -> Iterator[str]:
-    """What the configuration names and a template does not make, in sentences."""
+    """Describe what the configuration names and a template does not make."""
     region = settings.cluster.region
     for kind, its in INQUIRIES.items():
         if its.shared is None:
@@ -90,10 +90,8 @@ def _ids(template_parts: list[TemplatePart]) -> dict[str, Any]:
 
 def _shared(settings: Settings) -> list[shared.FileSystemQuery]:
     """The shared file systems of the cluster's region that a template can make."""
-    return [
-        requested
-        for kind, its in INQUIRIES.items()
-        if its.shared is not None and its.shared.word in _SHARED
-        for requested in shared.file_system_queries(settings, kind)
-        if requested.region == settings.cluster.region
-    ]
+    queries = []
+    for kind, its in INQUIRIES.items():
+        if its.shared is not None and its.shared.word in _SHARED:
+            queries += shared.file_system_queries(settings, kind)
+    return [query for query in queries if query.region == settings.cluster.region]

@@ -61,7 +61,7 @@ class _Expressions:
         self._parameters = parameters
 
     def address(self, name: str) -> str:
-        """`aws_vpc.vpc`."""
+        """Return the address of a resource, `aws_vpc.vpc`."""
         of = self._resources[name]
         return f"{TYPES[of['Type']](_label(name), of['Properties'])[0].kind}.{_label(name)}"
 
@@ -110,5 +110,5 @@ def _variable(parameter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _label(name: str) -> str:
-    """`NodesFromStorage988` -> `nodes_from_storage988`."""
+    """Convert `NodesFromStorage988` to `nodes_from_storage988`."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -35,7 +35,10 @@ ATTRIBUTES = {
 
 
 def _plain(kind: str, **other: str) -> Translation:
-    """One resource of the same arguments. `other`: property -> argument where it is not its snake case."""
+    """Translate to one resource with the same arguments.
+
+    `other`: property -> argument where it is not its snake case.
+    """
 
     def translated(label: str, properties: Properties) -> list[TfResource]:
         return [TfResource(kind, label, _arguments(properties, other))]

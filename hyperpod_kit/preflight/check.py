@@ -50,5 +50,5 @@ CHECKS: tuple[Check, ...] = (
 
 
 def preflight(settings: Settings, facts: AccountFacts) -> list[Finding]:
-    """Everything that the checks find, each once."""
+    """Run all checks and list their findings, each once."""
     return list(dict.fromkeys(finding for check in CHECKS for finding in check(settings, facts)))

@@ -57,13 +57,14 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         }
         roles = [node_role for node_role in placement.roles(settings) if sound(node_role.path)]
         role_facts = {node_role.arn: submit(role.fetch_role, settings, node_role) for node_role in roles}
-        decisions = {
-            (node_role.arn, permission.sid): submit(role.simulate_decisions, settings, node_role, permission)
-            for node_role in roles
-            if node_role.account == caller.account
-            for permission in required_permissions(settings, node_role)
-            if sound(permission.path)
-        }
+        decisions = {}
+        for node_role in roles:
+            if node_role.account != caller.account:
+                continue
+            for permission in required_permissions(settings, node_role):
+                if sound(permission.path):
+                    decision = submit(role.simulate_decisions, settings, node_role, permission)
+                    decisions[node_role.arn, permission.sid] = decision
         heads = {
             name: submit(buckets.fetch_head, settings, name, path)
             for name, path in buckets.bucket_paths(settings).items()

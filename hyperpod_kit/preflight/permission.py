@@ -25,7 +25,7 @@ class Permission:
     condition: str = "StringEquals"
 
     def questions(self) -> Iterator[dict[str, str]]:
-        """One context a simulation: every value of a key that has several must be allowed."""
+        """Yield one context a simulation: every value of a key that has several must be allowed."""
         longest = max((len(values) for values in self.context.values()), default=1)
         for index in range(longest):
             yield {key: values[min(index, len(values) - 1)] for key, values in self.context.items()}

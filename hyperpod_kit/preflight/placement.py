@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Optional
+from typing import Iterable, Optional, Sequence
 
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.cluster import InstanceGroup, Vpc
@@ -23,17 +23,17 @@ class Placement:
 
     @property
     def subnets_path(self) -> str:
-        """Where its subnets are listed."""
+        """Return the path of its subnets."""
         return f"{self.path}.subnet_ids"
 
     @property
     def groups_path(self) -> str:
-        """Where its security groups are listed."""
+        """Return the path of its security groups."""
         return f"{self.path}.security_group_ids"
 
     @property
     def nodes(self) -> int:
-        """How many nodes are to be there."""
+        """Count the nodes that are to be there."""
         return sum(group.count for group in self.groups)
 
     def carries(self, mounts: Iterable[Mount]) -> bool:
@@ -56,7 +56,7 @@ class NodeRole:
 
     @property
     def account(self) -> str:
-        """Whose role it is; empty in what is no ARN."""
+        """Return the account of the role; empty in what is no ARN."""
         return (self.arn.split(":") + [""] * 5)[4]
 
 
@@ -70,6 +70,15 @@ def placements(settings: Settings) -> tuple[Placement, ...]:
         if group.vpc is not None:
             all_placements.append(Placement(f"{TYPES}[{index}].vpc", group.vpc, (group,)))
     return tuple(all_placements)
+
+
+def carrying_subnet_ids(settings: Settings, mounts: Sequence[Mount]) -> set[str]:
+    """Ids of the subnets whose nodes carry one of the mounts."""
+    ids: set[str] = set()
+    for placement in placements(settings):
+        if placement.carries(mounts):
+            ids.update(placement.vpc.subnet_ids)
+    return ids
 
 
 def placement_of(settings: Settings, subnet_id: str) -> Optional[str]:

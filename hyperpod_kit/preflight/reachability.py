@@ -53,7 +53,7 @@ class Peer:
 
 
 def missing_ports(rules: Iterable[SecurityRule], peer: Peer, ports: Sequence[int]) -> Optional[list[int]]:
-    """Those TCP ports on which the rules do not admit all of the peer; None when that depends on an unread list."""
+    """List the TCP ports on which the rules do not admit all of the peer; None when that depends on an unread list."""
     given = tuple(rules)
     missing = [port for port in ports if not _admits(given, peer, "tcp", port)]
     if any(rule.unread and rule.covers("tcp", port) for rule in given for port in missing):
@@ -71,7 +71,10 @@ def admits_everything_from(rules: Iterable[SecurityRule], groups: Iterable[str])
 
 
 def read_group(described: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[str]]]) -> SecurityGroup:
-    """One entry of DescribeSecurityGroups. `lists`: networks of each prefix list, None where it could not be read."""
+    """Read one entry of DescribeSecurityGroups.
+
+    `lists`: networks of each prefix list, None where it could not be read.
+    """
     return SecurityGroup(
         described["GroupId"],
         described.get("VpcId", ""),
@@ -101,7 +104,8 @@ def _read_rule(entry: Mapping[str, Any], lists: Mapping[str, Optional[Sequence[s
     low, high = entry.get("FromPort"), entry.get("ToPort")
     named = [lists.get(item["PrefixListId"]) for item in entry.get("PrefixListIds", [])]
     cidrs = [item["CidrIp"] for item in entry.get("IpRanges", [])]
-    cidrs += [cidr for networks in named if networks is not None for cidr in networks if ":" not in cidr]
+    for networks in named:
+        cidrs += [cidr for cidr in networks or () if ":" not in cidr]
     return SecurityRule(
         str(entry.get("IpProtocol", ALL)),
         None if low is None or high is None or low == -1 else (int(low), int(high)),

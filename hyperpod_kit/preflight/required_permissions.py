@@ -25,7 +25,7 @@ CLUSTER_LOGS = "/aws/sagemaker/Clusters"
 
 
 def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission, ...]:
-    """Everything that one of the configuration's roles must be allowed, for the groups that have it.
+    """List every permission that a role of the configuration needs, for the groups that have it.
 
     The role's ARN must be one: the account is read off it.
     """

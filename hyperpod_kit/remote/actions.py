@@ -57,7 +57,7 @@ def query_nodes(
 
 
 def parse_response(target: NodeTarget, response: Completed) -> NodeActions:
-    """What a node's answer says."""
+    """Parse a node's response."""
     if response.returncode == 2:
         return NodeActions(target, error="its release knows no actions: give it this one's bundle")
     if response.returncode != 0:

@@ -42,7 +42,10 @@ class AutoTransport:
         self._reported = ""
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises Unreachable where none of the ways can be tried."""
+        """Query the nodes, each group by the first way that is open (see Transport).
+
+        Raises Unreachable where none of the ways can be tried.
+        """
         responses: dict[str, NodeResponse] = {}
         failed: dict[str, list[tuple[TransportOption, NodeResponse]]] = {target.instance_id: [] for target in targets}
         closed: dict[str, str] = {}
@@ -122,7 +125,7 @@ def _by_id(targets: Sequence[NodeTarget], responses: Sequence[NodeResponse]) -> 
 
 
 def _unreached_response(responses: Sequence[tuple[TransportOption, NodeResponse]]) -> NodeResponse:
-    """Of a node that no way has led to."""
+    """Make the response of a node that no way has led to."""
     if len(responses) == 1:
         return responses[0][1]
     causes = "; ".join(f"{way.description}: {response.error}" for way, response in responses)

@@ -15,7 +15,7 @@ NO_ANSWER = "no answer"
 
 
 def changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[str]:
-    """One line a kind of change: trouble that is new, nodes that are well again, nodes that came and went."""
+    """Describe what changed, one line a kind: new trouble, nodes that are well again, nodes that came and went."""
     old = {report.target.instance_id: report for report in before}
     new = {report.target.instance_id: report for report in after}
     fresh = [_without_earlier(report, _node_problems(old.get(report.target.instance_id))) for report in after]
@@ -29,7 +29,7 @@ def changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[s
 
 
 def _node_problems(report: NodeReport | None) -> set[str]:
-    """What is wrong with a node, without what differs from look to look."""
+    """Collect what is wrong with a node, without what differs from report to report."""
     if report is None:
         return set()
     states = {_mount_problem(mount) for mount in report.mounts if not mount.healthy}

@@ -31,7 +31,7 @@ class CloudWatchTransport:
         self.group = log_group(cluster, arn)
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport; one question for all nodes. Raises AwsError, Unreachable."""
+        """Query CloudWatch once for all nodes (see Transport). Raises AwsError, Unreachable."""
         streams = [creation_stream(target.group, target.instance_id) for target in targets]
         expected = set(streams)
         newest: dict[str, LogLine] = {}

@@ -141,7 +141,7 @@ def _select_nodes(listed: list[ClusterNode], names: Sequence[str]) -> list[Clust
 
 
 def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
-    """What failed lately, oldest first; only clusters whose nodes are provisioned continuously have it noted."""
+    """List recent failures, oldest first; only clusters with continuous provisioning have events."""
     if provisioning != CONTINUOUS:
         return []
     try:
@@ -174,7 +174,7 @@ def _removed_nodes(events: Sequence[Event], present: Collection[str]) -> list[tu
 
 
 def _use_sent_reports(nodes: Sequence[Diagnosis], cluster: LiveCluster, arn: str) -> list[Diagnosis]:
-    """With the mounts of each as its newest report has them, where that is young enough to count."""
+    """Add the mounts of each node from its newest report, where that is young enough to count."""
     max_age = cluster.max_age()
     transport = CloudWatchTransport(Logs(cluster.region), cluster.name, arn, max_age)
     try:

@@ -33,7 +33,10 @@ class ControllerTransport:
         self._access, self._addresses = access, addresses
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises Unreachable when no controller can be asked, with what the last one said; UsageError."""
+        """Query all nodes through the first controller that answers (see Transport).
+
+        Raises Unreachable when no controller can be asked, with what the last one said; UsageError.
+        """
         for address in self._addresses[:-1]:
             with contextlib.suppress(Unreachable):
                 return self._query_through(address, targets, progress)

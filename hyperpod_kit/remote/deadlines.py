@@ -27,7 +27,7 @@ class Deadline:
         self._end()
 
     def complete(self) -> None:
-        """It has ended by itself; what would have ended it is let go, though the deadline is still ahead."""
+        """Mark the connection as ended by itself, and drop what would have ended it."""
         with self._lock:
             self._completed = True
         self._end = _nothing

@@ -154,7 +154,7 @@ def _query_node(target: NodeTarget, message: str, connect: Callable[[NodeTarget]
 
 
 def apply_sent_report(diagnosis: Diagnosis, report: NodeReport) -> Diagnosis:
-    """Of a node that nobody could ask: its own report, and of its creation what its log says.
+    """Fill in the diagnosis of a node that could not be queried from the report that it sent.
 
     The log's end may hold no line of the creation any more; AWS lets only a node run whose creation came to an end.
     """
@@ -177,7 +177,7 @@ def _shortened(log: Sequence[str]) -> list[str]:
 
 
 def with_known_causes(diagnosis: Diagnosis) -> Diagnosis:
-    """With the causes that its texts show. The log speaks only where no step does: it holds earlier runs too."""
+    """Add the known causes that the texts show. The log speaks only where no step does: it holds earlier runs too."""
     texts = [
         diagnosis.message,
         *(f"{failure.error}\n{failure.hint}" for failure in diagnosis.failures),
@@ -189,7 +189,7 @@ def with_known_causes(diagnosis: Diagnosis) -> Diagnosis:
 
 
 def sentences(diagnosis: Diagnosis) -> Iterator[str]:
-    """What is wrong with a node, for a person; of a healthy one what its guard has to tell of Slurm, if anything."""
+    """Describe what is wrong with a node, for a person; of a healthy one what its guard says of Slurm, if anything."""
     if diagnosis.healthy and not diagnosis.slurm:
         return
     where = f"{diagnosis.target.group} {diagnosis.target.instance_id}"

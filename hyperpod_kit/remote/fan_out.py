@@ -33,14 +33,14 @@ class SkipReason(NamedTuple):
 
 
 def not_running(target: NodeTarget) -> Optional[SkipReason]:
-    """What AWS says of a node that needs no question; None for one that runs."""
+    """Return why AWS says that a node need not be queried; None for one that runs."""
     if target.status == "Running":
         return None
     return SkipReason(f"the node is {target.status}", "hyperpod-kit wait")
 
 
 def reason_to_skip(target: NodeTarget) -> Optional[SkipReason]:
-    """As `not_running`, and why a node that runs cannot be reached by its address."""
+    """Return why a node cannot be queried: it does not run, or has no address."""
     if target.address:
         missing = None
     else:
@@ -55,7 +55,7 @@ def query_all(
     *,
     descriptors: int = 1,
 ) -> list[Response]:
-    """One answer a target, in the order of the targets; `progress` sees each as it comes, in the caller's thread.
+    """Query all targets at once and return the responses in their order; `progress` gets each in the caller's thread.
 
     Nodes that keep us waiting hold up no others: a thousand that hang take little longer than one. `descriptors`: how
     many files one question keeps open. An exception of `query` is raised here.
@@ -105,7 +105,7 @@ def query_all(
 
 
 def _descriptors() -> int:
-    """How many files this process may have open."""
+    """Return how many files this process may have open."""
     try:
         import resource
     except ImportError:  # not on Windows

@@ -48,7 +48,7 @@ class Trouble:
 
 
 def troubles(reports: Sequence[NodeReport]) -> list[Trouble]:
-    """Everything that is wrong, what most nodes have first."""
+    """Group everything that is wrong, what most nodes have first."""
     members_by_key: dict[tuple[str, str, bool], list[tuple[NodeTarget, str, str]]] = {}
     for report in reports:
         for what, hint, optional in node_problems(report):
@@ -87,7 +87,7 @@ def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
 
 
 def problems(reports: Sequence[NodeReport]) -> list[str]:
-    """One line for each kind of trouble, with what to do where that is known."""
+    """Describe each kind of trouble in one line, with what to do where that is known."""
     all_troubles = troubles(reports)
     lines = [trouble.sentence() for trouble in all_troubles[:MOST_KINDS]]
     if len(all_troubles) > MOST_KINDS:
@@ -104,7 +104,7 @@ def problems(reports: Sequence[NodeReport]) -> list[str]:
 
 
 def summary(reports: Sequence[NodeReport]) -> str:
-    """`996 of 1000 nodes are healthy: 2 of 3000 mounts are not, 3 nodes without an answer`."""
+    """Summarise the reports: `9 mounts on 3 nodes: 2 not healthy; 1 of 3 nodes are healthy`."""
     mounts = [mount for report in reports for mount in report.mounts]
     silent = sum(1 for report in reports if report.error)
     sick = sum(1 for mount in mounts if not mount.healthy)

@@ -74,7 +74,7 @@ def query_bundles(
     timeout: float = 60.0,
     progress: Callable[[NodeBundle], None] = lambda bundle: None,
 ) -> list[NodeBundle]:
-    """One answer a target, in the order of the targets. `timeout`: seconds for each node."""
+    """Query the bundle of each target, in the order of the targets. `timeout`: seconds for each node."""
     return query_all(targets, lambda target: _query_node(target, connect, timeout), progress)
 
 
@@ -92,7 +92,7 @@ def _query_node(target: NodeTarget, connect: Callable[[NodeTarget], Runner], tim
 
 
 def parse_output(target: NodeTarget, text: str) -> NodeBundle:
-    """What the script printed, after any login banner."""
+    """Parse what the script printed, after any login banner."""
     parts = _SECTION.split(text)
     sections = dict(zip(parts[1::2], parts[2::2]))
     if not {"current", "status"} <= set(sections):
@@ -138,7 +138,7 @@ def _seconds(value: Any) -> float:
 
 
 def _find_damage(current: str, sections: Mapping[str, str], files: Mapping[str, str]) -> Iterator[str]:
-    """`path: what is wrong` of every file that is not what the bundle's name says."""
+    """Yield `path: what is wrong` for every file that is not the bundle's."""
     if not {"end", "identity", "damaged", "files"} <= set(sections):
         yield f"{HOME}/{current}: not there"
         return

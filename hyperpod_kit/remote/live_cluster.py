@@ -32,11 +32,11 @@ class LiveCluster:
         return str(self.sagemaker.describe_cluster(self.name)["ClusterArn"])
 
     def nodes(self) -> list[ClusterNode]:
-        """Its nodes, all but those on their way out. Raises AwsError, Unreachable."""
+        """List the nodes, all but those on their way out. Raises AwsError, Unreachable."""
         return [node for node in list_nodes(self.sagemaker, self.name) if not node.removed]
 
     def targets(self) -> list[NodeTarget]:
-        """The same to be asked. Raises AwsError, Unreachable."""
+        """List the nodes as targets of queries. Raises AwsError, Unreachable."""
         if self.settings:
             roles = {group.name: group.role for group in self.settings.cluster.groups}
         else:
@@ -44,7 +44,7 @@ class LiveCluster:
         return [NodeTarget.of(node, roles.get(node.group, "")) for node in self.nodes()]
 
     def require_targets(self) -> list[NodeTarget]:
-        """The same where there must be one. Raises ClusterError too."""
+        """List the targets, of which there must be one. Raises ClusterError too."""
         targets = self.targets()
         if not targets:
             raise ClusterError(

@@ -132,7 +132,7 @@ def _cells(report: NodeReport, now: float) -> Iterator[tuple[str, str, Text, Tex
 
 
 def age(seconds: float) -> str:
-    """`3 s ago`; clocks that differ a little do not make it negative."""
+    """Format an age like `3 s ago`; clocks that differ a little do not make it negative."""
     seconds = max(0.0, seconds)
     if seconds < 120:
         return f"{seconds:.0f} s ago"

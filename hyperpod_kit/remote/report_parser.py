@@ -61,7 +61,7 @@ def read_report(text: str) -> SentReport:
 
 
 def slurm_findings(raw: Any) -> tuple[SlurmFinding, ...]:
-    """What the node's guard of Slurm has seen, made fit to be shown; () where its bundle has none.
+    """Parse what the node's guard of Slurm has seen, made fit to be shown; () where its bundle has none.
 
     What is no finding is a fault of its own: what a node says of Slurm in other words is not health.
     """
@@ -132,7 +132,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def _status(raw: Mapping[str, Any]) -> MountStatus:
-    """One mount; fields that we do not know are left out, for a node may run a newer bundle."""
+    """Parse one mount; unknown fields are left out, for a node may run a newer bundle."""
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):
             raise ValueError(f"{key} is no text")

@@ -42,7 +42,7 @@ class SlurmRunner:
         input: Optional[str] = None,
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
-        """As Runner. sudo drops the environment, so that it goes as words of env(1)."""
+        """Run a command of Slurm's (see Runner). sudo drops the environment, so that it goes as words of env(1)."""
         command = ["sh", "-c", AS_ROOT, "sh", *env_words(env), *argv]
         return self._runner.run(command, timeout=timeout, check=check, input=input)
 

@@ -28,7 +28,7 @@ class SshAccess:
         self._key: Optional[paramiko.PKey] = None
 
     def load(self) -> KnownHosts:
-        """Raise UsageError when no host key could be verified, or the private key cannot be used."""
+        """Read both keys; raise UsageError where no host key could be verified, or the private key cannot be used."""
         if self._known_hosts is None:
             self._key = _private_key(self.settings)
             self._known_hosts = _known_hosts(self.settings)
@@ -38,7 +38,7 @@ class SshAccess:
         return self
 
     def __exit__(self, kind: Optional[type[BaseException]], *_: object) -> None:
-        """Nobody waits for a node after Ctrl-C."""
+        """End all connections after an error, Ctrl-C among them."""
         if kind is not None:
             self.deadlines.end_all()
 
@@ -162,7 +162,7 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
 
 
 def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
-    """What went wrong between here and a session, in one sentence. `connected`: whether TCP was."""
+    """Say in one sentence what went wrong between here and a session. `connected`: whether TCP was."""
     ssh = load_paramiko()
     if isinstance(err, ssh.BadHostKeyException):
         return _other_host_key(where, settings)

@@ -102,7 +102,7 @@ def _command_line(argv: Sequence[str], marker: str) -> bytes:
 
 
 def _exchange(terminal: int, typed: bytes, marker: str, until: float, limit: int) -> bytes:
-    """Everything that came, until the last mark, the end of the session, the deadline or too much of it."""
+    """Type the command and return everything that came until the last marker, the end, the deadline or the limit."""
     text = b""
     sent = False
     prompt_until = min(until, time.monotonic() + PROMPT_WITHIN)

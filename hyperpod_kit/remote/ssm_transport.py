@@ -20,7 +20,10 @@ class SsmTransport:
         self._sessions, self._timeout, self._command = sessions, timeout, command
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """As Transport. Raises NoCredentials: what AWS refuses to one it refuses to all."""
+        """Query the nodes, one session each (see Transport).
+
+        Raises NoCredentials: what AWS refuses to one it refuses to all.
+        """
         try:
             # A terminal has two ends, and the call before it a connection.
             return query_all(targets, self._query_node, lambda response: progress(1), descriptors=3)

@@ -45,7 +45,7 @@ class Transport(Protocol):
     description: str
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
-        """One answer a target, in the order of the targets.
+        """Query the targets and return one response each, in their order.
 
         What is wrong with one node is its answer. Raises Unreachable, AwsError or UsageError only when no node at all
         can be asked this way.

@@ -56,7 +56,7 @@ def _any_way(
     controller: Optional[str],
     say: Callable[[str], None],
 ) -> Transport:
-    """Raises UsageError: what was said of how to log in must be right."""
+    """Make a transport that tries every way. Raises UsageError: what was said of how to log in must be right."""
     from hyperpod_kit.remote.auto_transport import AutoTransport, TransportOption
     from hyperpod_kit.remote.ssh_access import SshAccess
 

@@ -36,7 +36,7 @@ def validate_mounts(
     progress: Progress = lambda count: None,
     clock: Callable[[], float] = time.time,
 ) -> list[NodeReport]:
-    """One report a target, in the order of the targets.
+    """Query the targets and judge one report each, in their order.
 
     `expected`: instance group -> mounts that a node of it must report, empty when no configuration is known;
     `max_age`: seconds after which a report that a node sent by itself is too old. Raises what the transport raises.
@@ -60,7 +60,7 @@ def validate_mounts(
 def judge_report(
     target: NodeTarget, response: NodeResponse, expected: Sequence[Mount], max_age: float, now: float
 ) -> NodeReport:
-    """What to think of one node. Pure; `now` in Unix seconds."""
+    """Judge the report of one node. Pure; `now` in Unix seconds."""
     if response.error:
         return NodeReport(target, error=clean(response.error), hint=response.hint)
     if response.returncode not in (0, 1, None):
@@ -97,7 +97,7 @@ def judge_report(
 def _rejection_reason(
     target: NodeTarget, response: NodeResponse, sent: SentReport, now: float, age: float, max_age: float
 ) -> Optional[str]:
-    """Why the report is not taken for the node's present state; None when it is."""
+    """Return why the report is not taken for the node's present state; None when it is."""
     # By its address a node is known too: resource_config.json may lag behind a replacement and still have the old id.
     names = ((sent.instance_id, target.instance_id), (sent.node, slurm_name(target.address)))
     if not any(reported and reported == expected for reported, expected in names):
@@ -140,7 +140,7 @@ def _absent_mount(mount: Mount, detail: str, now: float) -> MountStatus:
 
 
 def format_duration(seconds: float) -> str:
-    """`20 min`, `3 h`, `56 years`."""
+    """Format a duration like `20 min`, `3 h`, `56 years`."""
     for unit, length in (("years", 365.25 * 86400), ("days", 86400.0), ("h", 3600.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

@@ -37,7 +37,7 @@ class QueryClient:
             return made
 
     def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
-        """`call()`, or the NotQueried that stands for it; see there for `action`, `path` and `what`."""
+        """Return what `call` returns, or a NotQueried, which explains `action`, `path` and `what`."""
         try:
             return with_retries(call, patience=PATIENCE)
         except AwsError as err:
@@ -58,5 +58,5 @@ def _shorten_message(message: str, longest: int = 200) -> str:
 
 
 def region_of(mount_region: Optional[str], cluster_region: str) -> str:
-    """Where a mount's file system is."""
+    """Return the region of a mount's file system."""
     return mount_region or cluster_region

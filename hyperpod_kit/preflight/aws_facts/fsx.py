@@ -55,7 +55,7 @@ def file_system_queries(settings: Settings) -> list[FsxQuery]:
 
 
 def fetch_file_system(client: QueryClient, requested: FsxQuery) -> Queried[Optional[FsxFileSystem]]:
-    """One file system, None when there is no such one."""
+    """Describe one file system, None when there is no such one."""
     calls = client.service(Fsx, requested.region)
     described = client.query(
         "fsx:DescribeFileSystems",

@@ -25,7 +25,7 @@ GROUPS = f"{CLUSTER}.vpc.security_group_ids"
 
 
 def fetch_subnets(client: QueryClient, settings: Settings) -> Queried[tuple[Subnet, ...]]:
-    """Those of the configuration's subnets that there are."""
+    """Describe those of the configuration's subnets that exist."""
     subnet_ids = [subnet for placement in placements(settings) for subnet in placement.vpc.subnet_ids]
     if not subnet_ids:
         return ()
@@ -71,7 +71,7 @@ def fetch_network(
 
 
 def fetch_instance_types(client: QueryClient, settings: Settings) -> Queried[dict[str, InstanceType]]:
-    """What EC2 knows of the configuration's instance types; SageMaker's own are not among them."""
+    """Describe the configuration's instance types as EC2 knows them; SageMaker's own are not among them."""
     ec2 = client.service(Ec2, settings.cluster.region)
     return client.query(
         "ec2:DescribeInstanceTypes",

@@ -13,7 +13,7 @@ from hyperpod_kit.preflight.placement import NodeRole
 
 
 def fetch_role(client: QueryClient, settings: Settings, node_role: NodeRole) -> Queried[Optional[RoleFacts]]:
-    """An execution role, None when there is no such one."""
+    """Describe an execution role, None when there is no such one."""
     iam = client.service(Iam, settings.cluster.region)
 
     def fetch() -> Optional[RoleFacts]:
@@ -28,7 +28,7 @@ def fetch_role(client: QueryClient, settings: Settings, node_role: NodeRole) -> 
 def simulate_decisions(
     client: QueryClient, settings: Settings, node_role: NodeRole, permission: Permission
 ) -> Queried[tuple[Decision, ...]]:
-    """What IAM would decide about one need, one entry a triple of action, resource and context."""
+    """Simulate what IAM decides about one permission, one entry a triple of action, resource and context."""
     iam = client.service(Iam, settings.cluster.region)
     return client.query(
         "iam:SimulatePrincipalPolicy",

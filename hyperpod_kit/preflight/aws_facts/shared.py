@@ -24,7 +24,7 @@ class FileSystemQuery(NamedTuple):
 
     @property
     def region_path(self) -> str:
-        """Where that mount says the region, if it does."""
+        """Return the path of the region of that mount, if it has one."""
         return self.path.replace(".file_system_id", ".region")
 
 
@@ -61,6 +61,6 @@ def with_groups(
 
 
 def file_system_of(settings: Settings, facts: AccountFacts, mount: Any) -> Optional[FileSystem]:
-    """What AWS said of the file system of a mount, None when it did not."""
+    """Return what AWS said of the file system of a mount, None when it did not."""
     key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
     return value_or_none(facts.file_systems.get(mount.kind, {}).get(key))

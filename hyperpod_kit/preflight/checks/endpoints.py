@@ -27,7 +27,7 @@ def to_endpoints(
     endpoints: Sequence[StorageEndpoint],
     ports: Sequence[int],
 ) -> Iterator[BlockedPorts]:
-    """What keeps the nodes that carry the mounts from connecting to the endpoints."""
+    """Yield what keeps the nodes that carry the mounts from connecting to the endpoints."""
     for nodes, endpoint, into_endpoint, _ in _node_endpoint_pairs(settings, facts, mounts, endpoints):
         yield from _find_blocked(nodes, endpoint, nodes.egress, into_endpoint, ports, ("out to", "in from"))
 
@@ -39,7 +39,7 @@ def from_endpoints(
     endpoints: Sequence[StorageEndpoint],
     ports: Sequence[int],
 ) -> Iterator[BlockedPorts]:
-    """What keeps the endpoints from connecting to the nodes that carry the mounts."""
+    """Yield what keeps the endpoints from connecting to the nodes that carry the mounts."""
     for nodes, endpoint, _, out_of_endpoint in _node_endpoint_pairs(settings, facts, mounts, endpoints):
         yield from _find_blocked(nodes, endpoint, nodes.ingress, out_of_endpoint, ports, ("in from", "out to"))
 
@@ -52,7 +52,10 @@ def _find_blocked(
     ports: Sequence[int],
     ways: tuple[str, str],
 ) -> Iterator[BlockedPorts]:
-    """What the rules of the nodes and those of the endpoint do not let through. `ways`: from each side, in words."""
+    """Yield the ports that the rules of the nodes or those of the endpoint do not let through.
+
+    `ways`: from each side, in words.
+    """
     groups = value_or_none(endpoint.groups) or ()
     networks: tuple[IPv4Network, ...]
     if endpoint.address:
@@ -96,7 +99,7 @@ def _rules(facts: AccountFacts, endpoint: StorageEndpoint) -> Optional[tuple[lis
 
 
 def ports_text(ports: Sequence[int]) -> str:
-    """`988 and 1018-1023`."""
+    """Format ports like `988 and 1018-1023`."""
     runs: list[list[int]] = []
     for port in ports:
         if runs and port == runs[-1][1] + 1:

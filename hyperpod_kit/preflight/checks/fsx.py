@@ -10,7 +10,7 @@ from hyperpod_kit.preflight.aws_facts import fsx
 from hyperpod_kit.preflight.checks.endpoints import from_endpoints, ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FsxFileSystem, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import FsxType
-from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.placement import carrying_subnet_ids
 
 READY = ("AVAILABLE", "UPDATING", "MISCONFIGURED")
 """MISCONFIGURED serves its clients, with something else not right; MISCONFIGURED_UNAVAILABLE does not."""
@@ -61,12 +61,7 @@ def check_placement(settings: Settings, facts: AccountFacts) -> Iterator[Finding
     """The file system is in the nodes' VPC, and best in their zone."""
     everywhere = facts.known_subnets
     for _, mount, at, _, system in _existing_systems(settings, facts):
-        ids = {
-            name
-            for placement in placements(settings)
-            if placement.carries([mount])
-            for name in placement.vpc.subnet_ids
-        }
+        ids = carrying_subnet_ids(settings, [mount])
         subnets = [subnet for subnet in everywhere or () if subnet.id in ids]
         vpcs, zones = {subnet.vpc_id for subnet in subnets}, {subnet.zone for subnet in subnets}
         if vpcs and system.vpc_id and system.vpc_id not in vpcs:

@@ -27,7 +27,7 @@ class Members(NamedTuple):
 
     @property
     def names(self) -> str:
-        """Their security groups."""
+        """Name the security groups."""
         return ", ".join(sorted(self.peer.groups))
 
 

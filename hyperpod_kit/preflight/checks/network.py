@@ -213,7 +213,7 @@ def needs_s3(settings: Settings) -> bool:
 
 
 def _subnet_tables(settings: Settings, facts: AccountFacts) -> Iterator[tuple[str, Subnet, RouteTable]]:
-    """Each subnet with its path and its route table: its own, or the main one of its VPC."""
+    """Yield each subnet with its path and its route table: its own, or the main one of its VPC."""
     network = facts.network
     if network is None:
         return

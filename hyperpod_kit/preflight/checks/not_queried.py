@@ -10,7 +10,7 @@ from hyperpod_kit.preflight.facts import AccountFacts
 
 
 def check_all_queried(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
-    """One warning a question: the caller's own role has no permission, or nobody answered."""
+    """Warn once for each query that failed: the caller's role has no permission, or nobody answered."""
     for missing in facts.not_queried:
         if missing.denied:
             yield Finding(

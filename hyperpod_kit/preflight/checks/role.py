@@ -100,7 +100,7 @@ def _resources(refused: Sequence[Decision]) -> str:
 
 
 def _denial_reason(refused: Sequence[Decision]) -> str:
-    """What besides a missing Allow forbids it: another Allow would not help then."""
+    """Say what besides a missing Allow forbids it: another Allow would not help then."""
     limits = sorted({limit for decision in refused for limit in decision.limits})
     reason: Optional[str] = " and ".join(limits) or None
     if any(decision.decision == "explicitDeny" for decision in refused):

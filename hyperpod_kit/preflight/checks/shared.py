@@ -11,7 +11,7 @@ from hyperpod_kit.preflight.checks.endpoints import ports_text, to_endpoints
 from hyperpod_kit.preflight.facts import NOT_QUERIED, AccountFacts, FileSystem, NotQueried, Subnet, value_or_none
 from hyperpod_kit.preflight.mounts.inquiry import SharedService
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
-from hyperpod_kit.preflight.placement import placements
+from hyperpod_kit.preflight.placement import carrying_subnet_ids
 
 NFS = 2049
 READY = ("available", "updating")
@@ -153,11 +153,5 @@ def _systems(settings: Settings, facts: AccountFacts) -> Iterator[ExistingFileSy
 
 def _subnets(settings: Settings, facts: AccountFacts, existing: ExistingFileSystem) -> list[Subnet]:
     """The subnets of the nodes that carry a mount of the file system."""
-    ids = {
-        name
-        for placement in placements(settings)
-        if placement.carries(existing.requested.mounts)
-        for name in placement.vpc.subnet_ids
-    }
-    subnets = facts.known_subnets
-    return [subnet for subnet in subnets or () if subnet.id in ids]
+    ids = carrying_subnet_ids(settings, existing.requested.mounts)
+    return [subnet for subnet in facts.known_subnets or () if subnet.id in ids]

@@ -56,7 +56,7 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
 
 
 def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
-    """One EFS file system, None when there is no such one."""
+    """Describe one EFS file system, None when there is no such one."""
     calls = client.service(Efs, requested.region)
     described = client.query(
         "elasticfilesystem:DescribeFileSystems",
@@ -145,7 +145,7 @@ def _point(entry: Optional[Mapping[str, Any]]) -> Any:
 
 
 def _or_none(code: str, call: Any) -> Any:
-    """`call()`, or None when AWS answers with `code`."""
+    """Return what `call` returns, None when AWS answers with `code`."""
     try:
         return call()
     except AwsError as err:

@@ -68,7 +68,7 @@ class MountInquiry:
 
 
 def no_permissions(carried: Carried, account: Account, role: NodeRole) -> Iterable[Permission]:
-    """Mounting asks no permission of the role."""
+    """Require no permission: mounting does without."""
     return ()
 
 

@@ -47,7 +47,7 @@ def _key_permission(key: str, sid: str, purpose: str, at: str, account: Account)
 
 
 def bucket(mount: S3Mount, at: str) -> Optional[BucketOf]:
-    """What a mount behind AWS's own endpoint shows."""
+    """Return what a mount behind AWS's own endpoint shows."""
     if mount.endpoint_url is not None:
         return None
     return BucketOf(mount.bucket, mount.prefix, FORM.path_of_key(at, "bucket"))

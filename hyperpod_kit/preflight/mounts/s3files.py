@@ -25,7 +25,7 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
 
 
 def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Queried[Optional[FileSystem]]:
-    """One S3 Files file system, None when there is no such one."""
+    """Describe one S3 Files file system, None when there is no such one."""
     calls = client.service(S3Files, requested.region)
     described = client.query(
         "s3files:GetFileSystem",

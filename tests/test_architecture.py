@@ -1,4 +1,4 @@
-"""The layers of docs/design/layers.md, held by the imports themselves."""
+"""The layers of docs/design/architecture.md, held by the imports themselves."""
 
 from __future__ import annotations
 

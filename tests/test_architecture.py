@@ -486,7 +486,7 @@ def test_every_program_hears_ctrl_c_of_its_group() -> None:
     programs = {relative(path): path.read_text() for path in modules() if '__name__ == "__main__"' in path.read_text()}
     silent = {name for name, text in programs.items() if "ending.program(" not in text}
     assert silent == OWN_SIGNALS.keys()
-    assert "hear_interrupts()" in programs["cli/main.py"]
+    assert "enable_interrupts()" in programs["cli/main.py"]
 
 
 def test_tests_are_one_package_for_each_distribution() -> None:

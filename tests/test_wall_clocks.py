@@ -43,7 +43,7 @@ ALLOWED: Dict[str, Tuple[int, str]] = {
     "cli/storage_audit_commands.py": (2, "which part of a record a person sees, or has removed: days, not hours"),
     "cli/storage_request_commands.py": (1, SHOWN),
     "cli/storage_tier_command.py": (1, "which checkpoints are old enough to move, in days; a move deletes nothing"),
-    "cli/survey_show.py": (1, SHOWN),
+    "cli/fleet_show.py": (1, SHOWN),
     "cluster/wait.py": (1, "from when on AWS's events are told again; waiting goes by a monotonic clock"),
     "data/bulk/staging.py": (1, SAME),
     "data/index/sources.py": (2, SAME),

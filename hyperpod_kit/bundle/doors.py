@@ -32,7 +32,7 @@ class Door:
     on_nodes: bool = True
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """Its file below the installed bundle."""
         if self.kind is DoorKind.FILE:
             return self.name

@@ -112,4 +112,6 @@ def _unfit(char: str) -> bool:
 
 def _show(value: object) -> str:
     shown = ascii(value)
-    return shown if len(shown) <= 60 else shown[:57] + "…"
+    if len(shown) <= 60:
+        return shown
+    return shown[:57] + "…"

@@ -18,11 +18,17 @@ def show(standing: Sequence[Alert], report: AlertReport, *, dry_run: bool = Fals
     """Each alert that stands, and what was sent and still waits."""
     new = frozenset(report.new)
     for alert in standing:
-        out(f"{'new: ' if alert.key in new else ''}{alert.sentence}")
+        marker = ""
+        if alert.key in new:
+            marker = "new: "
+        out(f"{marker}{alert.sentence}")
     for key, channels in _by_key(report.sent).items():
         out(f"{key}: sent to {channels}")
     for key, channels in _by_key(report.waiting).items():
-        out(f"{key}: {'would be sent' if dry_run else 'still to be sent'} to {channels}")
+        verb = "still to be sent"
+        if dry_run:
+            verb = "would be sent"
+        out(f"{key}: {verb} to {channels}")
 
 
 def warn(report: AlertReport, sinks: AlertSinks, file: str, *, shows: bool = False) -> None:
@@ -50,11 +56,11 @@ def send(
 
     loaded = config.load(file)
 
-    def look(standing: frozenset[str]) -> dict[str, Alert | None]:
+    def evaluate_alerts(standing: frozenset[str]) -> dict[str, Alert | None]:
         judged = {key: judge(key, key in standing) for key in watched}
         return {key: alert and replace(alert, to=loaded.admins) for key, alert in judged.items()}
 
-    report = outbox.check_and_send(state or outbox.default_path(check), loaded.sinks, look, watched)
+    report = outbox.check_and_send(state or outbox.default_path(check), loaded.sinks, evaluate_alerts, watched)
     for key, channels in _by_key(report.sent).items():
         say(f"{key}: sent to {channels}")
     for key, channels in _by_key(report.waiting).items():

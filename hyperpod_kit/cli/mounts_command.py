@@ -81,7 +81,7 @@ def validate_mounts(
       hyperpod-kit validate-mounts --watch 60 --junit mounts.xml
       hyperpod-kit validate-mounts --html fleet.html  # a square for each mount, in one file
     """
-    from hyperpod_kit.cli.survey_show import Display, show_each
+    from hyperpod_kit.cli.fleet_show import Display, show_each
     from hyperpod_kit.remote.fleet_status import poll_fleet, query_fleet
     from hyperpod_kit.remote.transports import opened
 
@@ -98,6 +98,8 @@ def validate_mounts(
         )
         if watch is not None:
             show_each(shown, poll_fleet(once, watch))
-        found = once()
-    shown.show(found)
-    return 0 if found.healthy else 1
+        status = once()
+    shown.show(status)
+    if status.healthy:
+        return 0
+    return 1

@@ -45,16 +45,16 @@ def policy(config: Path, group: Optional[str], of_trust: bool) -> None:
             f"--assume-role-policy-document file://trust.json"
         )
         return
-    wanted = role_policy.permissions(
+    document = role_policy.permissions(
         required_permissions.required_permissions(settings, role), role_policy.bundle_denied(settings, role)
     )
-    data(wanted)
+    data(document)
     if settings.metadata_users is None:
         say("every process of every user on these nodes has these rights: the metadata service is open to all of them")
         say("hyperpod_kit.metadata_service closes it (docs/users.md); --group prints the role of one group alone")
     else:
         say(f"on the nodes root{''.join(f', {name}' for name in settings.metadata_users)} can have these rights")
-    length = role_policy.length(wanted)
+    length = role_policy.length(document)
     limit = role_policy.INLINE_LIMIT
     if length > limit:
         say(f"{length} characters: IAM takes {limit} of inline policies; make managed ones of its parts")

@@ -44,7 +44,7 @@ def unsupported_bundles(
         return []
     nodes: dict[str, list[str]] = {}
     for node in list_nodes(sagemaker, live["ClusterName"], addresses=False):
-        if not node.gone:
+        if not node.removed:
             nodes.setdefault(node.group, []).append(node.instance_id)
     return [
         UnsupportedBundle(group, stored_format, tuple(nodes[group]))

@@ -32,7 +32,9 @@ class Finding:
 
     def render(self) -> str:
         """One line for a person: where, what, what to do."""
-        where = f"{self.path} (line {self.line}, column {self.column})" if self.line else self.path
+        where = self.path
+        if self.line:
+            where = f"{self.path} (line {self.line}, column {self.column})"
         return f"{self.severity} {self.code} {_line(where)}: {_line(self.message)}. {_line(self.hint)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,4 +60,6 @@ def under(path: str, parent: str) -> bool:
 def _line(text: str) -> str:
     """One line that a terminal takes as text, whatever somebody wrote into the file, and not a page long."""
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
-    return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 40]}… ({len(text)} characters)"
+    if len(shown) <= LONGEST:
+        return shown
+    return f"{shown[: LONGEST - 40]}… ({len(text)} characters)"

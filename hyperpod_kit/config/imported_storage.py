@@ -38,7 +38,10 @@ class ImportedStorage:
         """The keys of the group that its EBS volumes become; what is mounted is kept for `mounts`."""
         keys: dict[str, Any] = {}
         for config in configs if isinstance(configs, list) else ():
-            kind, given = next(iter(config.items())) if isinstance(config, Mapping) and config else ("", None)
+            if isinstance(config, Mapping) and config:
+                kind, given = next(iter(config.items()))
+            else:
+                kind, given = ("", None)
             if kind == "EbsVolumeConfig" and isinstance(given, Mapping):
                 keys |= _volume(given)
             elif kind in _BY_ENTRY and isinstance(given, Mapping):

@@ -33,14 +33,14 @@ SHA256 = r"[0-9a-f]{64}"
 
 @dataclass(frozen=True)
 class Pattern:
-    """`code`, `why` and `hint` make the finding about a text that `regex` does not match as a whole.
+    """`code`, `message` and `hint` make the finding about a text that `regex` does not match as a whole.
 
-    `{value}` in `why` stands for the text; a secret's is not repeated. prefix: what is often left out in front.
+    `{value}` in `message` stands for the text; a secret's is not repeated. prefix: what is often left out in front.
     """
 
     code: str
     regex: str
-    why: str
+    message: str
     hint: str
     prefix: str = ""
 

@@ -9,7 +9,7 @@ from typing import Any, Iterator, Mapping, Optional, TypeVar
 
 from hyperpod_kit.config.homes import NO_ACCESS_POINT, Homes
 from hyperpod_kit.config.schema_recorder import KeyRead
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.clients import Package
 from hyperpod_kit.model.cluster import ClusterSpec
 from hyperpod_kit.model.mounts.base import Mount
@@ -84,7 +84,7 @@ class Settings:
     parameters: ProvisioningParameters
     cluster: ClusterSpec
     bundle: BundleLocation
-    written_mounts: tuple[WrittenMount, ...] = ()
+    sourced_mounts: tuple[SourcedMount, ...] = ()
     users: tuple[User, ...] = ()
     health: HealthPolicy = field(default_factory=HealthPolicy)
     failure_pause: float = 60.0
@@ -102,11 +102,11 @@ class Settings:
     @property
     def mounts(self) -> tuple[Mount, ...]:
         """The mounts without the places where they are written."""
-        return tuple(written.mount for written in self.written_mounts)
+        return tuple(written.mount for written in self.sourced_mounts)
 
-    def written(self, kind: type[K]) -> Iterator[tuple[K, str]]:
+    def mounts_of_kind(self, kind: type[K]) -> Iterator[tuple[K, str]]:
         """The mounts of one kind, each with the place where it is written."""
-        return ((mount, at) for mount, at in self.written_mounts if isinstance(mount, kind))
+        return ((mount, at) for mount, at in self.sourced_mounts if isinstance(mount, kind))
 
     @property
     def homeless(self) -> tuple[str, ...]:
@@ -124,11 +124,11 @@ class Settings:
         return scripts.get(self.cluster.lifecycle_mode, "")
 
     @property
-    def decided_mounts(self) -> tuple[WrittenMount, ...]:
+    def decided_mounts(self) -> tuple[SourcedMount, ...]:
         """The mounts, with `platform` set where HyperPod makes them by itself."""
         groups = [(group.name, group.role) for group in self.cluster.groups]
         decided = mark_platform_mounts(self.mounts, self.cluster.lifecycle_mode, groups)
-        return tuple(WrittenMount(mount, at) for mount, (_, at) in zip(decided, self.written_mounts))
+        return tuple(SourcedMount(mount, at) for mount, (_, at) in zip(decided, self.sourced_mounts))
 
     @property
     def controllers(self) -> int:
@@ -149,7 +149,10 @@ class Settings:
         if ssh is None or ssh.mount:
             return self.steps
         fitting = [mount.name for mount in self.mounts if not not_shared_reason(mount, self.cluster)]
-        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=fitting[0] if fitting else ""))
+        mount = ""
+        if fitting:
+            mount = fitting[0]
+        return replace(self.steps, ssh_between_nodes=replace(ssh, mount=mount))
 
     def node_config(self) -> NodeConfig:
         """What goes to the nodes."""

@@ -66,20 +66,20 @@ class BlockCuts:
             self._cached_steps = PieceSteps(block, parts, -(-block // parts))
         return self._cached_steps
 
-    def keys(self, samples: Numbers, files: Numbers) -> Numbers:
+    def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers:
         """The piece of each sample, for which it is also known which file it is of."""
         block, parts, step = self._steps
         blocks, inside = np.divmod(samples, block)
         keys: Numbers = (files << OF_FILE) | (blocks * parts + inside // step)
         return keys
 
-    def begins(self, samples: Numbers, files: Numbers) -> Numbers:
+    def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers:
         """Where in its file the piece of each sample begins."""
         block, _, step = self._steps
         firsts = samples - samples % block % step
         return self._index.places(np.maximum(firsts, self._index.firsts[files]))[0].astype(np.int64)
 
-    def range(self, sample: int, file: int) -> tuple[int, int] | None:
+    def piece_range(self, sample: int, file: int) -> tuple[int, int] | None:
         """(begin, end) of a sample's piece in its file; None where it does not pay, or the samples do not lie there in
         their order."""
         block, _, step = self._steps
@@ -97,7 +97,7 @@ class BlockCuts:
             return None
         return begin, end
 
-    def of_object(self, file: FileFacts) -> Sequence[int]:
+    def object_bounds(self, file: FileFacts) -> Sequence[int]:
         """Where blocks begin in an object. Of little data all is kept: there are fewer requests without."""
         if not isinstance(file, IndexedFile) or file.format not in _BY_RANGE or self._index.bytes <= MEMORY:
             return ()

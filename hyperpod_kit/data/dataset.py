@@ -257,7 +257,9 @@ class IndexedDataset:
             yield sample
 
     def _transform_all(self, samples: Iterable[Any]) -> list[Any]:
-        return list(samples) if self._transform is None else [self._transform(sample) for sample in samples]
+        if self._transform is None:
+            return list(samples)
+        return [self._transform(sample) for sample in samples]
 
 
 def decode_record(record: Any, file: IndexedFile, number: int, start: int) -> Any:
@@ -265,7 +267,9 @@ def decode_record(record: Any, file: IndexedFile, number: int, start: int) -> An
     if not isinstance(record, bytes) or file.format == "whole":
         return record
     try:
-        return json_lines.decode(record) if is_json(file.path) else record.decode()
+        if is_json(file.path):
+            return json_lines.decode(record)
+        return record.decode()
     except (ValueError, RecursionError) as err:
         raise bad_record(err, file, number, start) from None
 

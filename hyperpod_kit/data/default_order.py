@@ -62,9 +62,12 @@ def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
     """
     # A list has a method of the name `index`.
     index = getattr(dataset, "index", None)
-    index = index if hasattr(index, "block_for") else None
+    if not hasattr(index, "block_for"):
+        index = None
     of_parquet = getattr(dataset, "row_groups", None)
-    groups: RowGroups | None = of_parquet() if of_parquet is not None else None
+    groups: RowGroups | None = None
+    if of_parquet is not None:
+        groups = of_parquet()
     if index is None or groups is None or not groups.rows or len(dataset) != len(index):
         return order_for(index, seed, len(dataset))
     return _order_by_row_groups(index, seed, groups)
@@ -72,7 +75,8 @@ def order_of(dataset: Any, seed: int = 0) -> ShuffledOrder:
 
 def order_for(index: Any, seed: int, samples: int | None = None) -> ShuffledOrder:
     """The same for an index, or for so many samples of which nothing else is known."""
-    samples = len(index) if samples is None else samples
+    if samples is None:
+        samples = len(index)
     if set(getattr(index, "formats", ())) & _READ_WHOLE:
         return ShuffledOrder(samples, seed, index.block_for())
     about = min(_samples_of_block(index), LARGEST // LANES)
@@ -85,7 +89,8 @@ def _samples_of_block(index: Any) -> int:
     if index is None:
         return _SAMPLES
     mean = max(1, index.bytes // max(1, len(index)))
-    return int(max(1, (BLOCK if mean <= SHORT else _BLOCK_OF_LONG) // mean))
+    block_bytes = BLOCK if mean <= SHORT else _BLOCK_OF_LONG
+    return int(max(1, block_bytes // mean))
 
 
 def _order_by_row_groups(index: Any, seed: int, groups: RowGroups) -> ShuffledOrder:
@@ -106,7 +111,9 @@ def order_of_state(state: Mapping[str, Any], order: Any) -> Any:
     if kind is None or not isinstance(order, ShuffledOrder) or not (_is_count(block) and _is_count(lanes)):
         return order
     saved_order = kind(order.samples, order.seed, block, lanes)  # type: ignore[arg-type]
-    return order if saved_order == order else saved_order
+    if saved_order == order:
+        return order
+    return saved_order
 
 
 def describe_order(state: Mapping[str, Any]) -> str:

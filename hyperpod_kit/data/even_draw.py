@@ -90,7 +90,7 @@ class EvenDraw:
     """Set n of `shares` at a place, with its share of every stretch. Raises ValueError for shares below LEAST."""
 
     def __init__(self, shares: Sequence[float], seed: int = 0) -> None:
-        self.weights = _weights(shares)
+        self.weights = _integer_weights(shares)
         self._key = mix_key(seed, len(shares))
         least = int(self.weights.min())
         wanted_bits = max(_FEWEST_BITS, (_UNIT // least).bit_length() + 1)
@@ -132,10 +132,13 @@ class EvenDraw:
         """By earliest deadline, from the state before the chunk's first place."""
         at, begin = divmod(number * _CHUNK, 1 << self._bits)
         block = self._block(at)
-        carried = self._carried
-        made = carried[1] if carried is not None and carried[0] == number and begin else self._made_before(block, begin)
+        made = None
+        if self._carried is not None and self._carried[0] == number and begin:
+            made = self._carried[1]
+        if made is None:
+            made = self._draws_before(block, begin)
         end = begin + _CHUNK
-        sets = _earliest_first(*self._jobs(block, made, end), begin, end)
+        sets = _earliest_first(*self._pending_draws(block, made, end), begin, end)
         counts = np.bincount(sets, minlength=len(made))
         by_set = np.argsort(sets, kind="stable")
         earlier = np.empty_like(sets)
@@ -143,7 +146,7 @@ class EvenDraw:
         self._carried = number + 1, made + counts
         return _DrawChunk(sets, block.start.made[sets] + made[sets] + earlier)
 
-    def _jobs(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
+    def _pending_draws(self, block: _DrawBlock, made: Numbers, end: int) -> tuple[Numbers, Numbers]:
         """(first place, key) of the draws after those `made` whose windows begin before `end`."""
         start = block.start
         begun_draws = (end * self.weights + start.due - 1) // _UNIT + 1
@@ -168,7 +171,7 @@ class EvenDraw:
         ends = np.minimum(self._deadline_positions(start, sets, numbers), (1 << self._bits) - 1)
         return _ordering_keys(ends, self._key, start.made[sets] + numbers, sets)
 
-    def _made_before(self, block: _DrawBlock, position: int) -> Numbers:
+    def _draws_before(self, block: _DrawBlock, position: int) -> Numbers:
         """Draws of each set in the block before a place of it: those that are due, and of the others that could be
         made by then those with the earliest deadlines."""
         start = block.start
@@ -229,7 +232,7 @@ class EvenDraw:
         return _DrawStart(due, ahead, made + ahead)
 
 
-def _weights(shares: Sequence[float]) -> Numbers:
+def _integer_weights(shares: Sequence[float]) -> Numbers:
     """Shares as whole numbers that sum to _ONE: the largest remainders are rounded up."""
     if not shares or not all(0 < share < math.inf for share in shares):
         raise ValueError(f"the shares {list(shares)[:8]}: one share above 0 for each set")

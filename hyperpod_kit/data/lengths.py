@@ -85,8 +85,9 @@ def lengths_of(
     """
     index = dataset.index
     rule = OnBad(on_bad)
-    named = name if rule is OnBad.RAISE else f"{name}\0{rule.value}"
-    key = hashlib.blake2b(f"{index.data}\0{named}".encode(), digest_size=8).hexdigest()
+    if rule is not OnBad.RAISE:
+        name = f"{name}\0{rule.value}"
+    key = hashlib.blake2b(f"{index.data}\0{name}".encode(), digest_size=8).hexdigest()
     path = os.path.join(folder or index.folder, f"lengths-{key}.npy")
     if os.path.exists(path):
         return _load_counts(path, index.samples)
@@ -139,7 +140,8 @@ def _count_all(
     with by_descriptor.stream(parts, "a+b") as stream:
         stream.seek(0)
         counted = np.frombuffer(stream.read(), "<u4")[:samples]
-        counted = counted[: len(counted) // _RUN * _RUN] if len(counted) < samples else counted
+        if len(counted) < samples:
+            counted = counted[: len(counted) // _RUN * _RUN]
         stream.truncate(4 * len(counted))
         counts = np.zeros(samples, np.uint32)
         counts[: len(counted)] = counted

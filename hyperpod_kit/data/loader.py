@@ -42,6 +42,13 @@ STUCK = 600.0
 _WORD = (1 << 64) - 1
 
 
+def _rank_of_process_group() -> tuple[int, int]:
+    """(rank, ranks) of torch.distributed; a single one without."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
 class HeldBatch(NamedTuple):
     """What a loop has in hand and nobody has said yet that it is trained on."""
 
@@ -146,18 +153,18 @@ class ElasticLoader(DataLoader[Any]):
         **options: Any,
     ) -> None:
         storage_outage.install_exit_hook()
-        here = dist.is_available() and dist.is_initialized()
+        default_rank, default_ranks = _rank_of_process_group()
         self._elastic = ElasticBatchSampler(
             order if order is not None else order_of(dataset, seed),
             batch_size,
-            rank=rank if rank is not None else dist.get_rank() if here else 0,
-            ranks=ranks if ranks is not None else dist.get_world_size() if here else 1,
+            rank=rank if rank is not None else default_rank,
+            ranks=ranks if ranks is not None else default_ranks,
             last=Last(last),
             may_change=order is None,
         )
-        self._stuck = float(options.pop("timeout", 0) or STUCK)
+        self._stuck_after = float(options.pop("timeout", 0) or STUCK)
         if options.get("num_workers"):
-            options["timeout"] = min(POLL_SECONDS, self._stuck)
+            options["timeout"] = min(POLL_SECONDS, self._stuck_after)
         self._data = data_digest(dataset)
         self._epochs = epochs
         self._loop = LoopState()
@@ -180,8 +187,9 @@ class ElasticLoader(DataLoader[Any]):
         self._init = options.get("worker_init_fn")
         # torch draws a seed for its workers from the trainer's generator, at each iterator: a restart would shift all
         # that the trainer draws after it, its dropout for one.
-        self._seeds = None if options.get("generator") is not None else torch.Generator()
-        options["generator"] = options.get("generator") or self._seeds
+        self._seeds: torch.Generator | None = None
+        if options.get("generator") is None:
+            self._seeds = options["generator"] = torch.Generator()
         self._epochs_of_others = EpochSetter(self)
         super().__init__(typed, batch_sampler=GuardedBatches(self._elastic), **options)
         self._announce_block()
@@ -194,7 +202,9 @@ class ElasticLoader(DataLoader[Any]):
 
         Those of the batch that the loop holds count too.
         """
-        return self._loop.held_batch.batch.step.after if self._loop.held_batch is not None else self._elastic.position
+        if self._loop.held_batch is None:
+            return self._elastic.position
+        return self._loop.held_batch.batch.step.after
 
     def trained(self) -> None:
         """Report that the batch that the loop holds is trained on: it counts, even when the loop is left now.
@@ -239,7 +249,9 @@ class ElasticLoader(DataLoader[Any]):
     @property
     def bad_records(self) -> int:
         """How many bad records this rank has passed over since its start."""
-        return self._bad.count if self._bad is not None else 0
+        if self._bad is None:
+            return 0
+        return self._bad.count
 
     def position_of(self, state: Mapping[str, Any]) -> int:
         """Read the position in a `state_dict()`.
@@ -357,7 +369,10 @@ class ElasticLoader(DataLoader[Any]):
 
     def _order_for(self, state: Mapping[str, Any]) -> SampleOrder:
         """The order in which a position goes on: one that was given, or the position's own."""
-        return order_of_state(state, self._elastic.order) if self._elastic.may_change else self._elastic.order
+        if not self._elastic.may_change:
+            return self._elastic.order
+        order: SampleOrder = order_of_state(state, self._elastic.order)
+        return order
 
     def _replace_order(self, order: SampleOrder) -> None:
         """Another order of the same samples, until another position is loaded."""
@@ -392,13 +407,17 @@ class ElasticLoader(DataLoader[Any]):
         if self._ledger and self._loop.jumped:
             self._ledger.begin(self.position)
         self._loop.jumped = False
-        loop = AcceleratedLoop(self) if self._loop.prepared else None
+        loop = None
+        if self._loop.prepared:
+            loop = AcceleratedLoop(self)
         empty = True
         try:
             for received, batch in self._receive():
                 empty = False
                 self._loop.held_batch = batch
-                yield loop.deliver(received, last=self._elastic.course.is_last(batch.batch.step)) if loop else received
+                if loop is not None:
+                    received = loop.deliver(received, last=self._elastic.course.is_last(batch.batch.step))
+                yield received
                 self._refuse_older(turn)
                 if self._loop.jumped:
                     return  # the position was set in the loop's body
@@ -418,7 +437,7 @@ class ElasticLoader(DataLoader[Any]):
         coming = None
         if hasattr(self.dataset, "ahead") and not self.num_workers:
             coming = ComingSamples(self.dataset, self._elastic.batches(self.position), self._elastic.batch_size)
-        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck)
+        batches = watched_batches(self._start_iterator, keep=self.persistent_workers, stuck=self._stuck_after)
         first = True
         for received in LOOP.measured(batches):
             batch = next(expected)

@@ -76,7 +76,9 @@ class EpochSetter(DistributedSampler[Any]):
 
     def __len__(self) -> int:
         loader = self._loader()
-        return len(loader) * loader.batch_sampler.batch_size if loader is not None else 0
+        if loader is None:
+            return 0
+        return int(len(loader) * loader.batch_sampler.batch_size)
 
     def __iter__(self) -> NoReturn:
         _refuse_iteration()

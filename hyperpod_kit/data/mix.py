@@ -102,10 +102,12 @@ class MixOrder:
         samples = np.empty_like(positions)
         for positions_of_set in np.split(by_set, np.flatnonzero(np.diff(sets[by_set])) + 1):
             if len(positions_of_set):
-                samples[positions_of_set] = self._of_set(int(sets[positions_of_set[0]]), places[positions_of_set])
+                samples[positions_of_set] = self._samples_of_set(
+                    int(sets[positions_of_set[0]]), places[positions_of_set]
+                )
         return samples
 
-    def _of_set(self, number: int, places: Numbers) -> Numbers:
+    def _samples_of_set(self, number: int, places: Numbers) -> Numbers:
         """The mix's numbers of the samples at places of one set, which go on over its epochs."""
         order = self._orders[number]
         epochs = places // order.samples

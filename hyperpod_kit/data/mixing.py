@@ -97,7 +97,9 @@ def _values_of(dataset: IndexedDataset, numbers: Any) -> list[dict[str, Any]]:
     files, _, _ = dataset.index.where(numbers)
     folders = [dataset.index.file(number).path.rpartition("/")[0] for number in files.tolist()]
     is_whole = set(dataset.index.formats) == {"whole"}  # a sample may be large, and is bytes
-    samples = [None] * len(folders) if is_whole else dataset.__getitems__(numbers.tolist())
+    samples = [None] * len(folders)
+    if not is_whole:
+        samples = dataset.__getitems__(numbers.tolist())
     return [{"its directory": folder, **_fields(sample)} for folder, sample in zip(folders, samples, strict=True)]
 
 
@@ -120,4 +122,7 @@ def _share_equal(name: str, some: Sequence[Mapping[str, Any]], other_samples: Se
         for first, second in zip(some, other_samples, strict=True)
         if name in first and name in second
     ]
-    return sum(first == second for first, second in both) / len(both) if len(both) >= len(some) // 2 else 0.0
+    if len(both) < len(some) // 2:
+        return 0.0
+    equal: int = sum(first == second for first, second in both)
+    return equal / len(both)

@@ -183,10 +183,12 @@ class ShuffledOrder:
         groups = shifted // (self.lanes * self.block)
         steps = np.diff(groups)
         begins = [0, *(np.flatnonzero(steps) + 1).tolist(), len(positions)]
-        few = _NEIGHBOURS * (len(begins) - 1) if self._kept.has_been_asked else _AT_ONCE
+        few = _AT_ONCE
+        if self._kept.has_been_asked:
+            few = _NEIGHBOURS * (len(begins) - 1)
         self._kept.has_been_asked = True
         if len(positions) < few or self.lanes * self.block > LARGEST:
-            return self._scattered(epoch_facts, shifted, groups)
+            return self._samples_one_by_one(epoch_facts, shifted, groups)
         samples = np.empty_like(positions)
         for begin, end in itertools.pairwise(begins):
             lanes, offsets = self._places(epoch_facts, shifted[begin:end], groups[begin:end])
@@ -215,7 +217,7 @@ class ShuffledOrder:
         """The blocks at (group, lane)."""
         return permute(groups * self.lanes + lanes, epoch.blocks, epoch.key)
 
-    def _place_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+    def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
         """(group, lane) of the last block."""
         return divmod(int(invert(np.array([blocks - 1]), blocks, key)[0]), self.lanes)
 
@@ -224,7 +226,7 @@ class ShuffledOrder:
             blocks = -(-self.samples // self.block)
             rest = self.samples - (blocks - 1) * self.block
             key = mix_key(self.seed, number)
-            group, lane = self._place_of_last(key, blocks)
+            group, lane = self._group_and_lane_of_last(key, blocks)
             width = min(self.lanes, blocks - group * self.lanes)
             missing = self.block - rest
             end = (group * self.lanes + width) * self.block - missing
@@ -245,7 +247,7 @@ class ShuffledOrder:
             lanes[late] = lane + (lane >= epoch.lane)
         return lanes, offsets
 
-    def _scattered(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
+    def _samples_one_by_one(self, epoch: EpochFacts, shifted: Numbers, groups: Numbers) -> Numbers:
         """The samples at places that are far from each other."""
         lanes, offsets = self._places(epoch, shifted, groups)
         block = self._blocks(epoch, groups, lanes)

@@ -151,13 +151,13 @@ class PackedDataset:
         for documents, skip in requested:
             tokens = np.concatenate([self._encoded[document] for document in documents])[skip : skip + self._window]
             if self._with_documents:
-                windows.append({"tokens": tokens, "cu_seqlens": self._begins(documents, skip)})
+                windows.append({"tokens": tokens, "cu_seqlens": self._document_begins(documents, skip)})
             else:
                 windows.append(tokens)
-        self._forget()
+        self._evict()
         return windows
 
-    def _begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
+    def _document_begins(self, documents: Sequence[int], skip: int) -> npt.NDArray[np.int32]:
         """Where each document of a window begins in it, and the window's end."""
         ends = np.cumsum(self._lengths[np.asarray(documents)], dtype=np.int64) - skip
         return np.concatenate([[0], np.minimum(ends, self._window)]).astype(np.int32)
@@ -179,16 +179,19 @@ class PackedDataset:
             first = int(np.searchsorted(ends, begin, side="right"))
             last = int(np.searchsorted(ends, end, side="left"))
             if not chosen:
-                skip = begin - (int(ends[first - 1]) if first else self._before(epoch, section))
+                tokens_before = int(ends[first - 1]) if first else self._tokens_before(epoch, section)
+                skip = begin - tokens_before
             some = documents[first : last + 1]
             chosen += some[self._lengths[some] > 0].tolist()
             if end <= int(ends_of_sections[section]):
                 return chosen, skip
             section += 1
 
-    def _before(self, epoch: int, section: int) -> int:
+    def _tokens_before(self, epoch: int, section: int) -> int:
         """Tokens of an epoch before a section."""
-        return int(self._epoch(epoch).weights[section - 1]) if section else 0
+        if not section:
+            return 0
+        return int(self._epoch(epoch).weights[section - 1])
 
     def _epoch(self, epoch: int) -> WeightBuckets:
         """How many documents and tokens there are up to the end of each section of an epoch."""
@@ -204,9 +207,10 @@ class PackedDataset:
         documents_and_ends = self._sections.get((epoch, section))
         if documents_and_ends is None:
             ends = self._epoch(epoch).positions
-            places = np.arange(int(ends[section - 1]) if section else 0, int(ends[section]), dtype=np.int64)
+            begin = int(ends[section - 1]) if section else 0
+            places = np.arange(begin, int(ends[section]), dtype=np.int64)
             documents = self._order.at(epoch, places)
-            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._before(epoch, section)
+            tokens = np.cumsum(self._lengths[documents], dtype=np.int64) + self._tokens_before(epoch, section)
             documents_and_ends = self._sections[epoch, section] = (documents, tokens)
             if len(self._sections) > _SECTIONS_KEPT:
                 self._sections.popitem(last=False)
@@ -215,7 +219,9 @@ class PackedDataset:
     def _fetch(self, documents: Sequence[int]) -> None:
         missing = [number for number in dict.fromkeys(documents) if number not in self._encoded]
         for document, sample in zip(missing, self._dataset.__getitems__(missing), strict=True):
-            tokens = np.asarray(sample if self._encode is None else self._encode(sample), dtype=np.int64)
+            if self._encode is not None:
+                sample = self._encode(sample)
+            tokens = np.asarray(sample, dtype=np.int64)
             if len(tokens) != int(self._lengths[document]):
                 raise DataError(
                     f"document {document} has {len(tokens)} tokens, and was counted with {self._lengths[document]}",
@@ -225,7 +231,7 @@ class PackedDataset:
         for document in documents:
             self._encoded.move_to_end(document)
 
-    def _forget(self) -> None:
+    def _evict(self) -> None:
         while len(self._encoded) > _DOCUMENTS_KEPT:
             self._encoded.popitem(last=False)
 

@@ -61,7 +61,9 @@ class Course:
     def steps_left(self, position: int, group: int) -> int:
         """Steps of `group` samples from `position` to the end of its epoch."""
         remaining = self.samples - position % self.samples
-        return remaining // group if self.last is Last.DROP else -(-remaining // group)
+        if self.last is Last.DROP:
+            return remaining // group
+        return -(-remaining // group)
 
     def step(self, position: int, group: int) -> DataStep | None:
         """The step at a position; None where what is left of the epoch is no step."""

@@ -85,8 +85,7 @@ def check(folder: str | os.PathLike[str]) -> SampleLogReport:
     segments: dict[tuple[str, int], SampleLogSegment] = {}
     meant: set[tuple[str, str, int, str]] = set()
     problems: list[str] = []
-    for path in sorted(Path(folder).glob("*.jsonl")) if os.path.isdir(folder) else ():
-        _read(path, segments, meant, problems)
+    _read_directory(folder, segments, meant, problems)
     if not segments:
         raise NoData(f"there is no ledger in {folder}", hint="ElasticLoader(dataset, ledger=DIR) writes one")
     course, order_text = _course_of(os.fspath(folder), meant)
@@ -127,7 +126,9 @@ def check(folder: str | os.PathLike[str]) -> SampleLogReport:
                 for epoch in np.unique(places[:real] // samples).tolist():
                     here = places[:real] // samples == epoch
                     # Windows are numbered from the first epoch on; in a mix each place comes once, not each sample.
-                    samples_of_epoch = places[:real][here] if mix else np.array(received[:real])[here]
+                    samples_of_epoch = np.array(received[:real])[here]
+                    if mix:
+                        samples_of_epoch = places[:real][here]
                     if windows and (samples_of_epoch // samples != epoch).any():
                         problems.append(f"the step at {begin}: rank {rank} has windows of another epoch than {epoch}")
                     received_in[epoch].append(samples_of_epoch % samples)
@@ -170,6 +171,19 @@ def _report(epoch: int, received: Numbers, samples: int, complete: bool, left_ou
                 break
     repeated = received_once[counts > 1][:_SHOWN].tolist()
     return EpochReport(epoch, int((counts == 1).sum()), tuple(missing[:_SHOWN]), tuple(repeated), complete, left_out)
+
+
+def _read_directory(
+    folder: str | os.PathLike[str],
+    segments: dict[tuple[str, int], SampleLogSegment],
+    meant: set[tuple[str, str, int, str]],
+    problems: list[str],
+) -> None:
+    """Every rank's file of every launch."""
+    if not os.path.isdir(folder):
+        return
+    for path in sorted(Path(folder).glob("*.jsonl")):
+        _read(path, segments, meant, problems)
 
 
 def _read(

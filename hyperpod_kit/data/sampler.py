@@ -107,7 +107,9 @@ class ElasticBatchSampler:
         epoch = self.course.epoch(position)
         steps: list[DataStep] = []
         # A start is not kept waiting for the batches after its first.
-        most = max(1, _AHEAD // self.batch_size) if self._cached else 1
+        most = 1
+        if self._cached:
+            most = max(1, _AHEAD // self.batch_size)
         while len(steps) < most and self.course.epoch(position) == epoch:
             step = self.course.step(position, self.group)
             if step is None:

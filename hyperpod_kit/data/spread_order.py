@@ -83,7 +83,7 @@ class SpreadOrder(ShuffledOrder):
         begins = np.arange(self.lanes + 1) * blocks // self.lanes
         return np.flatnonzero(np.diff(begins) > blocks // self.lanes)
 
-    def _place_of_last(self, key: int, blocks: int) -> tuple[int, int]:
+    def _group_and_lane_of_last(self, key: int, blocks: int) -> tuple[int, int]:
         full_groups, rest = divmod(blocks, self.lanes)
         stretch = self.lanes - 1
         count = blocks - stretch * blocks // self.lanes

@@ -63,7 +63,9 @@ class ElasticTraining:
             checkpoint = newest_checkpoint(its.args.output_dir)
             if checkpoint is None:
                 raise ValueError(f"{its.args.output_dir} has no checkpoint with a position to resume from")
-        self._position = position_in(str(checkpoint)) if checkpoint else None
+        self._position = None
+        if checkpoint:
+            self._position = position_in(str(checkpoint))
         above: Any = super()
         return above.train(resume_from_checkpoint=checkpoint or None, **options)
 

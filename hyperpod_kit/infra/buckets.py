@@ -7,7 +7,7 @@ from typing import Any
 from hyperpod_kit.aws.buckets import ZONAL, zone_of
 from hyperpod_kit.aws.policies import VERSION
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.infra.part import KEPT, TemplatePart, ref, resource, word
+from hyperpod_kit.infra.part import KEPT, TemplatePart, logical_name, ref, resource
 from hyperpod_kit.preflight.aws_facts.buckets import bucket_paths
 
 UNFINISHED_DAYS = 7
@@ -28,11 +28,11 @@ def parts(settings: Settings) -> list[TemplatePart]:
 def _zonal(name: str) -> dict[str, Any]:
     """A directory bucket: encrypted and closed by itself."""
     properties = {"BucketName": name, "LocationName": zone_of(name), "DataRedundancy": "SingleAvailabilityZone"}
-    return {f"Bucket{word(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
+    return {f"Bucket{logical_name(name)}": resource("AWS::S3Express::DirectoryBucket", properties, **KEPT)}
 
 
 def _bucket(name: str, *, versioned: bool) -> dict[str, Any]:
-    logical = f"Bucket{word(name)}"
+    logical = f"Bucket{logical_name(name)}"
     properties: dict[str, Any] = {
         "BucketName": name,
         "BucketEncryption": {

@@ -52,7 +52,8 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
             inward.add(NFS)
         if its.fsx is not None:
             inward.update(its.fsx.ports)
-            both_ways.update(its.fsx.ports if its.fsx.both_ways else ())
+            if its.fsx.both_ways:
+                both_ways.update(its.fsx.ports)
     if settings.homes is not None:
         inward.add(NFS)
     return inward, both_ways
@@ -61,8 +62,8 @@ def _ports(settings: Settings) -> tuple[set[int], set[int]]:
 def _ranges(ports: set[int]) -> Iterator[tuple[int, int]]:
     """Neighbouring ports as one range each."""
     for _, run in groupby(enumerate(sorted(ports)), lambda pair: pair[1] - pair[0]):
-        found = [port for _, port in run]
-        yield found[0], found[-1]
+        neighbours = [port for _, port in run]
+        yield neighbours[0], neighbours[-1]
 
 
 def _group(cluster: str, of: str) -> Any:
@@ -79,7 +80,9 @@ def _group(cluster: str, of: str) -> Any:
 
 
 def _rule(direction: str, group: str, peer: str, ports: Sequence[int] = ()) -> Any:
-    peers = "SourceSecurityGroupId" if direction == "Ingress" else "DestinationSecurityGroupId"
+    peers = "DestinationSecurityGroupId"
+    if direction == "Ingress":
+        peers = "SourceSecurityGroupId"
     about: dict[str, Any] = {"IpProtocol": "-1"}
     if ports:
         about = {"IpProtocol": "tcp", "FromPort": ports[0], "ToPort": ports[1]}

@@ -90,7 +90,7 @@ def _guard(record: str) -> Tuple[SlurmFinding, ...]:
     """A machine without the kit's units has no record, and nobody has promised one there."""
     if not os.path.exists(record):
         return ()
-    return tuple(findings.standing(findings.read_record(record), time.time()))
+    return tuple(findings.current_findings(findings.read_record(record), time.time()))
 
 
 def _nodes(runner: Runner) -> int:

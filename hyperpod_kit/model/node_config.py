@@ -47,7 +47,7 @@ class HealthPolicy:
     refuse_when_full: bool = False
     textfile_directory: str = "/var/lib/node_exporter/textfile_collector"
 
-    def keeps_away(self, status: MountStatus) -> bool:
+    def keeps_jobs_away(self, status: MountStatus) -> bool:
         """Whether a mount in this state is a reason to start no job on a node. Every user can fill a file system that
         all share, and must not close a cluster with it: unless the configuration says so, `full` is none."""
         return not status.healthy and (status.state != MountState.FULL or self.refuse_when_full)
@@ -77,7 +77,7 @@ class NodeConfig:
 
     def mounts_for(self, role: str, group: str) -> Tuple[Mount, ...]:
         """The mounts that a node of this role in this instance group carries, in configuration order."""
-        return tuple(mount for mount in self.mounts if mount.carried_by(role, group))
+        return tuple(mount for mount in self.mounts if mount.is_carried_by(role, group))
 
     def to_json(self) -> str:
         """Canonical JSON: sorted keys, two spaces, one final newline."""

@@ -230,10 +230,10 @@ def _tuples(raw: Mapping[str, Any]) -> Dict[str, Any]:
     return {key: _tuple_of(value) for key, value in raw.items()}
 
 
-def _tuple_of(value: Any) -> Any:
-    if isinstance(value, list):
-        return tuple(value)
-    return value
+def _tuple_of(field_value: Any) -> Any:
+    if isinstance(field_value, list):
+        return tuple(field_value)
+    return field_value
 
 
 _STEP_CLASSES: Dict[str, Any] = {

@@ -36,6 +36,6 @@ def platform_mount_names(mounts: Sequence[Mount], group: str, role: str) -> List
     """Names of the mounts that HyperPod would make in one instance group."""
     names_by_kind: Dict[str, str] = {}
     for mount in mounts:
-        if mount.platform_could() and mount.carried_by(role, group):
+        if mount.platform_can_mount() and mount.is_carried_by(role, group):
             names_by_kind.setdefault(mount.kind, mount.name)
     return list(names_by_kind.values())

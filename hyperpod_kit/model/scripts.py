@@ -59,6 +59,6 @@ class CustomScript:
 
 
 def script_from_dict(raw: Mapping[str, Any]) -> CustomScript:
-    """Inverse of `OwnScript.to_dict`. Raises TypeError for unknown or missing fields."""
+    """Inverse of `CustomScript.to_dict`. Raises TypeError for unknown or missing fields."""
     lists = {key: tuple(raw[key]) for key in ("arguments", "roles", "groups")}
     return CustomScript(**{**raw, **lists})

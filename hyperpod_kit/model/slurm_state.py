@@ -22,7 +22,7 @@ def unfit_reason(mount: Mount, controller_group: str) -> str:
         return f"a {mount.kind} mount has no renames, links or locks to build on, or is one node's own"
     if mount.has_single_owner():
         return "behind an access point every file is one user's"
-    if not mount.carried_by(Role.CONTROLLER, controller_group):
+    if not mount.is_carried_by(Role.CONTROLLER, controller_group):
         return "the controller does not mount it"
     if mount.required:
         return ""
@@ -35,7 +35,7 @@ def not_shared_reason(mount: Mount, cluster: ClusterSpec) -> str:
         return f"a {mount.kind} mount has no renames to build on, or is one node's own"
     if mount.has_single_owner():
         return "behind an access point every file is one user's"
-    without = [group.name for group in cluster.groups if not mount.carried_by(group.role, group.name)]
+    without = [group.name for group in cluster.groups if not mount.is_carried_by(group.role, group.name)]
     if without:
         return f"{', '.join(without)} does not mount it"
     if mount.required:

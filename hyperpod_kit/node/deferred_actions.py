@@ -1,7 +1,7 @@
 """Work that must follow a change of a file, noted on disk: who made the change may be killed before it does the work.
 
-    pending_work.note(node, "slurm-reconfigure")     before the file changes
-    pending_work.settle(node, "slurm-reconfigure")   after the daemon has read it
+    deferred_actions.note(node, "slurm-reconfigure")       before the file changes
+    deferred_actions.complete(node, "slurm-reconfigure")   after the daemon has read it
 
 Standard library only, Python 3.8: this file is part of the bundle.
 """

@@ -27,14 +27,14 @@ ABOVE_MODE = 0o711
 """Of the directory of all private parents: passed by everyone, listed by root alone."""
 
 
-def homes(node: Node) -> Tuple[Mount, ...]:
+def home_mounts(node: Node) -> Tuple[Mount, ...]:
     """The mounts of this node that are somebody's home."""
     return tuple(mount for mount in node.mounts if mount.owner)
 
 
 def home_directory(node: Node, user: User) -> Optional[str]:
     """What /etc/passwd must name for a user whose home is a mount of this node; None for all others."""
-    return next((home_of(mount.path) for mount in homes(node) if mount.owner == user.name), None)
+    return next((home_of(mount.path) for mount in home_mounts(node) if mount.owner == user.name), None)
 
 
 def make_mount_point(node: Node, mount: Mount) -> None:
@@ -81,7 +81,7 @@ def ensure_homes(node: Node) -> List[str]:
     Raises NodeError naming all failures.
     """
     done, failed = [], []
-    for mount in homes(node):
+    for mount in home_mounts(node):
         try:
             changes = [
                 change
@@ -105,7 +105,7 @@ def ensure_homes(node: Node) -> List[str]:
 def pending(node: Node) -> str:
     """What `ensure_homes` would change now, in words, but for the first files of homes that are not mounted yet."""
     changes: List[str] = []
-    for mount in homes(node):
+    for mount in home_mounts(node):
         if not has_private_parent(node, mount):
             changes.append(f"private parent of {mount.owner}")
         if _link_target(node, mount) != _expected_target(mount):

@@ -25,7 +25,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     from hyperpod_kit.node.health import record as health_record
     from hyperpod_kit.node.observe import user_access
     from hyperpod_kit.node.observe.check import check_all
-    from hyperpod_kit.node.slurm.guard.report import standing
+    from hyperpod_kit.node.slurm.guard.report import current_findings
 
     if args.names and args.names[0] in ACTIONS:
         if len(args.names) != 2:
@@ -44,7 +44,7 @@ def mounts_command(args: argparse.Namespace) -> int:
     if os.geteuid() == 0:
         refused = user_access.refusals(node, serving)
     warned = warnings.warnings(node, refused)
-    slurm = standing(node)
+    slurm = current_findings(node)
     if args.json:
         print(
             json.dumps(
@@ -77,21 +77,21 @@ def mounts_command(args: argparse.Namespace) -> int:
 
 def ensure_action(node: Node, name: str) -> int:
     from hyperpod_kit.model.units import carrier_unit
-    from hyperpod_kit.node.mounts.ensure import ensure
+    from hyperpod_kit.node.mounts.ensure import ensure_mounted
 
     mount = node.mount(name)
     if mount.traits.service.daemon:
         raise UsageError(f"{name} is mounted by its daemon's unit", hint=f"systemctl start {carrier_unit(mount)}")
-    ensure(node, mount)
+    ensure_mounted(node, mount)
     return 0
 
 
 def prepare_action(node: Node, name: str) -> int:
     from hyperpod_kit.node.mounts import back_off
-    from hyperpod_kit.node.mounts.ensure import prepare
+    from hyperpod_kit.node.mounts.ensure import prepare_for_daemon
 
-    back_off.started(node, node.mount(name))
-    prepare(node, node.mount(name))
+    back_off.count_start(node, node.mount(name))
+    prepare_for_daemon(node, node.mount(name))
     return 0
 
 
@@ -104,7 +104,7 @@ def await_action(node: Node, name: str) -> int:
     await_healthy(node, node.mount(name), seconds=60.0)
     protect(node, node.mount(name))
     save_record(node, node.mount(name))  # from now on a mount that is laid above ours is seen as that
-    back_off.serves(node, node.mount(name))
+    back_off.reset_starts(node, node.mount(name))
     return 0
 
 
@@ -135,7 +135,7 @@ def check_once(as_json: bool) -> int:
     1 when not or when that cannot be kept, 3 when another check is at it.
     """
     from hyperpod_kit.node.health.check_cycle import check_cycle
-    from hyperpod_kit.node.slurm.guard.report import standing
+    from hyperpod_kit.node.slurm.guard.report import current_findings
 
     node = open_node()
     try:
@@ -149,7 +149,7 @@ def check_once(as_json: bool) -> int:
         )
     for line in done.messages:
         print(line, file=sys.stderr)
-    slurm = standing(node)
+    slurm = current_findings(node)
     if not _is_journal(sys.stderr):
         # Each time for a person; the journal has it when it changes, of Slurm from the guard's own unit.
         for record in done.records.values():
@@ -257,9 +257,9 @@ def gate_command(args: argparse.Namespace) -> int:
         reason = missing_rules_reason(node)
     devices = node.config.steps.device_checks
     if not reason and devices is not None and devices.gate:
-        from hyperpod_kit.node.devices.gate import refusal  # off by default, and dear to import
+        from hyperpod_kit.node.devices.gate import refusal_reason  # off by default, and dear to import
 
-        reason = refusal(node, devices, started_at)
+        reason = refusal_reason(node, devices, started_at)
     if reason:
         print(reason, file=sys.stderr)
     if reason:

@@ -68,7 +68,7 @@ def _unhealthy(node: Node, user: str, end: float) -> List[MountStatus]:
     required = [mount for mount in node.mounts if mount.required and (not user or mount.owner in (None, user))]
     remaining = max(0.5, end - node.clock.monotonic())
     deadline = min(node.config.health.deadline, LONGEST_LOOK, remaining)
-    return [status for status in check_all(node, required, deadline) if node.config.health.keeps_away(status)]
+    return [status for status in check_all(node, required, deadline) if node.config.health.keeps_jobs_away(status)]
 
 
 def refusal_text(bad: List[MountStatus]) -> str:

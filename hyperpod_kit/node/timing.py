@@ -38,7 +38,7 @@ def poll_until(
     first: float = 0.1,
     longest: float = 5.0,
 ) -> T:
-    """`wait.look_until` by the clock of a node, with pauses that double from `first` to `longest`."""
+    """`wait.poll_until` by the clock of a node, with pauses that double from `first` to `longest`."""
     pauses = BackOff(first, longest)
     return wait.poll_until(check, is_final, pauses, seconds=seconds, clock=clock.monotonic, sleep=clock.sleep)
 

@@ -27,6 +27,16 @@ class NotQueried:
     reason: str
     denied: bool
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "action": self.action,
+            "path": self.path,
+            "what": self.what,
+            "why": self.reason,
+            "denied": self.denied,
+        }
+
 
 NOT_QUERIED = NotQueried("", "", "", "", False)
 """Not queried: an earlier finding makes the answer irrelevant."""
@@ -36,7 +46,9 @@ Queried = Union[T, NotQueried]
 
 def value_or_none(queried: Queried[Optional[T]]) -> Optional[T]:
     """The fact, None where it was not asked (and where there is none)."""
-    return None if isinstance(queried, NotQueried) else queried
+    if isinstance(queried, NotQueried):
+        return None
+    return queried
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,8 @@ def group_ids(systems: Iterable[Queried[Optional[Union[FileSystem, FsxFileSystem
     for system in systems:
         if system is not None and not isinstance(system, NotQueried) and not isinstance(system.endpoints, NotQueried):
             for endpoint in system.endpoints:
-                ids.update(() if isinstance(endpoint.groups, NotQueried) else endpoint.groups)
+                if not isinstance(endpoint.groups, NotQueried):
+                    ids.update(endpoint.groups)
     return ids
 
 
@@ -189,3 +202,17 @@ class AccountFacts:
     used: Queried[Mapping[str, Mapping[str, int]]] = NOT_QUERIED
     secrets: Mapping[str, Queried[bool]] = field(default_factory=dict)
     not_queried: tuple[NotQueried, ...] = ()
+
+    @property
+    def known_subnets(self) -> Optional[tuple[Subnet, ...]]:
+        """The subnets of the network, None where they were not queried."""
+        if self.network is None:
+            return None
+        return value_or_none(self.network.subnets)
+
+    @property
+    def known_endpoints(self) -> Optional[tuple[Endpoint, ...]]:
+        """The VPC endpoints of the network, None where they were not queried."""
+        if self.network is None:
+            return None
+        return value_or_none(self.network.endpoints)

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Callable, Hashable, Mapping, TypeVar
 
 from hyperpod_kit.aws import iam
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.preflight import placement
 from hyperpod_kit.preflight.aws_facts import buckets, fsx, limits, network, role, shared
@@ -32,7 +32,7 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
     Raises Unreachable or AwsError when AWS cannot say who asks: then nothing else can be asked either. Everything else
     that fails is in `AccountFacts.not_queried`.
     """
-    caller = patiently(lambda: iam.caller(settings.cluster.region))
+    caller = with_retries(lambda: iam.caller(settings.cluster.region))
     client = QueryClient(WORKERS)
     pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="preflight")
 
@@ -91,9 +91,12 @@ def gather(settings: Settings, sound: Callable[[str], bool] = lambda path: True)
         stores = [system for systems in file_systems.values() for system in systems.values()]
         groups = {*nodes, *group_ids([*stores, *fsx_systems.values()])}
         surroundings = network.fetch_network(client, settings, subnets.result(), groups)
+        network_facts = None
+        if placement.placements(settings):
+            network_facts = surroundings
         return AccountFacts(
             caller,
-            surroundings if placement.placements(settings) else None,
+            network_facts,
             _results(role_facts),
             _results(decisions),
             _results(heads),

@@ -50,5 +50,7 @@ class Account:
 
 def sid_of(name: str) -> str:
     """A mount's name as part of a Sid, which takes letters and digits only; `a-1` and `a1` stay apart."""
-    digest = hashlib.sha256(name.encode()).hexdigest()[:6] if "-" in name else ""
+    digest = ""
+    if "-" in name:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:6]
     return "".join(part.capitalize() for part in name.split("-")) + digest

@@ -38,7 +38,7 @@ class Placement:
 
     def carries(self, mounts: Iterable[Mount]) -> bool:
         """Whether a node here has one of the mounts."""
-        return any(mount.carried_by(group.role, group.name) for mount in mounts for group in self.groups)
+        return any(mount.is_carried_by(group.role, group.name) for mount in mounts for group in self.groups)
 
 
 @dataclass(frozen=True)

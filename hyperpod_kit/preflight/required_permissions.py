@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Iterator
 
 from hyperpod_kit.config.settings import Settings
-from hyperpod_kit.config.written import WrittenMount
+from hyperpod_kit.config.sourced import SourcedMount
 from hyperpod_kit.model.secrets import ARN
 from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 from hyperpod_kit.preflight.permission import Account, Permission, sid_of
@@ -30,9 +30,9 @@ def required_permissions(settings: Settings, role: NodeRole) -> tuple[Permission
     The role's ARN must be one: the account is read off it.
     """
     account = Account(role.arn.split(":")[1], role.account, settings.cluster.region)
-    carried: dict[str, list[WrittenMount]] = {}
-    for written in settings.written_mounts:
-        if any(written.mount.carried_by(group.role, group.name) for group in role.groups):
+    carried: dict[str, list[SourcedMount]] = {}
+    for written in settings.sourced_mounts:
+        if any(written.mount.is_carried_by(group.role, group.name) for group in role.groups):
             carried.setdefault(written.mount.kind, []).append(written)
     return (
         *_platform(settings, role, account),
@@ -126,7 +126,9 @@ def _secrets(settings: Settings, role: NodeRole) -> Iterator[Permission]:
     for index, secret in enumerate(settings.secrets):
         if not ARN.fullmatch(secret.arn) or not any(group.role in secret.roles for group in role.groups):
             continue
-        action = "secretsmanager:GetSecretValue" if secret.service == "secretsmanager" else "ssm:GetParameter"
+        action = "ssm:GetParameter"
+        if secret.service == "secretsmanager":
+            action = "secretsmanager:GetSecretValue"
         yield Permission(
             f"Secret{sid_of(secret.name)}",
             f"secret `{secret.name}`",

@@ -90,12 +90,17 @@ def _statement(permission: Permission) -> dict[str, Any]:
 
 
 def _one_or_list(values: tuple[str, ...]) -> Any:
-    return values[0] if len(values) == 1 else sorted(values)
+    if len(values) == 1:
+        return values[0]
+    return sorted(values)
 
 
 def _covers_sagemaker(statement: Mapping[str, Any]) -> bool:
     principal = statement.get("Principal", {})
-    services = principal if isinstance(principal, str) else principal.get("Service", [])
+    if isinstance(principal, str):
+        services = principal
+    else:
+        services = principal.get("Service", [])
     if SERVICE not in _list(services) and services != "*":
         return False
     return any(action.lower() in ("sts:assumerole", "sts:*", "*") for action in _list(statement.get("Action", [])))
@@ -111,4 +116,6 @@ def _is_for(statement: Mapping[str, Any], account: str) -> bool:
 
 
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    if isinstance(value, list):
+        return value
+    return [value]

@@ -74,6 +74,7 @@ def parse_response(target: NodeTarget, response: Completed) -> NodeActions:
 def parse_action(raw: dict[str, Any]) -> Action:
     at = raw.get("at")
     good = isinstance(at, (int, float)) and not isinstance(at, bool) and math.isfinite(at) and 0 <= at < 1e11
-    return Action(
-        float(at) if good and at is not None else 0.0, *(clean(raw.get(name, ""), LONGEST) for name in TEXT_FIELDS)
-    )
+    moment = 0.0
+    if good and at is not None:
+        moment = float(at)
+    return Action(moment, *(clean(raw.get(name, ""), LONGEST) for name in TEXT_FIELDS))

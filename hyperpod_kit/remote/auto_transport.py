@@ -86,8 +86,11 @@ class AutoTransport:
     def _report(self, taken: Sequence[str], closed: Mapping[str, str]) -> None:
         descriptions = {way.name: way.description for way in self._ways}
         parts = [f"{count} node{'s' * (count != 1)} by {descriptions[name]}" for name, count in Counter(taken).items()]
-        message = f"asked: {', '.join(parts)}" if parts else "no node was reached"
-        message += f"; closed: {_join_reasons(closed)}" if closed else ""
+        message = "no node was reached"
+        if parts:
+            message = f"asked: {', '.join(parts)}"
+        if closed:
+            message += f"; closed: {_join_reasons(closed)}"
         if message != self._reported:
             self._say(message)
             self._reported = message

@@ -23,7 +23,9 @@ def changes(before: Sequence[NodeReport], after: Sequence[NodeReport]) -> list[s
     lines += _describe_nodes("well again", [report.target for report in after if _recovered(old, report)])
     lines += _describe_nodes("joined", [report.target for key, report in new.items() if key not in old])
     lines += _describe_nodes("left", [report.target for key, report in old.items() if key not in new])
-    return lines if len(lines) <= MOST_KINDS else [*lines[:MOST_KINDS], f"and {len(lines) - MOST_KINDS} more changes"]
+    if len(lines) <= MOST_KINDS:
+        return lines
+    return [*lines[:MOST_KINDS], f"and {len(lines) - MOST_KINDS} more changes"]
 
 
 def _node_problems(report: NodeReport | None) -> set[str]:
@@ -32,7 +34,11 @@ def _node_problems(report: NodeReport | None) -> set[str]:
         return set()
     states = {_mount_problem(mount) for mount in report.mounts if not mount.healthy}
     states |= {f"Slurm {finding.code}" for finding in report.slurm}
-    return states | set(report.warnings) | ({NO_ANSWER} if report.error else set())
+    if report.error:
+        silent = {NO_ANSWER}
+    else:
+        silent = set()
+    return states | set(report.warnings) | (silent)
 
 
 def _mount_problem(mount: MountStatus) -> str:
@@ -44,9 +50,10 @@ def _without_earlier(report: NodeReport, earlier: set[str]) -> NodeReport:
     mounts = tuple(mount for mount in report.mounts if _mount_problem(mount) not in earlier)
     warnings = tuple(warning for warning in report.warnings if warning not in earlier)
     slurm = tuple(finding for finding in report.slurm if f"Slurm {finding.code}" not in earlier)
-    return replace(
-        report, mounts=mounts, warnings=warnings, slurm=slurm, error="" if NO_ANSWER in earlier else report.error
-    )
+    error = report.error
+    if NO_ANSWER in earlier:
+        error = ""
+    return replace(report, mounts=mounts, warnings=warnings, slurm=slurm, error=error)
 
 
 def _recovered(old: dict[str, NodeReport], report: NodeReport) -> bool:

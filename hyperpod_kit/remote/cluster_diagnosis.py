@@ -113,13 +113,18 @@ def open_case(cluster: LiveCluster, names: Sequence[str], say: Say) -> ClusterCa
     targets = [(NodeTarget.of(node), _status_of_node(node, events_by_node.get(node.instance_id))) for node in selected]
     if not names:
         targets += _removed_nodes(events, {node.instance_id for node in listed})
+    few: tuple[FewNodes, ...]
+    if names:
+        few = ()
+    else:
+        few = _few(response["InstanceGroups"], listed)
     return ClusterCase(
         cluster,
         response["ClusterStatus"],
         response.get("FailureMessage", ""),
         response["ClusterArn"],
         targets,
-        () if names else _few(response["InstanceGroups"], listed),
+        few,
     )
 
 
@@ -130,7 +135,9 @@ def _few(groups: Sequence[Mapping[str, Any]], listed: Sequence[ClusterNode]) -> 
 
 
 def _select_nodes(listed: list[ClusterNode], names: Sequence[str]) -> list[ClusterNode]:
-    return resolve(listed, names) if names else listed
+    if names:
+        return resolve(listed, names)
+    return listed
 
 
 def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> list[Event]:
@@ -142,7 +149,7 @@ def _recent_failures(cluster: LiveCluster, provisioning: object, say: Say) -> li
     except AwsError as err:
         say(f"without AWS's events: {err.message}")
         return []
-    return [event for event in events if not event.passing]
+    return [event for event in events if not event.is_transient]
 
 
 def _status_of_node(node: ClusterNode, event: Optional[Event]) -> AwsNodeStatus:

@@ -34,12 +34,17 @@ class SkipReason(NamedTuple):
 
 def not_running(target: NodeTarget) -> Optional[SkipReason]:
     """What AWS says of a node that needs no question; None for one that runs."""
-    return None if target.status == "Running" else SkipReason(f"the node is {target.status}", "hyperpod-kit wait")
+    if target.status == "Running":
+        return None
+    return SkipReason(f"the node is {target.status}", "hyperpod-kit wait")
 
 
 def reason_to_skip(target: NodeTarget) -> Optional[SkipReason]:
     """As `not_running`, and why a node that runs cannot be reached by its address."""
-    missing = None if target.address else SkipReason("AWS tells no address of the node")
+    if target.address:
+        missing = None
+    else:
+        missing = SkipReason("AWS tells no address of the node")
     return not_running(target) or missing
 
 
@@ -85,7 +90,10 @@ def query_all(
             young.append(now)
         more = waiting and len(started_at) < most
         try:
-            number, response, err = done.get(timeout=max(0.01, young[0] + PATIENCE - now) if more else None)
+            wait_seconds = None
+            if more:
+                wait_seconds = max(0.01, young[0] + PATIENCE - now)
+            number, response, err = done.get(timeout=wait_seconds)
         except queue.Empty:
             continue
         del started_at[number]
@@ -103,4 +111,6 @@ def _descriptors() -> int:
     except ImportError:  # not on Windows
         return 512
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST + SPARE_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    if soft == resource.RLIM_INFINITY:
+        return MOST + SPARE_DESCRIPTORS
+    return soft

@@ -33,7 +33,9 @@ class Trouble:
 
     def sentence(self) -> str:
         """A line for a person: of one node with its id and address, of many with their names in Slurm."""
-        end = f"; {self.hint}" if self.hint else ""
+        end = ""
+        if self.hint:
+            end = f"; {self.hint}"
         if len(self.nodes) == 1:
             node = self.nodes[0]
             return f"{describe_node(node)}: {self.what}{end}"
@@ -65,14 +67,21 @@ def node_problems(report: NodeReport) -> Iterator[tuple[str, str, bool]]:
         yield report.error, report.hint, False
     for mount in report.mounts:
         if not mount.healthy:
-            detail = f": {mount.detail}" if mount.detail else ""
-            optional = " (optional)" if not mount.required else ""
+            detail = ""
+            if mount.detail:
+                detail = f": {mount.detail}"
+            optional = ""
+            if not mount.required:
+                optional = " (optional)"
             yield f"{mount.name} at {mount.path} is {mount.state}{optional}{detail}", "", not mount.required
         if mount.nearly_full:
             hint = f"what fills it: hyperpod-kit storage usage {mount.path}"
             yield f"warning: {mount.name} at {mount.path} is {mount.fullness or 'nearly full'}", hint, True
     for finding in report.slurm:
-        yield f"{'' if finding.fault else 'warning: '}Slurm: {finding.detail}", finding.remedy, not finding.fault
+        prefix = "warning: "
+        if finding.fault:
+            prefix = ""
+        yield f"{prefix}Slurm: {finding.detail}", finding.remedy, not finding.fault
     for warning in report.warnings:
         yield f"warning: {warning}", "", True
 
@@ -100,18 +109,28 @@ def summary(reports: Sequence[NodeReport]) -> str:
     silent = sum(1 for report in reports if report.error)
     sick = sum(1 for mount in mounts if not mount.healthy)
     faulty = sum(1 for report in reports if any(finding.fault for finding in report.slurm))
-    parts = [f"{sick} not healthy"] if sick else []
-    parts += [f"Slurm at fault on {faulty} node{'s' * (faulty != 1)}"] if faulty else []
-    parts += [f"{silent} node{'s' * (silent != 1)} without an answer"] if silent else []
+    if sick:
+        parts = [f"{sick} not healthy"]
+    else:
+        parts = []
+    if faulty:
+        parts += [f"Slurm at fault on {faulty} node{'s' * (faulty != 1)}"]
+    if silent:
+        parts += [f"{silent} node{'s' * (silent != 1)} without an answer"]
     well = sum(report.healthy for report in reports)
-    healthy_part = f"; {well} of {len(reports)} nodes are healthy" if parts else ""
+    healthy_part = ""
+    if parts:
+        healthy_part = f"; {well} of {len(reports)} nodes are healthy"
     count = f"{len(mounts)} mount{'s' * (len(mounts) != 1)} on {len(reports)} node{'s' * (len(reports) != 1)}"
     return f"{count}: {', '.join(parts) or 'all healthy'}{healthy_part}"
 
 
 def describe_node(node: NodeTarget) -> str:
     """A node with everything that it is known by."""
-    return f"{node.group} {node.instance_id}" + (f" ({node.address})" if node.address else "")
+    address = ""
+    if node.address:
+        address = f" ({node.address})"
+    return f"{node.group} {node.instance_id}" + address
 
 
 def shorten_names(names: Iterable[str]) -> str:

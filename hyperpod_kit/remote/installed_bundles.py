@@ -98,7 +98,10 @@ def parse_output(target: NodeTarget, text: str) -> NodeBundle:
     if not {"current", "status"} <= set(sections):
         return NodeBundle(target, error=f"its answer is not about a bundle: {last_line(text)}")
     try:
-        status = json_object(sections["status"]) if sections["status"].strip() else {}
+        if sections["status"].strip():
+            status = json_object(sections["status"])
+        else:
+            status = {}
     except ValueError as err:
         # Of a node whose creation never ended there is no record; half of one is worth a word.
         return NodeBundle(
@@ -108,15 +111,22 @@ def parse_output(target: NodeTarget, text: str) -> NodeBundle:
     described = _FORMAT.search(sections.get("description", ""))
     current = clean(sections["current"])
     files = {match[2]: match[1] for match in map(_SUM.fullmatch, sections.get("sums", "").splitlines()) if match}
+    bundle_format = ""
+    if described:
+        bundle_format = described[1]
+    if current:
+        damaged = tuple(islice(_find_damage(current, sections, files), LIMIT))
+    else:
+        damaged = ()
     return NodeBundle(
         target,
         current=current,
         recorded=clean(status.get("bundle_id") or ""),
         created_ok=status.get("ok") is True,
         finished_at=_seconds(finished),
-        format=described[1] if described else "",
+        format=bundle_format,
         files=files,
-        damaged=tuple(islice(_find_damage(current, sections, files), LIMIT)) if current else (),
+        damaged=damaged,
     )
 
 
@@ -138,6 +148,9 @@ def _find_damage(current: str, sections: Mapping[str, str], files: Mapping[str, 
     present = {line[2:] for line in sections["files"].splitlines()}
     for match in map(_FAILED.fullmatch, sections["damaged"].splitlines()):
         if match:
-            yield f"{match[1]}: {'damaged' if match[1] in present else 'missing'}"
+            problem = "missing"
+            if match[1] in present:
+                problem = "damaged"
+            yield f"{match[1]}: {problem}"
     for path in sorted(present - {*files, "SHA256SUMS", "bundle.json"}):
         yield f"{path}: not of this bundle"

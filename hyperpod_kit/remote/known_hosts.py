@@ -78,7 +78,9 @@ def _is_key(line: str) -> bool:
     """Whether a line `names type key comment` has a key that is whole. paramiko takes minutes over one that is not."""
     fields = line.split(" ")
     try:
-        blob = base64.b64decode(fields[2], validate=True) if len(fields) > 2 else b""
+        blob = b""
+        if len(fields) > 2:
+            blob = base64.b64decode(fields[2], validate=True)
     except ValueError:
         return False
     at = 0
@@ -89,8 +91,13 @@ def _is_key(line: str) -> bool:
 
 def _blobs(rest: list[str]) -> set[bytes]:
     """The key of a line `names type key comment`, as it is sent."""
-    fields = rest[0].split() if rest else []
+    if rest:
+        fields = rest[0].split()
+    else:
+        fields = []
     try:
-        return {base64.b64decode(fields[2])} if len(fields) > 2 else set()
+        if len(fields) > 2:
+            return {base64.b64decode(fields[2])}
+        return set()
     except ValueError:
         return set()

@@ -159,7 +159,10 @@ def recognise(text: str) -> Iterator[RecognisedCause]:
         if match:
             begin = text.rfind("\n", 0, match.start()) + 1
             end = text.find("\n", match.end())
-            yield RecognisedCause(cause, clean(text[begin : end if end >= 0 else None], 200))
+            stop = None
+            if end >= 0:
+                stop = end
+            yield RecognisedCause(cause, clean(text[begin:stop], 200))
 
 
 def searched(text: str) -> str:

@@ -33,11 +33,14 @@ class LiveCluster:
 
     def nodes(self) -> list[ClusterNode]:
         """Its nodes, all but those on their way out. Raises AwsError, Unreachable."""
-        return [node for node in list_nodes(self.sagemaker, self.name) if not node.gone]
+        return [node for node in list_nodes(self.sagemaker, self.name) if not node.removed]
 
     def targets(self) -> list[NodeTarget]:
         """The same to be asked. Raises AwsError, Unreachable."""
-        roles = {group.name: group.role for group in self.settings.cluster.groups} if self.settings else {}
+        if self.settings:
+            roles = {group.name: group.role for group in self.settings.cluster.groups}
+        else:
+            roles = {}
         return [NodeTarget.of(node, roles.get(node.group, "")) for node in self.nodes()]
 
     def require_targets(self) -> list[NodeTarget]:
@@ -68,5 +71,7 @@ class LiveCluster:
 
     def max_age(self) -> float:
         """Seconds in which a node sends two reports."""
-        interval = self.settings.node_config().health.interval if self.settings is not None else 30.0
+        interval = 30.0
+        if self.settings is not None:
+            interval = self.settings.node_config().health.interval
         return 2 * (REPORTED_EVERY + interval)

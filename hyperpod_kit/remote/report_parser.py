@@ -126,7 +126,9 @@ def _number(raw: Mapping[str, Any], key: str) -> float:
 
 
 def _texts(value: Any) -> list[str]:
-    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
+    if isinstance(value, list):
+        return [text for text in value if isinstance(text, str)]
+    return []
 
 
 def _status(raw: Mapping[str, Any]) -> MountStatus:
@@ -134,7 +136,10 @@ def _status(raw: Mapping[str, Any]) -> MountStatus:
     for key in ("name", "kind", "path", "state"):
         if not isinstance(raw[key], str):
             raise ValueError(f"{key} is no text")
-    state = MountState(raw["state"]) if raw["state"] in STATES else MountState.UNKNOWN
+    if raw["state"] in STATES:
+        state = MountState(raw["state"])
+    else:
+        state = MountState.UNKNOWN
     detail = clean(raw.get("detail", ""))
     return MountStatus(
         clean(raw["name"]),

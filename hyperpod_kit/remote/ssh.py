@@ -44,7 +44,10 @@ class SshRunner:
         env: Optional[Mapping[str, Optional[str]]] = None,
     ) -> Completed:
         """Run `argv` there. The login shell sees it quoted word by word; `env` travels as a prefix of `env`."""
-        command = ["env", *env_words(env), *argv] if env else list(argv)
+        if env:
+            command = ["env", *env_words(env), *argv]
+        else:
+            command = list(argv)
         with self._access.session(self.target) as client:
             returncode, out, err = self._execute(client, argv, shlex.join(command), timeout, input)
         if check and returncode != 0:
@@ -67,7 +70,7 @@ class SshRunner:
                     raise RunTimeout(
                         argv, -9, out.decode(errors="replace"), f"no end within {timeout:g} s", target=self.target
                     ) from None
-                cause = failure if str(failure) else type(failure).__name__
+                cause = str(failure) or type(failure).__name__
                 raise Unreachable(f"the connection to {self.target} broke: {cause}") from failure
         return returncode, out.decode(errors="replace"), err.decode(errors="replace")
 

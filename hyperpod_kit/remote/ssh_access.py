@@ -69,7 +69,10 @@ class SshAccess:
         """`proxy_output`: what the program behind the connection wrote to standard error, "" without one."""
         known_hosts, settings = self.load(), self.settings
         client.set_missing_host_key_policy(load_paramiko().RejectPolicy())
-        name = address if settings.port == 22 else f"[{address}]:{settings.port}"
+        if settings.port == 22:
+            name = address
+        else:
+            name = f"[{address}]:{settings.port}"
         for key in known_hosts.keys(name):
             client.get_host_keys().add(name, key.get_name(), key)
         limit = settings.connect_timeout
@@ -95,8 +98,14 @@ class SshAccess:
                 )
             except Exception as err:
                 client.close()
-                where = f"{settings.user}@{address}" + ("" if settings.port == 22 else f":{settings.port}")
-                cause = socket.timeout() if deadline.expired else err
+                if settings.port == 22:
+                    port_suffix = ""
+                else:
+                    port_suffix = f":{settings.port}"
+                where = f"{settings.user}@{address}" + port_suffix
+                cause: Exception = err
+                if deadline.expired:
+                    cause = socket.timeout()
                 failure = _unreachable(where, settings, cause, connected=connected)
                 if settings.proxy:
                     failure = Unreachable(f"{failure.message}; its proxy said: {proxy_output()}", hint=failure.hint)
@@ -155,22 +164,17 @@ def _private_key(settings: SshSettings) -> Optional[paramiko.PKey]:
 def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected: bool) -> Unreachable:
     """What went wrong between here and a session, in one sentence. `connected`: whether TCP was."""
     ssh = load_paramiko()
-    address = where.split("@")[1]
-    host = f"'[{address.split(':')[0]}]:{settings.port}'" if ":" in address else address
     if isinstance(err, ssh.BadHostKeyException):
-        return Unreachable(
-            f"{where} shows a host key other than the one in {settings.known_hosts}",
-            hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
-        )
+        return _other_host_key(where, settings)
     if isinstance(err, ssh.AuthenticationException):
-        ways = [way for way in getattr(err, "allowed_types", ()) if way]
-        takes = f": it takes {', '.join(ways)} only" if ways else ""
-        return Unreachable(f"{where} refuses the login{takes}", hint="--ssh-user, --ssh-key")
+        return _refused_login(where, err)
     text = str(err)
     # When time is up before the greeting, paramiko goes on and finds that there is no session.
     silent = "banner" in text or "No existing session" in text
     if isinstance(err, (socket.timeout, TimeoutError)) or (isinstance(err, ssh.SSHException) and silent):
-        how = "connected, but no ssh session" if connected else "no answer"
+        how = "no answer"
+        if connected:
+            how = "connected, but no ssh session"
         return Unreachable(f"{where} is silent: {how} within {settings.connect_timeout:g} s")
     if isinstance(err, ssh.SSHException):
         if "not found in known_hosts" in text:
@@ -183,3 +187,23 @@ def _unreachable(where: str, settings: SshSettings, err: Exception, *, connected
     if isinstance(err, (OSError, EOFError)):
         return Unreachable(f"{where}: {text or 'the connection was closed'}")
     return Unreachable(f"{where}: {type(err).__name__}: {err}")
+
+
+def _other_host_key(where: str, settings: SshSettings) -> Unreachable:
+    """The error for a node whose host key is not the one on file."""
+    host = where.split("@")[1]
+    if ":" in host:
+        host = f"'[{host.split(':')[0]}]:{settings.port}'"
+    return Unreachable(
+        f"{where} shows a host key other than the one in {settings.known_hosts}",
+        hint=f"if the node was replaced: ssh-keygen -R {host}, and collect its new key",
+    )
+
+
+def _refused_login(where: str, err: Exception) -> Unreachable:
+    """The error for a login that the node refuses, with the methods that it takes."""
+    methods = [method for method in getattr(err, "allowed_types", ()) if method]
+    accepted = ""
+    if methods:
+        accepted = f": it takes {', '.join(methods)} only"
+    return Unreachable(f"{where} refuses the login{accepted}", hint="--ssh-user, --ssh-key")

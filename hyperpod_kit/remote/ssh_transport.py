@@ -22,7 +22,9 @@ class SshTransport:
 
     def query(self, targets: Sequence[NodeTarget], progress: Progress) -> list[NodeResponse]:
         # A proxy has two ends of a socket and a file for its words.
-        descriptors = 3 if self._access.settings.proxy else 1
+        descriptors = 1
+        if self._access.settings.proxy:
+            descriptors = 3
         return query_all(targets, self._query_node, lambda response: progress(1), descriptors=descriptors)
 
     def _query_node(self, target: NodeTarget) -> NodeResponse:

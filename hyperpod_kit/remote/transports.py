@@ -42,7 +42,10 @@ def opened(
             yield _ssm(cluster, ssh)
         else:
             access = _access(stack, ssh)
-            yield _by_controller(access, cluster, controller) if via == "controller" else _ssh(access)
+            if via == "controller":
+                yield _by_controller(access, cluster, controller)
+            else:
+                yield _ssh(access)
 
 
 def _any_way(
@@ -103,7 +106,11 @@ def _ssh(access: SshAccess) -> Transport:
 def _by_controller(access: SshAccess, cluster: LiveCluster, named: Optional[str]) -> Transport:
     from hyperpod_kit.remote.controller import ControllerTransport
 
-    return ControllerTransport(access, [named] if named else cluster.controllers())
+    if named:
+        addresses = [named]
+    else:
+        addresses = cluster.controllers()
+    return ControllerTransport(access, addresses)
 
 
 def _pull(cluster: LiveCluster, max_age: float) -> Transport:

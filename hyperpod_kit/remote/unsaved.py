@@ -54,4 +54,6 @@ def _count_on(connect: Callable[[NodeTarget], Runner], target: NodeTarget) -> Op
         output = SlurmRunner(connect(target)).run(["sh", "-c", COUNT], timeout=30.0).stdout.strip()
     except HyperpodKitError:
         return None
-    return int(output) if output.isdecimal() else None
+    if output.isdecimal():
+        return int(output)
+    return None

@@ -171,7 +171,10 @@ def _requeue(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: 
             report(f"job {job.id} of {job.user} cannot be queued again: waiting for its end")
             continue
         refusal = node_jobs.requeue(runner, job)
-        report(f"job {job.id} of {job.user}: {f'waiting for its end: {refusal}' if refusal else 'queued again'}")
+        outcome = "queued again"
+        if refusal:
+            outcome = f"waiting for its end: {refusal}"
+        report(f"job {job.id} of {job.user}: {outcome}")
 
 
 def _wait_until_idle(runner: Runner, nodes: Sequence[str], patience: WaitLimit, report: Callable[[str], None]) -> None:

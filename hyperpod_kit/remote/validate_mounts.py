@@ -68,19 +68,28 @@ def judge_report(
     try:
         sent = read_report(response.text)
     except NoReport as err:
-        message = f"its answer is not a report: {last_line(response.stderr)}" if not response.text.strip() else str(err)
+        if not response.text.strip():
+            message = f"its answer is not a report: {last_line(response.stderr)}"
+        else:
+            message = str(err)
         return NodeReport(target, error=message, hint=LOG)
     # Of a report that was sent the older time counts: what is delivered late is old, whenever it came.
-    said_at = now if response.at is None else min(response.at, sent.checked_at or response.at)
+    if response.at is None:
+        said_at = now
+    else:
+        said_at = min(response.at, sent.checked_at or response.at)
     wrong = _rejection_reason(target, response, sent, now, now - said_at, max_age)
     if wrong is not None:
         return NodeReport(target, error=wrong, bundle_id=sent.bundle_id, said_at=said_at)
+    warnings = sent.warnings
+    if response.doubt:
+        warnings = (*warnings, response.doubt)
     return NodeReport(
         target,
         tuple(_compare_mounts(sent.mounts, expected, now)),
         bundle_id=sent.bundle_id,
         said_at=said_at,
-        warnings=(*sent.warnings, *([response.doubt] if response.doubt else [])),
+        warnings=warnings,
         slurm=sent.slurm,
     )
 
@@ -95,7 +104,9 @@ def _rejection_reason(
         return f"another node answers there: {sent.instance_id or 'without an instance id'} ({sent.node or '-'})"
     off = sent.checked_at - now
     if response.at is None and sent.checked_at and abs(off) > CLOCK:
-        way = "ahead of" if off > 0 else "behind"
+        way = "behind"
+        if off > 0:
+            way = "ahead of"
         return f"it was asked now and its report is {format_duration(abs(off))} {way} this machine's clock"
     if age > max_age:
         return f"its last report is {age:.0f} s old, expected one every {max_age:.0f} s at least"
@@ -139,4 +150,7 @@ def format_duration(seconds: float) -> str:
 def _not_checked(returncode: Optional[int], stderr: str) -> str:
     if returncode in (126, 127):
         return "hyperpod-kit is not installed there: its lifecycle script did not run to the end"
-    return f"the check on the node exited {returncode}: {last_line(stderr) if stderr.strip() else 'no message'}"
+    message = "no message"
+    if stderr.strip():
+        message = last_line(stderr)
+    return f"the check on the node exited {returncode}: {message}"

@@ -95,7 +95,7 @@ def read_record(path: str = RECORD) -> Optional[GuardRecord]:
         return None
 
 
-def standing(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
+def current_findings(record: Optional[GuardRecord], now: float) -> List[SlurmFinding]:
     """What holds now by this record. Pure. Without one, or with an old one, nothing is known: that is told, and it is
     neither health nor a fault."""
     if record is None:

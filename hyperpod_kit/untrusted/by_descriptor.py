@@ -43,7 +43,7 @@ _MODES = {
 
 @contextlib.contextmanager
 def parent_directory(path: AnyPath, *, make: bool = False, follow: bool = False) -> Iterator[Tuple[int, str]]:
-    """(a descriptor of the directory of `path`, its name there), for `dir_fd=`: see `walk.parent_of`."""
+    """(a descriptor of the directory of `path`, its name there), for `dir_fd=`: see `walk.open_parent`."""
     folder, name = walk.open_parent(os.fspath(path), make=make, follow=follow)
     try:
         yield folder, name

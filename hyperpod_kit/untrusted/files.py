@@ -108,7 +108,7 @@ def read_given(
 ) -> bytes:
     """A file that a command line names, whole: what a link leads to, too, and of a pipe what is written within
     `seconds`, as `<(command)` of a shell gives one. `opener`: in place of `open_nonblocking`, as
-    `source_owner.at_once`.
+    `source_owner.open_nonblocking`.
 
     The directory may be another's, who can put a fifo there to which nobody writes.
     Raises Untrusted also when it is larger than `most` bytes, FileNotFoundError, OSError.

@@ -94,7 +94,7 @@ def is_root() -> bool:
 
 
 def uid_for(path: str, limits: OwnerLimits = DEFAULT_LIMITS) -> Optional[int]:
-    """As whom a process that is root works on `path`, 0 for root: see `walk.whose`. None where it is not root.
+    """As whom a process that is root works on `path`, 0 for root: see `walk.owner_uid`. None where it is not root.
 
     Raises Untrusted for a link that leads to what is another's, Unreachable when it does not answer, OSError.
     """
@@ -242,11 +242,11 @@ class _Watch:
     def reported(self) -> None:
         """It gets on."""
         self._latest = self._moving = time.monotonic()
-        self._first = self._progress = progress(self._pid)
+        self._first = self._progress = process_progress(self._pid)
 
     def silence(self) -> Optional[float]:
         """Seconds for which nothing has come of it, where these are more than it may take."""
-        now, current = time.monotonic(), progress(self._pid)
+        now, current = time.monotonic(), process_progress(self._pid)
         if current != self._progress:
             self._progress, self._moving = current, now
         moved, worked = current[0] - self._first[0], current[1] - self._first[1]
@@ -293,7 +293,7 @@ def _lines(pid: int, source: int, uid: int, path: str, limits: OwnerLimits) -> I
             )
 
 
-def progress(pid: int) -> tuple[int, float]:
+def process_progress(pid: int) -> tuple[int, float]:
     """(bytes read and written, seconds of processor time) of a process."""
     moved, ticks = 0, 0
     with contextlib.suppress(OSError, ValueError, IndexError):
@@ -350,7 +350,7 @@ def _child(work: Callable[[Receiver], Any], uid: int, sink: int, parent: int) ->
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        _let_go_of_streams(sink)
+        _detach_streams(sink)
         if uid not in (0, os.geteuid()):
             become(uid)
         _die_with_parent(parent)
@@ -382,7 +382,7 @@ class _Printed(io.TextIOBase):
         return 2
 
 
-def _let_go_of_streams(sink: int) -> None:
+def _detach_streams(sink: int) -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for descriptor in range(3):
         os.dup2(nowhere, descriptor)

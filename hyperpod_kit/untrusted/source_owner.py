@@ -104,7 +104,7 @@ def rights(path: Optional[str] = None) -> Iterator[None]:
 
 
 def open_nonblocking(path: str, _flags: int = 0) -> int:
-    """`files.at_once` with these rights: the `opener` of an `open` that reads a source."""
+    """`files.open_nonblocking` with these rights: the `opener` of an `open` that reads a source."""
     with rights(path):
         if _owner == EACH_ITS_OWN and not getattr(_thread, "acting", False):
             return _open_as_root(path)

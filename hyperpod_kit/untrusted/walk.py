@@ -77,7 +77,7 @@ def owner_uid(path: str) -> int:
     """
     way = _OwnersOnTheWay(path)
     todo: List[str] = path.split("/")[::-1]
-    here = _open_start(_start(path)[0], None)
+    here = _open_start(_split_start(path)[0], None)
     mount = dirfd.mount_id_of(here)
     try:
         way.directory(here)
@@ -153,7 +153,7 @@ class _OwnersOnTheWay:
 def _walk_to(way: str, path: str, seen_from: Optional[int], make: bool, own_mounts: bool) -> int:
     """A descriptor of the directory `way`. `seen_from`: the directory where it begins, of which it takes the place;
     None for this process's. `path`: what messages name. Raises Untrusted, OSError."""
-    start, rest = _start(way)
+    start, rest = _split_start(way)
     todo: List[str] = rest.split("/")[::-1]
     walked: List[str] = []
     name, mount, links = "", "", 0
@@ -230,7 +230,7 @@ def _check_mount(there: int, mount: str, name: str, path: str, own_mounts: bool)
         raise
 
 
-def _start(way: str) -> Tuple[str, str]:
+def _split_start(way: str) -> Tuple[str, str]:
     """(where a way begins; the rest of it): "" is the directory where it is seen from. What a process holds by a
     descriptor is no link of a user's but the directory itself."""
     match = _DESCRIPTOR_PATH.match(way)

@@ -43,7 +43,7 @@ def written(example: Path, directory: Path, name: str, **changes: str) -> Path:
 def main(example: Path, directory: Path) -> None:
     path = written(example, directory, "provisioning_parameters.json")
     plain, settings = load(example), load(path)
-    at = settings.written_mounts[-1].at
+    at = settings.sourced_mounts[-1].at
 
     # configuration: decoded, judged by its own rule, in the schema, known by its nickname
     assert settings.mounts == (*plain.mounts, TOY)

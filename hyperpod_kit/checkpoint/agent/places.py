@@ -261,7 +261,8 @@ def listed(
     where: str, ending: str, most: int, loose: int = MOST_LOOSE, *, below: str = ""
 ) -> Generator[tuple[int, str, int], None, None]:
     """(uid, name, descriptor) of every user's files whose names end so: regular files of the user that their name and
-    their directory say. Nothing is asked of a file but its facts: the descriptor names it (held.opened), and is closed.
+    their directory say. Nothing is asked of a file but its facts: the descriptor names it (dirfd.reopen), and is
+    closed.
 
     most: of each directory, the first by name; loose: of those beside the directories, that are looked at. below: only
     in the directory of that name in each user's. Raises OSError when `where` cannot be listed.

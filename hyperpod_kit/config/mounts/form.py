@@ -53,7 +53,7 @@ class MountForm:
     storage_config: Optional[StorageConfig]
     rules: tuple[Callable[[Settings], Iterable[Finding]], ...]
 
-    def place(self, at: str, key: str) -> str:
+    def path_of_key(self, at: str, key: str) -> str:
         """Where `key` of a mount stands that is written at `at`."""
         if self.short_form is not None and at == self.short_form.at:
             return self.short_form.keys.get(key, at)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
-from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ArrivedPart, OtherBytes, StagedFile
+from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FetchedPart, StagedFile
 from hyperpod_kit.data.formats import digests
 from hyperpod_kit.data.reading.bounded import ReadUnanswered
 from hyperpod_kit.data.reading.listing import is_directory, list_files
@@ -28,7 +28,7 @@ class Directory:
         if not is_directory(self._mounts, source):
             raise NoData(f"{source} is no directory", hint="a directory, or s3://BUCKET/PREFIX")
         self._source = source
-        self._bucket = TokenBucket(rate) if rate is not None else None
+        self._bucket = None if rate is None else TokenBucket(rate)
         self._workers = workers
         self._digests: dict[str, str] = {}
         self.last_error = ""
@@ -38,7 +38,7 @@ class Directory:
         for path, size, mtime_ns in list_files(self._mounts, self._source, lambda name: name != WORK_DIRECTORY):
             yield StagedFile(path, size, mtime_ns)
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
         with ThreadPoolExecutor(min(self._workers, len(group))) as pool:
             under_way = {
@@ -48,11 +48,11 @@ class Directory:
             try:
                 for future in as_completed(under_way):
                     try:
-                        yield ArrivedPart(under_way[future], future.result())
+                        yield FetchedPart(under_way[future], future.result())
                     except ReadUnanswered as err:
                         self.last_error = f"{group[under_way[future]].path}: {err.strerror}"
                         return  # so many more would wait as long
-                    except (OSError, OtherBytes) as err:
+                    except (OSError, ContentMismatch) as err:
                         self.last_error = str(err)
             finally:
                 pool.shutdown(wait=True, cancel_futures=True)
@@ -61,7 +61,7 @@ class Directory:
         path = os.path.join(self._source, file.path)
         with contextlib.closing(open_file(path, self._mounts)) as source, by_descriptor.stream(part, "wb") as target:
             if (source.size, source.mtime_ns) != (file.size, file.mtime_ns):
-                raise OtherBytes(f"{file.path} was changed since it was listed")
+                raise ContentMismatch(f"{file.path} was changed since it was listed")
 
             def read_piece(at: int, size: int) -> bytes:
                 piece = bytearray()
@@ -79,11 +79,11 @@ class Directory:
             target.truncate(file.size)
             fingerprint = source.fingerprint()
         if fingerprint != (file.size, file.mtime_ns):
-            raise OtherBytes(f"{file.path} was changed while it was copied")
+            raise ContentMismatch(f"{file.path} was changed while it was copied")
         self._digests[file.path] = digests.digest_of_file(pieces, file.size)
         return part
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """See StageEngine."""
         with open(part, "rb") as stream:
             digest = digests.digest_of_file(
@@ -91,7 +91,7 @@ class Directory:
             )
         expected = self._digests.pop(file.path)
         if digest != expected:
-            raise OtherBytes(f"{file.path}: expected digest {expected}, found {digest}")
+            raise ContentMismatch(f"{file.path}: expected digest {expected}, found {digest}")
         return True
 
 

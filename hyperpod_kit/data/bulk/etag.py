@@ -37,20 +37,24 @@ def compare(stream: BinaryIO, size: int, etag: str) -> tuple[EtagVerdict, str]:
         file_digest = hashlib.md5(usedforsecurity=False)
         while data := stream.read(_MIB):
             file_digest.update(data)
-        return EtagVerdict.SAME if file_digest.hexdigest() == expected else EtagVerdict.OTHER, file_digest.hexdigest()
+        if file_digest.hexdigest() == expected:
+            return EtagVerdict.SAME, expected
+        return EtagVerdict.OTHER, file_digest.hexdigest()
     candidates = [_MultipartDigest(length) for length in sizes_of_parts(size, parts)]
     while candidates and (data := stream.read(_MIB)):
         for candidate in candidates:
             candidate.update(data)
-    return EtagVerdict.SAME if any(
-        candidate.digest() == expected for candidate in candidates
-    ) else EtagVerdict.SILENT, ""
+    if any(candidate.digest() == expected for candidate in candidates):
+        return EtagVerdict.SAME, ""
+    return EtagVerdict.SILENT, ""
 
 
 def sizes_of_parts(size: int, parts: int) -> list[int]:
     """Whole MiB in which a file may have been divided into so many parts, the usual ones first."""
     smallest = -(-size // parts)
-    largest = (size - 1) // (parts - 1) if parts > 1 else 5 << 40
+    largest = 5 << 40
+    if parts > 1:
+        largest = (size - 1) // (parts - 1)
     round_up = -(-smallest // _MIB) * _MIB
     return [
         size_of_part

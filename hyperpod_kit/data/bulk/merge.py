@@ -53,7 +53,9 @@ def merge(source: str, out: str, *, size: int, progress: Callable[[int, int], No
 
     Raises DataError, OSError.
     """
-    files = list(_find_files(source)) if os.path.isdir(source) else []
+    files = []
+    if os.path.isdir(source):
+        files = list(_find_files(source))
     if not files:
         raise NoData(f"{source} is no directory with files", hint="name the directory of the files")
     by_descriptor.make_directories(out)
@@ -88,7 +90,7 @@ def split(merged: str, out: str, *, progress: Callable[[int, int], None]) -> Mer
     total = sum(entry.size for entry in entries.values())
     done, count, names = 0, 0, sorted({entry.tar for entry in entries.values()})
     for name in names:
-        for path, content in _read_members(os.path.join(merged, os.path.basename(name)), entries):
+        for path, content in _listed_members(os.path.join(merged, os.path.basename(name)), entries):
             target = os.path.join(out, path)
             by_descriptor.make_parents(target)
             with atomic_file.replacing(target) as stream:
@@ -133,7 +135,7 @@ def _is_tar(name: str) -> bool:
     return _TAR.fullmatch(name) is not None
 
 
-def _read_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
+def _listed_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[str, IO[bytes]]]:
     """Each file of a tar, as it is listed. Raises DataError, OSError."""
     name = os.path.basename(tar)
     with open_regular(tar) as stream:
@@ -142,7 +144,9 @@ def _read_members(tar: str, listed: Mapping[str, MergedFile]) -> Iterator[tuple[
                 if member.name not in listed or os.path.isabs(member.name) or ".." in member.name.split("/"):
                     problem = f"which {LIST} has not, or which leads elsewhere"
                     raise DataError(f"{name} has {clean(member.name)!r}, {problem}")
-                content = archive.extractfile(member) if member.isreg() else None
+                content = None
+                if member.isreg():
+                    content = archive.extractfile(member)
                 if content is None or member.size != listed[member.name].size:
                     raise DataError(f"{clean(member.name)} of {name} is no file of {listed[member.name].size} bytes")
                 yield member.name, content

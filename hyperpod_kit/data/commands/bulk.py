@@ -22,6 +22,7 @@ def stage(args: argparse.Namespace) -> int:
     """A source into a directory."""
     if args.rate is not None and args.rate <= 0:
         raise UsageError(f"--rate {args.rate:g}: MiB a second, more than 0")
+    rate = None if args.rate is None else args.rate * _MIB
     line = ByteLine("staging")
     try:
         with reading_as_owner([args.source], args.reply_timeout), watch_mount(
@@ -30,7 +31,7 @@ def stage(args: argparse.Namespace) -> int:
             report = staging.stage(
                 args.source,
                 args.out,
-                rate=args.rate * _MIB if args.rate else None,
+                rate=rate,
                 workers=args.workers,
                 dry_run=args.dry_run,
                 wait=args.wait,
@@ -42,12 +43,12 @@ def stage(args: argparse.Namespace) -> int:
     if args.json:
         terminal.data({**dataclasses.asdict(report), "dry_run": args.dry_run})
         return 0
-    brought = f"{report.brought} files, {format_size(report.brought_bytes)}, "
-    terminal.out(
-        brought
-        + ("would come" if args.dry_run else f"into {args.out} in {report.seconds:.1f} s")
-        + (f"; {report.known} were there" if report.known else "")
-    )
+    outcome = f"into {args.out} in {report.seconds:.1f} s"
+    if args.dry_run:
+        outcome = "would come"
+    if report.known:
+        outcome += f"; {report.known} were there"
+    terminal.out(f"{report.brought} files, {format_size(report.brought_bytes)}, {outcome}")
     if report.by_size:
         terminal.out(f"of {report.by_size} of them only the size could be compared: their ETags are no digests")
     return 0

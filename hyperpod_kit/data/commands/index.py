@@ -55,9 +55,12 @@ def _index(args: argparse.Namespace) -> int:
         counts = {"read": outcome.read, "known": outcome.reused, "passed_over": outcome.passed_over}
         terminal.data({**_facts(index), **counts, **_mixing_facts(mixing)})
         return 0
+    reused = ""
+    if outcome.reused:
+        reused = f"; {outcome.reused} files were known already"
     terminal.out(
         f"{index.folder}: {index.samples} samples in {index.files} files, {format_size(index.bytes)}, "
-        f"in {seconds:.1f} s" + (f"; {outcome.reused} files were known already" if outcome.reused else "")
+        f"in {seconds:.1f} s{reused}"
     )
     if index.skipped:
         terminal.out(f"{index.skipped} records are none and were left out")
@@ -168,7 +171,9 @@ def _show(args: argparse.Namespace) -> int:
         terminal.data({**_facts(index), **_mixing_facts(_measure_mixing(index)), "first_files": rows})
         return 0
     for name, value in _facts(index).items():
-        terminal.out(f"{name:8} {', '.join(value) if isinstance(value, list) else value}")
+        if isinstance(value, list):
+            value = ", ".join(value)
+        terminal.out(f"{name:8} {value}")
     _print_mixing(_measure_mixing(index))
     for file in files:
         terminal.out(f"  {file.samples:>10} {file.format:8} {format_size(file.size):>10}  {file.path}")

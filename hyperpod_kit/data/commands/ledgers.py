@@ -63,5 +63,7 @@ def _describe_epoch(epoch: EpochReport, samples: int) -> str:
 
 
 def _format_numbers(numbers: Sequence[int]) -> str:
-    more = f" and {len(numbers) - _MAX_SHOWN} more" if len(numbers) > _MAX_SHOWN else ""
-    return ", ".join(map(str, numbers[:_MAX_SHOWN])) + more
+    shown = ", ".join(map(str, numbers[:_MAX_SHOWN]))
+    if len(numbers) <= _MAX_SHOWN:
+        return shown
+    return f"{shown} and {len(numbers) - _MAX_SHOWN} more"

@@ -10,9 +10,12 @@ from hyperpod_kit.untrusted import terminal
 
 def format_size(count: float) -> str:
     """Bytes in words."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
+    if count < 1024:
+        return f"{count:.0f} B"
+    count /= 1024
+    for unit in ("KiB", "MiB", "GiB"):
         if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+            return f"{count:.1f} {unit}"
         count /= 1024
     return f"{count:.1f} TiB"
 
@@ -33,8 +36,12 @@ class ByteLine:
         if not sys.stderr.isatty():
             return
         rate = (done - self._first) / max(1e-3, time.monotonic() - self._started_at)
-        seconds_left = (total - done) / rate if rate else 0.0
-        share = 100 * done / total if total else 100.0
+        seconds_left = 0.0
+        if rate:
+            seconds_left = (total - done) / rate
+        share = 100.0
+        if total:
+            share = 100 * done / total
         line = (
             f"{self._title} {share:5.1f} %  {format_size(done)} of {format_size(total)}  {format_size(rate)}/s  "
             f"{seconds_left:.0f} s left"

@@ -63,11 +63,15 @@ class TextTokenizer:
 
     def __call__(self, samples: Sequence[Any]) -> list[list[int]]:
         """The tokens of several samples."""
-        texts = [sample if isinstance(sample, str) else self._text(sample) for sample in samples]
+        texts = [self._text(sample) for sample in samples]
         return [encoding.ids + self._end for encoding in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
 
     def _text(self, sample: Any) -> str:
-        text = sample.get(self._field) if isinstance(sample, dict) else None
+        if isinstance(sample, str):
+            return sample
+        text = None
+        if isinstance(sample, dict):
+            text = sample.get(self._field)
         if not isinstance(text, str):
             raise DataError(f"a document has no text in {self._field!r}: {sample!r:.80}", hint="--field NAME")
         return text
@@ -87,7 +91,7 @@ def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
     by_descriptor.make_parents(os.path.abspath(args.out))
     line = ByteLine("tokenizing documents")
     try:
-        documents, tokens = megatron.write_documents(args.out, _documents(dataset, args, text, line), vocabulary)
+        documents, tokens = megatron.write_documents(args.out, _encode_documents(dataset, args, text, line), vocabulary)
     finally:
         line.end()
     seconds = time.monotonic() - started_at
@@ -98,7 +102,9 @@ def _tokenize(args: argparse.Namespace, text: str, vocabulary: int) -> int:
     return 0
 
 
-def _documents(dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine) -> Iterator[list[int]]:
+def _encode_documents(
+    dataset: IndexedDataset, args: argparse.Namespace, text: str, line: ByteLine
+) -> Iterator[list[int]]:
     """Every document's tokens, in the order in which they lie, whatever process made them."""
     runs = [range(begin, min(begin + _RUN, len(dataset))) for begin in range(0, len(dataset), _RUN)]
     context = multiprocessing.get_context("spawn")

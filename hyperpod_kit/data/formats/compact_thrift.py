@@ -26,7 +26,9 @@ class CompactThrift:
             if not byte:
                 return
             step, kind = byte >> 4, byte & 15
-            number = field + step if step else self.number()
+            number = field + step
+            if not step:
+                number = self.number()
             if number <= field:
                 raise ValueError(f"field {number} after field {field}")
             field = number

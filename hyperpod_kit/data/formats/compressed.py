@@ -136,8 +136,9 @@ def decompress(
             given += len(out)
             _require_text(f"the {kind} member at {member_at}", given, at - first)
             yield out
-        data = decoder.rest if decoder.eof else b""
+        data = b""
         if decoder.eof:
+            data = decoder.rest
             decoder = None
             end_of_member(at - len(data))
 
@@ -174,10 +175,11 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
         for end, size in zip(newlines[short].tolist(), sizes[short].tolist(), strict=True):
             if _is_blank(joined[before + end - size : before + end], is_json):
                 blank.add(end + done)
-        previous = int(ends[-1][-1]) if len(newlines) else previous
+        if len(newlines):
+            previous = int(ends[-1][-1])
         done += len(text)
         tail = joined[-longest:]
-    line_ends = np.concatenate(ends) if ends else np.zeros(0, np.int64)
+    line_ends = np.concatenate([np.zeros(0, np.int64), *ends])
     if done > previous + 1:  # the last line has no end
         line_ends = np.append(line_ends, done)
         size = done - previous - 1
@@ -193,7 +195,9 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
 
 
 def _is_blank(line: bytes, is_json: bool) -> bool:
-    return not line.strip() if is_json else line == b"\r"
+    if is_json:
+        return not line.strip()
+    return line == b"\r"
 
 
 class _DigestingReader:
@@ -218,8 +222,10 @@ class _DigestingReader:
 
     def digest(self) -> str:
         """Of all that was read."""
-        last = [digests.digest_of_piece(bytes(self._rest))] if self._rest else []
-        return digests.digest_of_file([*self._digests, *last], self._size)
+        piece_digests = list(self._digests)
+        if self._rest:
+            piece_digests.append(digests.digest_of_piece(bytes(self._rest)))
+        return digests.digest_of_file(piece_digests, self._size)
 
 
 class Member:
@@ -266,7 +272,7 @@ class CompressedReader:
         self._files = files
         self._memory = memory
         self._members: OrderedDict[tuple[str, int], Member] = OrderedDict()
-        self._kept = 0
+        self._cached_bytes = 0
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end. A line may begin in one member and end in another."""
@@ -282,8 +288,7 @@ class CompressedReader:
             start += len(part)
             length -= len(part)
             number += 1
-        data = b"".join(parts)
-        return data[:-1] if data[-1:] == b"\r" else data
+        return b"".join(parts).removesuffix(b"\r")
 
     def _member(self, file: Any, number: int) -> Member:
         key = (file.path, number)
@@ -295,9 +300,9 @@ class CompressedReader:
         if size > _IN_MEMORY:
             self._make_room(file.path, size)
         member = self._members[key] = self._decompress_member(file, number)
-        self._kept += member.in_memory
-        while self._kept > self._memory and len(self._members) > 1:
-            self._kept -= self._members.popitem(last=False)[1].in_memory
+        self._cached_bytes += member.in_memory
+        while self._cached_bytes > self._memory and len(self._members) > 1:
+            self._cached_bytes -= self._members.popitem(last=False)[1].in_memory
         return member
 
     def _decompress_member(self, file: Any, number: int) -> Member:

@@ -36,7 +36,9 @@ def decode_by_json(record: bytes) -> Any:
         decoded, end = _SCAN(text, 0)
     except (ValueError, StopIteration):
         return json.loads(record)
-    return decoded if end == len(text) else json.loads(record)
+    if end == len(text):
+        return decoded
+    return json.loads(record)
 
 
 def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
@@ -54,7 +56,9 @@ def decoder_with_orjson(loads: Callable[[bytes], Any]) -> Callable[[bytes], Any]
             same = (len(record) >= _LONG and _looks_plain(record)) or _decodes_alike(decoded)
         else:
             same = kind is not float or -_LARGE < decoded < _LARGE
-        return decoded if same else json.loads(record)
+        if same:
+            return decoded
+        return json.loads(record)
 
     return decode
 
@@ -75,7 +79,9 @@ def _decodes_alike(container: Any) -> bool:
     for _ in range(_DEEP):
         below: list[Any] = []
         for value_container in level:
-            values: Collection[Any] = value_container.values() if type(value_container) is dict else value_container
+            values: Collection[Any] = value_container
+            if type(value_container) is dict:
+                values = value_container.values()
             kinds = set(map(type, values))
             if float in kinds and any(type(value) is float and not -_LARGE < value < _LARGE for value in values):
                 return False

@@ -76,7 +76,7 @@ def _exclude_blank_lines(file: SourceFile, starts: Numbers, lengths: Numbers, fu
 
 def require_bounded(lengths: Any) -> None:
     """Raises ValueError for a line that no reader could hold."""
-    longest = int(lengths.max()) if lengths.size else 0
+    longest = int(lengths.max(initial=0))
     if longest > MAX_LINE:
         raise ValueError(f"a line of {longest:,} bytes, expected at most {MAX_LINE:,}")
 
@@ -99,9 +99,11 @@ class LineReader(RangeReader):
         """The bytes of several lines, each without its end; `file` gives the one of a number. Long ones are read while
         the caller goes through them."""
         lines = self.windows.find(file, samples, numbers, starts, lengths)
-        if all(lines):
-            return _without_ends(lines) if self.windows.carriage_returns else lines
-        return _without_ends(self.read_missing(lines, file, numbers, starts, lengths))
+        if not all(lines):
+            return _without_ends(self.read_missing(lines, file, numbers, starts, lengths))
+        if self.windows.carriage_returns:
+            return _without_ends(lines)
+        return lines
 
     def record(self, file: Any, start: int, length: int) -> bytes:
         """The bytes of a line without its end."""

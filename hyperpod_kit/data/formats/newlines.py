@@ -33,8 +33,10 @@ class SearchedPiece(NamedTuple):
 
 def find_newlines(file: SourceFile, advance: Callable[[int], None]) -> list[SearchedPiece]:
     """The pieces of a file in order. Raises ChangedFile, OSError."""
+    if not file.size:
+        return []
     if file.size <= min(_STEP, digests.PIECE):
-        return [_search_piece(file, 0, advance)] if file.size else []
+        return [_search_piece(file, 0, advance)]
     places = range(0, file.size, digests.PIECE)
     if not isinstance(file, LocalFile):
         with ThreadPoolExecutor(_STREAMS) as pool:
@@ -52,7 +54,9 @@ def _search_piece(file: SourceFile, at: int, advance: Callable[[int], None]) -> 
     data = file.read(at, min(digests.PIECE, file.size - at))
     advance(len(data))
     ends = (np.frombuffer(data, np.uint8) == _NEWLINE).nonzero()[0]
-    return SearchedPiece(ends + at if at else ends, digests.digest_of_piece(data), len(data))
+    if at:
+        ends = ends + at
+    return SearchedPiece(ends, digests.digest_of_piece(data), len(data))
 
 
 def _open_and_search(file: LocalFile, places: range, advance: Callable[[int], None]) -> list[SearchedPiece]:

@@ -38,7 +38,7 @@ def scan(file: SourceFile, advance: Callable[[int], None]) -> Scan:
     for number in range(len(footer)):
         footer.columns(number)
     try:
-        facts = open_parquet(footer.serving(file.read), file.size).metadata
+        facts = open_parquet(footer.with_footer(file.read), file.size).metadata
         groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
     except ReadUnanswered:
         raise
@@ -65,18 +65,18 @@ class ParquetReader:
         self._memory = memory
         self._opened: OrderedDict[str, ParquetGroups] = OrderedDict()
         self._groups: OrderedDict[tuple[str, int], RowGroup] = OrderedDict()
-        self._kept = 0
+        self._cached_bytes = 0
         self._evicted: OrderedDict[tuple[str, int], None] = OrderedDict()
         self._decoded_again_count = 0
 
     def largest_group(self, file: Any) -> tuple[int, int]:
         """(rows, bytes) of the largest row group of a file."""
-        return self._file(file).largest()
+        return self._groups_of(file).largest()
 
     def record(self, file: Any, start: int, length: int) -> dict[str, Any]:
         """One row: column -> value."""
-        number = bisect_right(self._file(file).begins, start) - 1
-        return self._group(file, number).row(start)
+        number = bisect_right(self._groups_of(file).begins, start) - 1
+        return self._cached_group(file, number).row(start)
 
     def records(
         self, file_of: Callable[[int], Any], files: Numbers, starts: Numbers, lengths: Numbers
@@ -90,15 +90,15 @@ class ParquetReader:
             begin = end
 
     def _rows(self, file_of: Callable[[int], Any], files: list[int], starts: list[int]) -> list[dict[str, Any]]:
-        groups_of_files = {number: self._file(file_of(number)) for number in dict.fromkeys(files)}
-        lookup = {number: (file.begins, file.kept) for number, file in groups_of_files.items()}
+        groups_of_files = {number: self._groups_of(file_of(number)) for number in dict.fromkeys(files)}
+        lookup = {number: (file.begins, file.cached) for number, file in groups_of_files.items()}
         rows = []
         finished: list[tuple[int, RowGroup]] = []
         for number, start in zip(files, starts, strict=True):
             begins, kept = lookup[number]
             group = kept[bisect_right(begins, start) - 1]
             if group is None:
-                return self._by_groups(file_of, files, starts, groups_of_files)
+                return self._rows_by_groups(file_of, files, starts, groups_of_files)
             group.remaining -= 1
             if not group.remaining:
                 finished.append((number, group))
@@ -108,7 +108,7 @@ class ParquetReader:
             self._release_group(file_of(number).path, group)
         return rows
 
-    def _by_groups(
+    def _rows_by_groups(
         self,
         file_of: Callable[[int], Any],
         files: list[int],
@@ -124,16 +124,16 @@ class ParquetReader:
             )
         rows: list[dict[str, Any]] = [{}] * len(starts)
         for number, group_number in sorted(
-            places, key=lambda group_key: groups_of_files[group_key[0]].kept[group_key[1]] is None
+            places, key=lambda group_key: groups_of_files[group_key[0]].cached[group_key[1]] is None
         ):
-            group = self._group(file_of(number), group_number)
+            group = self._cached_group(file_of(number), group_number)
             for number_of_row in places[number, group_number]:
                 rows[number_of_row] = group.row(starts[number_of_row])
             if group.remaining <= 0:
                 self._release_group(file_of(number).path, group)
         return rows
 
-    def _file(self, file: Any) -> ParquetGroups:
+    def _groups_of(self, file: Any) -> ParquetGroups:
         groups = self._opened.get(file.path)
         if groups is None:
             read = functools.partial(self._files.read, file)
@@ -143,33 +143,33 @@ class ParquetReader:
         self._opened.move_to_end(file.path)
         return groups
 
-    def _group(self, file: Any, number: int) -> RowGroup:
+    def _cached_group(self, file: Any, number: int) -> RowGroup:
         """A row group that is kept from now on, the ones used longest ago no longer where there is no room."""
         key = (file.path, number)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = self._file(file).decode_group(number)
-            self._kept += group.size
+            group = self._groups[key] = self._groups_of(file).decode_group(number)
+            self._cached_bytes += group.size
             if key in self._evicted:
                 self._count_decoded_again(group)
-            while self._kept > self._memory and len(self._groups) > 1:
+            while self._cached_bytes > self._memory and len(self._groups) > 1:
                 self._evict_oldest()
         else:
             self._groups.move_to_end(key)
-        self._file(file).kept[number] = group
+        self._groups_of(file).cached[number] = group
         return group
 
     def _release_group(self, path: str, group: RowGroup) -> None:
         """All rows of a row group were asked for. New memory costs more than to decode it, so what it takes is for the
         next one, unless all of it is little."""
         group.remaining = group.rows
-        if self._kept > self._memory // _LITTLE_PART and self._groups.get((path, group.number)) is group:
+        if self._cached_bytes > self._memory // _LITTLE_PART and self._groups.get((path, group.number)) is group:
             self._drop_group(path, group.number)
 
     def _drop_group(self, path: str, number: int) -> None:
-        self._kept -= self._groups.pop((path, number)).size
+        self._cached_bytes -= self._groups.pop((path, number)).size
         if path in self._opened:
-            self._opened[path].kept[number] = None
+            self._opened[path].cached[number] = None
 
     def _evict_oldest(self) -> None:
         """The row group that was used longest ago."""

@@ -52,14 +52,18 @@ class ColumnChunk(NamedTuple):
     @property
     def begin(self) -> int:
         """Offset of its first page. Some writers say that a dictionary that there is not lies at 0."""
-        return min(self.data_page, self.dictionary_page) if self.dictionary_page else self.data_page
+        if not self.dictionary_page:
+            return self.data_page
+        return min(self.data_page, self.dictionary_page)
 
 
 class ParquetFooter:
     """Raises ValueError for a footer that no writer makes."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        length, magic = _END.unpack(read(size - _END.size, _END.size)) if size >= _END.size else (0, b"")
+        length, magic = 0, b""
+        if size >= _END.size:
+            length, magic = _END.unpack(read(size - _END.size, _END.size))
         if magic != _MAGIC or length > size - _END.size:
             raise ValueError("the footer of no Parquet file, or of an encrypted one")
         self._begin = size - _END.size - length
@@ -69,12 +73,14 @@ class ParquetFooter:
         except IndexError:
             raise ValueError("the footer is cut off") from None
 
-    def serving(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
+    def with_footer(self, read: Callable[[int, int], bytes]) -> Callable[[int, int], bytes]:
         """As `read`, with the footer from here: whoever opens the file does not read it once more."""
 
         def read_at(at: int, size: int) -> bytes:
             begin = at - self._begin
-            return bytes(self._data[begin : begin + size]) if begin >= 0 else read(at, size)
+            if begin < 0:
+                return read(at, size)
+            return bytes(self._data[begin : begin + size])
 
         return read_at
 

@@ -69,14 +69,14 @@ class ParquetGroups:
             self._footer = ParquetFooter(read, size)
         except ValueError as err:
             raise BadRecord(f"{path}: {err}") from None
-        self._bytes = ParquetBytes(self._footer.serving(read))
+        self._bytes = ParquetBytes(self._footer.with_footer(read))
         self._file = open_parquet(self._bytes, size)
         self._numbered: tuple[tuple[int, ...], Any] | None = None
         facts = self._file.metadata
         rows = [facts.row_group(number).num_rows for number in range(facts.num_row_groups)]
         self.begins: list[int] = np.concatenate([[0], np.cumsum(rows, dtype=np.int64)[:-1]]).tolist()
         """The first row of each row group."""
-        self.kept: list[RowGroup | None] = [None] * len(self.begins)
+        self.cached: list[RowGroup | None] = [None] * len(self.begins)
         """Those that are decoded."""
 
     def largest(self) -> tuple[int, int]:
@@ -116,7 +116,7 @@ class ParquetGroups:
             raise ValueError(f"{claimed:,} bytes in {packed:,}, as no data has")
         if any(column.begin < 0 or column.begin + column.compressed > self._size for column in columns):
             raise ValueError("a column that lies beyond the end of the file")
-        with self._bytes.kept(columns, packed):
+        with self._bytes.cached(columns, packed):
             most = _SMALL + _EXPANDS * packed
             pages = [self._pages(column) for column in columns]
             sizes = [self._decoded_size(*column_pages, most) for column_pages in zip(columns, pages, strict=True)]
@@ -125,17 +125,17 @@ class ParquetGroups:
             numbered = tuple(
                 at
                 for at, column in enumerate(columns)
-                if sizes[at] > column.uncompressed and parquet_pages.can_be_numbers(column, pages[at])
+                if sizes[at] > column.uncompressed and parquet_pages.can_stay_numbers(column, pages[at])
             )
             for at in numbered:
                 sizes[at] = 2 * columns[at].uncompressed + 2 * _NUMBER * columns[at].values
-            file = self._numbering(numbered)
+            file = self._open_numbered(numbered)
             if sum(sizes) <= most:
                 table = file.read_row_group(number, use_threads=False)
                 return decode_dictionaries(table, self._file.schema_arrow, most - sum(sizes))
             return read_in_batches(file, number, claimed)
 
-    def _numbering(self, columns: tuple[int, ...]) -> Any:
+    def _open_numbered(self, columns: tuple[int, ...]) -> Any:
         """The file, in which words of these columns stay numbers of a dictionary."""
         if self._numbered is None or self._numbered[0] != columns:
             self._numbered = columns, open_parquet(self._bytes, self._size, columns)
@@ -160,25 +160,25 @@ class ParquetBytes:
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
         self._begin = 0
-        self._kept = memoryview(b"")
+        self._cached = memoryview(b"")
 
     @contextmanager
-    def kept(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
+    def cached(self, columns: list[ColumnChunk], packed: int) -> Iterator[None]:
         """With the bytes of these columns in memory, where they are few enough and lie together."""
         begin = min((column.begin for column in columns), default=0)
         end = max((column.begin + column.compressed for column in columns), default=0)
         if end - begin <= min(_AT_ONCE, 2 * packed):
-            self._begin, self._kept = begin, memoryview(self._read(begin, end - begin))
+            self._begin, self._cached = begin, memoryview(self._read(begin, end - begin))
         try:
             yield
         finally:
-            self._kept = memoryview(b"")
+            self._cached = memoryview(b"")
 
     def piece(self, at: int, size: int) -> bytes | memoryview:
         """A range, without a copy where it is in memory."""
         begin = at - self._begin
-        if begin >= 0 and begin + size <= len(self._kept):
-            return self._kept[begin : begin + size]
+        if begin >= 0 and begin + size <= len(self._cached):
+            return self._cached[begin : begin + size]
         return self._read(at, size)
 
     def __call__(self, at: int, size: int) -> bytes:
@@ -198,7 +198,9 @@ def combine(values: Any) -> Any:
     """A column as one array; in pieces where it is too large for one."""
     if values.num_chunks != 1:
         values = values.combine_chunks()
-    return values.chunk(0) if getattr(values, "num_chunks", 0) == 1 else values
+    if getattr(values, "num_chunks", 0) == 1:
+        return values.chunk(0)
+    return values
 
 
 def decode_dictionaries(table: Any, schema: Any, room: int) -> Any:

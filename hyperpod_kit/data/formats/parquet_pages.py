@@ -86,7 +86,7 @@ def _read_numbers(reader: CompactThrift) -> dict[int, int]:
     return numbers
 
 
-def can_be_numbers(column: ColumnChunk, pages_of_column: list[ColumnPage]) -> bool:
+def can_stay_numbers(column: ColumnChunk, pages_of_column: list[ColumnPage]) -> bool:
     """Whether pyarrow can leave the words of a column numbers of a dictionary."""
     encodings = {page.encoding for page in pages_of_column if page.kind != _DICTIONARY_PAGE}
     return column.is_text and encodings <= {_PLAIN, _PLAIN_DICTIONARY, _RLE_DICTIONARY}
@@ -114,15 +114,15 @@ def decoded_size(
     dictionaries = [page for page in pages_of_column if page.kind == _DICTIONARY_PAGE]
     if not of_words or not dictionaries:
         return size
-    longest = max(_longest_if_others_are_empty(column, page) for page in dictionaries)
+    longest = max(_longest_possible_word(column, page) for page in dictionaries)
     few = all(page.packed <= column.compressed // _PART for page in dictionaries)
-    looked_at = column.is_of_any_length and (few or not can_be_numbers(column, pages_of_column))
+    looked_at = column.is_of_any_length and (few or not can_stay_numbers(column, pages_of_column))
     if looked_at and size + of_words * longest > enough:
         longest = max(_longest_word(column, page, read) for page in dictionaries)
     return size + of_words * longest
 
 
-def _longest_if_others_are_empty(column: ColumnChunk, page: ColumnPage) -> int:
+def _longest_possible_word(column: ColumnChunk, page: ColumnPage) -> int:
     plain = max(page.plain, page.packed)
     if not column.is_of_any_length:
         return plain // max(1, page.values)
@@ -134,13 +134,13 @@ def _longest_word(column: ColumnChunk, page: ColumnPage, read: Callable[[int, in
 
     codec = _CODECS.get(column.codec)
     if page.plain > _LARGEST_DICTIONARY or (column.codec and codec is None):
-        return _longest_if_others_are_empty(column, page)
+        return _longest_possible_word(column, page)
     data = read(page.at, page.packed)
     if codec is not None:
         try:
             data = pyarrow.decompress(data, page.plain, codec, asbytes=True)
         except pyarrow.ArrowNotImplementedError:  # a build of pyarrow without this codec
-            return _longest_if_others_are_empty(column, page)
+            return _longest_possible_word(column, page)
     longest = at = 0
     length_at = _LENGTH.unpack_from
     try:

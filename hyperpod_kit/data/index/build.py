@@ -78,14 +78,14 @@ def build(
     listing = sources.list_sources(names, mounts, format=format)
     by_descriptor.make_directories(directory)
     parts = Parts(os.path.join(directory, "parts"), digests.fastest() + (f"-{on_bad}" if check else ""))
-    scans: list[Scan | None] = [parts.get(_key(listing, file)) for file in listing.files]
+    scans: list[Scan | None] = [parts.get(_scan_key(listing, file)) for file in listing.files]
     reused = sum(cached is not None for cached in scans)
     total = sum(file.size for file in listing.files)
     count = ByteCount(total, sum(file.size for file, scan in zip(listing.files, scans, strict=True) if scan), progress)
     scanner = FileScanner(listing, mounts, count, on_bad if check else None)
     for number, scan in _scan_missing(scanner, scans, threads or max(4, min(8, os.cpu_count() or 1))):
         scans[number] = scan
-        parts.put(_key(listing, listing.files[number]), scan)
+        parts.put(_scan_key(listing, listing.files[number]), scan)
     parts.flush()
     index = _write_index(directory, listing, [scan for scan in scans if scan is not None])
     return BuildOutcome(index, len(listing.files) - reused, reused, listing.passed_over)
@@ -112,7 +112,7 @@ class ByteCount:
             self._report(self._done, self._total)
 
 
-def _key(listing: sources.SourceListing, file: sources.SourceEntry) -> str:
+def _scan_key(listing: sources.SourceListing, file: sources.SourceEntry) -> str:
     return f"{file.format} {file.size} {file.mtime_ns} {path_below(listing.sources[file.source], file.path)}"
 
 
@@ -138,7 +138,9 @@ class FileScanner:
                 scan: Scan = module_of(file.format).scan(opened_file, self.count.advance)
             except ValueError as err:
                 raise DataError(f"{path} cannot be indexed: {err}") from None
-        return scan if self.on_bad is None else check_records(path, file, scan, self.on_bad)
+        if self.on_bad is None:
+            return scan
+        return check_records(path, file, scan, self.on_bad)
 
     def scan_all(self, numbers: Sequence[int]) -> list[tuple[int, Scan]]:
         """What is in each of several files, by their numbers."""
@@ -211,7 +213,7 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
         "paths": np.frombuffer(paths, np.uint8),
         "starts": np.concatenate([scan.starts for scan in scans]),
         "lengths": np.concatenate([scan.lengths for scan in scans]),
-        "points": _points(scans),
+        "points": _points_array(scans),
     }
     # The old index is none before the first array changes: a reader sees a whole one, or is told that there is none.
     with contextlib.suppress(FileNotFoundError):
@@ -233,7 +235,7 @@ def _write_index(directory: str, listing: sources.SourceListing, scans: Sequence
     return index
 
 
-def _points(scans: Sequence[Scan]) -> npt.NDArray[Any]:
+def _points_array(scans: Sequence[Scan]) -> npt.NDArray[Any]:
     pairs = np.concatenate([np.zeros((0, 2), np.uint64), *(scan.points for scan in scans if len(scan.points))])
     points = np.zeros(len(pairs), POINT)
     points["raw"], points["plain"] = pairs[:, 0], pairs[:, 1]

@@ -360,7 +360,9 @@ def _are_texts(value: Any) -> bool:
 
 def path_below(source: str, path: str) -> str:
     """A file's path, in its source; "" is the source itself."""
-    return source if not path else f"{source.rstrip('/')}/{path}"
+    if not path:
+        return source
+    return f"{source.rstrip('/')}/{path}"
 
 
 def data_digest(rows: npt.NDArray[Any], paths: bytes) -> str:

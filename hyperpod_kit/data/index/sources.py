@@ -49,7 +49,7 @@ def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | 
     files: list[SourceEntry] = []
     passed_over = 0
     for name in sources:
-        entries = list(_list_remote(name)) if name.startswith("s3://") else list(_list_local(name, mounts))
+        entries = list(_list_source(name, mounts))
         recognized = [
             (base, path, kind, size, mtime)
             for base, path, size, mtime in entries
@@ -69,6 +69,12 @@ def list_sources(sources: Sequence[str], mounts: SourceMounts, *, format: str | 
             files.append(SourceEntry(places.index(base), path, kind, size, mtime))
     ordered = sorted(set(files), key=lambda file: (file.source, file.path))
     return SourceListing(tuple(places), ordered, passed_over)
+
+
+def _list_source(name: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
+    if name.startswith("s3://"):
+        return _list_remote(name)
+    return _list_local(name, mounts)
 
 
 def _list_local(pattern: str, mounts: SourceMounts) -> Iterator[tuple[str, str, int, int]]:
@@ -126,6 +132,8 @@ def _describe_file(base: str, path: str) -> tuple[str, str, int, int]:
 
 
 def _list_remote(url: str) -> Iterator[tuple[str, str, int, int]]:
-    fixed = url if not glob.has_magic(url) else _fixed_part(url)
-    for key, size, mtime in objects.list_objects(fixed, url if fixed != url else None):
+    fixed, pattern = url, None
+    if glob.has_magic(url):
+        fixed, pattern = _fixed_part(url), url
+    for key, size, mtime in objects.list_objects(fixed, pattern):
         yield fixed.rstrip("/"), key, size, mtime

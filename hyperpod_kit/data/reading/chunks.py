@@ -71,7 +71,9 @@ class DiskCache(NamedTuple):
         except (OSError, Untrusted):
             return None
         chunk, check = data[:-_CHECK], data[-_CHECK:]
-        return chunk if len(chunk) == length and check == _check(key, chunk) else None
+        if len(chunk) != length or check != _check(key, chunk):
+            return None
+        return chunk
 
     def put(self, key: str, data: bytes) -> None:
         """Keep a chunk, if there is room.
@@ -117,7 +119,8 @@ class ChunkStore:
         with self._lock:
             future = self._chunks.get(key)
             if future is None or (future.done() and future.exception() is not None):
-                self._size += 0 if key in self._chunks else end - begin
+                if key not in self._chunks:
+                    self._size += end - begin
                 future = self._chunks[key] = self._pool.submit(self._fetch, source, key, begin, end)
                 while self._size > self._memory and len(self._chunks) > _AT_A_TIME:
                     evicted, _ = self._chunks.popitem(last=False)
@@ -126,7 +129,9 @@ class ChunkStore:
         return future
 
     def _fetch(self, source: S3Object, key: str, begin: int, end: int) -> bytes:
-        data = self._disk.get(key, end - begin) if self._disk else None
+        data = None
+        if self._disk:
+            data = self._disk.get(key, end - begin)
         if data is None:
             data = source.read(begin, end - begin)
             with self._lock:

@@ -41,7 +41,9 @@ class CoalescedReads:
     def __init__(self, files: SourceFiles, memory: int) -> None:
         self._files = files
         self._cuts = files.cuts
-        self._most = min(memory, MEMORY, _OF_A_MIX // files.among) if self._cuts is not None else 0
+        self._most = 0
+        if self._cuts is not None:
+            self._most = min(memory, MEMORY, _OF_A_MIX // files.among)
         self._pieces: dict[int, bytes] = {}
         self._held_bytes = 0
         self.carriage_returns = False
@@ -65,13 +67,13 @@ class CoalescedReads:
             self._alone -= len(starts)
             return [b""] * len(starts)
         self._calls += 1
-        keys = self._cuts.keys(samples, numbers).tolist()
+        keys = self._cuts.piece_keys(samples, numbers).tolist()
         if not self._pieces and not self._expected:
             # A start looks up nothing in the index but its own samples.
             for key in keys:
                 self._count_request(key)
             return [b""] * len(starts)
-        inside = starts - self._cuts.begins(samples, numbers)
+        inside = starts - self._cuts.piece_begins(samples, numbers)
         places = zip(map(self._pieces.get, keys), inside.tolist(), (inside + lengths).tolist())
         ranges = [piece[begin:end] if piece else b"" for piece, begin, end in places]
         self._given += len(ranges)
@@ -102,7 +104,7 @@ class CoalescedReads:
             return None
         self._expected.discard(key)
         self._touched.pop(key, None)
-        bounds = self._cuts.range(sample, key >> OF_FILE)
+        bounds = self._cuts.piece_range(sample, key >> OF_FILE)
         if bounds is None or bounds[1] - bounds[0] > self._most:
             return None
         begin, size = bounds[0], bounds[1] - bounds[0]
@@ -121,8 +123,10 @@ class CoalescedReads:
         """These samples come soon. Only what was expected last is kept in mind."""
         if self._cuts is None:
             return
-        keys = self._cuts.keys(samples, numbers)
-        keys, _, counts = unique_with_counts(keys if int(lengths.max()) <= SMALL else keys[lengths <= SMALL])
+        keys = self._cuts.piece_keys(samples, numbers)
+        if int(lengths.max()) > SMALL:
+            keys = keys[lengths <= SMALL]
+        keys, _, counts = unique_with_counts(keys)
         self._expected = set(keys[counts >= _TOUCHES].tolist())
 
     def _evict(self, size: int) -> None:

@@ -53,7 +53,9 @@ def kind_of(entry: os.DirEntry[str]) -> str:
     """What an entry is that is no file."""
     if not entry.is_symlink():
         return "fifos, sockets or devices"
-    return "links to directories" if entry.is_dir() else "links to nothing, or to no file"
+    if entry.is_dir():
+        return "links to directories"
+    return "links to nothing, or to no file"
 
 
 def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -> Iterator[ListedFile]:
@@ -66,14 +68,15 @@ def list_files(mounts: SourceMounts, base: str, accept: Callable[[str], bool]) -
     left_out = SkippedEntries()
     while waiting:
         folder = waiting.pop()
-        directory = os.path.join(base, folder) if folder else base
+        directory, prefix = base, ""
+        if folder:
+            directory, prefix = os.path.join(base, folder), f"{folder}/"
         with translated_errors(directory):
             folders, files, other_entries = read_bounded(
                 mounts, directory, functools.partial(_entries, directory, accept)
             )
         for kind, path in other_entries:
             left_out.add(kind, path)
-        prefix = f"{folder}/" if folder else ""
         for name, size, mtime_ns in files:
             yield ListedFile(prefix + name, size, mtime_ns)
         waiting.extend(prefix + name for name in reversed(folders))
@@ -93,7 +96,9 @@ def is_directory(mounts: SourceMounts, path: str) -> bool:
 def call_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:
     """What a call about a directory gives, or ReadUnanswered."""
     calls = mounts.calls_of(os.path.join(folder, ""))
-    return function() if calls is None else calls.call(function)
+    if calls is None:
+        return function()
+    return calls.call(function)
 
 
 def read_bounded(mounts: SourceMounts, folder: str, function: Callable[[], T]) -> T:

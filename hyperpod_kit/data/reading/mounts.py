@@ -27,7 +27,9 @@ class SourceMounts:
                 self._directories.clear()
             self._directories[directory] = self._calls_of_mount(directory)
         calls = self._directories[directory]
-        return self._calls_of_mount(path) if calls is None and os.path.islink(path) else calls
+        if calls is None and os.path.islink(path):
+            return self._calls_of_mount(path)
+        return calls
 
     @property
     def may_hang(self) -> bool:
@@ -44,4 +46,5 @@ class SourceMounts:
         mount = mountinfo.mount_holding(mountinfo.read(), real)
         if mount is not None and mount.fs_type in mountinfo.DISKS:
             return None
-        return self._mounts.setdefault(mount.path if mount else "", BoundedCalls(self._reply_timeout))
+        mount_point = "" if mount is None else mount.path
+        return self._mounts.setdefault(mount_point, BoundedCalls(self._reply_timeout))

@@ -37,7 +37,9 @@ def _client(pid: int) -> Any:
 def list_objects(prefix: str, pattern: str | None = None) -> Iterator[tuple[str, int, int]]:
     """(key below the prefix, size, mtime in nanoseconds) of each object. `pattern`: of whole addresses."""
     bucket, key = split_url(prefix)
-    start = key.rstrip("/") + "/" if key else ""
+    start = ""
+    if key:
+        start = key.rstrip("/") + "/"
     try:
         for page in client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=start):
             for item in page.get("Contents", ()):
@@ -102,7 +104,9 @@ class S3Object:
 
 def _error_code(err: Exception) -> str:
     response = getattr(err, "response", None)
-    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+    if not isinstance(response, dict):
+        return ""
+    return str(response.get("Error", {}).get("Code", ""))
 
 
 def _as_os_error(err: Exception, url: str) -> Exception:

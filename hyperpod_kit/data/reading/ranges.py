@@ -32,7 +32,9 @@ class RangeReader:
 
         Raises what SourceFiles.read raises."""
         ranges = self.windows.find(file, samples, numbers, starts, lengths)
-        return ranges if all(ranges) else list(self.read_missing(ranges, file, numbers, starts, lengths))
+        if all(ranges):
+            return ranges
+        return list(self.read_missing(ranges, file, numbers, starts, lengths))
 
     def read_missing(
         self,

@@ -101,7 +101,9 @@ class RetryingFiles(SourceFiles):
         return self._read_elsewhere(facts, offset, length, cause)
 
     def _read_elsewhere(self, facts: FileFacts, offset: int, length: int, cause: OSError | None) -> bytes:
-        description = f"{cause} for {self._patience:.0f} s" if cause else "its own place was given up"
+        description = "its own place was given up"
+        if cause is not None:
+            description = f"{cause} for {self._patience:.0f} s"
         prefix = self._prefix(facts.path)
         if not prefix:
             raise DataUnavailable(f"{facts.path}, at {offset}: {description}")
@@ -112,7 +114,9 @@ class RetryingFiles(SourceFiles):
             raise DataUnavailable(f"{facts.path}, at {offset}: {description}; then {path}: {err}") from None
         if cause is not None:
             # The whole mount, unless it is this file alone that is not there: each of thousands would be waited for.
-            redirected = facts.path if cause.errno == errno.ENOENT and self._has_files(prefix) else prefix
+            redirected = prefix
+            if cause.errno == errno.ENOENT and self._has_files(prefix):
+                redirected = facts.path
             log.warning("%s: read from %s for %.0f s", redirected, self._elsewhere[prefix], _STAY_AWAY)
             self._redirected[redirected] = self._clock() + _STAY_AWAY
         self.bytes_read += len(data)
@@ -122,7 +126,9 @@ class RetryingFiles(SourceFiles):
         """Whether anything is in a directory. One that fails, hangs or is empty is a mount that is gone."""
         try:
             calls = self._mounts.calls_of(directory + "/")
-            return bool(calls.call(lambda: os.listdir(directory)) if calls else os.listdir(directory))
+            if calls is None:
+                return bool(os.listdir(directory))
+            return bool(calls.call(lambda: os.listdir(directory)))
         except OSError:
             return False
 
@@ -144,10 +150,8 @@ class RetryingFiles(SourceFiles):
             file = self._open_source(path, facts)
             if not self._has_bytes(file, facts):
                 file.close()
-                raise ChangedFile(
-                    f"it has {file.size} bytes, expected {facts.size}"
-                    if file.size != facts.size
-                    else "it has other bytes than what was indexed"
-                )
+                if file.size != facts.size:
+                    raise ChangedFile(f"it has {file.size} bytes, expected {facts.size}")
+                raise ChangedFile("it has other bytes than what was indexed")
             self._keep(file)
         return file

@@ -44,10 +44,10 @@ class FileFacts(Protocol):
 class ReadTogether(Protocol):
     """What is read together: see BlockCuts."""
 
-    def keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
-    def range(self, sample: int, file: int) -> tuple[int, int] | None: ...
-    def of_object(self, file: FileFacts) -> Sequence[int]: ...
+    def piece_keys(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def piece_begins(self, samples: Numbers, files: Numbers) -> Numbers: ...
+    def piece_range(self, sample: int, file: int) -> tuple[int, int] | None: ...
+    def object_bounds(self, file: FileFacts) -> Sequence[int]: ...
 
 
 class SourceFile(Protocol):
@@ -82,19 +82,23 @@ def open_source(path: str, mounts: SourceMounts) -> SourceFile:
 
 def uncached(file: SourceFile) -> SourceFile:
     """The same to be read from its beginning to its end, of which nothing is kept."""
-    return file.source if isinstance(file, ChunkedObject) else file
+    if isinstance(file, ChunkedObject):
+        return file.source
+    return file
 
 
 def open_file(path: str, mounts: SourceMounts) -> LocalFile | BoundedFile:
     """Open a file. Raises OSError, ReadUnanswered."""
     calls = mounts.calls_of(path)
-    return LocalFile(path) if calls is None else BoundedFile(path, calls)
+    if calls is None:
+        return LocalFile(path)
+    return BoundedFile(path, calls)
 
 
 class SourceFiles:
     """Ranges of files, by what an index says of them. For one process; a child opens its own.
 
-    `answer`: seconds after which a call to a mount that gives no answer ends with ReadUnanswered.
+    `reply_timeout`: seconds after which a call to a mount that gives no answer ends with ReadUnanswered.
     """
 
     def __init__(
@@ -117,7 +121,9 @@ class SourceFiles:
 
     def read(self, facts: FileFacts, offset: int, length: int) -> bytes:
         """Bytes of a file. Raises ChangedFile when it is not the file that was indexed, OSError."""
-        data = self._ready.pop((facts.path, offset, length), None) if self._ready else None
+        data = None
+        if self._ready:
+            data = self._ready.pop((facts.path, offset, length), None)
         if data is None:
             data = self._file(facts).read(offset, length)
         if len(data) < length and len(data) < facts.size - offset:
@@ -215,7 +221,9 @@ class SourceFiles:
             return open_file(path, self._mounts)
         if self._chunks is None:
             self._chunks = ChunkStore(*self._chunking)
-        return ChunkedObject(path, self._chunks, self.cuts.of_object(facts) if self.cuts is not None else ())
+        if self.cuts is None:
+            return ChunkedObject(path, self._chunks)
+        return ChunkedObject(path, self._chunks, self.cuts.object_bounds(facts))
 
     def _open_files(self) -> OrderedDict[str, SourceFile]:
         """What this process has open. After a fork descriptors are shared with the parent, which may close them, and

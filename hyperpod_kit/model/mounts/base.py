@@ -121,7 +121,7 @@ class Mount(ABC):
         """The host name that must resolve before it can be mounted on a node in `region`; "" when there is none, or
         when it is not known without the region."""
 
-    def platform_could(self) -> bool:
+    def platform_can_mount(self) -> bool:
         """Whether InstanceStorageConfigs can express this very mount."""
         return bool(self.traits.storage_config)
 
@@ -152,7 +152,7 @@ class Mount(ABC):
             return ()
         return PROTECTED
 
-    def carried_by(self, role: str, group: str) -> bool:
+    def is_carried_by(self, role: str, group: str) -> bool:
         """Whether a node of that role, in that instance group, has it."""
         return role in self.roles and (not self.groups or group in self.groups)
 

@@ -23,7 +23,7 @@ SHORTEST = 3.0
 """Seconds that a look may take; with less left, what the timer found last counts."""
 
 
-def refusal(node: Node, checks: DeviceChecks, started_at: float) -> str:
+def refusal_reason(node: Node, checks: DeviceChecks, started_at: float) -> str:
     """Why no job may start, in one line; "" when one may. started_at: of the gate, monotonic."""
     now = node.clock.monotonic()
     remaining = started_at + WITHIN - now

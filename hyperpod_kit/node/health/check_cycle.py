@@ -65,13 +65,15 @@ def _check_cycle(node: Node) -> CheckCycle:
     before = health_record.load(node)
 
     def modes(mount: Mount, entry: MountEntry) -> str:
-        return due_mode(mount, before.get(mount.name), entry.mount_id, now)
+        return due_probe_mode(mount, before.get(mount.name), entry.mount_id, now)
 
     looks = observe_mounts(node, node.mounts, modes=modes, nearly_full=health_record.nearly_full(before))
     records: Dict[str, HealthRecord] = {}
     ordered: List[str] = []
     for mount, mount_check in zip(node.mounts, looks):
-        record = take_up_result(node, mount.name, count_check(before.get(mount.name), mount_check, node.config.health))
+        record = apply_repair_result(
+            node, mount.name, update_record(before.get(mount.name), mount_check, node.config.health)
+        )
         action = decide(mount, mount_check.status, record, node.config.health.interval)
         if action in REPAIRS and not is_locked(node, f"{mount.name}.repair"):
             ordered.append(mount.name)
@@ -177,7 +179,7 @@ def save_records(node: Node, records: Mapping[str, HealthRecord], now: float) ->
     return ""
 
 
-def count_check(before: Optional[HealthRecord], mount_check: MountCheck, policy: HealthPolicy) -> HealthRecord:
+def update_record(before: Optional[HealthRecord], mount_check: MountCheck, policy: HealthPolicy) -> HealthRecord:
     """The record after this look."""
     entry, probed = mount_check.observation.entry, mount_check.observation.probed
     record = before or HealthRecord({})
@@ -200,7 +202,7 @@ def count_check(before: Optional[HealthRecord], mount_check: MountCheck, policy:
     return replace(record, mount_id=mount_id, deep_at=deep_at)
 
 
-def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
+def due_probe_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: float) -> str:
     """What this check's probe does beyond stat and statvfs: not each time, and to a bucket a write once a mount.
 
     In a versioned bucket every write of a probe would stay behind as a version for ever.
@@ -215,7 +217,7 @@ def due_mode(mount: Mount, record: Optional[HealthRecord], mount_id: int, now: f
     return mode
 
 
-def take_up_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
+def apply_repair_result(node: Node, name: str, record: HealthRecord) -> HealthRecord:
     """The record with what the last repair said, when that is new."""
     if not record.repaired_at:
         return record

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence
 from hyperpod_kit.node.context import Node
 from hyperpod_kit.node.files import read_text, write_volatile
 from hyperpod_kit.node.health.record import HealthRecord
-from hyperpod_kit.node.slurm.guard.report import standing
+from hyperpod_kit.node.slurm.guard.report import current_findings
 from hyperpod_kit.node.steplog import append_line, stamp
 from hyperpod_kit.node.warnings import warnings
 from hyperpod_kit.slurm.findings import SlurmFinding
@@ -32,7 +32,7 @@ _KEPT = ("kind", "path", "state", "source", "detail", *_ROOM)
 def publish(node: Node, records: Mapping[str, HealthRecord], now: float) -> None:
     """Append the line when it is due. Raises OSError when it cannot be written."""
     warning_lines = warnings(node)
-    slurm = standing(node)
+    slurm = current_findings(node)
     now_is = {name: [record.state, record.nearly_full] for name, record in records.items()}
     # Details of Slurm's findings hold ages, and a line for each second would be no news.
     states = json.dumps([now_is, warning_lines, [finding.code for finding in slurm]], sort_keys=True)

@@ -71,7 +71,7 @@ class HealthRecord:
             since = self.since
         else:
             since = now
-        if policy.keeps_away(status):
+        if policy.keeps_jobs_away(status):
             failures = self.failures + 1
             return replace(
                 self,

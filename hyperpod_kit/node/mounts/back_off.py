@@ -22,12 +22,12 @@ PAUSES = BackOff(1.0, 10.0)
 """Seconds; shorter than the TimeoutStopSec of the unit."""
 
 
-def started(node: Node, mount: Mount) -> None:
-    """Count a start; `serves` takes it back."""
+def count_start(node: Node, mount: Mount) -> None:
+    """Count a start; `reset_starts` takes it back."""
     try_write_json(node.paths.starts(mount.name), {"starts": _starts(node, mount) + 1})
 
 
-def serves(node: Node, mount: Mount) -> None:
+def reset_starts(node: Node, mount: Mount) -> None:
     """The start has succeeded."""
     with contextlib.suppress(FileNotFoundError):
         by_descriptor.unlink(node.paths.starts(mount.name))

@@ -56,7 +56,7 @@ def clear_dead(node: Node, mount: Mount) -> bool:
     return cleared
 
 
-def prepare(node: Node, mount: Mount) -> None:
+def prepare_for_daemon(node: Node, mount: Mount) -> None:
     """Make the path ready for a daemon that is about to mount there. Raises MountFailed when something lives there."""
     with locked_mount(node, mount):
         clear_dead(node, mount)
@@ -65,7 +65,7 @@ def prepare(node: Node, mount: Mount) -> None:
             raise MountFailed(
                 f"{mount.name}: {mount.path} is taken by {status.source}: {status.detail}", hint=f"findmnt {mount.path}"
             )
-        make_ready(node, mount)
+        prepare_mount_point(node, mount)
 
 
 def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
@@ -85,7 +85,7 @@ def await_healthy(node: Node, mount: Mount, *, seconds: float) -> MountStatus:
     return mount_status
 
 
-def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
+def ensure_mounted(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
     """Mount it unless it is mounted and answers; True when it was mounted now. For kinds that a command mounts.
 
     What HyperPod mounts itself is only waited for. Raises MountFailed when something else is there, or after
@@ -108,14 +108,14 @@ def ensure(node: Node, mount: Mount, *, seconds: float = MOUNT_WITHIN) -> bool:
             await_platform(node, mount)
             protect(node, mount)
             return True
-        make_ready(node, mount)
-        make(node, mount, seconds)
+        prepare_mount_point(node, mount)
+        run_mount_command(node, mount, seconds)
         protect(node, mount)  # whatever the helper made of the options
         save_record(node, mount, kind_of(mount).command(node, mount))
         return True
 
 
-def make(node: Node, mount: Mount, seconds: float) -> None:
+def run_mount_command(node: Node, mount: Mount, seconds: float) -> None:
     """Run the kind's command until the mount is there and answers. Raises MountFailed."""
     error = ""
 
@@ -167,7 +167,7 @@ def await_platform(node: Node, mount: Mount) -> None:
         )
 
 
-def make_ready(node: Node, mount: Mount) -> None:
+def prepare_mount_point(node: Node, mount: Mount) -> None:
     """Make the mount point and what the kind needs besides; no note of an earlier mount is true any more."""
     delete_record(node, mount)
     kind_of(mount).prepare(node, mount)

@@ -84,7 +84,7 @@ def deep_mode(mount: Mount) -> str:
     return mode
 
 
-def shallow(mount: Mount, entry: MountEntry) -> str:
+def shallow_mode(mount: Mount, entry: MountEntry) -> str:
     """Nothing more than stat and statvfs."""
     return ""
 
@@ -93,7 +93,7 @@ def observe_mounts(
     node: Node,
     mounts: Sequence[Mount],
     deadline: Optional[float] = None,
-    modes: Modes = shallow,
+    modes: Modes = shallow_mode,
     nearly_full: Container[str] = (),
 ) -> List[MountCheck]:
     """Look at every mount, in order. `nearly_full`: names of those that were so at the last look.
@@ -152,11 +152,11 @@ def _observe_once(
     ]
     probed = dict(zip(modes_by_name, probe_all(targets, deadline, f".hyperpod-kit-probe-{node.facts.node}")))
     for name, operation in stuck.items():
-        result = probed.get(name)
-        if result is None:
+        probe = probed.get(name)
+        if probe is None:
             probed[name] = Probed("no_answer")
-        elif result.outcome == "answered":
-            probed[name] = replace(result, errno=errno.ETIMEDOUT, operation=operation)
+        elif probe.outcome == "answered":
+            probed[name] = replace(probe, errno=errno.ETIMEDOUT, operation=operation)
     return {
         mount.name: _make_check(
             node,

@@ -70,7 +70,7 @@ def refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
     """
     refused: Dict[str, List[str]] = {}
     end = node.clock.monotonic() + node.config.health.deadline
-    for question in questions(node, mounts):
+    for question in write_questions(node, mounts):
         seconds = end - node.clock.monotonic()
         if seconds <= 0:
             break
@@ -85,7 +85,7 @@ def refusals(node: Node, mounts: Sequence[Mount]) -> Dict[str, str]:
     return {name: "; ".join(reasons) for name, reasons in refused.items()}
 
 
-def questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
+def write_questions(node: Node, mounts: Sequence[Mount]) -> Iterator[WriteQuestion]:
     """What is to be asked of these mounts: of a home its owner, of a share its members, of all others any user."""
     if node.facts.role == Role.CONTROLLER:
         return

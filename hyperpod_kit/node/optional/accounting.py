@@ -63,7 +63,7 @@ def _ensure_associations(node: Node) -> StepOutcome:
     accounting = _configuration(node)
     summary = associations.ensure(node, accounting)
     if summary and accounting.database is None and copies.copy_path(node):
-        summary = f"{summary}; {copies.make(node)}"
+        summary = f"{summary}; {copies.make_copy(node)}"
     return StepOutcome(bool(summary), summary)
 
 

@@ -53,7 +53,7 @@ def is_due(node: Node) -> bool:
     return not 0 <= age < EVERY and systemd.is_active(node, "slurmctld.service")
 
 
-def make(node: Node) -> str:
+def make_copy(node: Node) -> str:
     """Copy the database to where it outlives this machine; what was done, in words. Raises NodeError, RunError."""
     where = state.shared_state_location(node)
     if where is None:
@@ -75,7 +75,7 @@ def make(node: Node) -> str:
     return f"copied Slurm's accounting to {copy_path(node)}"
 
 
-def fetch(node: Node) -> Optional[str]:
+def fetch_copy(node: Node) -> Optional[str]:
     """The last copy, on this machine's own disk; None when there is none. Raises NodeError."""
     where = state.shared_state_location(node)
     if where is None:

@@ -90,7 +90,7 @@ def remove(node: Node) -> None:
 def _create_database(node: Node) -> List[str]:
     deferred_actions.note(node, RESTORING)
     _sql(node, f"CREATE DATABASE IF NOT EXISTS `{NAME}`")
-    copy = copies.fetch(node)
+    copy = copies.fetch_copy(node)
     if copy:
         argv = ["bash", "-c", LOAD, "bash", copy, NAME]
         try:

@@ -40,7 +40,7 @@ ExecStart=/usr/bin/containerd --root {place}/containerd
 """
 
 
-def settings(existing: Mapping[str, Any], directory: str, nvidia: bool) -> Dict[str, Any]:
+def missing_settings(existing: Mapping[str, Any], directory: str, nvidia: bool) -> Dict[str, Any]:
     """What daemon.json is to say beside `existing`: only what nobody has said yet."""
     added: Dict[str, Any] = {}
     if directory and "data-root" not in existing:
@@ -93,7 +93,9 @@ def _existing_settings(node: Node) -> Dict[str, Any]:
 
 
 def _added_settings(node: Node) -> Dict[str, Any]:
-    return settings(_existing_settings(node), local_disk.find_local_disk(node), os.path.exists(node.paths.real(NVIDIA)))
+    return missing_settings(
+        _existing_settings(node), local_disk.find_local_disk(node), os.path.exists(node.paths.real(NVIDIA))
+    )
 
 
 def _expected_files(node: Node) -> Dict[str, str]:

@@ -138,7 +138,7 @@ def valid_lines(text: str) -> List[str]:
     return list(dict.fromkeys(lines))
 
 
-def count(node: Node) -> int:
+def count_hosts(node: Node) -> int:
     """Hosts that this node takes a user's word from."""
     text = read_text(node.paths.real(EQUIVALENT)) or ""
     return sum(1 for line in text.splitlines() if line and not line.startswith("#"))

@@ -84,7 +84,7 @@ def _undo(node: Node) -> str:
     return "logs grow as they did"
 
 
-def rotate(node: Node) -> None:
+def rotate_logs(node: Node) -> None:
     """Put aside what has its size. Raises NodeError."""
     try:
         node.runner.run([LOGROTATE.programs[0], "--state", node.paths.real(STATE), node.paths.real(CONF)], timeout=300)

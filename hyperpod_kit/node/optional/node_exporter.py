@@ -43,13 +43,15 @@ def _configuration(node: Node) -> NodeExporter:
     return configuration
 
 
-def directory(node: Node) -> str:
+def metrics_directory(node: Node) -> str:
     """Where metrics are left as text, as the exporter is told."""
     return node.config.health.textfile_directory or "/var/lib/node_exporter/textfile_collector"
 
 
 def _text(node: Node) -> str:
-    return DROP_IN.format(program=EXPORTER.programs[0], listen=_configuration(node).listen, directory=directory(node))
+    return DROP_IN.format(
+        program=EXPORTER.programs[0], listen=_configuration(node).listen, directory=metrics_directory(node)
+    )
 
 
 def _drop_in(node: Node) -> str:
@@ -58,11 +60,11 @@ def _drop_in(node: Node) -> str:
 
 def _run(node: Node) -> StepOutcome:
     done = [software.ensure(node, EXPORTER)]
-    by_descriptor.make_directories(node.paths.real(directory(node)), shared=True)
+    by_descriptor.make_directories(node.paths.real(metrics_directory(node)), shared=True)
     if read_text(_drop_in(node)) != _text(node):
         deferred_actions.note(node, RESTART)
         write_if_different(_drop_in(node), _text(node))
-        done.append(f"told it of {directory(node)}")
+        done.append(f"told it of {metrics_directory(node)}")
     if deferred_actions.is_noted(node, RESTART) or systemd.must_reload(node, [UNIT]):
         systemd.reload(node)
     systemd.enable(node, UNIT)
@@ -92,7 +94,7 @@ def _pending(node: Node) -> str:
 
 def _undo(node: Node) -> str:
     node.runner.run(["systemctl", "disable", "--now", "--quiet", UNIT], timeout=60, check=False)
-    for path in (_drop_in(node), node.paths.real(f"{directory(node)}/{SLURM_METRICS}")):
+    for path in (_drop_in(node), node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}")):
         with contextlib.suppress(FileNotFoundError):
             by_descriptor.unlink(path)
     systemd.reload(node)
@@ -105,7 +107,7 @@ def write_slurm_metrics(node: Node) -> None:
         return
     if node.config.controllers > 1 and heads.acting_elsewhere(node.runner, node.paths.scontrol):
         with contextlib.suppress(FileNotFoundError):  # counted twice, a sum over the nodes would be wrong
-            by_descriptor.unlink(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"))
+            by_descriptor.unlink(node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}"))
         return
     bin_ = os.path.dirname(node.paths.scontrol)
     nodes = _count_states(node, [f"{bin_}/sinfo", "--noheader", "--Node", "--format", "%N %T"], unique=True)
@@ -119,7 +121,7 @@ def write_slurm_metrics(node: Node) -> None:
         lines += [
             f'hyperpod_kit_slurm_{name}{{state="{state}"}} {counts[state]}' for state in sorted({*counts, *always})
         ]
-    write_volatile(node.paths.real(f"{directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
+    write_volatile(node.paths.real(f"{metrics_directory(node)}/{SLURM_METRICS}"), "\n".join(lines) + "\n")
 
 
 def _count_states(node: Node, argv: List[str], *, unique: bool) -> Counter[str]:

@@ -27,7 +27,7 @@ DIRECTORIES = ("/opt/slurm/lib/security", "/lib/security", "/usr/lib/{machine}-l
 LET_THROUGH = "pam_succeed_if.so"
 
 
-def module() -> Software:
+def pam_module() -> Software:
     """The module, built for HyperPod's own Slurm, by hand, or from the distribution."""
     directories = [directory.format(machine=os.uname().machine) for directory in DIRECTORIES]
     return Software(
@@ -72,11 +72,11 @@ def _run(node: Node) -> StepOutcome:
     # Looked at before anything is installed, too: somebody else's stays.
     _expected_text(node, "")
     _refuse_without_pam(node)
-    done = [software.ensure(node, module())]
-    path = software.find_program(node, module())
+    done = [software.ensure(node, pam_module())]
+    path = software.find_program(node, pam_module())
     if path is None:
         raise NodeError("pam_slurm_adopt.so is not there")
-    door = os.path.join(os.path.dirname(module().programs[-1]), LET_THROUGH)
+    door = os.path.join(os.path.dirname(pam_module().programs[-1]), LET_THROUGH)
     if not os.path.exists(node.paths.real(door)):
         raise NodeError(f"{door} is not there: without it root would be kept out too", hint="install libpam-modules")
     if write_if_different(node.paths.real(CONF), _expected_text(node, path)):
@@ -96,8 +96,8 @@ def _refuse_without_pam(node: Node) -> None:
 
 
 def _pending(node: Node) -> str:
-    path = software.find_program(node, module())
-    parts = [software.pending(node, module())]
+    path = software.find_program(node, pam_module())
+    parts = [software.pending(node, pam_module())]
     if not (path and read_text(node.paths.real(CONF)) == _expected_text(node, path)):
         parts.append(f"our lines into {CONF}")
     return "; ".join(part for part in parts if part)

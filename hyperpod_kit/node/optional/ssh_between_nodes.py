@@ -57,7 +57,7 @@ def _run(node: Node) -> StepOutcome:
     _reload(node)
     if not changed:
         return StepOutcome()
-    return StepOutcome(True, f"{host_keys.count(node)} hosts are known")
+    return StepOutcome(True, f"{host_keys.count_hosts(node)} hosts are known")
 
 
 def _pending(node: Node) -> str:

@@ -42,7 +42,7 @@ def _configuration(node: Node) -> Sssd:
     return configuration
 
 
-def conf(configuration: Sssd, secret: str) -> str:
+def conf_text(configuration: Sssd, secret: str) -> str:
     """Text of sssd.conf. `secret`: the password of `bind_dn`, "" without one."""
     domain = {
         "id_provider": "ldap",
@@ -81,7 +81,7 @@ def conf(configuration: Sssd, secret: str) -> str:
     )
 
 
-def sudoers(configuration: Sssd) -> str:
+def sudoers_text(configuration: Sssd) -> str:
     """Text of a file of sudo's; "" where nobody of the directory may become root."""
     if configuration.sudo:
         return HEADER + "".join(f"%{group} ALL=(ALL) NOPASSWD:ALL\n" for group in configuration.sudo)
@@ -94,7 +94,7 @@ def _expected_files(node: Node) -> Dict[str, str]:
     secret = ""
     if configuration.secret_arn:
         secret = password.read_password(node, configuration.secret_arn, without="")
-    return {CONF: conf(configuration, secret), SUDOERS: sudoers(configuration)}
+    return {CONF: conf_text(configuration, secret), SUDOERS: sudoers_text(configuration)}
 
 
 def _outdated(node: Node) -> List[str]:

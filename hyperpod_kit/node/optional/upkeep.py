@@ -65,11 +65,11 @@ def _accounting(node: Node) -> None:
         associations.end_runaways(node)
         deferred_actions.complete(node, associations.RUNAWAYS)
     if copies.is_due(node):
-        copies.make(node)
+        copies.make_copy(node)
 
 
 PARTS: Dict[str, Callable[[Node], object]] = {
-    "log_rotation": log_rotation.rotate,
+    "log_rotation": log_rotation.rotate_logs,
     "ssh_between_nodes": _host_keys,
     "node_exporter": node_exporter.write_slurm_metrics,
     "accounting": _accounting,

@@ -28,7 +28,7 @@ def secrets_of(node: Node) -> Tuple[Secret, ...]:
     return tuple(secret for secret in node.config.secrets if node.facts.role in secret.roles)
 
 
-def missing(node: Node) -> List[str]:
+def missing_secrets(node: Node) -> List[str]:
     """Names of the secrets whose files are not there."""
     return [secret.name for secret in secrets_of(node) if not os.path.isfile(node.paths.secret(secret.name))]
 
@@ -90,7 +90,7 @@ def _run(node: Node) -> StepOutcome:
 
 
 def _pending(node: Node) -> str:
-    names = missing(node)
+    names = missing_secrets(node)
     if names:
         return f"fetch {', '.join(names)}"
     return ""

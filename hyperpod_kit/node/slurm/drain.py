@@ -154,7 +154,7 @@ def is_for_refusal(node: Node, slurm_node: SlurmNodeStatus, path: str) -> bool:
     if refusal is None:
         return False
     scontrol = slurm_program(node, "scontrol")
-    return gate_refusal.is_slurms_word_for_it(node, slurm_node.reason, slurm_node.reason_at, refusal, scontrol)
+    return gate_refusal.is_prolog_error_for(node, slurm_node.reason, slurm_node.reason_at, refusal, scontrol)
 
 
 def query_node(node: Node, within: float = SECONDS) -> SlurmNodeStatus:

@@ -41,7 +41,7 @@ def read_refusal(path: str) -> Optional[Mapping[str, Any]]:
     return None
 
 
-def age(node: Node, refusal: Mapping[str, Any]) -> float:
+def refusal_age(node: Node, refusal: Mapping[str, Any]) -> float:
     """Seconds since the refusal; by the wall clock where the note does not say more, as builds before 0.1.0."""
     moment = refusal.get("monotonic")
     if isinstance(moment, (int, float)) and refusal.get("boot") == _boot(node):
@@ -49,11 +49,11 @@ def age(node: Node, refusal: Mapping[str, Any]) -> float:
     return node.clock.wall() - float(refusal["at"])
 
 
-def is_slurms_word_for_it(node: Node, reason: str, reason_at: float, refusal: Mapping[str, Any], scontrol: str) -> bool:
+def is_prolog_error_for(node: Node, reason: str, reason_at: float, refusal: Mapping[str, Any], scontrol: str) -> bool:
     """Whether a reason, given at that time by slurmctld's clock, is Slurm's `Prolog error` for this refusal."""
     if reason.lower() != PROLOG_ERROR:
         return False
-    return abs(_controllers_time(node, scontrol) - reason_at - age(node, refusal)) <= WITHIN
+    return abs(_controllers_time(node, scontrol) - reason_at - refusal_age(node, refusal)) <= WITHIN
 
 
 def _controllers_time(node: Node, scontrol: str) -> float:

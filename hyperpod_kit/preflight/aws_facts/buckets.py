@@ -14,9 +14,11 @@ from hyperpod_kit.preflight.mounts.registry import INQUIRIES
 def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
     """Every bucket that a mount shows."""
     shown_buckets = []
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         of_mount = INQUIRIES[mount.kind].bucket
-        shown = of_mount(mount, at) if of_mount is not None else None
+        shown = None
+        if of_mount is not None:
+            shown = of_mount(mount, at)
         if shown is not None:
             shown_buckets.append((shown, mount))
     return shown_buckets
@@ -24,7 +26,10 @@ def mounted_buckets(settings: Settings) -> list[tuple[BucketOf, Mount]]:
 
 def bucket_paths(settings: Settings) -> dict[str, str]:
     """Bucket -> the path that names it first."""
-    paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"} if settings.entry_script else {}
+    if settings.entry_script:
+        paths = {settings.bundle.bucket: "hyperpod_kit.bundle.bucket"}
+    else:
+        paths = {}
     for shown, _ in mounted_buckets(settings):
         paths.setdefault(shown.bucket, shown.path)
     return paths
@@ -38,7 +43,7 @@ def read_prefixes(settings: Settings) -> dict[tuple[str, str], str]:
 def fetch_head(client: QueryClient, settings: Settings, bucket: str, path: str) -> Queried[BucketHead]:
     """Whether a bucket is there, and where."""
     calls = client.service(Buckets, settings.cluster.region)
-    return client.query("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.look(bucket))
+    return client.query("s3:ListBucket", path, f"whether bucket {bucket} is there", lambda: calls.head(bucket))
 
 
 def is_empty(client: QueryClient, settings: Settings, bucket: str, prefix: str, path: str) -> Queried[bool]:

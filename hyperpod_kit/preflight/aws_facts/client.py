@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Optional, TypeVar
 
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import DENIED
 from hyperpod_kit.errors import AwsError, Unreachable
 from hyperpod_kit.preflight.facts import NotQueried, Queried
@@ -39,7 +39,7 @@ class QueryClient:
     def query(self, action: str, path: str, what: str, call: Callable[[], T]) -> Queried[T]:
         """`call()`, or the NotQueried that stands for it; see there for `action`, `path` and `what`."""
         try:
-            return patiently(call, patience=PATIENCE)
+            return with_retries(call, patience=PATIENCE)
         except AwsError as err:
             failed = NotQueried(action, path, what, _shorten_message(err.message), err.code in DENIED)
         except Unreachable as err:
@@ -52,7 +52,9 @@ class QueryClient:
 def _shorten_message(message: str, longest: int = 200) -> str:
     """AWS's words without the tail that EC2 adds for its own decoding."""
     text = message.split(" Encoded authorization failure message")[0].rstrip(". ")
-    return text if len(text) <= longest else text[:longest] + "…"
+    if len(text) <= longest:
+        return text
+    return text[:longest] + "…"
 
 
 def region_of(mount_region: Optional[str], cluster_region: str) -> str:

@@ -26,17 +26,20 @@ class FsxQuery(NamedTuple):
 def identify(dns_name: str, region: str) -> tuple[str, str]:
     """(region, id) out of `fs-0123456789abcdef0.fsx.us-east-1.amazonaws.com`."""
     labels = dns_name.lower().split(".")
-    return (labels[2] if len(labels) > 3 and labels[1] == "fsx" else region, labels[0])
+    named_region = region
+    if len(labels) > 3 and labels[1] == "fsx":
+        named_region = labels[2]
+    return (named_region, labels[0])
 
 
 def fsx_mounts(settings: Settings) -> list[tuple[FsxType, Any, str, str]]:
     """Every FSx mount with its type and the paths of its DNS name and of its mount name or export."""
     mounts = []
-    for mount, at in settings.written_mounts:
+    for mount, at in settings.sourced_mounts:
         its = INQUIRIES[mount.kind].fsx
         if its is not None:
             form = FORMS[mount.kind]
-            mounts.append((its, mount, form.place(at, "dns_name"), form.place(at, its.part)))
+            mounts.append((its, mount, form.path_of_key(at, "dns_name"), form.path_of_key(at, its.part)))
     return mounts
 
 
@@ -104,7 +107,10 @@ def _endpoints(client: QueryClient, requested: FsxQuery, ids: list[str]) -> Quer
             for entry in ec2.subnets(interface["SubnetId"] for interface in interfaces)
         },
     )
-    known_zones = {} if isinstance(zones, NotQueried) else zones
+    if isinstance(zones, NotQueried):
+        known_zones = {}
+    else:
+        known_zones = zones
     return tuple(_endpoint(interface, known_zones) for interface in interfaces)
 
 

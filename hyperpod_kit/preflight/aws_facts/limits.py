@@ -19,7 +19,7 @@ def fetch_quotas(client: QueryClient, settings: Settings) -> Queried[dict[str, Q
         "servicequotas:ListServiceQuotas",
         TYPES,
         "whether the quotas allow so many nodes",
-        lambda: calls.named([*dict.fromkeys(names), PER_CLUSTER, ALTOGETHER]),
+        lambda: calls.quotas_by_name([*dict.fromkeys(names), PER_CLUSTER, ALTOGETHER]),
     )
 
 
@@ -30,7 +30,7 @@ def fetch_usage(client: QueryClient, settings: Settings) -> Queried[dict[str, di
         "sagemaker:ListClusters",
         TYPES,
         "how much of the quotas other clusters use",
-        calls.used,
+        calls.usage_by_cluster,
     )
 
 

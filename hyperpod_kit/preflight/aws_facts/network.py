@@ -88,7 +88,7 @@ def fetch_offerings(client: QueryClient, settings: Settings) -> Queried[frozense
         "ec2:DescribeInstanceTypeOfferings",
         TYPES,
         "whether the zones of the subnets have the instance types",
-        lambda: frozenset(ec2.offered(plain_types(settings))),
+        lambda: frozenset(ec2.offerings(plain_types(settings))),
     )
 
 
@@ -113,7 +113,10 @@ def _groups(client: QueryClient, ec2: Ec2, ids: Sequence[str]) -> dict[str, Quer
             what,
             lambda name=name: ec2.prefix_list(name),  # type: ignore[misc]
         )
-        lists[name] = None if isinstance(entries, NotQueried) else entries
+        if isinstance(entries, NotQueried):
+            lists[name] = None
+        else:
+            lists[name] = entries
     groups_by_id = {entry["GroupId"]: read_group(entry, lists) for entry in described}
     return {group_id: groups_by_id.get(group_id) for group_id in ids}
 
@@ -170,7 +173,10 @@ def _route(route: dict[str, Any]) -> Route:
 def _endpoint(entry: dict[str, Any]) -> Endpoint:
     service = entry["ServiceName"].rpartition(".")[2]
     ready = entry.get("State", "available").lower() == "available"
-    return Endpoint(entry["VpcId"], service if ready else "", entry.get("VpcEndpointType", "Gateway"))
+    served = ""
+    if ready:
+        served = service
+    return Endpoint(entry["VpcId"], served, entry.get("VpcEndpointType", "Gateway"))
 
 
 def _type(entry: dict[str, Any]) -> InstanceType:

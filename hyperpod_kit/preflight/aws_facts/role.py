@@ -18,7 +18,9 @@ def fetch_role(client: QueryClient, settings: Settings, node_role: NodeRole) -> 
 
     def fetch() -> Optional[RoleFacts]:
         described = iam.role(node_role.name)
-        return None if described is None else RoleFacts(described["Arn"], described["AssumeRolePolicyDocument"])
+        if described is None:
+            return None
+        return RoleFacts(described["Arn"], described["AssumeRolePolicyDocument"])
 
     return client.query("iam:GetRole", node_role.path, "whether the role is there and SageMaker may be it", fetch)
 

@@ -31,11 +31,14 @@ class FileSystemQuery(NamedTuple):
 def file_system_queries(settings: Settings, kind: str) -> list[FileSystemQuery]:
     """Every file system of a kind, once, in the order of the mounts."""
     queries: dict[tuple[str, str], FileSystemQuery] = {}
-    for mount, at in settings.written(KINDS[kind]):
+    for mount, at in settings.mounts_of_kind(KINDS[kind]):
         key = (region_of(mount.region, settings.cluster.region), mount.file_system_id)
         query = queries.get(key) or FileSystemQuery(*key, f"{at}.file_system_id")
         point = mount.access_point_id
-        points = query.points if point in (None, NO_ACCESS_POINT, *query.points) else (*query.points, str(point))
+        if point in (None, NO_ACCESS_POINT, *query.points):
+            points = query.points
+        else:
+            points = (*query.points, str(point))
         queries[key] = query._replace(points=points, mounts=(*query.mounts, mount))
     return list(queries.values())
 

@@ -38,7 +38,9 @@ def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 def check_region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The bundle's bucket is in the cluster's region; a mount's is where the mount says, or in the cluster's."""
     cluster_region = settings.cluster.region
-    bundle = value_or_none(facts.buckets.get(settings.bundle.bucket)) if settings.entry_script else None
+    bundle = None
+    if settings.entry_script:
+        bundle = value_or_none(facts.buckets.get(settings.bundle.bucket))
     if bundle is not None and bundle.region not in (None, cluster_region):
         yield Finding(
             "HPK-V103",
@@ -70,7 +72,7 @@ def check_region(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_zone(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A directory bucket lies in one zone: the nodes should be there."""
-    subnets = value_or_none(facts.network.subnets) if facts.network else None
+    subnets = facts.known_subnets
     zones = {subnet.zone for subnet in subnets or ()}
     for (name, _, path), _ in buckets.mounted_buckets(settings):
         lies = zone_of(name)
@@ -89,9 +91,12 @@ def check_not_empty(settings: Settings, facts: AccountFacts) -> Iterator[Finding
     for (name, prefix), path in buckets.read_prefixes(settings).items():
         head = value_or_none(facts.buckets.get(name))
         if head is not None and head.exists and value_or_none(facts.empty.get((name, prefix))):
+            at = path
+            if prefix:
+                at = f"{path.rpartition('.')[0]}.prefix"
             yield Finding(
                 "HPK-V107",
-                f"{path.rpartition('.')[0]}.prefix" if prefix else path,
+                at,
                 f"there is nothing in s3://{name}/{prefix}, and the mount only reads",
                 "Correct the prefix, or put the data there before the first job",
                 WARNING,

@@ -54,7 +54,12 @@ def _find_blocked(
 ) -> Iterator[BlockedPorts]:
     """What the rules of the nodes and those of the endpoint do not let through. `ways`: from each side, in words."""
     groups = value_or_none(endpoint.groups) or ()
-    endpoint_peer = Peer(frozenset(groups), (IPv4Network(endpoint.address),) if endpoint.address else ())
+    networks: tuple[IPv4Network, ...]
+    if endpoint.address:
+        networks = (IPv4Network(endpoint.address),)
+    else:
+        networks = ()
+    endpoint_peer = Peer(frozenset(groups), networks)
     closed = missing_ports(of_nodes, endpoint_peer, ports)
     if closed:
         where = f"{nodes.names} of the nodes, {ways[0]} {endpoint.id}"
@@ -70,7 +75,9 @@ def _node_endpoint_pairs(
 ) -> Iterator[tuple[Members, StorageEndpoint, list[SecurityRule], list[SecurityRule]]]:
     """Every placement with every endpoint, and the endpoint's rules, in and out."""
     for nodes in members(settings, facts):
-        for endpoint in endpoints if nodes.placement.carries(mounts) else ():
+        if not nodes.placement.carries(mounts):
+            continue
+        for endpoint in endpoints:
             rules = _rules(facts, endpoint)
             if rules is not None:
                 yield nodes, endpoint, *rules

@@ -59,7 +59,7 @@ def check_identity(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
 
 def check_placement(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The file system is in the nodes' VPC, and best in their zone."""
-    everywhere = value_or_none(facts.network.subnets) if facts.network else None
+    everywhere = facts.known_subnets
     for _, mount, at, _, system in _existing_systems(settings, facts):
         ids = {
             name
@@ -103,9 +103,12 @@ def check_efa(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A mount that wants EFA has a file system that has it."""
     for its, mount, at, _, system in _existing_systems(settings, facts):
         if mount.efa and system.kind == its.name and not system.efa:
+            efa_path = at
+            if at.endswith(".dns_name"):
+                efa_path = f"{at.removesuffix('.dns_name')}.efa"
             yield Finding(
                 "HPK-V509",
-                f"{at.removesuffix('.dns_name')}.efa" if at.endswith(".dns_name") else at,
+                efa_path,
                 f"{system.id} was made without EFA, and the mount wants it",
                 "Set efa to false, or use a file system with EfaEnabled: it cannot be added later",
             )
@@ -140,20 +143,26 @@ def check_ports(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         # All interfaces of a file system have its security groups: one of them stands for all.
         all_blocked = list(to_endpoints(settings, facts, [mount], endpoints[:1], its.ports))
         for blocked in all_blocked:
+            group = "a security group of the file system"
+            if blocked.groups:
+                group = blocked.groups[0]
             yield Finding(
                 "HPK-V510",
                 at,
                 f"TCP {ports_text(blocked.ports)} is shut: {blocked.where}",
-                f"Allow it in {blocked.groups[0] if blocked.groups else 'a security group of the file system'}",
+                f"Allow it in {group}",
             )
         if its.both_ways and not all_blocked:
             for blocked in from_endpoints(settings, facts, [mount], endpoints[:1], its.ports):
+                group = "a security group of the file system"
+                if blocked.groups:
+                    group = blocked.groups[0]
                 yield Finding(
                     "HPK-V511",
                     at,
                     f"TCP {ports_text(blocked.ports)} is shut: {blocked.where}; Lustre's servers connect to "
                     f"clients too",
-                    f"Allow it in {blocked.groups[0] if blocked.groups else 'a security group of the file system'}",
+                    f"Allow it in {group}",
                     WARNING,
                 )
 

@@ -34,7 +34,7 @@ class Members(NamedTuple):
 def members(settings: Settings, facts: AccountFacts) -> Iterator[Members]:
     """The nodes of every placement of which all is known."""
     network = facts.network
-    subnets = value_or_none(network.subnets) if network else None
+    subnets = facts.known_subnets
     for placement in placements(settings):
         if network is None or not subnets:
             continue
@@ -82,23 +82,28 @@ def check_node_traffic(settings: Settings, facts: AccountFacts) -> Iterator[Find
                 if (ports := missing_ports(rules, peer, SLURM_PORTS))
             ]
             if closed:
-                whom = "its own members" if source is destination else f"nodes of {destination.names}"
+                if source is destination:
+                    whom = "its own members"
+                    hint = _authorize(sorted(source.peer.groups)[0], sorted(word.split()[0] for word in closed))
+                else:
+                    whom = f"nodes of {destination.names}"
+                    hint = "Allow these ports between the two groups, in and out"
                 yield Finding(
                     "HPK-V312",
                     source.placement.groups_path,
                     f"nodes do not reach each other: {source.names} and {whom}, {' and '.join(closed)}",
-                    _authorize(sorted(source.peer.groups)[0], sorted(word.split()[0] for word in closed))
-                    if source is destination
-                    else "Allow these ports between the two groups, in and out",
+                    hint,
                 )
 
 
 def check_s3_egress(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The groups let the nodes out to S3, by HTTPS."""
-    endpoints = value_or_none(facts.network.endpoints) if facts.network else None
-    for nodes in members(settings, facts) if endpoints is not None and needs_s3(settings) else ():
+    endpoints = facts.known_endpoints
+    if endpoints is None or not needs_s3(settings):
+        return
+    for nodes in members(settings, facts):
         fitting = [rule for rule in nodes.egress if rule.covers("tcp", HTTPS)]
-        inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints or ())
+        inside = any(endpoint.service == "s3" and endpoint.kind == "Interface" for endpoint in endpoints)
         outward = any(rule.unread or any(_is_outside(network) for network in rule.networks) for rule in fitting)
         if not outward and not (inside and fitting):
             yield Finding(

@@ -50,10 +50,13 @@ def check_secrets(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every secret and parameter that nodes fetch is there."""
     for index, secret in enumerate(settings.secrets):
         if facts.secrets.get(secret.arn) is False:
+            kind = "parameter"
+            if secret.service == "secretsmanager":
+                kind = "secret"
             yield Finding(
                 "HPK-V701",
                 f"hyperpod_kit.secrets[{index}].arn",
-                f"there is no {'secret' if secret.service == 'secretsmanager' else 'parameter'} {secret.arn}",
+                f"there is no {kind} {secret.arn}",
                 "Create it, or correct the ARN",
             )
 
@@ -75,10 +78,15 @@ def check_name_unused(settings: Settings, facts: AccountFacts) -> Iterator[Findi
 def _exceeded(path: str, quota: Quota, requested: int, used: int, settings: Settings) -> Iterator[Finding]:
     if requested + used <= quota.value:
         return
-    beside = f" beside {used} of other clusters" if used else ""
+    beside = ""
+    if used:
+        beside = f" beside {used} of other clusters"
+    count_path = path
+    if path != TYPES:
+        count_path = f"{path}.count"
     yield Finding(
         "HPK-V601",
-        f"{path}.count" if path != TYPES else path,
+        count_path,
         f"the quota `{quota.name}` is {quota.value:g}, the configuration has {requested} nodes{beside}",
         f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
         f"--desired-value {requested + used} --region {settings.cluster.region}",

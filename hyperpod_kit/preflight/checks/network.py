@@ -18,7 +18,7 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every subnet and security group exists."""
     network, region = facts.network, settings.cluster.region
-    subnets = value_or_none(network.subnets) if network else None
+    subnets = facts.known_subnets
     existing_ids = {subnet.id for subnet in subnets or ()}
     for placement in placements(settings):
         for index, subnet_id in enumerate(placement.vpc.subnet_ids):
@@ -75,7 +75,7 @@ def check_private(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_route_tables_visible(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every subnet's route table is visible; those of a subnet that another account shares are not."""
-    subnets = value_or_none(facts.network.subnets) if facts.network else None
+    subnets = facts.known_subnets
     tables = value_or_none(facts.network.tables) if facts.network else None
     judged = {subnet.id for _, subnet, _ in _subnet_tables(settings, facts)}
     for subnet in subnets or ():
@@ -94,7 +94,7 @@ def check_route_tables_visible(settings: Settings, facts: AccountFacts) -> Itera
 def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A node fetches its bundle from S3: by a route, or through an endpoint of S3, and its groups let it."""
     network = facts.network
-    endpoints = value_or_none(network.endpoints) if network else None
+    endpoints = facts.known_endpoints
     if network is None or endpoints is None or not needs_s3(settings):
         return
     for path, subnet, table in _subnet_tables(settings, facts):
@@ -111,7 +111,7 @@ def check_s3_route(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
 def check_service_endpoints(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Where nothing leads out, what nodes fetch besides S3 has an endpoint."""
     network = facts.network
-    endpoints = value_or_none(network.endpoints) if network else None
+    endpoints = facts.known_endpoints
     if network is None or endpoints is None:
         return
     path_of_service = {
@@ -166,7 +166,7 @@ def check_dns(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
 
 def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """The subnets have an address for each node that there is not yet; some types take more than one."""
-    subnets = value_or_none(facts.network.subnets) if facts.network else None
+    subnets = facts.known_subnets
     running = sum((value_or_none(facts.used) or {}).get(settings.cluster.name, {}).values())
     everywhere = placements(settings)
     if not subnets or (running and len(everywhere) > 1):
@@ -184,7 +184,7 @@ def check_free_addresses(settings: Settings, facts: AccountFacts) -> Iterator[Fi
 
 def check_zones(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """EC2 has the instance types in a zone of the subnets; SageMaker's own capacity may differ, hence a warning."""
-    subnets = value_or_none(facts.network.subnets) if facts.network else None
+    subnets = facts.known_subnets
     offered, types = value_or_none(facts.offered), value_or_none(facts.types)
     if not subnets or offered is None or types is None:
         return
@@ -253,4 +253,6 @@ def _has_s3(table: RouteTable, endpoints: Sequence[Endpoint], vpc_id: str) -> bo
 
 
 def _option(attribute: str) -> str:
-    return "enable-dns-support" if attribute == "enableDnsSupport" else "enable-dns-hostnames"
+    if attribute == "enableDnsSupport":
+        return "enable-dns-support"
+    return "enable-dns-hostnames"

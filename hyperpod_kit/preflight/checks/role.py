@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Iterator, Optional, Sequence
 
 from hyperpod_kit.aws.iam import ALLOWED, Decision
-from hyperpod_kit.aws.policies import lets_in
+from hyperpod_kit.aws.policies import allows
 from hyperpod_kit.config.findings import ERROR, WARNING, Finding
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -32,7 +32,9 @@ def check_exists(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
         if isinstance(role_facts, NotQueried):
             continue
         if role_facts is None or role_facts.arn != role.arn:
-            only = f", only {role_facts.arn}" if role_facts else ""
+            only = ""
+            if role_facts:
+                only = f", only {role_facts.arn}"
             yield Finding(
                 "HPK-V202",
                 role.path,
@@ -59,13 +61,16 @@ def check_permissions(settings: Settings, facts: AccountFacts) -> Iterator[Findi
             refused = [decision for decision in decisions or () if decision.decision != ALLOWED]
             if not refused or _allowed_by_file_system(facts, role, permission, refused):
                 continue
+            severity = ERROR
+            if permission.optional:
+                severity = WARNING
             yield Finding(
                 "HPK-V204",
                 permission.path,
                 f"role {role.name} may not {_actions(refused)} on {_resources(refused)}, and without that there is no "
                 f"{permission.purpose}{_denial_reason(refused)}",
                 "hyperpod-kit policy prints the least policy that the role needs: aws iam put-role-policy takes that",
-                WARNING if permission.optional else ERROR,
+                severity,
             )
 
 
@@ -83,7 +88,7 @@ def _allowed_by_file_system(
     system = value_or_none(facts.file_systems.get(EfsMount.kind, {}).get((region, file_system_id)))
     if system is None or isinstance(system.policy, NotQueried):
         return True
-    return system.policy is None or all(lets_in(system.policy, role.arn, decision.action) for decision in refused)
+    return system.policy is None or all(allows(system.policy, role.arn, decision.action) for decision in refused)
 
 
 def _actions(refused: Sequence[Decision]) -> str:
@@ -99,5 +104,10 @@ def _denial_reason(refused: Sequence[Decision]) -> str:
     limits = sorted({limit for decision in refused for limit in decision.limits})
     reason: Optional[str] = " and ".join(limits) or None
     if any(decision.decision == "explicitDeny" for decision in refused):
-        reason = f"{reason}, and a statement denies it" if reason else "a statement denies it"
-    return f" ({reason})" if reason else ""
+        if reason:
+            reason = f"{reason}, and a statement denies it"
+        else:
+            reason = "a statement denies it"
+    if reason:
+        return f" ({reason})"
+    return ""

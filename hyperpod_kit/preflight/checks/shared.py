@@ -66,15 +66,18 @@ def check_mount_targets(settings: Settings, facts: AccountFacts) -> Iterator[Fin
             continue
         missing = sorted(set(names) - {endpoint.zone for endpoint in vpc_endpoints if endpoint.ready})
         if missing:
-            one_zone = f", a One Zone file system of {existing.system.zone}," if existing.system.zone else ""
+            if existing.system.zone:
+                one_zone = f", a One Zone file system of {existing.system.zone},"
+                hint = "Use subnets in its zone only"
+            else:
+                one_zone = ""
+                hint = f"aws {existing.service} create-mount-target for a subnet of each of these zones"
             yield Finding(
                 "HPK-V403",
                 existing.requested.path,
                 f"{existing.requested.id}{one_zone} has no available mount target in "
                 f"{', '.join(f'{names[zone]} ({zone})' for zone in missing)}, where nodes would be",
-                "Use subnets in its zone only"
-                if existing.system.zone
-                else f"aws {existing.service} create-mount-target for a subnet of each of these zones",
+                hint,
             )
 
 
@@ -88,7 +91,9 @@ def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
             if (endpoint.vpc_id, endpoint.zone) in zones
         ]
         for shut in to_endpoints(settings, facts, existing.requested.mounts, near, (NFS,)):
-            group = shut.groups[0] if shut.groups else "the mount target's security group"
+            group = "the mount target's security group"
+            if shut.groups:
+                group = shut.groups[0]
             yield Finding(
                 "HPK-V405",
                 existing.requested.path,
@@ -99,7 +104,7 @@ def check_nfs_port(settings: Settings, facts: AccountFacts) -> Iterator[Finding]
 
 def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Every access point exists, is ready and belongs to the file system that is mounted through it."""
-    for written, written_at in settings.written_mounts:
+    for written, written_at in settings.sourced_mounts:
         mount: Any = written
         if mount.access_point_id is None:
             continue
@@ -107,7 +112,10 @@ def check_access_points(settings: Settings, facts: AccountFacts) -> Iterator[Fin
         if system is None or mount.access_point_id not in system.points:
             continue
         point = system.points[mount.access_point_id]
-        at = written_at if written_at.endswith(".homes") else f"{written_at}.access_point_id"
+        if written_at.endswith(".homes"):
+            at = written_at
+        else:
+            at = f"{written_at}.access_point_id"
         if point is None:
             yield Finding(
                 "HPK-V406",
@@ -151,5 +159,5 @@ def _subnets(settings: Settings, facts: AccountFacts, existing: ExistingFileSyst
         if placement.carries(existing.requested.mounts)
         for name in placement.vpc.subnet_ids
     }
-    subnets = value_or_none(facts.network.subnets) if facts.network else None
+    subnets = facts.known_subnets
     return [subnet for subnet in subnets or () if subnet.id in ids]

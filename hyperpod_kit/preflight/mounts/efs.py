@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Iterator, Mapping, Optional, Sequence
 
 from hyperpod_kit.aws.efs import Efs
-from hyperpod_kit.aws.policies import MOUNT, lets_in, open_statements
+from hyperpod_kit.aws.policies import MOUNT, allows, open_statements
 from hyperpod_kit.config.findings import WARNING, Finding
-from hyperpod_kit.config.homes import NO_ACCESS_POINT, PLACE
+from hyperpod_kit.config.homes import HOMES_PATH, NO_ACCESS_POINT
 from hyperpod_kit.config.settings import Settings
 from hyperpod_kit.errors import AwsError
 from hyperpod_kit.model.mounts.efs import EfsMount
@@ -36,7 +36,7 @@ def permissions(carried: Carried, account: Account, role: NodeRole) -> Iterator[
     for mount, at in carried:
         arn = account.arn("elasticfilesystem", f"file-system/{mount.file_system_id}", mount.region)
         arns.setdefault(arn)
-        if not mount.iam or at == PLACE:
+        if not mount.iam or at == HOMES_PATH:
             continue
         context: dict[str, tuple[str, ...]] = {}
         if mount.access_point_id not in (None, NO_ACCESS_POINT):
@@ -78,13 +78,16 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
         f"whether the policy of {requested.id} lets the nodes in",
         lambda: calls.policy(requested.id),
     )
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    if isinstance(targets, NotQueried):
+        endpoints = targets
+    else:
+        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
     return FileSystem(
         requested.id,
         described["LifeCycleState"],
         described.get("AvailabilityZoneId"),
-        targets
-        if isinstance(targets, NotQueried)
-        else tuple(_endpoint(client, calls, requested, target) for target in targets),
+        endpoints,
         policy,
         _fetch_access_points(client, calls, requested),
     )
@@ -153,14 +156,16 @@ def _or_none(code: str, call: Any) -> Any:
 
 def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """A file system with a policy lets these mounts in: homes by the nodes' role, those without IAM as anybody."""
-    for mount, at in settings.written(EfsMount):
+    for mount, at in settings.mounts_of_kind(EfsMount):
         system = file_system_of(settings, facts, mount)
-        document = value_or_none(system.policy) if system else None
+        document = None
+        if system:
+            document = value_or_none(system.policy)
         if document is None:
             continue
-        if at == PLACE:
+        if at == HOMES_PATH:
             for role in roles(settings):
-                if any(mount.carried_by(group.role, group.name) for group in role.groups) and not lets_in(
+                if any(mount.is_carried_by(group.role, group.name) for group in role.groups) and not allows(
                     document, role.arn, MOUNT
                 ):
                     yield Finding(
@@ -170,19 +175,22 @@ def check_policy_admits(settings: Settings, facts: AccountFacts) -> Iterator[Fin
                         "hyperpod-kit users apply puts a policy that lets the cluster's role in",
                     )
         elif not mount.iam and not open_statements(document):
-            let_in = any(lets_in(document, role.arn, MOUNT) for role in roles(settings))
+            let_in = any(allows(document, role.arn, MOUNT) for role in roles(settings))
+            advice = ", and let the role in"
+            if let_in:
+                advice = ""
             yield Finding(
                 "HPK-V409",
                 f"{at}.iam",
                 f"the policy of {mount.file_system_id} lets nobody in without IAM, and the mount does without",
-                "Set iam to true" + ("" if let_in else ", and let the role in"),
+                "Set iam to true" + advice,
             )
 
 
 def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[Finding]:
     """Not everybody in the network is root of a file system: its policy asks clients for IAM."""
     checked_ids = set()
-    for mount, at in settings.written(EfsMount):
+    for mount, at in settings.mounts_of_kind(EfsMount):
         system = file_system_of(settings, facts, mount)
         if system is None or isinstance(system.policy, NotQueried) or system.id in checked_ids:
             continue
@@ -190,10 +198,16 @@ def check_policy_restricts(settings: Settings, facts: AccountFacts) -> Iterator[
         open_to_all = open_statements(system.policy)
         if system.policy is not None and not open_to_all:
             continue
-        reason = f"its policy lets everybody in ({open_to_all[0]})" if open_to_all else "it has no policy"
+        reason = "it has no policy"
+        if open_to_all:
+            reason = f"its policy lets everybody in ({open_to_all[0]})"
+        if at == HOMES_PATH:
+            path = at
+        else:
+            path = f"{at}.file_system_id"
         yield Finding(
             "HPK-V411",
-            at if at == PLACE else f"{at}.file_system_id",
+            path,
             f"{system.id}: {reason}: who reaches it over the network mounts it, as anybody he says he is, "
             f"root included",
             "Give it a policy that lets only the nodes' role in (ClientMount, ClientWrite), and set iam to true",

@@ -36,7 +36,10 @@ def _key_permission(key: str, sid: str, purpose: str, at: str, account: Account)
     """The key that new objects are encrypted with: an ARN, an id, or an alias, which no policy's resource can name."""
     at, actions = f"{at}.sse_kms_key_id", ("kms:GenerateDataKey", "kms:Decrypt")
     if not key.startswith("alias/"):
-        arn = key if key.startswith("arn:") else account.arn("kms", f"key/{key}")
+        if key.startswith("arn:"):
+            arn = key
+        else:
+            arn = account.arn("kms", f"key/{key}")
         return Permission(sid, purpose, at, actions, (arn,))
     aliases = {"kms:ResourceAliases": (key,)}
     keys = (account.arn("kms", "key/*"),)
@@ -47,7 +50,7 @@ def bucket(mount: S3Mount, at: str) -> Optional[BucketOf]:
     """What a mount behind AWS's own endpoint shows."""
     if mount.endpoint_url is not None:
         return None
-    return BucketOf(mount.bucket, mount.prefix, FORM.place(at, "bucket"))
+    return BucketOf(mount.bucket, mount.prefix, FORM.path_of_key(at, "bucket"))
 
 
 KIND = MountInquiry(permissions=permissions, shared=None, fsx=None, bucket=bucket, checks=())

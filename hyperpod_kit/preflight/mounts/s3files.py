@@ -50,11 +50,11 @@ def fetch_file_system(client: QueryClient, requested: FileSystemQuery) -> Querie
         )
         for point in requested.points
     }
-    endpoints = (
-        targets
-        if isinstance(targets, NotQueried)
-        else tuple(_endpoint(client, calls, requested, target) for target in targets)
-    )
+    endpoints: Queried[tuple[StorageEndpoint, ...]]
+    if isinstance(targets, NotQueried):
+        endpoints = targets
+    else:
+        endpoints = tuple(_endpoint(client, calls, requested, target) for target in targets)
     return FileSystem(requested.id, described["status"], None, endpoints, None, points)
 
 

@@ -69,7 +69,10 @@ def parse_sinks(body: Mapping[str, Any]) -> AlertSinks:
     if unexpected:
         raise UsageError(f"sinks: {unexpected[0]!r} is none of {', '.join(AlertSinks.__dataclass_fields__)}")
     for name, value in body.items():
-        kind, expected = (bool, "true or false") if name == "cloudwatch" else (str, "text")
+        kind: type = str
+        expected = "text"
+        if name == "cloudwatch":
+            kind, expected = bool, "true or false"
         if not isinstance(value, kind):
             raise UsageError(f"sinks: {name} is {value!r}, expected {expected}")
     return AlertSinks(**body)

@@ -117,7 +117,9 @@ class AlertOutbox:
         updated, new_keys = {}, []
         for key in watched:
             previous = self._standing.get(key)
-            current = _next_state(previous, observed[key], now) if key in observed else previous
+            current = previous
+            if key in observed:
+                current = _next_state(previous, observed[key], now)
             if current is None:
                 continue
             if not current.over and (previous is None or previous.over):
@@ -130,7 +132,7 @@ class AlertOutbox:
         self,
         report: AlertReport,
         *,
-        make: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
+        senders_of_sinks: Mapping[str, Callable[[AlertSinks], senders.AlertSender]] = senders.SENDERS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Note what stands, give every sink what it has not accepted, and note each acceptance. Raises OSError when
@@ -139,7 +141,7 @@ class AlertOutbox:
         for sink in dict.fromkeys(
             channel.sink for entry in self._standing.values() for channel in entry.pending_channels(self._sinks)
         ):
-            sender = make[sink](self._sinks)
+            sender = senders_of_sinks[sink](self._sinks)
             try:
                 self._send_through(sender, sink, report, clock() + SINK_TIMEOUT, clock)
             finally:
@@ -190,10 +192,10 @@ class AlertOutbox:
 
 def _next_state(previous: StandingAlert | None, alert: Alert | None, now: float) -> StandingAlert | None:
     """What stands after a look."""
-    if previous is None:
-        return None if alert is None else StandingAlert(alert, now)
     if alert is None:
-        return replace(previous, over=True)
+        return None if previous is None else replace(previous, over=True)
+    if previous is None:
+        return StandingAlert(alert, now)
     if previous.over:
         # Who has heard of the time before hears of this one too, and who has not hears once.
         return StandingAlert(alert, now)

@@ -46,9 +46,12 @@ class AlertSender(Protocol):
 
 def channels(sinks: AlertSinks, alert: Alert) -> List[AlertChannel]:
     """What an alert has to be accepted by."""
-    addresses = dict.fromkeys(alert.to) if sinks.mail else ()
-    topics = [AlertChannel("sns", sinks.sns)] if sinks.sns else []
-    return [*(AlertChannel("mail", address) for address in addresses), *topics]
+    accepting: List[AlertChannel] = []
+    if sinks.mail:
+        accepting += [AlertChannel("mail", address) for address in dict.fromkeys(alert.to)]
+    if sinks.sns:
+        accepting.append(AlertChannel("sns", sinks.sns))
+    return accepting
 
 
 class MailSender:
@@ -120,7 +123,9 @@ class TopicSender:
 
     def _topic_client(self, topic: str) -> Any:
         if self._client is None:
-            self._client = client("sns", topic.split(":")[3] if topic.count(":") >= 5 else None)
+            fields = topic.split(":")
+            region = fields[3] if len(fields) >= 6 else None
+            self._client = client("sns", region)
         return self._client
 
     def close(self) -> None:
@@ -133,4 +138,6 @@ SENDERS: Dict[str, Callable[[AlertSinks], AlertSender]] = {"mail": MailSender, "
 
 def _format_reply(reply: Any) -> str:
     code, text = reply
-    return f"{code} {text.decode(errors='replace') if isinstance(text, bytes) else text}"
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    return f"{code} {text}"

@@ -36,7 +36,9 @@ def parse_jobs(lines: Iterable[str]) -> Iterator[SlurmJob]:
         fields = line.rstrip("\n").split("|")
         if len(fields) != 6 or not _NUMBER.fullmatch(fields[1]) or not _NUMBER.fullmatch(fields[4]):
             continue
-        end = float(fields[5]) if _NUMBER.fullmatch(fields[5]) else FOREVER
+        end = FOREVER
+        if _NUMBER.fullmatch(fields[5]):
+            end = float(fields[5])
         try:
             hosts = expand(fields[3])
         except ValueError:

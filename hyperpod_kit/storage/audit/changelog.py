@@ -120,7 +120,8 @@ class _Sequence:
                 continue
             for other in same_number:
                 self._waiting.remove(other)
-            yield self._contradiction(line, same_number[0] if same_number else following)
+            contradicted = same_number[0] if same_number else following
+            yield self._contradiction(line, contradicted)
         self._out_of_sequence = []
 
     def _contradiction(self, line: _ChangelogLine, contradicted: _ChangelogLine) -> AuditGap:
@@ -149,22 +150,30 @@ def _parse_line(line: str, name: str) -> _ChangelogLine | None:
 
 
 def _record(match: re.Match[str], attributes: dict[str, str], when: float, name: str) -> AuditRecord:
-    path = f"[{match['parent'] or match['target']}]" + (f"/{match['name']}" if match["name"] else "")
-    old_path = f"[{match['old_parent']}]/{match['old']}" if match["old"] else ""
-    job = attributes.get("j", "")
-    is_job = re.fullmatch("[0-9]{1,10}", job) is not None
-    uid = attributes.get("u", "").split(":")[0]
+    path = f"[{match['parent'] or match['target']}]"
+    if match["name"]:
+        path += f"/{match['name']}"
+    new_path = ""
+    if match["old"]:
+        path, new_path = f"[{match['old_parent']}]/{match['old']}", path
+    # Lustre's jobid_var=SLURM_JOB_ID; else it is a program's name and a uid.
+    job, source_of_job, command = attributes.get("j", ""), "log", ""
+    if not re.fullmatch("[0-9]{1,10}", job):
+        job, source_of_job, command = "", "", job
+    uid_text = attributes.get("u", "").split(":")[0]
+    uid = -1
+    if re.fullmatch("[0-9]{1,10}", uid_text):
+        uid = int(uid_text)
     return AuditRecord(
         when,
         SOURCE,
         f"{name}:{match['number']}",
         _OPERATIONS.get(match["kind"], match["kind"]),
-        old_path or path,
-        path if old_path else "",
+        path,
+        new_path,
         host=attributes.get("nid", ""),
-        uid=int(uid) if re.fullmatch("[0-9]{1,10}", uid) else -1,
-        # Lustre's jobid_var=SLURM_JOB_ID; else it is a program's name and a uid.
-        job=job if is_job else "",
-        by="log" if is_job else "",
-        command="" if is_job else job,
+        uid=uid,
+        job=job,
+        by=source_of_job,
+        command=command,
     )

@@ -50,13 +50,16 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
     text = text[begin.end() :]
     while True:
         between = _BETWEEN.match(text)
-        text = text[between.end() :] if between else text
+        if between is not None:
+            text = text[between.end() :]
         if text.startswith("]"):
             return
         try:
             record, end = decoder.raw_decode(text)
         except (ValueError, RecursionError):
-            chunk = next(chunks, "") if len(text) < _MAX_RECORD else ""
+            chunk = ""
+            if len(text) < _MAX_RECORD:
+                chunk = next(chunks, "")
             if not chunk:
                 reason = f"{name} is no file of CloudTrail from record {number + 1} on, or is cut"
                 yield AuditGap(0.0, 0.0, SOURCE, f"{name}:whole", reason, "")
@@ -80,6 +83,9 @@ def _record(body: Mapping[str, Any]) -> AuditRecord:
     identity = body.get("userIdentity") or {}
     when = datetime.fromisoformat(str(body["eventTime"]).replace("Z", "+00:00")).timestamp()
     url = f"s3://{parameters.get('bucketName', '')}/{parameters.get('key', '')}"
+    note = ""
+    if "assumed-role" in str(identity.get("arn", "")):
+        note = "the node's role: any of its users"
     return AuditRecord(
         when,
         SOURCE,
@@ -90,5 +96,5 @@ def _record(body: Mapping[str, Any]) -> AuditRecord:
         user=str(identity.get("arn") or identity.get("principalId") or identity.get("type") or ""),
         command=str(body.get("userAgent", ""))[:200],
         result=str(body.get("errorCode", "")),
-        note="the node's role: any of its users" if "assumed-role" in str(identity.get("arn", "")) else "",
+        note=note,
     )

@@ -154,14 +154,9 @@ class AuditLedger:
     def retain(self, earliest: float, *, dry_run: bool = False) -> int:
         """Remove the oldest rows, up to the first that is not older than `earliest`, and gaps and jobs; how many."""
         with self._transaction():
-            first_retained = self._database.execute(
-                "select min(seq) from records where time >= ?", (earliest,)
-            ).fetchone()[0]
-            bound = (
-                first_retained
-                if first_retained is not None
-                else (self._database.execute("select max(seq) from records").fetchone()[0] or 0) + 1
-            )
+            bound = self._database.execute("select min(seq) from records where time >= ?", (earliest,)).fetchone()[0]
+            if bound is None:
+                bound = (self._database.execute("select max(seq) from records").fetchone()[0] or 0) + 1
             count = int(self._database.execute("select count(*) from records where seq < ?", (bound,)).fetchone()[0])
             if dry_run or not count:
                 return count
@@ -177,7 +172,9 @@ class AuditLedger:
 
     def _last_digest(self) -> str:
         row = self._database.execute("select chain from records order by seq desc limit 1").fetchone()
-        return str(row[0]) if row else self._metadata("kept from chain") or hash_chain.START
+        if row:
+            return str(row[0])
+        return self._metadata("kept from chain") or hash_chain.START
 
     def _removed_count(self) -> int:
         return int(self._metadata("removed") or 0)

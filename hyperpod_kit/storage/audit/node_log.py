@@ -23,7 +23,9 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             yield AuditGap(
                 last, _time(body, last), SOURCE, f"{name}:{number}:number", f"{name}: lines are missing", host
             )
-        expected = None if count is None else count + 1
+        expected = None
+        if count is not None:
+            expected = count + 1
         last = _time(body, last)
         if body:
             yield from _entry(body, f"{host}:{count}:{last}")
@@ -77,4 +79,6 @@ def _time(body: dict[str, Any], last: float) -> float:
 def _line_number(body: dict[str, Any]) -> int | None:
     """The line's own number, None where it has none that a writer gives."""
     count = body.get("number")
-    return count if isinstance(count, int) and 0 <= count < 1 << 63 else None
+    if not isinstance(count, int) or not 0 <= count < 1 << 63:
+        return None
+    return count

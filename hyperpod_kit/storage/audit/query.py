@@ -39,7 +39,7 @@ def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
     parameters: list[Any] = []
     if query.path:
         path = query.path.rstrip("/") or "/"
-        below = path if path.endswith("/") else f"{path}/"
+        below = path.rstrip("/") + "/"
         condition = "({0} = ? or substr({0}, 1, length(?)) = ?)"
         where.append(f"({condition.format('path')} or {condition.format('new_path')})")
         parameters += [path, below, below] * 2
@@ -49,7 +49,9 @@ def run_query(ledger: AuditLedger, query: AuditQuery) -> AuditResult:
     if query.user.isdigit():
         where.append("uid = ?")
         parameters.append(int(query.user))
-    limit = query.limit + 1 if not (query.job or query.user) else MAX_ROWS
+    limit = query.limit + 1
+    if query.job or query.user:
+        limit = MAX_ROWS
     matches = []
     for row in ledger.rows(" and ".join(where), [*values, *parameters], limit):
         joined = join_accounting(ledger, row)

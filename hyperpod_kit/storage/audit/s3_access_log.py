@@ -44,17 +44,24 @@ def read_entries(lines: Iterable[str], name: str) -> Iterator[Entry]:
             yield unreadable_line(SOURCE, name, number, line, last)
             continue
         first, last = first or when, when
-        path = f"s3://{bucket}/{'' if key == '-' else unquote(unquote(key))}"
+        command = ""
+        if len(fields) > 16:
+            command = fields[16]
         yield AuditRecord(
             when,
             SOURCE,
             f"{request}:{operation}:{key}",
             _OPERATIONS.get(operation, operation),
-            path,
+            f"s3://{bucket}/{unquote(unquote(_value(key)))}",
             host=host,
-            user="" if requester == "-" else requester,
-            command=fields[16] if len(fields) > 16 else "",
+            user=_value(requester),
+            command=command,
             result="" if status.startswith("2") else status,
         )
     if first:
         yield AuditGap(first, last, SOURCE, f"{name}:best-effort", BEST_EFFORT, "")
+
+
+def _value(field: str) -> str:
+    """A field without the dash that stands for nothing."""
+    return "" if field == "-" else field

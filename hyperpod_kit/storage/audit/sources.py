@@ -57,7 +57,9 @@ def read_entries(kind: str, path: Path) -> Iterator[Entry]:
     with raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        stream: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        stream: IO[bytes] = raw
+        if packed:
+            stream = gzip.GzipFile(fileobj=raw)  # type: ignore[assignment]
         yield from source.importer(_lines(stream, source, damage), path.name)
     if damage:
         yield AuditGap(0.0, 0.0, source_name(kind), f"{path.name}:damaged", f"{path.name} is damaged: {damage[0]}", "")

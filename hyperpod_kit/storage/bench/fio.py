@@ -44,12 +44,12 @@ def measure(directory: Path, kind: str, streams: int, file_size: int) -> StreamS
     if completed.returncode:
         raise RunError(argv, completed.returncode, completed.stdout, completed.stderr)
     try:
-        return parse(kind, streams, completed.stdout)
+        return parse_report(kind, streams, completed.stdout)
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
         raise RunError(argv, 0, stderr="what it printed is not fio's JSON") from None
 
 
-def parse(kind: str, streams: int, printed: str) -> StreamSample:
+def parse_report(kind: str, streams: int, printed: str) -> StreamSample:
     """fio's JSON. Warnings may stand before it. Raises ValueError, KeyError."""
     body: dict[str, Any] = json_object(printed[printed.index("{") :])["jobs"][0][kind]
     return StreamSample(kind, streams, int(body["io_bytes"]), float(body["runtime"]) / 1000, False)

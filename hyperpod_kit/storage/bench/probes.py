@@ -88,9 +88,9 @@ def _atime(directory: Path) -> ProbeResult:
     if before != 1e9:
         return ProbeResult(False, "an access time cannot be set")
     path.read_bytes()
-    return ProbeResult(
-        path.stat().st_atime > before + 1, "" if path.stat().st_atime > before + 1 else "a read moved nothing"
-    )
+    if path.stat().st_atime > before + 1:
+        return ProbeResult(True)
+    return ProbeResult(False, "a read moved nothing")
 
 
 def _hard_link(directory: Path) -> ProbeResult:

@@ -40,22 +40,24 @@ def replay(scratch: Scratch, request: ReplayRequest, writer: str, kind: str) -> 
     """The timed saves. Raises ReplayFailed, BudgetSpent."""
     # Our engine holds two checkpoints while a third is written.
     scratch.reserve(SAVES * request.size, f"a checkpoint by {writer}")
-    directory = scratch.directory(f"replay-{writer}")
+    directory = scratch.make_directory(f"replay-{writer}")
     try:
-        report = _run(directory, request, writer)
+        report = _run_replay(directory, request, writer)
     finally:
         scratch.remove(directory)
-    stalls = report["stall"] if writer == "hyperpod-kit" else [None] * len(report["seconds"])
-    ranks = int(report["ranks"])
-    # Rank 0 alone writes what torch.save saves.
-    writers = 1 if writer == "torch-save" else ranks
+    stalls = [None] * len(report["seconds"])
+    if writer == "hyperpod-kit":
+        stalls = report["stall"]
+    ranks = writers = int(report["ranks"])
+    if writer == "torch-save":
+        writers = 1  # rank 0 alone
     return [
         Sample(kind, writer, writers, 1, float(report["size"]), float(seconds), f"{ranks} ranks", stall)
         for seconds, stall in zip(report["seconds"], stalls)
     ]
 
 
-def _run(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]:
+def _run_replay(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]:
     argv = [sys.executable, "-m", PROGRAM, "--dir", str(directory), "--writer", writer]
     argv += ["--ranks", str(request.ranks), "--bytes", str(request.size), "--repeat", str(SAVES - 1)]
     # A session of its own: Ctrl-C reaches it through us, once, and it can clean up.
@@ -65,19 +67,21 @@ def _run(directory: Path, request: ReplayRequest, writer: str) -> dict[str, Any]
     except subprocess.TimeoutExpired:
         raise ReplayFailed(f"{writer}: no end after {TIMEOUT:.0f} s") from None
     finally:
-        _end(child)
+        _end_replay(child)
     try:
         body: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
     except (ValueError, IndexError):
         last = (error_output.strip().splitlines() or ["no word"])[-1]
-        hint = f"{install_command('torch')}; or --no-replay" if "torch" in last else None
+        hint = None
+        if "torch" in last:
+            hint = f"{install_command('torch')}; or --no-replay"
         raise ReplayFailed(f"{writer}: exit code {child.returncode}: {last}", hint=hint) from None
     if "error" in body:
         raise ReplayFailed(f"{writer}: {body['error']}")
     return body
 
 
-def _end(child: subprocess.Popen[str]) -> None:
+def _end_replay(child: subprocess.Popen[str]) -> None:
     """Nothing of the replay runs any more: it is asked first, so that it ends its ranks and its agent."""
     if child.poll() is None:
         child.terminate()

@@ -57,9 +57,15 @@ class MountReport:
         """Of own streams; `kind`: write or read."""
         return fit_shape([sample for sample in self.streams if sample.kind == kind])
 
+    def _shape_json(self, kind: str) -> dict[str, Any] | None:
+        stream_shape = self.shape(kind)
+        return None if stream_shape is None else stream_shape._asdict()
+
     def to_json(self) -> dict[str, Any]:
         """Rates in bytes a second, times in seconds."""
-        shapes = {kind: self.shape(kind) for kind in ("write", "read")}
+        small_files = None
+        if self.small is not None:
+            small_files = self.small._asdict()
         return {
             "path": str(self.mount.path),
             "storage": self.mount.kind,
@@ -67,8 +73,8 @@ class MountReport:
             "probes": {name: probe._asdict() for name, probe in self.probes.items()},
             "streams": [{**sample._asdict(), "rate": sample.rate} for sample in self.streams],
             "fio": [{**sample._asdict(), "rate": sample.rate} for sample in self.fio],
-            "shape": {kind: stream_shape._asdict() if stream_shape else None for kind, stream_shape in shapes.items()},
-            "small_files": self.small._asdict() if self.small else None,
+            "shape": {kind: self._shape_json(kind) for kind in ("write", "read")},
+            "small_files": small_files,
             "saves": [asdict(save) for save in self.saves],
             "left_out": self.left_out,
         }
@@ -80,11 +86,14 @@ def parse_mount(text: str) -> BenchMount:
     if not os.path.isdir(path):
         raise Absent(f"{path} is no directory here")
     entry = mountinfo.mount_holding(mountinfo.read(), os.path.realpath(path))
-    file_system = entry.fs_type if entry else "unknown"
+    file_system, source = "unknown", ""
+    options: list[str] = []
+    if entry is not None:
+        file_system, source, options = entry.fs_type, entry.source, list(entry.options)
     about = {
         "file_system": file_system,
-        "source": entry.source if entry else "",
-        "options": list(entry.options) if entry else [],
+        "source": source,
+        "options": options,
         "host": platform.node(),
         "kernel": platform.release(),
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -113,12 +122,13 @@ def measure(
 
     with Scratch(mount.path, budget) as scratch:
         try_measurement("what it can do", partial(_measure_probes, scratch, report))
-        share = (
-            budget
-            if replay_request is None
-            else budget - replays.SAVES * replay_request.size * len(replay_request.writers)
-        )
-        file_size = _file_size(min(share, scratch.remaining) * (0.5 if fio.is_installed() else 1.0), counts)
+        share = budget
+        if replay_request is not None:
+            share -= replays.SAVES * replay_request.size * len(replay_request.writers)
+        share = min(share, scratch.remaining)
+        if fio.is_installed():
+            share *= 0.5
+        file_size = _file_size(share, counts)
         for count, size in _steps(counts, file_size):
             try_measurement(
                 f"{count} streams of {size / 1e6:.0f} MB", partial(_measure_streams, scratch, report, count, size)
@@ -126,11 +136,10 @@ def measure(
             if fio.is_installed():
                 try_measurement(f"fio, {count} streams", partial(_measure_fio, scratch, report, count, size))
         try_measurement(f"{SMALL_FILES} small files", partial(_measure_small_files, scratch, report))
-        for writer in replay_request.writers if replay_request is not None else ():
-            assert replay_request is not None
-            try_measurement(
-                f"a checkpoint by {writer}", partial(_measure_saves, scratch, report, replay_request, writer)
-            )
+        if replay_request is not None:
+            for writer in replay_request.writers:
+                measure_saves = partial(_measure_saves, scratch, report, replay_request, writer)
+                try_measurement(f"a checkpoint by {writer}", measure_saves)
     return report
 
 
@@ -152,19 +161,22 @@ def _file_size(share: float, counts: tuple[int, ...]) -> int:
 def _steps(counts: tuple[int, ...], file_size: int) -> list[tuple[int, int]]:
     """(streams, bytes of each): one stream of an eighth too, for the time to the first byte."""
     eighth = max(BLOCK, file_size // 8 // BLOCK * BLOCK)
-    return [*([(1, eighth)] if eighth < file_size else []), *((count, file_size) for count in counts)]
+    steps = [(count, file_size) for count in counts]
+    if eighth < file_size:
+        steps.insert(0, (1, eighth))
+    return steps
 
 
 def _measure_probes(scratch: Scratch, report: MountReport) -> None:
     scratch.reserve(64 * 1024, "probes")
-    directory = scratch.directory("probes")
+    directory = scratch.make_directory("probes")
     report.probes = probes.run_probes(directory)
     scratch.remove(directory)
 
 
 def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
     scratch.reserve(count * size, f"{count} streams")
-    directory = scratch.directory("streams")
+    directory = scratch.make_directory("streams")
     try:
         report.streams.append(streams.write(directory, count, size))
         report.streams.append(streams.read(directory, count))
@@ -174,7 +186,7 @@ def _measure_streams(scratch: Scratch, report: MountReport, count: int, size: in
 
 def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -> None:
     scratch.reserve(count * size, f"fio, {count} streams")
-    directory = scratch.directory("fio")
+    directory = scratch.make_directory("fio")
     try:
         report.fio.append(fio.measure(directory, "write", count, size))
         report.fio.append(fio.measure(directory, "read", count, size))
@@ -184,7 +196,7 @@ def _measure_fio(scratch: Scratch, report: MountReport, count: int, size: int) -
 
 def _measure_small_files(scratch: Scratch, report: MountReport) -> None:
     scratch.reserve(SMALL_FILES * small.SIZE, "small files")
-    directory = scratch.directory("small")
+    directory = scratch.make_directory("small")
     try:
         report.small = small.measure(directory, SMALL_FILES)
     finally:

@@ -71,7 +71,7 @@ class Scratch:
             )
         self.remaining -= size
 
-    def directory(self, name: str) -> Path:
+    def make_directory(self, name: str) -> Path:
         """A new empty directory in it."""
         path = self.path / name
         by_descriptor.make_directory(path)

@@ -21,7 +21,9 @@ class StreamShape(NamedTuple):
     def seconds(self, streams: int, size: float) -> float:
         """Of `streams` streams with `size` bytes in all."""
         rate = self.stream * streams
-        return self.first + size / (min(rate, self.whole) if self.whole is not None else rate)
+        if self.whole is not None:
+            rate = min(rate, self.whole)
+        return self.first + size / rate
 
 
 NO_GAIN = 0.8
@@ -35,7 +37,10 @@ def fit_shape(samples: Sequence[StreamSample]) -> StreamShape | None:
         return None
     first, stream = _fit_line([(float(sample.size), sample.seconds) for sample in alone])
     total_rate = _total_rate(first, stream, samples)
-    fitted = StreamShape(first, stream, total_rate, None if total_rate is None else total_rate / stream, 0.0)
+    knee = None
+    if total_rate is not None:
+        knee = total_rate / stream
+    fitted = StreamShape(first, stream, total_rate, knee, 0.0)
     worst = max(abs(fitted.seconds(sample.streams, sample.size) / sample.seconds - 1) for sample in samples)
     return fitted._replace(error=worst)
 
@@ -46,7 +51,9 @@ def _total_rate(first: float, stream: float, samples: Sequence[StreamSample]) ->
         (sample.streams, sample.size / max(sample.seconds - first, 1e-9)) for sample in samples if sample.streams > 1
     ]
     limited = [rate for count, rate in rates if rate < NO_GAIN * count * stream]
-    return max(rate for _, rate in rates) if limited else None
+    if not limited:
+        return None
+    return max(rate for _, rate in rates)
 
 
 def _fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -90,7 +90,7 @@ def fit_rate(samples: Iterable[Sample]) -> Rate | None:
         return None
     fastest, slowest = max(sample.each for sample in sample_list), min(sample.each for sample in sample_list)
     stalls = [sample.size / sample.writers / sample.stall for sample in sample_list if sample.stall]
-    stall = min(stalls) if stalls else None
+    stall = min(stalls, default=None)
     on_node = max(sample.writers // sample.nodes for sample in sample_list)
     largest = max(sample.size / sample.writers for sample in sample_list)
     return Rate(
@@ -112,7 +112,9 @@ class CalibrationCell(NamedTuple):
 
     @property
     def left_out_error(self) -> float | None:
-        return None if self.left_out is None else self.left_out / self.sample.seconds - 1
+        if self.left_out is None:
+            return None
+        return self.left_out / self.sample.seconds - 1
 
 
 def calibration_cells(calibration: Calibration) -> list[CalibrationCell]:
@@ -124,12 +126,12 @@ def calibration_cells(calibration: Calibration) -> list[CalibrationCell]:
             for candidate in calibration.samples
             if (candidate.storage, candidate.writer) == (sample.storage, sample.writer)
         ]
-        rate, rate_of_others = (
-            fit_rate(same_kind),
-            fit_rate(candidate for candidate in same_kind if candidate is not sample),
-        )
+        rate = fit_rate(same_kind)
+        rate_of_others = fit_rate(candidate for candidate in same_kind if candidate is not sample)
         assert rate is not None
-        left_out = None if rate_of_others is None else rate_of_others.seconds(sample.size, sample.writers)
+        left_out = None
+        if rate_of_others is not None:
+            left_out = rate_of_others.seconds(sample.size, sample.writers)
         out.append(CalibrationCell(sample, rate.seconds(sample.size, sample.writers), left_out))
     return out
 
@@ -154,10 +156,12 @@ def load(path: Path) -> Calibration:
     if not isinstance(rows, list):
         raise ConfigError(f"{path}: `samples` is no list")
     about = body.get("about")
+    if not isinstance(about, dict):
+        about = {}
     return Calibration(
         str(body.get("source") or path),
         tuple(_decode_sample(row, f"{path}: samples[{number}]") for number, row in enumerate(rows)),
-        about if isinstance(about, dict) else {},
+        about,
     )
 
 

@@ -83,7 +83,9 @@ class StorageChoice:
     @property
     def monthly(self) -> float:
         """US dollars; without end where a price is not known."""
-        return math.inf if self.cost.usd is None else self.cost.usd
+        if self.cost.usd is None:
+            return math.inf
+        return self.cost.usd
 
 
 INTERVAL_FACTORS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
@@ -117,7 +119,9 @@ def _lustre_sizes(
 ) -> list[LustreSize | None]:
     if not kind.bought:
         return [None]
-    throughputs = [facts.fsx_throughput] if facts.fsx_throughput else list(catalog.FSX_THROUGHPUTS)
+    throughputs = list(catalog.FSX_THROUGHPUTS)
+    if facts.fsx_throughput:
+        throughputs = [facts.fsx_throughput]
     room = size.total * (facts.keep + 1) / MAX_SHARE
     demand = _required_bandwidth(facts, size, _writer_rate(kind.name, facts, calibration)[0])
     return [
@@ -127,7 +131,9 @@ def _lustre_sizes(
 
 def write_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
     """PUTs of one save: of each part of each file, and two more to begin and end an upload of several."""
-    return sum(parts + (2 if parts > 1 else 0) for parts in _parts_of_files(kind, facts, size))
+    parts_of_files = _parts_of_files(kind, facts, size)
+    uploads = sum(parts > 1 for parts in parts_of_files)
+    return sum(parts_of_files) + 2 * uploads
 
 
 def read_requests(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> int:
@@ -142,14 +148,18 @@ def loads_a_month(facts: JobFacts) -> float:
 
 def memory_share(facts: JobFacts) -> float:
     """Of the failures, those that leave the newest save in some memory. Another's writer has none there."""
-    return facts.memory_share if facts.writer is PlannedWriter.HYPERPOD_KIT else 0.0
+    if facts.writer is not PlannedWriter.HYPERPOD_KIT:
+        return 0.0
+    return facts.memory_share
 
 
 def _parts_of_files(kind: StorageKind, facts: JobFacts, size: CheckpointSize) -> list[int]:
     """Of each file of a save that S3 takes; none where requests are not billed."""
     if kind.puts is None:
         return []
-    files = [size.rank] * size.files if facts.writer.sharded else [size.model, size.optimizer]
+    files = [size.model, size.optimizer]
+    if facts.writer.sharded:
+        files = [size.rank] * size.files
     parts = {file: max(1, math.ceil(file / _part_bytes(kind, facts, size, file))) for file in set(files) if file}
     return [parts[file] for file in files if file]
 
@@ -167,14 +177,22 @@ def _request_seconds(kind: StorageKind, facts: JobFacts, count: int) -> float:
     """The least time that so many requests take."""
     if kind.puts is None:
         return 0.0
-    return count / (kind.puts * (1 if kind.whole_bucket else facts.prefixes))
+    if kind.whole_bucket:
+        return count / kind.puts
+    return count / (kind.puts * facts.prefixes)
+
+
+def _writing_nodes(facts: JobFacts) -> int:
+    """The nodes that write at once."""
+    if facts.writer.sharded:
+        return facts.nodes
+    return 1
 
 
 def _required_bandwidth(facts: JobFacts, size: CheckpointSize, rate: Rate) -> float:
     """Bytes a second that a file system has to take so as not to be the bottleneck: all that the writers drive while
     training waits for them; behind training's back only what brings a save to its end in half an interval."""
-    nodes = facts.nodes if facts.writer.sharded else 1
-    driven = min(rate.each * size.files, nodes * facts.network)
+    driven = min(rate.each * size.files, _writing_nodes(facts) * facts.network)
     if facts.writer.waits:
         return driven
     between = facts.every or interval.young_interval(size.rank / COPY_RATES[0], facts.mtbf)
@@ -185,9 +203,10 @@ def _writer_rate(storage: str, facts: JobFacts, calibration: Calibration | None)
     """The rate of this storage and writer, and whether it was measured; otherwise the slowest that the published
     tables have of a writer of that shape."""
     writer = facts.writer.value
-    measured = calibration.rate(storage, writer) if calibration is not None else None
-    if measured is not None:
-        return measured, True
+    if calibration is not None:
+        measured = calibration.rate(storage, writer)
+        if measured is not None:
+            return measured, True
     shape = "dcp" if facts.writer.sharded else "torch-save"
     storage = next((kind.near for kind in catalog.KINDS if kind.name == storage and kind.near), storage)
     near = (calibration or seeds.CHECKPOINTS).rate(storage, shape) or seeds.CHECKPOINTS.rate(storage, shape)
@@ -211,10 +230,12 @@ def _write_time(
 
 def _bandwidth_limit(kind: StorageKind, facts: JobFacts, size: CheckpointSize, lustre: LustreSize | None) -> float:
     """Bytes a second that pass at most: of a node, of one file, of the whole."""
-    nodes = facts.nodes if facts.writer.sharded else 1
+    nodes = _writing_nodes(facts)
     if kind.local:
         return nodes * 100e9  # no network in its way
-    client = catalog.EFA_CLIENT if facts.efa and (kind.bought or kind.tiered) else kind.client
+    client = kind.client
+    if facts.efa and (kind.bought or kind.tiered):
+        client = catalog.EFA_CLIENT
     limits = [nodes * min(facts.network, client or facts.network)]
     if kind.total_bandwidth is not None:
         limits.append(kind.total_bandwidth)
@@ -240,17 +261,21 @@ def _make_choice(
     lustre: LustreSize | None,
     every: float | None = None,
 ) -> StorageChoice:
-    nodes = facts.nodes if facts.writer.sharded else 1
     count = write_requests(kind, facts, size)
     least = _request_seconds(kind, facts, count)
     limit = _bandwidth_limit(kind, facts, size, lustre)
-    written, calibrated = _write_time(kind.name, limit, facts, size, calibration, 0.0 if kind.then else least)
-    durable = remote = written
-    if kind.then is not None:
+    if kind.then is None:
+        written, calibrated = _write_time(kind.name, limit, facts, size, calibration, least)
+        durable = remote = written
+    else:
+        written, local_calibrated = _write_time(kind.name, limit, facts, size, calibration, 0.0)
         # After a lost node all of it comes from there.
-        remote, remote_calibrated = _write_time(kind.then, nodes * facts.network, facts, size, calibration, least)
-        durable, calibrated = written + remote, calibrated and remote_calibrated
-    stall = written if facts.writer.waits else _stall(kind, facts, size, calibration)
+        network = _writing_nodes(facts) * facts.network
+        remote, remote_calibrated = _write_time(kind.then, network, facts, size, calibration, least)
+        durable, calibrated = written + remote, local_calibrated and remote_calibrated
+    stall = written
+    if not facts.writer.waits:
+        stall = _stall(kind, facts, size, calibration)
     failing = interval.FailureModel(
         facts.mtbf,
         stall.likely,
@@ -261,9 +286,11 @@ def _make_choice(
     )
     # Every save of ours goes to storage, and another's stands still for it: never closer than one takes.
     closest = max(1.0, durable.likely)
-    every = every or facts.every
-    rhythm = interval.rhythm_at(failing, every) if every else interval.best_rhythm(failing, least=closest, captures=1)
+    rhythm = _rhythm(failing, every or facts.every, closest)
     rate = _writer_rate(kind.name, facts, calibration)[0]
+    headroom = None
+    if lustre is not None:
+        headroom = lustre.bandwidth / _required_bandwidth(facts, size, rate) - 1
     choice = StorageChoice(
         kind,
         calibrated,
@@ -273,7 +300,7 @@ def _make_choice(
         _cost(kind, facts, size, prices, lustre, rhythm, count),
         notes=_notes(kind, facts, size, rate, calibrated),
         lustre=lustre,
-        headroom=lustre.bandwidth / _required_bandwidth(facts, size, rate) - 1 if lustre else None,
+        headroom=headroom,
         requests=count,
         reads=read_requests(kind, facts, size),
         load=remote.likely,
@@ -281,10 +308,18 @@ def _make_choice(
     return replace(choice, refused=_refusals(choice, facts, size))
 
 
+def _rhythm(failing: interval.FailureModel, every: float | None, closest: float) -> interval.Rhythm:
+    """The rhythm that somebody asks for, else the best one."""
+    if every:
+        return interval.rhythm_at(failing, every)
+    return interval.best_rhythm(failing, least=closest, captures=1)
+
+
 def _stall(kind: StorageKind, facts: JobFacts, size: CheckpointSize, calibration: Calibration | None) -> Band:
-    rate = calibration.rate(kind.name, facts.writer.value) if calibration else None
-    if rate is not None and rate.stall is not None:
-        return Band.around(size.rank / rate.stall, rate.error)
+    if calibration is not None:
+        rate = calibration.rate(kind.name, facts.writer.value)
+        if rate is not None and rate.stall is not None:
+            return Band.around(size.rank / rate.stall, rate.error)
     slow, fast = COPY_RATES
     return Band(size.rank / fast, size.rank / (slow * fast) ** 0.5, size.rank / slow)
 
@@ -319,7 +354,9 @@ def _cost(
 def _total_cost(prices: Mapping[str, Price], amounts: Mapping[str, float]) -> Cost:
     used = tuple((key, prices[key]) for key in amounts)
     costs = [price.usd * amounts[key] for key, price in used if price.usd is not None]
-    return Cost(sum(costs) if len(costs) == len(used) else None, used)
+    if len(costs) < len(used):
+        return Cost(None, used)
+    return Cost(sum(costs), used)
 
 
 def _notes(kind: StorageKind, facts: JobFacts, size: CheckpointSize, rate: Rate, calibrated: bool) -> tuple[str, ...]:

@@ -211,7 +211,9 @@ def lustre_sizes(bandwidth: float, room: float, throughput: int, efa: bool = Fal
     sizes = [first]
     while sizes[-1].capacity * 2 < last.capacity:
         sizes.append(lustre_for(0, sizes[-1].room * 2, throughput, efa))
-    return sizes if sizes[-1].capacity >= last.capacity else [*sizes, last]
+    if sizes[-1].capacity < last.capacity:
+        sizes.append(last)
+    return sizes
 
 
 def gigabytes(size: float) -> float:

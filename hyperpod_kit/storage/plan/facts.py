@@ -65,12 +65,16 @@ class DataSet:
     @property
     def bytes_a_second(self) -> float:
         """What training reads, 0 when unknown."""
-        return self.size / self.rows * self.rows_a_second if self.rows else 0.0
+        if not self.rows:
+            return 0.0
+        return self.size / self.rows * self.rows_a_second
 
     @property
     def files_a_second(self) -> float:
         """What training opens when it reads each file once, 0 when unknown."""
-        return self.files / self.rows * self.rows_a_second if self.rows else 0.0
+        if not self.rows:
+            return 0.0
+        return self.files / self.rows * self.rows_a_second
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,9 @@ def parse_size(text: str) -> float:
     """`100GB` (10^9), `100GiB` (2^30), `570K` in bytes. Raises UsageError."""
     expected = "a size such as 100GB, 570KiB or 1.5T"
     number, unit = _split_unit(text, expected)
-    short = unit[:-1] if unit.endswith("b") and unit != "b" else unit
+    short = unit
+    if unit.endswith("b") and unit != "b":
+        short = unit[:-1]
     if short.endswith("i") and short[:-1] in _BINARY:
         return number * _BINARY[short[:-1]]
     if short not in _SIZES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import asdict, dataclass
 from typing import Any, Mapping, Sequence
@@ -74,13 +75,16 @@ class Plan:
                 "StorageCapacity": self.chosen.lustre.capacity,
                 "PerUnitStorageThroughput": self.chosen.lustre.throughput,
                 "DeploymentType": "PERSISTENT_2",
-                **({"EfaEnabled": True} if self.chosen.lustre.efa else {}),
             }
+            if self.chosen.lustre.efa:
+                out["fsx"]["EfaEnabled"] = True
         return out
 
     def to_json(self) -> dict[str, Any]:
         """Everything, for programs; times in seconds, sizes in bytes, money in US dollars a month."""
-        chosen = self.candidates.index(self.chosen) if self.chosen is not None else None
+        chosen = None
+        if self.chosen is not None:
+            chosen = self.candidates.index(self.chosen)
         facts = {**asdict(self.facts), "writer": self.facts.writer.value}
         return {
             "facts": facts,
@@ -102,38 +106,41 @@ def make_plan(
     """The plan. Without a calibration every time is a wide band, and the plan says so."""
     size = checkpoint_size(facts)
     price_list = prices or PRICES
-    choices = {kind: list_choices(kind, facts, size, calibration, price_list) for kind in catalog.KINDS}
-    usable = [choice for kind in choices.values() for choice in kind if not choice.refused]
-    least = min((choice.rhythm.avoidable for choice in usable), default=0.0)
-    candidates = tuple(_best(facts, group, least) for kind in choices.values() for group in _by_throughput(kind))
+    choices_of_kinds = [list_choices(kind, facts, size, calibration, price_list) for kind in catalog.KINDS]
+    choices = list(itertools.chain.from_iterable(choices_of_kinds))
+    least = min((choice.rhythm.avoidable for choice in choices if not choice.refused), default=0.0)
+    candidates = tuple(_best_choice(facts, group, least) for kind in choices_of_kinds for group in _by_throughput(kind))
     chosen = _choose(facts, candidates, least)
-    curve = _trade_off([choice for kind in choices.values() for choice in kind if choice.lustre is not None])
+    curve = _trade_off([choice for choice in choices if choice.lustre is not None])
     return Plan(
         facts,
         size,
         candidates,
         curve,
         chosen,
-        calibration.source if calibration is not None else None,
-        assumptions(facts, size, chosen),
+        None if calibration is None else calibration.source,
+        list_assumptions(facts, size, chosen),
         _warnings(facts, calibration, chosen),
-        data.advise(facts.data) if facts.data is not None else None,
+        None if facts.data is None else data.advise(facts.data),
     )
 
 
 def _by_throughput(choices: list[StorageChoice]) -> list[list[StorageChoice]]:
     groups: dict[int, list[StorageChoice]] = {}
     for choice in choices:
-        groups.setdefault(choice.lustre.throughput if choice.lustre else 0, []).append(choice)
+        throughput = choice.lustre.throughput if choice.lustre else 0
+        groups.setdefault(throughput, []).append(choice)
     return list(groups.values())
 
 
 def _choose(facts: JobFacts, candidates: Sequence[StorageChoice], least: float) -> StorageChoice | None:
     usable = [choice for choice in candidates if not choice.refused]
-    return _best(facts, usable, least) if usable else None
+    if not usable:
+        return None
+    return _best_choice(facts, usable, least)
 
 
-def _best(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
+def _best_choice(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> StorageChoice:
     """The cheapest that is no bottleneck; where a GPU hour has a price, the one of least storage and lost hours. Where
     all are refused, or all are bottlenecks, the one that loses least."""
     usable = [choice for choice in choices if not choice.refused] or list(choices)
@@ -149,7 +156,9 @@ def _best(facts: JobFacts, choices: Sequence[StorageChoice], least: float) -> St
 
 
 def _price_step(usd: float) -> float:
-    return math.ceil(usd / NEGLIGIBLE_USD) if math.isfinite(usd) else usd
+    if not math.isfinite(usd):
+        return usd
+    return math.ceil(usd / NEGLIGIBLE_USD)
 
 
 def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
@@ -161,12 +170,13 @@ def _trade_off(choices: Sequence[StorageChoice]) -> tuple[StorageChoice, ...]:
     return tuple(frontier)
 
 
-def assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
+def list_assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | None) -> tuple[str, ...]:
     """Everything that was taken for granted, a line each."""
     of_model, of_optimizer = BYTES_PER_PARAMETER[(facts.dtype, facts.optimizer)]
     each = f"{of_model} bytes a parameter of the model and {of_optimizer} of the optimizer ({facts.optimizer})"
     if facts.custom is not None:
         each = f"{facts.custom:g} bytes a parameter in all"
+    reached_by = "by EFA" if facts.efa else "without EFA (--efa)"
     lines = [
         f"{facts.dtype} weights: {each}",
         f"one failure in {facts.mtbf / 3600:,.1f} h, {facts.mtbf_source}",
@@ -174,7 +184,7 @@ def assumptions(facts: JobFacts, size: CheckpointSize, chosen: StorageChoice | N
         f"{facts.memory_share:.0%} of the failures leave the newest save in some memory",
         f"each node reaches the network with {facts.network * 8 / 1e9:g} Gbit/s",
         f"S3 takes {catalog.S3_PUTS:,} requests a second of a prefix, and a checkpoint is spread over {facts.prefixes}",
-        f"FSx is reached {'by EFA' if facts.efa else 'without EFA (--efa)'}, and filled to 80 % at most",
+        f"FSx is reached {reached_by}, and filled to 80 % at most",
         f"{facts.keep} checkpoints stay",
     ]
     if not facts.writer.waits:

@@ -48,7 +48,9 @@ def checkpoint_size(facts: JobFacts) -> CheckpointSize:
         file, files = rank, facts.ranks
     else:
         file, files = max(model, optimizer), 1
-    shared_memory = 0.0 if facts.writer.waits else SLOTS * rank * facts.ranks / facts.nodes
+    shared_memory = 0.0
+    if not facts.writer.waits:
+        shared_memory = SLOTS * rank * facts.ranks / facts.nodes
     return CheckpointSize(model, optimizer, files, file, rank, shared_memory, part_mib(file))
 
 
@@ -74,4 +76,6 @@ def format_bytes(value: float) -> str:
     """Bytes in words."""
     if value >= 1024 * GIB:
         return f"{value / GIB / 1024:.2f} TiB"
-    return f"{value / GIB:.2f} GiB" if value >= GIB else f"{value / MIB:.1f} MiB"
+    if value >= GIB:
+        return f"{value / GIB:.2f} GiB"
+    return f"{value / MIB:.1f} MiB"

@@ -87,7 +87,7 @@ def _report_paths(paths: Sequence[str], report: Callable[[Any], None]) -> None:
         report([_STARTED, number])
         absolute = os.path.abspath(path)
         try:
-            descriptor = _named_descriptor(absolute) if owner.is_root() else os.open(absolute, os.O_PATH | os.O_CLOEXEC)
+            descriptor = _open_named(absolute)
         except Untrusted as err:
             report([_UNREAD, str(err)])
             continue
@@ -97,6 +97,13 @@ def _report_paths(paths: Sequence[str], report: Callable[[Any], None]) -> None:
             _report_path(descriptor, absolute, report)
         finally:
             os.close(descriptor)
+
+
+def _open_named(path: str) -> int:
+    """A descriptor that names what somebody asks for. Raises Untrusted, OSError."""
+    if owner.is_root():
+        return _named_descriptor(path)
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
 def open_file(file: PreloadFile) -> int:
@@ -156,7 +163,9 @@ class FilesBelow:
 
     def report_directory(self, descriptor: int, path: str, real: str, depth: int) -> None:
         """`path`: as it was asked for; `real`: the same without links; `descriptor`: a descriptor of it."""
-        uid = os.fstat(descriptor).st_uid if self._as_root else 0
+        uid = 0
+        if self._as_root:
+            uid = os.fstat(descriptor).st_uid
         try:
             if depth > MAX_DEPTH:
                 raise OSError(errno.ELOOP, f"more than {MAX_DEPTH} directories one in another")
@@ -229,4 +238,5 @@ def _lines(path: Optional[Path]) -> list[str]:
     except OSError as err:
         raise Absent(f"cannot read {path}: {err.strerror}") from err
     # With `find -print0` names may have ends of lines in them.
-    return [line for line in text.split("\0" if "\0" in text else "\n") if line]
+    separator = "\0" if "\0" in text else "\n"
+    return [line for line in text.split(separator) if line]

@@ -48,9 +48,11 @@ def read_states(
 
     Raises PreloadError, RunError.
     """
+    if failed is None:
+        failed = {}
     flags: dict[str, int] = {}
     for batch in _batches(list(paths)):
-        flags.update(_run_lfs(runner, "hsm_state", batch, parse_states, {} if failed is None else failed, access_check))
+        flags.update(_run_lfs(runner, "hsm_state", batch, parse_states, failed, access_check))
     return flags
 
 
@@ -100,7 +102,9 @@ def parse_states(text: str, paths: Sequence[str]) -> dict[str, int]:
     at = 0
     for path in paths:
         start = text.find(path, at)
-        match = _STATE.match(text, start + len(path)) if start >= 0 else None
+        match = None
+        if start >= 0:
+            match = _STATE.match(text, start + len(path))
         if match is None:
             output = text[at : at + 200].strip()
             raise PreloadError(f"{path}: `lfs hsm_state` answered {output!r}, expected its path and (0x…)")

@@ -33,7 +33,9 @@ class SubmittedJobs:
 
 def preload_argv(command: Sequence[str], partition: Optional[str], extra_options: Sequence[str]) -> list[str]:
     """sbatch for the preload. `command`: the command to run there; `extra_options`: further words for sbatch."""
-    partition_options = [f"--partition={partition}"] if partition else []
+    partition_options = []
+    if partition:
+        partition_options.append(f"--partition={partition}")
     # Brought again after a node was lost: what is here already costs a look.
     options = ["--parsable", "--job-name=preload", "--nodes=1", "--ntasks=1", "--requeue", "--open-mode=append"]
     return ["sbatch", *options, *partition_options, *extra_options, f"--wrap=exec {shlex.join(command)}"]
@@ -48,7 +50,10 @@ def dependent_argv(sbatch_args: Sequence[str], preload: str) -> tuple[list[str],
     copy, requested_restarts = submit.rewrite(line)
     argv = submit.command(line, requested_restarts, copy)
     dependency_options = ["--parsable", f"--dependency=afterok:{preload}", "--kill-on-invalid-dep=yes"]
-    return [argv[0], *dependency_options, *argv[1:]], copy if copy != line.script else None
+    argv = [argv[0], *dependency_options, *argv[1:]]
+    if copy == line.script:
+        return argv, None
+    return argv, copy
 
 
 def submit_jobs(runner: Runner, preload_command: Sequence[str], job_args: Sequence[str]) -> SubmittedJobs:

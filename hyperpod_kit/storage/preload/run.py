@@ -53,7 +53,8 @@ def plan_ways(listed: PreloadList, mounts: Optional[str] = None) -> dict[str, li
         if directory not in kinds:
             entry = mountinfo.mount_holding(mounts, file.folder or os.path.realpath(directory))
             kinds[directory] = "" if entry is None else entry.fs_type
-        by_way[LUSTRE if kinds[directory] == "lustre" else READ_THROUGH].append(file)
+        way = LUSTRE if kinds[directory] == "lustre" else READ_THROUGH
+        by_way[way].append(file)
     return by_way
 
 
@@ -136,11 +137,15 @@ def _read_files(
 
 def _access_check(uid: Optional[int]) -> hsm.AccessCheck:
     """Who asks for himself may have what he has named served by himself."""
-    return _missing_reason if uid is None else access_problem
+    if uid is None:
+        return _missing_reason
+    return access_problem
 
 
 def _missing_reason(path: str) -> str:
-    return "" if os.path.lexists(path) else os.strerror(errno.ENOENT)
+    if os.path.lexists(path):
+        return ""
+    return os.strerror(errno.ENOENT)
 
 
 def _as_user(

@@ -52,7 +52,9 @@ def open_directory(directory: str) -> Iterator[QuotaDirectory]:
         try:
             yield target
         except QuotaError as err:
-            hint = None if err.hint is None else err.hint.replace(target.anchor, target.path)
+            hint = err.hint
+            if hint is not None:
+                hint = hint.replace(target.anchor, target.path)
             raise QuotaError(err.message.replace(target.anchor, target.path), hint=hint) from None
     finally:
         os.close(descriptor)

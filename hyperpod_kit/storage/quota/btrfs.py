@@ -31,7 +31,9 @@ class Btrfs:
             raise QuotaError(f"{directory}: {(completed.stderr or completed.stdout).strip()}", hint=hint)
         for line in completed.stdout.splitlines():
             fields = line.split()
-            used = parse.count(fields[1]) if len(fields) >= 5 and fields[0].startswith("0/") else None
+            if len(fields) < 5 or not fields[0].startswith("0/"):
+                continue
+            used = parse.count(fields[1])
             if used is not None:
                 return QuotaUsed(directory, used, None, QuotaLimits(hard_bytes=parse.count(fields[3]) or 0))
         raise QuotaError(f"{directory}: `btrfs qgroup show` names no qgroup: {completed.stdout.strip()[-200:]}")
@@ -41,7 +43,7 @@ class Btrfs:
         _require_subvolume(directory)
         if limits.soft_bytes or limits.soft_files or limits.hard_files:
             raise QuotaError(f"{directory}: btrfs has one limit, of bytes", hint="--bytes SIZE alone")
-        limit = str(limits.hard_bytes) if limits.hard_bytes else "none"
+        limit = str(limits.hard_bytes or "none")
         return [["btrfs", "quota", "enable", self._mount], ["btrfs", "qgroup", "limit", limit, directory]]
 
 

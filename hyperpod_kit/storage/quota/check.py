@@ -58,7 +58,9 @@ def check_quotas(
     with outboxes.open_outbox(state, config.sinks, exclusive=not dry_run) as outbox:
         previous_keys = outbox.standing_keys()
         alerts = {
-            row.directory: thresholds.alert(row, row.directory in previous_keys, _recipients(config, row.directory))
+            row.directory: thresholds.quota_alert(
+                row, row.directory in previous_keys, _recipients(config, row.directory)
+            )
             for row in used
         }
         above = [alert for alert in alerts.values() if alert is not None]

@@ -70,4 +70,6 @@ def _login_name() -> str:
         uid = int(Path("/proc/self/loginuid").read_text())
     except (OSError, ValueError):
         uid = NOBODY
-    return user_name(os.geteuid() if uid == NOBODY else uid)
+    if uid == NOBODY:
+        uid = os.geteuid()
+    return user_name(uid)

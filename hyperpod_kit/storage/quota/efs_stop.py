@@ -33,7 +33,7 @@ def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
     return []
 
 
-def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
     """The policy with exactly these stopped; statements of others stay as they are, in their places."""
     kit_statements: list[dict[str, Any]] = []
     names = sorted(set(arns))
@@ -52,7 +52,9 @@ def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str
     return {**body, "Statement": [*foreign_statements, *kit_statements]}
 
 
-def change(efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()) -> list[str]:
+def change_stopped(
+    efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
+) -> list[str]:
     """Stop and let go access points by ARN; those that are stopped then. Nothing is put where nothing changes.
 
     AWS has no compare-and-set for a policy: it is read again after it was put, and where another has put his in
@@ -69,7 +71,7 @@ def change(efs: PolicyOwner, file_system_id: str, *, stop: Iterable[str] = (), r
         desired = sorted((set(stopped_arns(policy)) | stop) - resume)
         if desired == sorted(stopped_arns(policy)):
             return desired
-        changed_policy = with_stopped(policy, desired)
+        changed_policy = policy_with_stopped(policy, desired)
         if not changed_policy["Statement"]:
             raise QuotaError(
                 f"{file_system_id}: nothing would be left of its policy", hint="put a policy of yours first"

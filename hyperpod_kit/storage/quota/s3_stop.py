@@ -45,21 +45,20 @@ def stopped_arns(policy: dict[str, Any] | None) -> list[str]:
     return []
 
 
-def with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
+def policy_with_stopped(policy: dict[str, Any] | None, arns: Iterable[str]) -> dict[str, Any]:
     """The policy with exactly these stopped; statements of others stay as they are, in their places."""
     names = sorted(set(arns))
     body = dict(policy or {"Version": "2012-10-17"})
     statements = body.get("Statement", [])
-    foreign_statements = [
-        statement
-        for statement in ([statements] if isinstance(statements, dict) else statements)
-        if statement.get("Sid") != SID
-    ]
-    kit_statements = [{"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names}]
-    return {**body, "Statement": [*foreign_statements, *(kit_statements if names else [])]}
+    if isinstance(statements, dict):
+        statements = [statements]
+    statements = [statement for statement in statements if statement.get("Sid") != SID]
+    if names:
+        statements.append({"Sid": SID, "Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": names})
+    return {**body, "Statement": statements}
 
 
-def change(
+def change_stopped(
     buckets: BucketPolicyOwner, bucket: str, *, stop: Iterable[str] = (), resume: Iterable[str] = ()
 ) -> list[str]:
     """Stop and let go prefixes; the ARNs that are stopped then. Nothing is put where nothing changes.
@@ -73,7 +72,7 @@ def change(
         desired = sorted((set(stopped_arns(policy)) | add) - remove)
         if desired == sorted(stopped_arns(policy)):
             return desired
-        changed_policy = with_stopped(policy, desired)
+        changed_policy = policy_with_stopped(policy, desired)
         text = json.dumps(changed_policy, separators=(",", ":"))
         if len(text.encode()) > MAX_POLICY:
             raise QuotaError(

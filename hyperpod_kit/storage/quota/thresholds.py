@@ -7,21 +7,25 @@ from hyperpod_kit.storage.quota.limits import QuotaUsed
 from hyperpod_kit.system.fullness import nearly_full
 
 
-def alert(used: QuotaUsed, stood: bool, to: tuple[str, ...]) -> Alert | None:
-    """The alert of a directory that is nearly full; `stood`: whether it was so at the last look."""
-    if not nearly_full(used.share, stood):
+def quota_alert(used: QuotaUsed, was_standing: bool, to: tuple[str, ...]) -> Alert | None:
+    """The alert of a directory that is nearly full; `was_standing`: whether it was so at the last look."""
+    if not nearly_full(used.share, was_standing):
         return None
-    return Alert(used.directory, f"{used.directory} is {used.share:.0%} full", sentence(used), to)
+    return Alert(used.directory, f"{used.directory} is {used.share:.0%} full", describe_usage(used), to)
 
 
-def sentence(used: QuotaUsed) -> str:
+def describe_usage(used: QuotaUsed) -> str:
     """For every sink."""
     limits = used.limits
     room, files = limits.hard_bytes or limits.soft_bytes, limits.hard_files or limits.soft_files
-    parts = [f"{used.bytes:,} of {room:,} bytes"] if room else []
+    parts = []
+    if room:
+        parts.append(f"{used.bytes:,} of {room:,} bytes")
     if files and used.files is not None:
         parts.append(f"{used.files:,} of {files:,} files")
-    grace = f" (grace: {used.grace})" if used.grace else ""
+    grace = ""
+    if used.grace:
+        grace = f" (grace: {used.grace})"
     return (
         f"{used.directory} is {used.share:.1%} full: {', '.join(parts)}{grace}. At the limit nothing can be "
         f"written, no checkpoint either. What fills it, and what may be deleted: "

@@ -123,10 +123,11 @@ class FsxRelease:
                 break
             failure = self._run_task(kind, waiting)
             waiting = [item for item in waiting if not is_finished(item)]
-        report = self.links[waiting[0].root].report if waiting else ""
-        retained += [
-            (_checkpoint_path(item), f"{kind}: {failure or 'not all of its files'}; see {report}") for item in waiting
-        ]
+        if not waiting:
+            return items
+        report = self.links[waiting[0].root].report
+        reason = f"{kind}: {failure or 'not all of its files'}; see {report}"
+        retained += [(_checkpoint_path(item), reason) for item in waiting]
         return [item for item in items if item not in waiting]
 
     def _run_task(self, kind: str, items: Sequence[TierItem]) -> str:
@@ -139,9 +140,11 @@ class FsxRelease:
         while True:
             task = self.fsx.task(number)
             state, counts = task["Lifecycle"], task.get("Status") or {}
-            if state in ("SUCCEEDED", "FAILED", "CANCELED"):
+            if state == "SUCCEEDED":
+                return ""
+            if state in ("FAILED", "CANCELED"):
                 message = (task.get("FailureDetails") or {}).get("Message") or state
-                return "" if state == "SUCCEEDED" else f"{number} {message}"
+                return f"{number} {message}"
             now = self.clock()
             progress = (state, counts.get("SucceededCount"), counts.get("FailedCount"))
             if progress != previous_progress:

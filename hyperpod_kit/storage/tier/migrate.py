@@ -42,12 +42,12 @@ def copy_checkpoint(source: Store, target: Store, checkpoint_id: str, run: ident
     # Nothing of it is anybody else's to read before it has the mode that it has here.
     umask = os.umask(0o077)
     try:
-        return _copy_with_umask(source, target, checkpoint_id, run)
+        return _copy_and_commit(source, target, checkpoint_id, run)
     finally:
         os.umask(umask)
 
 
-def _copy_with_umask(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
+def _copy_and_commit(source: Store, target: Store, checkpoint_id: str, run: identity.RunIdentity) -> bool:
     identity.write(target, run)
     identity.confirm(target, run)
     name = f"{checkpoint_id}/{layout.MANIFEST_FILE}"
@@ -61,10 +61,10 @@ def _copy_with_umask(source: Store, target: Store, checkpoint_id: str, run: iden
             verify.verify_attempt(target, checkpoint_id)
         return False
     body = verify.parse_manifest(data, checkpoint_id)
-    files = [
-        f"{checkpoint_id}/{file_record.file}"
-        for file_record in (*body.shards, body.extra, *([body.index] if body.index else []))
-    ]
+    file_records = [*body.shards, body.extra]
+    if body.index is not None:
+        file_records.append(body.index)
+    files = [f"{checkpoint_id}/{file_record.file}" for file_record in file_records]
     try:
         for file in files:
             _copy_file(source, target, file)

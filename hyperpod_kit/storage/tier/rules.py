@@ -34,7 +34,9 @@ class TierRule:
     @property
     def target(self) -> float:
         """What `until` is, where it was not said: ten percentage points below."""
-        return self.until if self.until is not None else max(0.0, (self.above or 0.0) - 0.1)
+        if self.until is not None:
+            return self.until
+        return max(0.0, (self.above or 0.0) - 0.1)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,9 @@ def open_target(root: TierRoot, to: str) -> Iterator[Store]:
         handle = _make_owned_directory(path, above, root.store.url)
         try:
             store = open_store(path)
-            yield PosixStore(path, top=handle) if type(store) is PosixStore else store
+            if type(store) is PosixStore:
+                store = PosixStore(path, top=handle)
+            yield store
         finally:
             os.close(handle)
     finally:

@@ -57,7 +57,9 @@ def survey_root(root: str, keep: int) -> TierRoot:
         elif is_open(store.url, attempt):
             stay.append((attempt, "a program has it open"))
         else:
-            items.append(TierItem(store.url, attempt, item.facts.time, _size(store.url, attempt), pool_of(store.url)))
+            items.append(
+                TierItem(store.url, attempt, item.facts.time, _size_on_disk(store.url, attempt), pool_name(store.url))
+            )
     return TierRoot(store, run, tuple(items), tuple(stay))
 
 
@@ -75,7 +77,7 @@ def survey_as_owner(root: str, keep: int) -> tuple[TierRoot, Pool]:
             list(surveyed.run),
             [vars(item) for item in surveyed.items],
             surveyed.stay,
-            vars(pool(surveyed.store.url)),
+            vars(read_pool(surveyed.store.url)),
         ]
 
     if not is_path(root):
@@ -106,7 +108,9 @@ def retention_reason(store: Store, run: identity.RunIdentity, attempt: str, keep
     planned = retention.plan(retention.survey(store, run_id=run.run_id), Latest(keep))
     if attempt not in dict(planned.delete):
         return dict(planned.keep).get(attempt, "it is gone")
-    return "a program has it open" if is_open(store.url, attempt) else ""
+    if is_open(store.url, attempt):
+        return "a program has it open"
+    return ""
 
 
 def is_open(root: str, attempt: str) -> bool:
@@ -129,18 +133,18 @@ def is_open(root: str, attempt: str) -> bool:
     return False
 
 
-def pool_of(root: str) -> str:
+def pool_name(root: str) -> str:
     """A name for the file system."""
     return str(os.stat(root).st_dev)
 
 
-def pool(root: str) -> Pool:
+def read_pool(root: str) -> Pool:
     """As df counts: what is reserved for root is no room. Raises OSError."""
     room = os.statvfs(root)
     used = (room.f_blocks - room.f_bfree) * room.f_frsize
-    return Pool(pool_of(root), used, used + room.f_bavail * room.f_frsize)
+    return Pool(pool_name(root), used, used + room.f_bavail * room.f_frsize)
 
 
-def _size(root: str, attempt: str) -> int:
+def _size_on_disk(root: str, attempt: str) -> int:
     with os.scandir(os.path.join(root, attempt)) as entries:
         return sum(entry.stat(follow_symlinks=False).st_blocks * 512 for entry in entries)

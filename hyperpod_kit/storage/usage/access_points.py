@@ -13,7 +13,9 @@ def named_directories(file_system_id: str, mount: str) -> dict[str, str]:
     names_of_paths: dict[str, list[str]] = {}
     for point in Efs().access_points(file_system_id):
         path = point.get("RootDirectory", {}).get("Path", "/")
-        name = f"{point['Name']} ({point['AccessPointId']})" if point.get("Name") else str(point["AccessPointId"])
+        name = str(point["AccessPointId"])
+        if point.get("Name"):
+            name = f"{point['Name']} ({name})"
         if path != "/":
             names_of_paths.setdefault(f"{mount.rstrip('/')}{path.rstrip('/')}", []).append(name)
     return {path: ", ".join(sorted(names)) for path, names in names_of_paths.items()}

@@ -7,8 +7,8 @@ from bisect import bisect
 from collections import defaultdict
 from typing import Any, Callable, Iterator, NamedTuple
 
-from hyperpod_kit.aws import answers
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws import responses
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.errors import translated
 from hyperpod_kit.aws.session import client
 from hyperpod_kit.errors import UsageError
@@ -37,7 +37,9 @@ def parse_url(url: str) -> BucketPrefix:
     bucket, _, prefix = url[len("s3://") :].partition("/")
     if not url.startswith("s3://") or len(bucket) < 3:
         raise UsageError(f"{url}: expected s3://BUCKET or s3://BUCKET/PREFIX")
-    return BucketPrefix(bucket, prefix + "/" if prefix and not prefix.endswith("/") else prefix)
+    if prefix and not prefix.endswith("/"):
+        prefix += "/"
+    return BucketPrefix(bucket, prefix)
 
 
 def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress: Callable[[int], None]) -> None:
@@ -50,7 +52,8 @@ def count_prefix(prefix: BucketPrefix, depth: int, ledger: UsageLedger, progress
         for page, marker in _pages(s3, prefix, json.loads(ledger.read_note("versions") or "{}")):
             kinds: dict[str, list[tuple[str, int]]] = defaultdict(list)
             for version in page.get("Versions", []):
-                kinds["" if version["IsLatest"] else OLD].append((version["Key"], version["Size"]))
+                kind = "" if version["IsLatest"] else OLD
+                kinds[kind].append((version["Key"], version["Size"]))
             kinds[MARKERS] = [(version["Key"], 0) for version in page.get("DeleteMarkers", [])]
             ledger.add_ages(_ages(page.get("Versions", []), ledger.started_at))
             for kind, objects in kinds.items():
@@ -69,11 +72,11 @@ def _pages(s3: Any, prefix: BucketPrefix, marker: dict[str, str]) -> Iterator[tu
     """(page, where the next one begins: nothing after the last)."""
     while True:
 
-        def once(at: dict[str, str] = marker) -> dict[str, Any]:
+        def list_page(at: dict[str, str] = marker) -> dict[str, Any]:
             with translated("ListObjectVersions", prefix.url):
                 return dict(s3.list_object_versions(Bucket=prefix.bucket, Prefix=prefix.prefix, MaxKeys=PAGE, **at))
 
-        page = patiently(once)
+        page = with_retries(list_page)
         marker = {}
         if page.get("IsTruncated"):
             marker = {"KeyMarker": page["NextKeyMarker"]}
@@ -97,13 +100,13 @@ def _ages(versions: list[dict[str, Any]], now: float) -> list[tuple[str, int, in
 
 def _uploads(s3: Any, prefix: BucketPrefix) -> list[tuple[str, str]]:
     with translated("ListMultipartUploads", prefix.url):
-        pages = answers.paginate(s3, "list_multipart_uploads", Bucket=prefix.bucket, Prefix=prefix.prefix)
+        pages = responses.paginate(s3, "list_multipart_uploads", Bucket=prefix.bucket, Prefix=prefix.prefix)
         return [(upload["Key"], upload["UploadId"]) for page in pages for upload in page.get("Uploads", [])]
 
 
 def _upload_size(s3: Any, prefix: BucketPrefix, key: str, upload: str) -> int:
     with translated("ListParts", f"s3://{prefix.bucket}/{key}"):
-        pages = answers.paginate(s3, "list_parts", Bucket=prefix.bucket, Key=key, UploadId=upload)
+        pages = responses.paginate(s3, "list_parts", Bucket=prefix.bucket, Key=key, UploadId=upload)
         return sum(part["Size"] for page in pages for part in page.get("Parts", []))
 
 

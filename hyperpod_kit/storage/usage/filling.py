@@ -23,7 +23,9 @@ def fullness_alert(report: UsageReport, forecast: Forecast | None, was_standing:
     soon = is_soon(forecast, was_standing)
     if not nearly_full(share, was_standing) and not soon:
         return None
-    when = f" At the rate of the last weeks {describe_forecast(forecast)}." if forecast is not None and soon else ""
+    when = ""
+    if forecast is not None and soon:
+        when = f" At the rate of the last weeks {describe_forecast(forecast)}."
     return Alert(
         report.root,
         f"the file system of {report.root} is {share:.0%} full",
@@ -36,13 +38,17 @@ def is_soon(forecast: Forecast | None, was_standing: bool) -> bool:
     """Whether it is likely full within days."""
     if forecast is None or forecast.likely is None:
         return False
-    return forecast.likely < (LATER if was_standing else SOON)
+    limit = LATER if was_standing else SOON
+    return forecast.likely < limit
 
 
 def describe_forecast(forecast: Forecast) -> str:
     """A sentence's end: `it is full in 9 days (7 to 14)`."""
     if forecast.likely is None:
-        soonest = "" if forecast.soonest is None else f", and in {forecast.soonest:,.0f} days at the soonest"
-        return f"it does not fill{soonest}"
-    latest = "never" if forecast.latest is None else f"{forecast.latest:,.0f}"
+        if forecast.soonest is None:
+            return "it does not fill"
+        return f"it does not fill, and in {forecast.soonest:,.0f} days at the soonest"
+    latest = "never"
+    if forecast.latest is not None:
+        latest = f"{forecast.latest:,.0f}"
     return f"it is full in {forecast.likely:,.0f} days ({forecast.soonest or 0:,.0f} to {latest})"

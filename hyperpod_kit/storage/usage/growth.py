@@ -7,6 +7,7 @@ that changes next week is no part of that.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from dataclasses import asdict, dataclass
@@ -70,12 +71,11 @@ def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
     span = rows[-1][0] - rows[0][0]
     if len(rows) < MIN_ROWS or span < MIN_SPAN:
         return None
-    slopes = sorted(
-        (later[1] - earlier[1]) / (later[0] - earlier[0])
-        for number, earlier in enumerate(rows)
-        for later in rows[number + 1 :]
-        if later[0] > earlier[0]
-    )
+    slopes = []
+    for earlier, later in itertools.combinations(rows, 2):
+        if later[0] > earlier[0]:
+            slopes.append((later[1] - earlier[1]) / (later[0] - earlier[0]))
+    slopes.sort()
     count = len(rows)
     spread = DEVIATIONS * math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
     low = max(0, math.floor((len(slopes) - spread) / 2))
@@ -85,8 +85,10 @@ def fit_growth(days: Sequence[SizedDay]) -> Growth | None:
 
 def forecast_full(growth: Growth, free: int) -> Forecast:
     """When `free` bytes are used up."""
-    return Forecast(*(_days(free, rate) for rate in (growth.high, growth.likely, growth.low)))
+    return Forecast(*(_days_until_full(free, rate) for rate in (growth.high, growth.likely, growth.low)))
 
 
-def _days(free: int, rate: float) -> float | None:
-    return free / rate if rate > 0 else None
+def _days_until_full(free: int, rate: float) -> float | None:
+    if rate <= 0:
+        return None
+    return free / rate

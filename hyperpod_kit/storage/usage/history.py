@@ -46,7 +46,9 @@ class UsageDay:
     @property
     def used(self) -> int:
         """Bytes that grow: of the file system where it has an end, else of what was counted."""
-        return self.allocated if self.room is None or self.free is None else self.room - self.free
+        if self.room is None or self.free is None:
+            return self.allocated
+        return self.room - self.free
 
 
 @dataclass(frozen=True)

@@ -259,4 +259,6 @@ def _text(path: bytes) -> str:
 
 def _signed(number: int) -> int:
     """SQLite's integers are signed, and some file systems use all 64 bits of an inode's number."""
-    return number - 2**64 if number >= 2**63 else number
+    if number >= 2**63:
+        return number - 2**64
+    return number

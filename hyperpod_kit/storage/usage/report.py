@@ -75,12 +75,18 @@ class UsageReport:
 
     def cost(self, part: Total) -> float | None:
         """US dollars a month of a part; None without a price."""
-        return None if self.price is None else part.allocated / GB * self.price
+        if self.price is None:
+            return None
+        return part.allocated / GB * self.price
 
     def _sum(self, part: Total) -> dict[str, Any]:
-        share = part.allocated / self.total.allocated if self.total.allocated else 0.0
-        cost = {} if self.price is None else {"usd_a_month": self.cost(part)}
-        return {**vars(part), "share": share, **cost}
+        share = 0.0
+        if self.total.allocated:
+            share = part.allocated / self.total.allocated
+        body = {**vars(part), "share": share}
+        if self.price is not None:
+            body["usd_a_month"] = self.cost(part)
+        return body
 
     def to_json(self) -> dict[str, Any]:
         """Bytes and counts."""
@@ -118,7 +124,10 @@ def make_report(root: str, ledger: UsageLedger, names: Iterable[str] = ()) -> Us
             groups[str(row.gid)] = groups.get(str(row.gid), Total()) + row
         if row.run:
             runs[row.run] = runs.get(row.run, Total()) + row
-        for path in [row.counted_path] if row.counted_path in marks else _ancestors(row.counted_path, root):
+        paths: Iterable[str] = [row.counted_path]
+        if row.counted_path not in marks:
+            paths = _ancestors(row.counted_path, root)
+        for path in paths:
             directories[path] = directories.get(path, Total()) + row
     room = None
     if not root.startswith("s3://"):

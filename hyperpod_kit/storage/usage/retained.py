@@ -42,7 +42,8 @@ def list_deletable(runs: Iterable[str], keep: int) -> list[Deletable]:
 def _deletable_of_run(run: str, keep: int) -> list[Deletable]:
     store = open_store(run)
     identity_of_run = identity.of_root(store)
-    items = retention.survey(store, run_id=identity_of_run.run_id if identity_of_run else "")
+    run_id = identity_of_run.run_id if identity_of_run else ""
+    items = retention.survey(store, run_id=run_id)
     planned = retention.plan(items, Latest(keep))
     return [Deletable(run, attempt, reason, _allocated(Path(run) / attempt)) for attempt, reason in planned.delete]
 

@@ -79,12 +79,12 @@ class Ages:
 
     def rows(self) -> list[tuple[str, int, int, int]]:
         """(what, class, files, bytes allocated)."""
-        return [
-            (what, age, files, blocks * 512)
-            for what, classes in (("written", self.written), ("read", self.read))
-            for age, (files, blocks) in enumerate(classes)
-            if files
-        ]
+        rows = []
+        for what, classes in (("written", self.written), ("read", self.read)):
+            for age, (files, blocks) in enumerate(classes):
+                if files:
+                    rows.append((what, age, files, blocks * 512))
+        return rows
 
 
 PAGE = 1 << 14
@@ -143,7 +143,7 @@ class TreeScan:
         self._mount = _mount_of(handle)
         os.close(handle)
 
-    def task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
+    def run_task(self, first: list[WalkDirectory], limit: int) -> Iterator[dict[str, Any]]:
         """Look at `first` and what is below, until `limit` entries were seen: what is left then is told in `left`.
 
         Parts of an answer; the last one has `end`.
@@ -170,7 +170,7 @@ class TreeScan:
                 yield {"elsewhere": directory.path}
                 continue
             try:
-                for part in self._entries_of(handle, directory, sums, stack):
+                for part in self._count_entries(handle, directory, sums, stack):
                     if isinstance(part, int):
                         seen_entries += part
                     else:
@@ -191,7 +191,7 @@ class TreeScan:
     def _open_directory(self, path: str) -> int | None:
         """A descriptor to list it by, and this process has its owner's rights; None where another file system is."""
         _act_as(0)
-        named = self._open_stepwise(path) if self._careful else _name_descriptor(path)
+        named = self._open_named(path)
         if named is None:
             return None
         try:
@@ -203,6 +203,12 @@ class TreeScan:
             return os.open(".", _LIST, dir_fd=named)
         finally:
             os.close(named)
+
+    def _open_named(self, path: str) -> int | None:
+        """A descriptor that only names it; None where a careful look meets another file system."""
+        if self._careful:
+            return self._open_stepwise(path)
+        return _name_descriptor(path)
 
     def _open_stepwise(self, path: str) -> int | None:
         """The same place, with nothing asked of a file system that is mounted on the way; None where one is."""
@@ -218,11 +224,11 @@ class TreeScan:
                 return None
         return descriptor
 
-    def _entries_of(
+    def _count_entries(
         self, handle: int, directory: WalkDirectory, sums: Sums, stack: list[WalkDirectory]
     ) -> Iterator[int | dict[str, Any]]:
         status = os.fstat(handle)
-        directory = directory._replace(run=directory.path) if _has_file(handle, RUN_FILE) else directory
+        directory = _in_its_run(handle, directory)
         sums.add(directory, status.st_uid, status.st_gid, 1, status.st_size, status.st_blocks)
         links: list[tuple[int, int, str, str, int, int, int, int]] = []
         base = len(stack)
@@ -310,7 +316,8 @@ class TreeScan:
         if path in self._marks:
             return WalkDirectory(path, self._depth + 1, self._marks[path], parent.run)
         level = parent.level + 1
-        return WalkDirectory(path, level, path if level <= self._depth else parent.counted_path, parent.run)
+        counted_path = path if level <= self._depth else parent.counted_path
+        return WalkDirectory(path, level, counted_path, parent.run)
 
     def _count_unopened(self, directory: WalkDirectory, sums: Sums) -> None:
         """What cannot be read still takes an inode."""
@@ -375,6 +382,13 @@ def _groups_of(uid: int) -> tuple[int, list[int]]:
         return uid, []
 
 
+def _in_its_run(handle: int, directory: WalkDirectory) -> WalkDirectory:
+    """The directory as a part of the run whose root it is."""
+    if _has_file(handle, RUN_FILE):
+        return directory._replace(run=directory.path)
+    return directory
+
+
 def _has_file(handle: int, name: str) -> bool:
     try:
         return stat.S_ISREG(os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode)
@@ -393,7 +407,7 @@ def main() -> None:
     scan = TreeScan(**config)
     for line in lines:
         task = json.loads(line)
-        for part in scan.task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
+        for part in scan.run_task([WalkDirectory(*fields) for fields in task["directories"]], task["limit"]):
             output.write(json.dumps({"id": task["id"], **part}) + "\n")
             if "end" in part:
                 output.flush()

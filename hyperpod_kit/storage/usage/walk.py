@@ -97,7 +97,7 @@ class _Worker:
 
     def hangs(self) -> bool:
         """Whether it has a task and has not worked for HUNG seconds."""
-        now, progress = time.monotonic(), owner.progress(self.process.pid)
+        now, progress = time.monotonic(), owner.process_progress(self.process.pid)
         if self.task is None or progress != self._last_progress:
             self._last_progress, self._progress_at = progress, now
         return now - self._progress_at > HANG_SECONDS

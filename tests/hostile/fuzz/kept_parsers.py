@@ -127,7 +127,7 @@ def read_guard(data: bytes) -> None:
     """As all who report do, and as the guard goes on from it."""
     record = findings.read_record(file_of(data, "slurm.json"))
     for now in (NOW, NOW + 1e6):
-        for finding in findings.standing(record, now):
+        for finding in findings.current_findings(record, now):
             finding.message.split()
     mended = cycle.last_notes(record)
     mend.findings(mended, NOW)

@@ -115,7 +115,7 @@ def _slurm_conf(place: Path) -> Path:
 
 
 def _import_commands() -> None:
-    places = [entry.place for section in SECTIONS.values() for entry in section.values()]
+    places = [entry.import_path for section in SECTIONS.values() for entry in section.values()]
     modules = [place.partition(":")[0] for place in places]
     others = (
         "hyperpod_kit.checkpoint.exporting.command",

@@ -118,7 +118,7 @@ def taking() -> Set[Function]:
 def commands() -> Dict[str, Function]:
     """All of the command line's own."""
     entries = [(name, entry) for section in SECTIONS.values() for name, entry in section.items()]
-    parts = {name: entry.place.partition(":") for name, entry in entries}
+    parts = {name: entry.import_path.partition(":") for name, entry in entries}
     return {name: (module, function) for name, (module, _, function) in parts.items()}
 
 

@@ -241,6 +241,6 @@ def test_what_has_given_all_its_rows_takes_no_memory(tmp_path, decoded):
         assert len(batch) == 50
         most = max(most, len(reader._groups))
     assert most <= 8 and len(decoded) == 40
-    assert reader._kept == sum(group.size for group in reader._groups.values())
-    kept = [group for file in reader._opened.values() for group in file.kept if group is not None]
+    assert reader._cached_bytes == sum(group.size for group in reader._groups.values())
+    kept = [group for file in reader._opened.values() for group in file.cached if group is not None]
     assert set(kept) == set(reader._groups.values())

@@ -19,7 +19,7 @@ from hyperpod_kit.model.mounts.efs import EfsMount
 from hyperpod_kit.model.mounts.lustre import LustreMount
 from hyperpod_kit.model.mounts.mountpoint_s3 import S3Mount
 from hyperpod_kit.node.health import check_cycle as module
-from hyperpod_kit.node.health.check_cycle import check_cycle, due_mode
+from hyperpod_kit.node.health.check_cycle import check_cycle, due_probe_mode
 from hyperpod_kit.node.health.record import HealthRecord
 from hyperpod_kit.node.health.repair import repair
 from tests.unit.node.fakes import ticked
@@ -137,16 +137,16 @@ def test_a_systemd_that_does_not_answer_is_said_and_the_tick_ends_well(make_node
 
 def test_writes_are_probed_now_and_then_and_at_once_after_a_remount(make_node: Any) -> None:
     fresh = HealthRecord({}, deep_at=1000.0, mount_id=7)
-    assert due_mode(LUSTRE, None, 7, 1000.0) == "w"
-    assert due_mode(LUSTRE, fresh, 7, 1299.0) == ""
-    assert due_mode(LUSTRE, fresh, 7, 1300.0) == "w"
-    assert due_mode(LUSTRE, fresh, 8, 1001.0) == "w"
-    assert due_mode(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
+    assert due_probe_mode(LUSTRE, None, 7, 1000.0) == "w"
+    assert due_probe_mode(LUSTRE, fresh, 7, 1299.0) == ""
+    assert due_probe_mode(LUSTRE, fresh, 7, 1300.0) == "w"
+    assert due_probe_mode(LUSTRE, fresh, 8, 1001.0) == "w"
+    assert due_probe_mode(LUSTRE, replace(fresh, deep_at=0.0), 7, 1001.0) == "w"
     writable = S3Mount("ckpt", "/mnt/ckpt", "sagemaker-ckpt", read_only=False, allow_delete=True)
-    assert due_mode(S3, None, 7, 1000.0) == "l"
-    assert due_mode(writable, None, 7, 1000.0) == "lw"
-    assert due_mode(writable, fresh, 7, 2000.0) == "l", "no version is left in the bucket every five minutes"
-    assert due_mode(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
+    assert due_probe_mode(S3, None, 7, 1000.0) == "l"
+    assert due_probe_mode(writable, None, 7, 1000.0) == "lw"
+    assert due_probe_mode(writable, fresh, 7, 2000.0) == "l", "no version is left in the bucket every five minutes"
+    assert due_probe_mode(replace(writable, allow_delete=False), None, 7, 1000.0) == "l"
 
 
 def test_a_write_that_failed_is_tried_at_every_tick_until_it_works(make_node: Any) -> None:

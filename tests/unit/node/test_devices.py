@@ -30,7 +30,7 @@ from hyperpod_kit.node.devices.desired_state import (
     desired_reason,
 )
 from hyperpod_kit.node.devices.findings import Cure, DeviceFinding, judge
-from hyperpod_kit.node.devices.gate import WITHIN, refusal
+from hyperpod_kit.node.devices.gate import WITHIN, refusal_reason
 from hyperpod_kit.node.devices.run_tool import LARGEST, run_tool
 from hyperpod_kit.node.locks import hold_lock
 from tests.support.wait import Deadline
@@ -184,9 +184,11 @@ def test_the_gate_refuses_for_a_fault_and_for_no_notice(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "remaps": ["what?"]}, action="drain")
     asked = node.config.steps.device_checks
-    assert refusal(node, asked, fake.clock.monotonic()) == ""
+    assert refusal_reason(node, asked, fake.clock.monotonic()) == ""
     machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
-    assert refusal(node, asked, fake.clock.monotonic()).startswith("hyperpod-kit: gpu:too_few: nvidia-smi lists 7")
+    assert refusal_reason(node, asked, fake.clock.monotonic()).startswith(
+        "hyperpod-kit: gpu:too_few: nvidia-smi lists 7"
+    )
     assert os.path.exists(node.paths.devices_gate_mark)
 
 
@@ -194,18 +196,18 @@ def test_the_diagnostic_runs_in_the_gate_alone_and_its_refusal_is_not_taken_back
     fake = make_node([])
     node = machine(fake, {**next(one for one in CASES if "fails" in one["case"])}, action="drain", dcgm=True)
     asked = node.config.steps.device_checks
-    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in refusal(node, asked, fake.clock.monotonic())
+    assert "dcgm:failed: Page Retirement/Row Remap of GPU 0" in refusal_reason(node, asked, fake.clock.monotonic())
     assert not os.path.exists(node.paths.devices_gate_mark)
-    assert refusal(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
+    assert refusal_reason(node, replace(asked, dcgm=False), fake.clock.monotonic()) == ""
 
 
 def test_a_gate_without_time_goes_by_the_last_look(make_node: Any) -> None:
     fake = make_node([])
     node = machine(fake, {"type": "ml.p4d.24xlarge", "drop": 1})
     late = fake.clock.monotonic() - WITHIN
-    assert refusal(node, DeviceChecks(), late) == ""
+    assert refusal_reason(node, DeviceChecks(), late) == ""
     assert device_cycle(node, DeviceChecks()) is not None
-    assert refusal(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
+    assert refusal_reason(node, DeviceChecks(), late).startswith("hyperpod-kit: gpu:too_few")
 
 
 @pytest.mark.parametrize(

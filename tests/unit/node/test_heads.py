@@ -148,7 +148,7 @@ def test_the_numbers_of_slurm_are_written_by_one_of_them(make_node: Any, monkeyp
     fake = on_head(make_node, 1, node_exporter=NodeExporter())
     monkeypatch.setattr(socket, "gethostname", lambda: "ip-10-1-0-11")
     said = "Slurmctld(primary) at ip-10-1-0-10 is {}\nSlurmctld(backup) at ip-10-1-0-11 is UP\n"
-    there = Path(fake.node.paths.real(f"{node_exporter.directory(fake.node)}/{node_exporter.SLURM_METRICS}"))
+    there = Path(fake.node.paths.real(f"{node_exporter.metrics_directory(fake.node)}/{node_exporter.SLURM_METRICS}"))
     there.parent.mkdir(parents=True, exist_ok=True)
 
     def counted(argv: Any, **_: Any) -> Completed:

@@ -17,7 +17,7 @@ from hyperpod_kit.model.mounts.openzfs import OpenZfsMount
 from hyperpod_kit.model.mounts.s3files import S3FilesMount
 from hyperpod_kit.model.units import carrier_unit
 from hyperpod_kit.node.mounts.bring_up import bring_up
-from hyperpod_kit.node.mounts.ensure import ensure
+from hyperpod_kit.node.mounts.ensure import ensure_mounted
 from hyperpod_kit.node.mounts.kinds.registry import KINDS, kind_of
 from hyperpod_kit.node.wait_for_dns import host_names
 from hyperpod_kit.rehearsal.standins.mountpoint_s3.options import parse_options
@@ -199,7 +199,7 @@ def test_a_mount_that_is_made_again_is_made_by_the_same_command(make_node: Any) 
     fake = make_node([mount])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
     for _ in range(3):
-        assert ensure(fake.node, mount) is True
+        assert ensure_mounted(fake.node, mount) is True
         fake.unmounted("/efs")
     made = [call for call in fake.runner.calls if call.startswith("mount")]
     assert len(made) == 3 and len(set(made)) == 1
@@ -209,7 +209,7 @@ def test_new_options_do_not_tear_down_a_mount_that_serves(make_node: Any) -> Non
     mount = EfsMount("home", "/efs", FS, AP)
     fake = make_node([mount])
     fake.runner.on("mount -t efs", do=lambda: fake.mounted("/efs", "nfs4", "127.0.0.1:/"))
-    assert ensure(fake.node, mount) is True
+    assert ensure_mounted(fake.node, mount) is True
     assert bring_up(fake.node, mount) == (False, f"{FS}:/ {AP}")
     changed = replace(mount, iam=True, required=False)
     before = len(fake.runner.calls)

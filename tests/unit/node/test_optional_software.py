@@ -183,7 +183,7 @@ def test_docker_that_was_there_before_goes_on(fake: Any) -> None:
 def test_without_a_local_disk_nothing_is_said_of_one(make_node: Any) -> None:
     node = make_node([]).node
     assert local_disk.find_local_disk(node) == "" and not podman.ensure_directory(with_steps(node, podman=Podman()))
-    assert docker.settings({}, "", False) == {}
+    assert docker.missing_settings({}, "", False) == {}
 
 
 def test_the_disk_that_is_empty_after_a_boot(fake: Any) -> None:
@@ -239,8 +239,8 @@ def test_sssd_conf_says_what_was_asked(fake: Any) -> None:
     assert "ldap_uri = ldaps://a.example.com, ldaps://b.example.com\n" in text
     assert "access_provider = simple\n" in text and "simple_allow_groups = res\n" in text
     assert (fake.root / "etc/sudoers.d/60-hyperpod-kit-directory").stat().st_mode & 0o777 == 0o440
-    assert "ldap_id_use_start_tls = True" in sssd.conf(replace(LDAP, uri="ldap://a"), "")
-    assert "ldap_id_mapping = True" in sssd.conf(replace(LDAP, schema="ad"), "")
+    assert "ldap_id_use_start_tls = True" in sssd.conf_text(replace(LDAP, uri="ldap://a"), "")
+    assert "ldap_id_mapping = True" in sssd.conf_text(replace(LDAP, schema="ad"), "")
 
 
 def test_nothing_of_the_directory_is_known_any_more(fake: Any) -> None:

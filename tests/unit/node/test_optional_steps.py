@@ -168,7 +168,7 @@ def test_a_line_that_is_no_name_with_a_key_is_left_out(line: str) -> None:
 def test_a_new_node_is_known_to_the_others(fake: Any) -> None:
     node = with_steps(fake.node, ssh_between_nodes=SshBetweenNodes("fsx"))
     controller = replace(node, facts=replace(node.facts, role="controller"))
-    assert run(node)["ok"] and host_keys.count(node) == 2, "itself"
+    assert run(node)["ok"] and host_keys.count_hosts(node) == 2, "itself"
     assert run_upkeep(controller) == [] and not host_keys.gather(node, FSX), "nothing has come since"
     base = fake.root / "fsx/.hyperpod-kit/demo/ssh"
     (base / "hosts/ip-10-1-0-99").write_text(f"ip-10-1-0-99,10.1.0.99 {KEY}\nrubbish\n")

@@ -337,12 +337,14 @@ def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, mo
     node = worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1")
     done = cycle.guard_cycle(node)
     assert done is not None and done.record.findings == () and done.messages == (), done
-    assert report.standing(node) == []
+    assert report.current_findings(node) == []
     sick = worker(fake, monkeypatch, shown="DOWN* Version=24.11.5 Port=1")
     done = cycle.guard_cycle(sick)
     assert done is not None and [one.code for one in done.record.findings] == ["two-slurms", "node-down"]
     assert [words.split(":")[0] for words in done.messages] == ["two-slurms", "node-down"]
-    assert read_record(node.paths.slurm_guard) == done.record and report.standing(node) == list(done.record.findings)
+    assert read_record(node.paths.slurm_guard) == done.record and report.current_findings(node) == list(
+        done.record.findings
+    )
     again = cycle.guard_cycle(sick)
     assert again is not None and again.messages == ()
     text = (fake.root / f"var/lib/node_exporter/textfile_collector/{cycle.METRICS}").read_text()
@@ -350,7 +352,7 @@ def test_a_round_leaves_a_record_and_metrics_and_says_what_changed(fake: Any, mo
         "hyperpod_kit_slurm_faults 2\n" in text
         and 'hyperpod_kit_slurm_finding{code="node-down",fault="true"} 1' in text
     )
-    told = make_report(node, {}, fake.clock.wall(), slurm=report.standing(node))
+    told = make_report(node, {}, fake.clock.wall(), slurm=report.current_findings(node))
     assert [one["code"] for one in told["slurm"]] == ["two-slurms", "node-down"]
     over = cycle.guard_cycle(worker(fake, monkeypatch, shown="IDLE Version=22.05.8 Port=1"))
     assert over is not None and over.messages == ("two-slurms: over", "node-down: over")
@@ -409,15 +411,15 @@ def test_a_guard_that_does_not_look_is_told_of(fake: Any) -> None:
 
     up_for(10.0)
     fake.clock.sleep(late)
-    assert report.standing(node) == [], "it has just booted"
+    assert report.current_findings(node) == [], "it has just booted"
     up_for(late)
-    assert [(one.code, one.fault) for one in report.standing(node)] == [(findings.SILENT, False)]
+    assert [(one.code, one.fault) for one in report.current_findings(node)] == [(findings.SILENT, False)]
     write_json(node.paths.status, {**(read_json(node.paths.status) or {}), "finished_at": fake.clock.wall() - 5})
-    assert report.standing(node) == [], "it was made this moment"
+    assert report.current_findings(node) == [], "it was made this moment"
     record = GuardRecord(fake.clock.wall(), (SlurmFinding("slurmd-down", "x", "y"),))
     write_json(node.paths.slurm_guard, record.to_dict())
-    assert report.standing(node) == list(record.findings)
+    assert report.current_findings(node) == list(record.findings)
     fake.clock.sleep(late)
-    assert [one.code for one in report.standing(node)] == [findings.SILENT]
+    assert [one.code for one in report.current_findings(node)] == [findings.SILENT]
     other = replace(node, config=replace(node.config, lifecycle_mode="ami_only"))
-    assert report.standing(other) == [], "there no guard is started"
+    assert report.current_findings(other) == [], "there no guard is started"

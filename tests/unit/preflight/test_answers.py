@@ -15,7 +15,7 @@ from moto.core.botocore_stubber import BotocoreStubber
 from moto.servicequotas.exceptions import NoSuchResource
 from moto.servicequotas.responses import ServiceQuotasResponse
 
-from hyperpod_kit.aws.back_off import patiently
+from hyperpod_kit.aws.back_off import with_retries
 from hyperpod_kit.aws.buckets import BucketHead, Buckets, zone_of
 from hyperpod_kit.aws.efs import Efs
 from hyperpod_kit.aws.s3files import S3Files
@@ -112,7 +112,7 @@ def test_every_third_call_is_turned_away_and_nobody_notices(
     """moto answers 503 to every third request. botocore asks once more (or no answer of three pages ever got through);
     where the threads' turns make that a third one too, the kit's own patience is what is left."""
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    monkeypatch.setitem(patiently.__kwdefaults__ or {}, "sleep", lambda seconds: None)
+    monkeypatch.setitem(with_retries.__kwdefaults__ or {}, "sleep", lambda seconds: None)
     path, sent = world.write(tmp_path), count(1)
     answer = BotocoreStubber.process_request
 
@@ -187,17 +187,17 @@ def test_buckets_that_are_not_plainly_there(keys: None) -> None:
     s3.create_bucket(Bucket="near")
     s3.put_object(Bucket="near", Key="corpus/0", Body=b"x")
     s3.create_bucket(Bucket="far", CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
-    assert buckets.look("far") == BucketHead(True, True, "eu-west-1")
-    assert buckets.look("nowhere-at-all") == BucketHead(False, False, None)
+    assert buckets.head("far") == BucketHead(True, True, "eu-west-1")
+    assert buckets.head("nowhere-at-all") == BucketHead(False, False, None)
     assert buckets.is_empty("far", "") and not buckets.is_empty("near", "corpus/")
     headers = {"HTTPHeaders": {"x-amz-bucket-region": "eu-west-1"}}
     with Stubber(buckets._client) as stub:
         for status, looked in ((403, BucketHead(True, False, "eu-west-1")), (301, BucketHead(True, True, "eu-west-1"))):
             stub.add_client_error("head_bucket", str(status), http_status_code=status, response_meta=headers)
-            assert buckets.look("theirs") == looked
+            assert buckets.head("theirs") == looked
         stub.add_client_error("head_bucket", "403", http_status_code=403)
         with pytest.raises(AwsError):
-            buckets.look("theirs")
+            buckets.head("theirs")
     assert zone_of("fast--use1-az4--x-s3") == "use1-az4" and zone_of("plain") is None
 
 

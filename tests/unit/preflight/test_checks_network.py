@@ -65,7 +65,7 @@ CASES: Cases = {
     "nothing of S3 is needed": (
         lambda c: routes(c, LOCAL).wrote(
             cluster=replace(c.settings.cluster, lifecycle_mode="ami_only"),
-            written_mounts=tuple(one for one in c.settings.written_mounts if one.mount.kind != "mountpoint-s3"),
+            sourced_mounts=tuple(one for one in c.settings.sourced_mounts if one.mount.kind != "mountpoint-s3"),
         ),
         [],
     ),

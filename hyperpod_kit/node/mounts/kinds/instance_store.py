@@ -49,7 +49,7 @@ def mounted_stores(node: Node) -> List[MountEntry]:
     return [platform_store, *kit_stores]
 
 
-def provide(node: Node, index: int) -> MountEntry:
+def provide_store(node: Node, index: int) -> MountEntry:
     """A mounted instance store, the image's if it makes one, else the `index`-th device's. Raises MountFailed."""
     entry = find(read_text(node.paths.mountinfo) or "", PLATFORM)
     if entry is not None:

@@ -17,8 +17,8 @@ from hyperpod_kit.system.mountinfo import MountEntry
 class MountIdentity:
     """Whether what is mounted is what was asked for. `matches`: None when that cannot be told.
 
-    source: what is mounted, in the words of its kind; endpoint_is_dead: what `Kind.endpoint_gone` said of a mount that
-    did not answer.
+    source: what is mounted, in the words of its kind; endpoint_is_dead: what `Kind.endpoint_is_dead` said of a mount
+    that did not answer.
     """
 
     matches: Optional[bool]

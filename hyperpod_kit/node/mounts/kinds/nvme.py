@@ -32,12 +32,12 @@ class NvmeKind(Kind):
     restart_when_hung = False
 
     def command(self, node: Node, mount: NvmeMount) -> Sequence[str]:
-        return ("mount", "-o", "bind,nosuid,nodev", directory(node, mount), mount.path)
+        return ("mount", "-o", "bind,nosuid,nodev", store_directory(node, mount), mount.path)
 
     def prepare(self, node: Node, mount: NvmeMount) -> None:
         """Make the directory on the store, with the owner and mode that were asked for."""
         names = [other.name for other in node.mounts if other.kind == mount.kind]
-        store = instance_store.provide(node, names.index(mount.name))
+        store = instance_store.provide_store(node, names.index(mount.name))
         kit_directory = node.paths.real(f"{store.path}/hyperpod-kit")
         target = f"{kit_directory}/{mount.name}"
         try:
@@ -86,7 +86,7 @@ def _make_directory(node: Node, mount: NvmeMount, kit_directory: str) -> None:
         os.close(parent)
 
 
-def directory(node: Node, mount: NvmeMount) -> str:
+def store_directory(node: Node, mount: NvmeMount) -> str:
     """The directory on the instance store that has been prepared for the mount; the image's place while none is."""
     for store in instance_store.mounted_stores(node):
         path = f"{store.path}/hyperpod-kit/{mount.name}"

@@ -48,7 +48,7 @@ class Crossed:
         """How full every directory is."""
         limits = QuotaLimits(hard_bytes=1000)
         self._patch.setattr(
-            backends, "used", lambda directory, _: QuotaUsed(directory, round(share * 1000), None, limits)
+            backends, "read_usage", lambda directory, _: QuotaUsed(directory, round(share * 1000), None, limits)
         )
 
     def usage(self) -> Words:
@@ -177,7 +177,7 @@ from hyperpod_kit.storage.alerts.alert import Alert
 from hyperpod_kit.storage.alerts.config import AlertSinks
 keys = ["/a", "/b", "/c"]
 alerts = {key: Alert(key, f"{key} is full", f"{key} is full", ("x@x.example",)) for key in keys}
-outbox.settle(Path(sys.argv[1]), AlertSinks(mail=sys.argv[2]), lambda _: alerts, keys, now=1.7e9)
+outbox.check_and_send(Path(sys.argv[1]), AlertSinks(mail=sys.argv[2]), lambda _: alerts, keys, now=1.7e9)
 """
 
 

@@ -216,16 +216,16 @@ class Busy:
 
 def test_a_change_that_another_has_overwritten_is_made_again_on_his() -> None:
     busy = Busy(2)
-    assert efs_stop.change(busy, "fs-1", stop=["arn:a"]) == ["arn:a"]
+    assert efs_stop.change_stopped(busy, "fs-1", stop=["arn:a"]) == ["arn:a"]
     assert [one["Sid"] for one in busy.now["Statement"]] == ["Mine", "Other0", efs_stop.SID]
     with pytest.raises(QuotaError, match="keeps changing"):
-        efs_stop.change(Busy(9), "fs-1", stop=["arn:a"])
+        efs_stop.change_stopped(Busy(9), "fs-1", stop=["arn:a"])
 
 
 def test_a_policy_that_would_be_too_long_names_the_number() -> None:
     names = [f"arn:aws:elasticfilesystem:us-east-1:111122223333:access-point/fsap-{n:017x}" for n in range(400)]
     with pytest.raises(QuotaError, match="stops 400 access points"):
-        efs_stop.change(Busy(0), "fs-1", stop=names)
+        efs_stop.change_stopped(Busy(0), "fs-1", stop=names)
 
 
 def test_a_file_system_without_a_policy_gets_none_of_ours() -> None:
@@ -237,7 +237,7 @@ def test_a_file_system_without_a_policy_gets_none_of_ours() -> None:
             raise AssertionError
 
     with pytest.raises(QuotaError, match="has no policy"):
-        efs_stop.change(Open(), "fs-1", stop=["arn:a"])
+        efs_stop.change_stopped(Open(), "fs-1", stop=["arn:a"])
 
 
 def test_an_error_at_a_limit_names_directory_limit_and_command(tmp_path: Path) -> None:

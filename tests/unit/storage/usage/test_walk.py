@@ -31,14 +31,14 @@ from hyperpod_kit.storage.usage.ledger import UsageLedger
 root, state, after = sys.argv[1], sys.argv[2], int(sys.argv[3])
 walking.LIMIT = walking.FIRST_LIMIT = 60
 walking.COMMIT_SECONDS = 0.0
-asked = walking.WalkAsked(root, workers=2)
-ledger = UsageLedger(Path(state), asked.about())
+request = walking.WalkRequest(root, workers=2)
+ledger = UsageLedger(Path(state), request.about())
 
 def progress(count):
     if count >= after:
         os.kill(os.getpid(), signal.SIGKILL)
 
-walking.walk(asked, ledger, progress)
+walking.walk_tree(request, ledger, progress)
 ledger.close()
 """
 

@@ -11,7 +11,7 @@ from hyperpod_kit.errors import HyperpodKitError, UsageError
 from hyperpod_kit.untrusted import by_descriptor
 
 if TYPE_CHECKING:
-    from hyperpod_kit.config.earlier_scripts import EarlierScripts
+    from hyperpod_kit.config.legacy_scripts import LegacyScripts
 
 LARGEST = 50 << 20
 """Bytes that are downloaded; what a bundle may hold of one script."""
@@ -19,14 +19,14 @@ LARGEST = 50 << 20
 
 def of_cluster(
     source: str, entry: str, region: Optional[str], directory: Optional[Path], config: Path
-) -> EarlierScripts:
+) -> LegacyScripts:
     """What becomes of the scripts at an S3 URI, which are downloaded into `directory` where one is given.
 
     Raises UsageError for a directory that holds something; AwsError, Unreachable.
     """
     from hyperpod_kit.aws.s3 import Bucket
-    from hyperpod_kit.bundle.portable import PLACE
-    from hyperpod_kit.config.earlier_scripts import READ, survey
+    from hyperpod_kit.bundle.portable import PATH_PATTERN
+    from hyperpod_kit.config.legacy_scripts import READ, classify_scripts
 
     if directory is not None and directory.exists() and any(directory.iterdir()):
         raise UsageError(f"{directory} is not empty", hint="name a new directory, which the scripts are put into")
@@ -35,41 +35,44 @@ def of_cluster(
     bucket = Bucket(name, region)
     sizes = bucket.sizes(prefix)
     # The names are another's: one of `..` must not lead out of the directory.
-    places = [place for place in sizes if PLACE.fullmatch(place)]
+    paths = [path for path in sizes if PATH_PATTERN.fullmatch(path)]
     say(f"lifecycle scripts at {source}: {len(sizes)} files")
-    for place in sorted(set(sizes) - set(places)):
-        say(f"not carried over: {place!r} at {source}: no name that a file of a bundle can have")
-    wanted = places if directory is not None else [place for place in places if place in READ]
-    if sum(sizes[place] for place in wanted) > LARGEST:
+    for path in sorted(set(sizes) - set(paths)):
+        say(f"not carried over: {path!r} at {source}: no name that a file of a bundle can have")
+    if directory is not None:
+        selected = paths
+    else:
+        selected = [path for path in paths if path in READ]
+    if sum(sizes[path] for path in selected) > LARGEST:
         hint = "copy what you need by hand, and give that with --scripts DIR"
         raise UsageError(f"{source} holds more than {LARGEST >> 20} MiB", hint=hint)
-    contents = {place: bucket.get(prefix + place) or b"" for place in wanted}
+    contents = {path: bucket.get(prefix + path) or b"" for path in selected}
     if directory is not None:
-        for place, data in contents.items():
-            target = directory / place
+        for path, data in contents.items():
+            target = directory / path
             by_descriptor.make_parents(target)
             by_descriptor.write_bytes(target, data)
-    return survey(places, contents, _beside(directory, config), entry)
+    return classify_scripts(paths, contents, _beside(directory, config), entry)
 
 
-def of_directory(directory: Path, entry: str, config: Path) -> EarlierScripts:
+def of_directory(directory: Path, entry: str, config: Path) -> LegacyScripts:
     """What becomes of the scripts in a directory. Raises UsageError where there is none."""
-    from hyperpod_kit.config.earlier_scripts import READ, survey
+    from hyperpod_kit.config.legacy_scripts import READ, classify_scripts
 
     try:
-        places = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file()]
-        contents = {place: (directory / place).read_bytes() for place in READ if place in places}
+        paths = [path.relative_to(directory).as_posix() for path in sorted(directory.rglob("*")) if path.is_file()]
+        contents = {name: (directory / name).read_bytes() for name in READ if name in paths}
     except OSError as err:
         raise UsageError(f"{directory}: {err.strerror}") from err
-    if not places:
+    if not paths:
         raise UsageError(f"{directory} holds no files", hint="name the directory that has the lifecycle scripts")
-    say(f"lifecycle scripts in {directory}: {len(places)} files")
-    return survey(places, contents, _beside(directory, config), entry)
+    say(f"lifecycle scripts in {directory}: {len(paths)} files")
+    return classify_scripts(paths, contents, _beside(directory, config), entry)
 
 
-def survey_of(
+def read_legacy_scripts(
     source: str, entry: str, directory: Optional[Path], config: Path, *, live: bool, region: Optional[str]
-) -> Optional[EarlierScripts]:
+) -> Optional[LegacyScripts]:
     """What becomes of the earlier scripts, as far as they can be seen; None where there are none or none can."""
     if live and source:
         try:
@@ -88,4 +91,6 @@ def survey_of(
 
 def _beside(directory: Optional[Path], config: Path) -> Optional[str]:
     """As the configuration names it: from its own directory."""
-    return None if directory is None else Path(os.path.relpath(directory, config.parent)).as_posix()
+    if directory is None:
+        return None
+    return Path(os.path.relpath(directory, config.parent)).as_posix()

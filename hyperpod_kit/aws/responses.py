@@ -63,14 +63,14 @@ def guard(client: Any) -> Any:
     """The same boto3 client, with the edge around all that it is answered."""
     endpoint = client._endpoint
     endpoint.http_session = BoundedSession(endpoint.http_session, client.meta.service_model.service_name)
-    client.meta.events.register("after-call", _look)
+    client.meta.events.register("after-call", _check_response)
     return client
 
 
 class BoundedSession:
     """botocore's HTTP session for a `service`, whose answers end: in `seconds`, and within LARGEST bytes.
 
-    Bodies that botocore hands on as streams (S3's objects) are bounded by who reads them: see `whole`.
+    Bodies that botocore hands on as streams (S3's objects) are bounded by who reads them: see `read_all`.
     """
 
     def __init__(self, session: Any, service: str, *, seconds: float = SECONDS, quiet: float = QUIET) -> None:
@@ -83,7 +83,9 @@ class BoundedSession:
         """The answer. Raises UnreadableAnswer, botocore's exceptions; a timeout is one that botocore repeats."""
         from botocore.exceptions import ReadTimeoutError
 
-        most = SECONDS_AFTER_SILENCE if SILENCE.given_up else self._seconds
+        most = self._seconds
+        if SILENCE.given_up:
+            most = SECONDS_AFTER_SILENCE
         streams = request.stream_output
         request.stream_output = True  # else the session reads the body itself, whole
 
@@ -94,12 +96,12 @@ class BoundedSession:
             return response
 
         try:
-            answer = within(most + _length(request.headers) / UPLOAD, exchange, self._quiet, self._waits)
+            http_response = run_within(most + _length(request.headers) / UPLOAD, exchange, self._quiet, self._waits)
         except TimeoutError:
             logger.warning("%s: no whole answer within %g s; asking again", self._service, most)
             raise ReadTimeoutError(endpoint_url=request.url, error="no whole answer in time") from None
         SILENCE.given_up = False
-        return answer
+        return http_response
 
     def close(self) -> None:
         self._session.close()
@@ -108,7 +110,7 @@ class BoundedSession:
         logger.warning("%s: no answer for %g s; still waiting", self._service, self._quiet)
 
 
-def within(
+def run_within(
     seconds: float, work: Callable[[], Result], quiet: float = math.inf, waits: Callable[[], None] = lambda: None
 ) -> Result:
     """What `work` returns or raises; `waits` is called when it has taken `quiet` seconds.
@@ -139,58 +141,58 @@ def within(
     return result  # type: ignore[return-value]
 
 
-def whole(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
+def read_all(body: Any, what: str, *, largest: int, seconds: float) -> bytes:
     """The bytes of a streaming `body`. Raises UnreadableAnswer when it is larger or takes longer."""
     data = bytearray()
-    handed(body, what, data.extend, largest=largest, seconds=seconds)
+    stream_to(body, what, data.extend, largest=largest, seconds=seconds)
     return bytes(data)
 
 
-def handed(body: Any, what: str, to: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
-    """A streaming `body` piece by piece, so that no more than a piece is in memory. Raises as `whole` does."""
-    begun = time.monotonic()
+def stream_to(body: Any, what: str, to: Callable[[bytes], object], *, largest: int, seconds: float) -> None:
+    """A streaming `body` piece by piece, so that no more than a piece is in memory. Raises as `read_all` does."""
+    started_at = time.monotonic()
 
     def read() -> None:
-        left = largest
-        while time.monotonic() - begun <= seconds:  # who has given it up reads no further
+        remaining = largest
+        while time.monotonic() - started_at <= seconds:  # who has given it up reads no further
             piece = body.read(PIECE)
             if not piece:
                 return
-            left -= len(piece)
-            if left < 0:
+            remaining -= len(piece)
+            if remaining < 0:
                 raise UnreadableAnswer(f"{what}: it is larger than {largest >> 20} MiB", hint=HINT)
             to(piece)
 
     try:
-        within(seconds, read)
+        run_within(seconds, read)
     except TimeoutError:
-        taken = time.monotonic() - begun
+        taken = time.monotonic() - started_at
         raise UnreadableAnswer(f"{what}: its bytes have not come within {taken:.0f} s", hint=HINT) from None
 
 
 def pages(
-    what: str, ask: Callable[[Mapping[str, str]], Mapping[str, Any]], token: str, *, most: int = PAGES
+    what: str, fetch: Callable[[Mapping[str, str]], Mapping[str, Any]], token: str, *, most: int = PAGES
 ) -> Iterator[Mapping[str, Any]]:
-    """Every page of a list; `ask` gets the arguments that name the next one, `token` is their member's name.
+    """Every page of a list; `fetch` gets the arguments that name the next one, `token` is their member's name.
 
     Raises UnreadableAnswer where a page is said to follow itself, or the list has no end.
     """
 
     def each() -> Iterator[Mapping[str, Any]]:
-        place: dict[str, str] = {}
-        seen: set[str] = set()
+        arguments: dict[str, str] = {}
+        tokens: set[str] = set()
         while True:
-            page = ask(place)
+            page = fetch(arguments)
             yield page
             following = page.get(token)
             if not following:
                 return
-            if following in seen:
+            if following in tokens:
                 raise UnreadableAnswer(f"{what}: the answer cannot be read: its pages go round in a circle", hint=HINT)
-            seen.add(following)
-            place = {token: following}
+            tokens.add(following)
+            arguments = {token: following}
 
-    return _ending(what, each(), most)
+    return _bounded(what, each(), most)
 
 
 def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[str, Any]]:
@@ -198,19 +200,19 @@ def paginate(client: Any, operation: str, **request: Any) -> Iterator[Mapping[st
 
     Raises UnreadableAnswer where the list has none, botocore's exceptions.
     """
-    return _ending(operation, client.get_paginator(operation).paginate(**request), PAGES)
+    return _bounded(operation, client.get_paginator(operation).paginate(**request), PAGES)
 
 
-def _ending(what: str, found: Iterable[Mapping[str, Any]], most: int) -> Iterator[Mapping[str, Any]]:
-    for number, page in enumerate(found):
+def _bounded(what: str, source: Iterable[Mapping[str, Any]], most: int) -> Iterator[Mapping[str, Any]]:
+    for number, page in enumerate(source):
         if number == most:
             raise UnreadableAnswer(f"{what}: the answer cannot be read: it has no end after {most} pages", hint=HINT)
         yield page
 
 
 def _length(headers: Mapping[str, Any]) -> int:
-    found = headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0
-    return int(found)
+    length = headers.get("X-Amz-Decoded-Content-Length") or headers.get("Content-Length") or 0
+    return int(length)
 
 
 def _read(raw: Any, service: str) -> bytes:
@@ -224,40 +226,43 @@ def _read(raw: Any, service: str) -> bytes:
     return bytes(data)
 
 
-def _look(http_response: Any, model: Any, **_: Any) -> None:
+def _check_response(http_response: Any, model: Any, **_: Any) -> None:
     """After a call of a service that speaks JSON: is the answer what the model says? XML has a parser that says so."""
     if http_response.status_code >= 300 or model.service_model.metadata.get("protocol") != "json":
         return
     shape = model.output_shape
     if shape is None or http_response.raw is None:  # botocore's Stubber answers without a wire
         return
-    wrong = _wrong(http_response.content, shape)
+    wrong = _find_fault(http_response.content, shape)
     if wrong:
         raise UnreadableAnswer(f"{model.name}: the answer cannot be read: {wrong}", hint=HINT)
 
 
-def _wrong(content: bytes, shape: Any) -> str:
+def _find_fault(content: bytes, shape: Any) -> str:
     """What is wrong with an answer; "" for nothing."""
     try:
-        answer = json.loads(content)
+        response = json.loads(content)
     except (ValueError, RecursionError) as err:
         return f"{len(content)} bytes that are no JSON ({type(err).__name__})"
-    if not isinstance(answer, dict):
-        return f"a JSON {type(answer).__name__} where an object is expected"
-    if answer and shape.members and not set(answer) & set(shape.members):
+    if not isinstance(response, dict):
+        return f"a JSON {type(response).__name__} where an object is expected"
+    if response and shape.members and not set(response) & set(shape.members):
         return "it has none of the members that this answer has"
-    for found in violations(shape, answer, null_is_absent=True):
-        said = _said(found)
-        if said:
-            return said
+    for violation in violations(shape, response, null_is_absent=True):
+        message = _describe_violation(violation)
+        if message:
+            return message
     return ""
 
 
-def _said(found: Violation) -> str:
-    kind, name = found.path[-1] if found.path else ("member", "")
-    where = ".".join(str(part) for _, part in found.path)
-    if found.constraint is Constraint.TYPE:
-        return f"{where} is a {type(found.value).__name__}, expected a {found.shape.type_name}"
-    if found.constraint is Constraint.REQUIRED and kind == "member" and name in NEEDED:
+def _describe_violation(violation: Violation) -> str:
+    if violation.path:
+        kind, name = violation.path[-1]
+    else:
+        kind, name = ("member", "")
+    where = ".".join(str(part) for _, part in violation.path)
+    if violation.constraint is Constraint.TYPE:
+        return f"{where} is a {type(violation.value).__name__}, expected a {violation.shape.type_name}"
+    if violation.constraint is Constraint.REQUIRED and kind == "member" and name in NEEDED:
         return f"{where} is missing"
     return ""

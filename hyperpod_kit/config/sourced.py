@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hyperpod_kit.model.mounts.base import Mount
 
 
-class WrittenMount(NamedTuple):
+class SourcedMount(NamedTuple):
     """`at`: where the file says it: `hyperpod_kit.mounts[2]`, the key of a short form such as `bucketname`, or
     `hyperpod_kit.homes` for the mount of a user's home."""
 

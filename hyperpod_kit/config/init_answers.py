@@ -21,20 +21,20 @@ _MOUNT = r"hyperpod_kit\.mounts\[\d+\]"
 class Question:
     """One answer, as it is asked for and as a flag.
 
-    why: what it is for, below its prompt; about: the same for who sees no prompt. at: pattern of the paths whose
-    findings the answer has to answer for. one: text -> value, raises ValueError; several: any number of them. usual:
-    the answer of an empty line, None where there is none; optional: an empty line means none of it; when: whether it
-    makes sense after the answers so far. needed: without it there is no configuration.
+    purpose: what it is for, below its prompt; about: the same for who sees no prompt. at: pattern of the paths whose
+    findings the answer has to answer for. convert: text -> value, raises ValueError; several: any number of them;
+    usual: the answer of an empty line, None where there is none; optional: an empty line means none of it; when:
+    whether it makes sense after the answers so far. needed: without it there is no configuration.
     """
 
     prompt: str
-    why: str
+    purpose: str
     about: str
     at: str
     flag: str = ""
     metavar: Optional[str] = None
     envvar: Optional[str] = None
-    one: Callable[[str], Any] = str
+    convert: Callable[[str], Any] = str
     choices: tuple[str, ...] = ()
     several: bool = False
     usual: Union[str, Callable[[Answers], str], None] = None
@@ -46,26 +46,38 @@ class Question:
     @property
     def explanation(self) -> str:
         """What is said before the question."""
-        several = "Several: with blanks between them." if self.several else ""
-        return " ".join(filter(None, (self.why, several, "Empty: none." if self.optional else "")))
+        several = ""
+        if self.several:
+            several = "Several: with blanks between them."
+        empty_note = ""
+        if self.optional:
+            empty_note = "Empty: none."
+        return " ".join(filter(None, (self.purpose, several, empty_note)))
 
     @property
     def help(self) -> str:
         """What is said of the flag."""
-        default = f"Default: {self.usual}." if isinstance(self.usual, str) and self.one is not yes else ""
-        return " ".join(filter(None, (self.about, "May be repeated." if self.several else "", default)))
+        default = ""
+        if isinstance(self.usual, str) and self.convert is not yes:
+            default = f"Default: {self.usual}."
+        repeat_note = ""
+        if self.several:
+            repeat_note = "May be repeated."
+        return " ".join(filter(None, (self.about, repeat_note, default)))
 
     def proposed(self, answers: Answers) -> Optional[str]:
         """The answer of an empty line, None where there is none."""
-        return self.usual(answers) if callable(self.usual) else self.usual
+        if callable(self.usual):
+            return self.usual(answers)
+        return self.usual
 
     def parse(self, text: str) -> Any:
         """The value of a line. Raises ValueError."""
         if self.several:
-            return tuple(self.one(word) for word in re.split(r"[\s,]+", text) if word)
+            return tuple(self.convert(word) for word in re.split(r"[\s,]+", text) if word)
         if self.choices and text not in self.choices:
             raise ValueError(f"{text}: expected {', '.join(self.choices)}")
-        return self.one(text)
+        return self.convert(text)
 
 
 def account(text: str) -> tuple[str, int]:
@@ -76,7 +88,7 @@ def account(text: str) -> tuple[str, int]:
     return name, int(uid)
 
 
-def count(text: str) -> int:
+def whole_number(text: str) -> int:
     """A whole number. Raises ValueError."""
     if not text.isdecimal() or len(text) > 10:
         raise ValueError(f"{text}: expected a whole number")
@@ -93,29 +105,39 @@ def yes(text: str) -> bool:
 def default_bucket(region: str, execution_role: str) -> str:
     """SageMaker's own default bucket of the account that the role belongs to."""
     parts = execution_role.split(":")
-    return f"sagemaker-{region}-{parts[4]}" if len(parts) > 4 else f"sagemaker-{region}"
+    if len(parts) > 4:
+        return f"sagemaker-{region}-{parts[4]}"
+    return f"sagemaker-{region}"
 
 
-def _ours(answers: Answers) -> bool:
+def _has_lifecycle_script(answers: Answers) -> bool:
     return answers.lifecycle_mode != LifecycleMode.AMI_ONLY
 
 
-def _asked(prompt: str, about: str, at: str = "", **more: Any) -> Any:
+def _question_field(prompt: str, about: str, at: str = "", **more: Any) -> Any:
     """A field of Answers. `about`: what it is for, or the key of the configuration that says it in FIELDS."""
-    known = FIELDS.get(about)
-    why, alone = (known.text, known.text) if known else (about, f"{prompt}. {about}")
-    question = Question(prompt, why, alone, at or re.escape(about), **more)
-    return field(default=() if question.several else None, metadata={"question": question})
+    documented = FIELDS.get(about)
+    if documented:
+        purpose, alone = (documented.text, documented.text)
+    else:
+        purpose, alone = (about, f"{prompt}. {about}")
+    question = Question(prompt, purpose, alone, at or re.escape(about), **more)
+    default: Any = None
+    if question.several:
+        default = ()
+    return field(default=default, metadata={"question": question})
 
 
 @dataclass(frozen=True)
 class Answers:
     """What flags and questions say, in the order of the questions; None and (): nothing, so what is there stays."""
 
-    name: Optional[str] = _asked("Cluster name", f"{_C}.name", needed=True)
-    region: Optional[str] = _asked("Region", f"{_C}.region", needed=True, envvar="AWS_DEFAULT_REGION")
-    execution_role: Optional[str] = _asked("Execution role", f"{_C}.execution_role", needed=True, metavar="ARN")
-    security_groups: tuple[str, ...] = _asked(
+    name: Optional[str] = _question_field("Cluster name", f"{_C}.name", needed=True)
+    region: Optional[str] = _question_field("Region", f"{_C}.region", needed=True, envvar="AWS_DEFAULT_REGION")
+    execution_role: Optional[str] = _question_field(
+        "Execution role", f"{_C}.execution_role", needed=True, metavar="ARN"
+    )
+    security_groups: tuple[str, ...] = _question_field(
         "Security groups",
         f"{_C}.vpc.security_group_ids",
         rf"{_C}\.vpc(\.security_group_ids.*)?",
@@ -124,7 +146,7 @@ class Answers:
         flag="--security-group",
         metavar="SG",
     )
-    subnets: tuple[str, ...] = _asked(
+    subnets: tuple[str, ...] = _question_field(
         "Subnets",
         f"{_C}.vpc.subnet_ids",
         rf"{_C}\.vpc(\.subnet_ids.*)?",
@@ -133,56 +155,61 @@ class Answers:
         flag="--subnet",
         metavar="SUBNET",
     )
-    bucket: Optional[str] = _asked(
+    bucket: Optional[str] = _question_field(
         "Bucket for the bundle",
         "HyperPod's managed policy reads sagemaker-* only; SageMaker's own is sagemaker-REGION-ACCOUNT.",
         r"hyperpod_kit\.bundle\.bucket",
         usual=lambda answers: default_bucket(answers.region or "", answers.execution_role or ""),
     )
-    lifecycle_mode: Optional[str] = _asked(
+    lifecycle_mode: Optional[str] = _question_field(
         "Lifecycle mode", f"{_C}.lifecycle_mode", choices=LIFECYCLE_MODES, usual=LifecycleMode.ON_INIT_COMPLETE.value
     )
-    continuous: Optional[bool] = _asked(
+    continuous: Optional[bool] = _question_field(
         "Continuous provisioning, y or n",
         f"{_C}.node_provisioning_mode",
-        one=yes,
+        convert=yes,
         usual="n",
         when=lambda answers: answers.lifecycle_mode != LifecycleMode.ON_CREATE,
     )
-    controller_type: Optional[str] = _asked(
+    controller_type: Optional[str] = _question_field(
         "Instance type of the controller",
         "One node that runs slurmctld. A small one does.",
         _TYPE,
         metavar="TYPE",
         usual=CONTROLLER_TYPE,
     )
-    login_type: Optional[str] = _asked(
+    login_type: Optional[str] = _question_field(
         "Instance type of a login node",
         "A node for people, so that nobody works on the controller.",
         _TYPE,
         metavar="TYPE",
         optional=True,
     )
-    worker_type: Optional[str] = _asked(
+    worker_type: Optional[str] = _question_field(
         "Instance type of the workers", "The nodes that compute.", _TYPE, metavar="TYPE", usual=WORKER_TYPE
     )
-    workers: Optional[int] = _asked(
-        "Number of workers", "It can be changed later: update-cluster.", _COUNT, one=count, usual="1"
+    workers: Optional[int] = _question_field(
+        "Number of workers", "It can be changed later: update-cluster.", _COUNT, convert=whole_number, usual="1"
     )
-    fsx_dns_name: Optional[str] = _asked(
+    fsx_dns_name: Optional[str] = _question_field(
         "DNS name of FSx for Lustre",
         "A file system for checkpoints and data, mounted at /fsx.",
         "fsx_dns_name",
         metavar="DNS",
         optional=True,
     )
-    fsx_mountname: Optional[str] = _asked(
+    fsx_mountname: Optional[str] = _question_field(
         "Its mount name", "fsx_mountname", metavar="NAME", when=lambda answers: answers.fsx_dns_name is not None
     )
-    efs: Optional[str] = _asked(
-        "EFS file system", "Mounted at /efs.", rf"{_MOUNT}(\.file_system_id)?", metavar="FS", optional=True, when=_ours
+    efs: Optional[str] = _question_field(
+        "EFS file system",
+        "Mounted at /efs.",
+        rf"{_MOUNT}(\.file_system_id)?",
+        metavar="FS",
+        optional=True,
+        when=_has_lifecycle_script,
     )
-    efs_access_point: Optional[str] = _asked(
+    efs_access_point: Optional[str] = _question_field(
         "Its access point",
         "Without one the root of the file system is mounted.",
         rf"{_MOUNT}\.access_point_id",
@@ -190,14 +217,14 @@ class Answers:
         optional=True,
         when=lambda answers: answers.efs is not None,
     )
-    data_bucket: Optional[str] = _asked(
+    data_bucket: Optional[str] = _question_field(
         "Bucket with training data",
         "Mounted read-only at /mnt/data.",
         rf"{_MOUNT}(\.bucket)?",
         optional=True,
-        when=_ours,
+        when=_has_lifecycle_script,
     )
-    data_prefix: Optional[str] = _asked(
+    data_prefix: Optional[str] = _question_field(
         "Only this prefix of it",
         "Ends in /.",
         rf"{_MOUNT}\.prefix",
@@ -205,19 +232,19 @@ class Answers:
         optional=True,
         when=lambda answers: answers.data_bucket is not None,
     )
-    homes: Optional[str] = _asked(
+    homes: Optional[str] = _question_field(
         "EFS file system for homes",
         "A home for each user behind an access point of its own; see `users apply`.",
         r"hyperpod_kit\.homes.*",
         metavar="FS",
         optional=True,
-        when=_ours,
+        when=_has_lifecycle_script,
     )
-    users: tuple[tuple[str, int], ...] = _asked(
+    users: tuple[tuple[str, int], ...] = _question_field(
         "Users, NAME:UID",
         "Accounts, the same on every node.",
         r"hyperpod_kit\.(users|homes).*",
-        one=account,
+        convert=account,
         several=True,
         flag="--user",
         metavar="NAME:UID",
@@ -226,7 +253,7 @@ class Answers:
 
 
 QUESTIONS = tuple(
-    replace(asked, key=one.name, flag=asked.flag or "--" + one.name.replace("_", "-"))
-    for one in fields(Answers)
-    for asked in (one.metadata["question"],)
+    replace(question, key=answer_field.name, flag=question.flag or "--" + answer_field.name.replace("_", "-"))
+    for answer_field in fields(Answers)
+    for question in (answer_field.metadata["question"],)
 )

@@ -24,29 +24,29 @@ class Display:
     junit: Optional[Path]
     page: Optional[Path] = None
 
-    def show(self, look: FleetStatus) -> None:
+    def show(self, status: FleetStatus) -> None:
         """The whole look: table or JSON on stdout, what is wrong on stderr, the file where one is asked for."""
-        self.write(look)
+        self.write(status)
         if self.as_json:
-            data(report.to_json(self.cluster, look.reports, look.at))
+            data(report.to_json(self.cluster, status.reports, status.at))
         else:
             screen = console()
-            if self.each or len(look.reports) <= report.FEW:
-                screen.print(report.rows(self.cluster, look.reports, look.at, screen.width))
+            if self.each or len(status.reports) <= report.FEW:
+                screen.print(report.rows(self.cluster, status.reports, status.at, screen.width))
             else:
-                screen.print(report.counts(self.cluster, look.reports))
-        for line in groups.problems(look.reports):
+                screen.print(report.counts(self.cluster, status.reports))
+        for line in groups.problems(status.reports):
             say(line)
-        say(groups.summary(look.reports))
+        say(groups.summary(status.reports))
 
-    def write(self, look: FleetStatus) -> None:
+    def write(self, status: FleetStatus) -> None:
         """The files that are asked for. Raises UsageError."""
         if self.junit is not None:
-            junit.write(self.junit, self.cluster, look.reports, look.at, look.seconds)
+            junit.write(self.junit, self.cluster, status.reports, status.at, status.seconds)
         if self.page is not None:
-            from hyperpod_kit.cli import html_page, survey_page
+            from hyperpod_kit.cli import fleet_page, html_page
 
-            html_page.write(self.page, survey_page.page(self.cluster, look))
+            html_page.write(self.page, fleet_page.page(self.cluster, status))
 
 
 def show_each(shown: Display, looks: Iterator[FleetStatus | FleetError]) -> None:

@@ -18,7 +18,7 @@ from hyperpod_kit.config.findings import under
 from hyperpod_kit.config.imported_heads import heads_by_name, several_controllers
 from hyperpod_kit.config.imported_storage import ImportedStorage
 from hyperpod_kit.config.patterns import INSTANCE_TYPE, INSTANCE_TYPE_PREFIX
-from hyperpod_kit.config.rules.passthrough_fields import OURS, OURS_OF_A_GROUP
+from hyperpod_kit.config.rules.passthrough_fields import COVERED_FIELDS, COVERED_GROUP_FIELDS
 from hyperpod_kit.errors import ConfigError
 from hyperpod_kit.model.states import LifecycleMode, Role
 
@@ -48,7 +48,7 @@ _PLAIN_GROUP_FIELDS = {
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportedConfiguration:
     """`values`: of a configuration, without what nobody said; `notes`: what was left behind, one sentence each;
     `source`, `entry`: S3 URI of the lifecycle scripts and the one of them that HyperPod starts, "" for none."""
 
@@ -58,10 +58,13 @@ class Imported:
     entry: str = ""
 
 
-def from_aws(cluster: Any, parameters: Any) -> Imported:
+def read_cluster(cluster: Any, parameters: Any) -> ImportedConfiguration:
     """Both are what JSON or boto3 gave, None for what there is not. Raises ConfigError for something else."""
     reader = _RequestReader()
-    values = reader.parameters(parameters) if parameters is not None else {}
+    if parameters is not None:
+        values = reader.parameters(parameters)
+    else:
+        values = {}
     if cluster is not None:
         reader.cluster(values, _request(cluster))
     else:
@@ -69,8 +72,11 @@ def from_aws(cluster: Any, parameters: Any) -> Imported:
     mode = values.get("hyperpod_kit", {}).get("cluster", {}).get("lifecycle_mode", LifecycleMode.ON_CREATE)
     if mode == LifecycleMode.ON_CREATE:  # elsewhere they go to nobody, which `validate` says
         reader.notes += several_controllers(values)
-    source, entry = ("", "") if cluster is None else (lifecycle_source(cluster) or "", _entry(cluster))
-    return Imported(values, tuple(dict.fromkeys(reader.notes)), source, entry)
+    if cluster is None:
+        source, entry = ("", "")
+    else:
+        source, entry = (lifecycle_source(cluster) or "", _entry(cluster))
+    return ImportedConfiguration(values, tuple(dict.fromkeys(reader.notes)), source, entry)
 
 
 def lifecycle_source(cluster: Any) -> Optional[str]:
@@ -92,8 +98,13 @@ def _entry(cluster: Any) -> str:
 
 
 def _request(cluster: Any) -> Mapping[str, Any]:
-    found = {"InstanceGroups": cluster} if isinstance(cluster, list) else cluster
-    groups = found.get("InstanceGroups") if isinstance(found, Mapping) else None
+    if isinstance(cluster, list):
+        request = {"InstanceGroups": cluster}
+    else:
+        request = cluster
+    groups = None
+    if isinstance(request, Mapping):
+        groups = request.get("InstanceGroups")
     if not isinstance(groups, list) or not all(
         isinstance(group, Mapping) and isinstance(group.get("InstanceGroupName"), str) for group in groups
     ):
@@ -101,9 +112,9 @@ def _request(cluster: Any) -> Mapping[str, Any]:
             "this is no cluster: expected the JSON of CreateCluster or DescribeCluster, or a list of instance groups",
             hint="aws sagemaker describe-cluster --cluster-name NAME > cluster.json",
         )
-    if isinstance(found.get("Orchestrator"), Mapping) and "Eks" in found["Orchestrator"]:
+    if isinstance(request.get("Orchestrator"), Mapping) and "Eks" in request["Orchestrator"]:
         raise ConfigError("this cluster is orchestrated by EKS; only Slurm clusters can be described here")
-    return dict(found)
+    return dict(request)
 
 
 class _RequestReader:
@@ -180,7 +191,7 @@ class _RequestReader:
         if isinstance(request.get("Tags"), list):
             tags = [tag for tag in request["Tags"] if isinstance(tag, Mapping)]
             cluster["tags"] = {str(tag.get("Key")): str(tag.get("Value")) for tag in tags}
-        self._api(cluster, request, OURS, "", described="ClusterStatus" in request)
+        self._api(cluster, request, COVERED_FIELDS, "", described="ClusterStatus" in request)
         kit = values.setdefault("hyperpod_kit", {})
         kit["cluster"] = cluster
         kit["mounts"] = storage.mounts(values)
@@ -203,8 +214,10 @@ class _RequestReader:
                 if role in (Role.CONTROLLER, Role.LOGIN):
                     values[f"{role}_group"] = name
                 elif isinstance(slurm.get("PartitionNames"), list) and slurm["PartitionNames"]:
-                    partitions[name], *others = slurm["PartitionNames"]
-                    self.notes += [f"partition `{other}` of group `{name}`: it has one here" for other in others]
+                    partitions[name], *other_partitions = slurm["PartitionNames"]
+                    self.notes += [
+                        f"partition `{other}` of group `{name}`: it has one here" for other in other_partitions
+                    ]
         names = [group.get("InstanceGroupName") for group in groups]
         login = values.get("login_group")
         if login is not None and login not in names:
@@ -231,25 +244,23 @@ class _RequestReader:
     def _mode(self, groups: Sequence[Mapping[str, Any]]) -> str:
         modes = Counter(self._group_mode(group) for group in groups)
         if len(modes) > 1:
-            chosen = (
-                LifecycleMode.ON_INIT_COMPLETE.value
-                if LifecycleMode.ON_INIT_COMPLETE in modes
-                else LifecycleMode.ON_CREATE.value
-            )
+            chosen = LifecycleMode.ON_CREATE.value
+            if LifecycleMode.ON_INIT_COMPLETE in modes:
+                chosen = LifecycleMode.ON_INIT_COMPLETE.value
             self.notes.append(f"lifecycle modes differ from group to group: the file says {chosen} for all")
             return chosen
         return next(iter(modes), LifecycleMode.ON_INIT_COMPLETE.value)
 
     def _spelled(self, group: Mapping[str, Any]) -> Mapping[str, Any]:
         """With AWS's spelling of its fields: listings of its own blog have `lifecycleConfig`, which its API refuses."""
-        known = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
-        found = dict(group)
+        spelling = {name.lower(): name for name in request_shape.fields("sagemaker", "CreateCluster", "InstanceGroups")}
+        corrected = dict(group)
         for key in group:
-            right = known.get(str(key).lower(), key)
+            right = spelling.get(str(key).lower(), key)
             if right != key and right not in group:
-                found[right] = found.pop(key)
+                corrected[right] = corrected.pop(key)
                 self.notes.append(f"`{key}` of group `{group['InstanceGroupName']}` as it is spelled: AWS says {right}")
-        return found
+        return corrected
 
     def _group_mode(self, group: Mapping[str, Any]) -> str:
         lifecycle = group.get("LifeCycleConfig")
@@ -258,12 +269,18 @@ class _RequestReader:
             return LifecycleMode.AMI_ONLY.value
         hooks = [hook for hook in ("OnCreate", "OnInitComplete") if lifecycle.get(hook)]
         if len(hooks) != 1 or not lifecycle.get("SourceS3Uri"):
-            wrong = "has both OnCreate and OnInitComplete" if len(hooks) == 2 else "is incomplete"
+            wrong = "is incomplete"
+            if len(hooks) == 2:
+                wrong = "has both OnCreate and OnInitComplete"
             self.notes.append(f"LifeCycleConfig of group `{name}` {wrong}, which AWS refuses")
-        return LifecycleMode.ON_CREATE.value if hooks == ["OnCreate"] else LifecycleMode.ON_INIT_COMPLETE.value
+        if hooks == ["OnCreate"]:
+            return LifecycleMode.ON_CREATE.value
+        return LifecycleMode.ON_INIT_COMPLETE.value
 
     def _slurm(self, cluster: dict[str, Any], orchestrator: Any) -> None:
-        slurm = orchestrator.get("Slurm") if isinstance(orchestrator, Mapping) else None
+        slurm = None
+        if isinstance(orchestrator, Mapping):
+            slurm = orchestrator.get("Slurm")
         if not isinstance(slurm, Mapping):
             return
         strategy = slurm.get("SlurmConfigStrategy")
@@ -285,7 +302,10 @@ class _RequestReader:
 
     def _group(self, group: Mapping[str, Any], cluster: Mapping[str, Any], storage: ImportedStorage) -> dict[str, Any]:
         name = str(group.get("InstanceGroupName"))
-        types = [group["InstanceType"]] if group.get("InstanceType") else _several_types(group)
+        if group.get("InstanceType"):
+            types = [group["InstanceType"]]
+        else:
+            types = _several_types(group)
         if len(types) > 1:
             self.notes.append(f"group `{name}` may have several instance types: the file says {types[0]}")
         entry: dict[str, Any] = {"name": name}
@@ -300,7 +320,7 @@ class _RequestReader:
         if group.get("OverrideVpcConfig"):
             entry["vpc"] = _vpc(group["OverrideVpcConfig"])
         entry |= storage.of_group(name, group.get("InstanceStorageConfigs"))
-        self._api(entry, group, OURS_OF_A_GROUP, f"group `{name}`: ", described="CurrentCount" in group)
+        self._api(entry, group, COVERED_GROUP_FIELDS, f"group `{name}`: ", described="CurrentCount" in group)
         return entry
 
     def _type(self, name: str, given: Any) -> Any:
@@ -314,7 +334,13 @@ class _RequestReader:
         return right
 
     def _api(
-        self, entry: dict[str, Any], given: Mapping[str, Any], ours: Mapping[str, str], where: str, *, described: bool
+        self,
+        entry: dict[str, Any],
+        given: Mapping[str, Any],
+        covered: Mapping[str, str],
+        where: str,
+        *,
+        described: bool,
     ) -> None:
         """Fields without a key of their own go into `api` if CreateCluster takes them.
 
@@ -322,11 +348,11 @@ class _RequestReader:
         """
         passthrough = {}
         for field, value in given.items():
-            if field in ours or value in (None, [], {}):
+            if field in covered or value in (None, [], {}):
                 continue
             if _accepted(field, value, of_group=bool(where)):
                 passthrough[field] = value
-            elif not described or _known(field, of_group=bool(where)):
+            elif not described or _is_model_field(field, of_group=bool(where)):
                 self.notes.append(f"{where}{field}: CreateCluster does not take it like this")
         if passthrough:
             entry["api"] = passthrough
@@ -334,22 +360,30 @@ class _RequestReader:
 
 def _several_types(group: Mapping[str, Any]) -> list[str]:
     requirements = group.get("InstanceRequirements")
-    asked = requirements if isinstance(requirements, Mapping) else {}
+    if isinstance(requirements, Mapping):
+        requirement_fields = requirements
+    else:
+        requirement_fields = {}
     # CreateCluster's name for it, and DescribeCluster's.
-    found = asked.get("InstanceTypes") or asked.get("DesiredInstanceTypes")
-    return [str(one) for one in found] if isinstance(found, list) else []
+    types = requirement_fields.get("InstanceTypes") or requirement_fields.get("DesiredInstanceTypes")
+    if isinstance(types, list):
+        return [str(name) for name in types]
+    return []
 
 
-def _known(field: str, *, of_group: bool) -> bool:
-    path = f"InstanceGroups[].{field}" if of_group else field
+def _is_model_field(field: str, *, of_group: bool) -> bool:
+    path = field
+    if of_group:
+        path = f"InstanceGroups[].{field}"
     return bool(request_shape.limits("sagemaker", "CreateCluster", path))
 
 
 def _accepted(field: str, value: Any, *, of_group: bool) -> bool:
-    request = {"InstanceGroups": [{field: value}]} if of_group else {field: value}
-    path = f"InstanceGroups[0].{field}" if of_group else field
-    found = request_shape.problems("sagemaker", "CreateCluster", request)
-    return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in found)
+    path, request = field, {field: value}
+    if of_group:
+        path, request = f"InstanceGroups[0].{field}", {"InstanceGroups": [{field: value}]}
+    problems = request_shape.problems("sagemaker", "CreateCluster", request)
+    return not any(problem.path == path or problem.path.startswith((f"{path}.", f"{path}[")) for problem in problems)
 
 
 def _vpc(config: Any) -> Any:

@@ -63,7 +63,7 @@ _PARTS = {
 
 
 @dataclass(frozen=True)
-class _Known:
+class _AwsScript:
     """A script of AWS's set that we have no step for. `told_role`: the role is its last argument; `below`: it fails
     where nothing is mounted there."""
 
@@ -80,12 +80,14 @@ class _Known:
     def entry(self, path: str) -> dict[str, Any]:
         """Of `hyperpod_kit.scripts`."""
         entry: dict[str, Any] = {"name": self.name, "path": path, "run": self.run}
-        arguments = [*self.arguments, *([ROLE] if self.told_role else [])]
+        arguments = [*self.arguments]
+        if self.told_role:
+            arguments.append(ROLE)
         if arguments:
             entry["arguments"] = arguments
         entry["when"] = self.when
         if tuple(self.roles) != tuple(ROLES):
-            entry["roles"] = [str(one) for one in self.roles]
+            entry["roles"] = [str(role) for role in self.roles]
         return {**entry, "timeout": self.timeout}
 
 
@@ -94,13 +96,15 @@ _OFF = (_EXPORTERS,)
 """Switches that are off where config.py does not say."""
 _CONTAINERS = "enable_docker_enroot_pyxis"
 _KEPT = (
-    _Known("ansible", "utils/install_ansible.sh", BEFORE_MOUNTS, timeout=180),
-    _Known("hotfix", "apply_hotfix.sh", BEFORE_MOUNTS, told_role=True, timeout=180),
-    _Known("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",), below="/fsx"),
-    _Known("enroot", "utils/install_enroot_pyxis.sh", told_role=True, flag=_CONTAINERS, timeout=300),
-    _Known("neuron", "utils/update_neuron_sdk.sh", roles=(Role.COMPUTE,), flag="enable_update_neuron_sdk", timeout=300),
-    _Known("sssd", "setup_sssd.py", arguments=("--node-type",), told_role=True, flag="enable_sssd", timeout=180),
-    _Known("plugstack", "utils/slurm_fix_plugstackconf.sh", flag="enable_pam_slurm_adopt"),
+    _AwsScript("ansible", "utils/install_ansible.sh", BEFORE_MOUNTS, timeout=180),
+    _AwsScript("hotfix", "apply_hotfix.sh", BEFORE_MOUNTS, told_role=True, timeout=180),
+    _AwsScript("ubuntu-home", "utils/fsx_ubuntu.sh", AFTER_MOUNTS, arguments=("0",), below="/fsx"),
+    _AwsScript("enroot", "utils/install_enroot_pyxis.sh", told_role=True, flag=_CONTAINERS, timeout=300),
+    _AwsScript(
+        "neuron", "utils/update_neuron_sdk.sh", roles=(Role.COMPUTE,), flag="enable_update_neuron_sdk", timeout=300
+    ),
+    _AwsScript("sssd", "setup_sssd.py", arguments=("--node-type",), told_role=True, flag="enable_sssd", timeout=180),
+    _AwsScript("plugstack", "utils/slurm_fix_plugstackconf.sh", flag="enable_pam_slurm_adopt"),
 )
 """In the order in which AWS's lifecycle_script.py starts them."""
 
@@ -111,7 +115,7 @@ class _Step:
 
     key: str
     run: str
-    asked: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
     flag: str = ""
 
 
@@ -133,7 +137,7 @@ _INSTEAD: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class EarlierScripts:
+class LegacyScripts:
     """`lines`: one for each file; `scripts`, `users`, `steps`: of the configuration; `notes`: what they do not say;
     `below`: of a script that is of no use without a mount there, the mount's path."""
 
@@ -145,73 +149,82 @@ class EarlierScripts:
     below: Mapping[str, str] = field(default_factory=dict)
 
 
-def survey(
-    places: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = ""
-) -> EarlierScripts:
-    """What becomes of the files at `places`. Pure.
+def classify_scripts(
+    paths: Sequence[str], contents: Mapping[str, bytes], kept_at: Optional[str], entry: str = ""
+) -> LegacyScripts:
+    """What becomes of the files at `paths`. Pure.
 
     contents: of those in READ that there are; kept_at: the directory beside the configuration in which they lie, None
     when they are not kept; entry: the script that HyperPod starts.
     """
-    if AWS_MAIN not in places:
-        return _foreign(places, kept_at, entry or "on_create.sh")
+    if AWS_MAIN not in paths:
+        return _classify_foreign_scripts(paths, kept_at, entry or "on_create.sh")
     flags = _flags(contents.get(FLAGS_FILE, b""))
-    known = {one.run: one for one in _KEPT}
+    kept_scripts = {script.run: script for script in _KEPT}
     lines: list[str] = []
     scripts: list[dict[str, Any]] = []
-    for place in sorted(places):
-        lines.append(f"{place}: {_fate(place, flags, known, kept_at)}")
-    for one in _KEPT:
-        if one.run in places and flags.get(one.flag, True) and kept_at is not None:
-            scripts.append(one.entry(kept_at))
+    for path in sorted(paths):
+        lines.append(f"{path}: {_describe_outcome(path, flags, kept_scripts, kept_at)}")
+    for script in _KEPT:
+        if script.run in paths and flags.get(script.flag, True) and kept_at is not None:
+            scripts.append(script.entry(kept_at))
     users, notes = _users(contents.get(USERS_FILE, b""))
     steps = {
-        one.key: dict(one.asked) for one in _STEPS if one.run in places and flags.get(one.flag, one.flag not in _OFF)
+        step.key: dict(step.values)
+        for step in _STEPS
+        if step.run in paths and flags.get(step.flag, step.flag not in _OFF)
     }
-    below = {one.name: one.below for one in _KEPT if one.below}
-    return EarlierScripts(tuple(lines), tuple(scripts), users, notes, steps, below)
+    below = {script.name: script.below for script in _KEPT if script.below}
+    return LegacyScripts(tuple(lines), tuple(scripts), users, notes, steps, below)
 
 
-def _fate(place: str, flags: Mapping[str, bool], known: Mapping[str, _Known], kept_at: Optional[str]) -> str:
-    step = next((one for one in _STEPS if one.run == place), None)
+def _describe_outcome(
+    path: str, flags: Mapping[str, bool], kept_scripts: Mapping[str, _AwsScript], kept_at: Optional[str]
+) -> str:
+    step = next((candidate for candidate in _STEPS if candidate.run == path), None)
     if step and not flags.get(step.flag, step.flag not in _OFF):
         return f"not run: {step.flag} is off in {FLAGS_FILE}; here it is {STEPS}.{step.key}"
-    if _inside(place, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
+    if _inside(path, "observability/") and not flags.get(_EXPORTERS, _EXPORTERS not in _OFF):
         return f"not run: {_EXPORTERS} is off in {FLAGS_FILE}"
-    if place in _DONE:
-        return f"done by {_DONE[place]}"
-    part_of = next((whole for part, whole in _PARTS.items() if place == part or _inside(place, part)), "")
+    if path in _DONE:
+        return f"done by {_DONE[path]}"
+    part_of = next((script_name for part, script_name in _PARTS.items() if path == part or _inside(path, part)), "")
     if part_of:
         return f"goes with {part_of}"
-    lost = next((why for where, why in _LOST.items() if place == where or _inside(place, where)), "")
+    lost = next((reason for where, reason in _LOST.items() if path == where or _inside(path, where)), "")
     if lost:
         return f"lost: {lost}"
-    if place not in known:
+    if path not in kept_scripts:
         return "lost: no file of AWS's set; list it under hyperpod_kit.scripts if a node is to run it"
-    one = known[place]
-    if not flags.get(one.flag, True):
-        return f"not run: {one.flag} is off in {FLAGS_FILE}"
+    script = kept_scripts[path]
+    if not flags.get(script.flag, True):
+        return f"not run: {script.flag} is off in {FLAGS_FILE}"
     if kept_at is None:
         return "lost, unless it is kept as a script of yours: --scripts DIR"
-    instead = f"; {_INSTEAD[place]}" if place in _INSTEAD else ""
-    return f"kept as your script `{one.name}`{instead}"
+    instead = ""
+    if path in _INSTEAD:
+        instead = f"; {_INSTEAD[path]}"
+    return f"kept as your script `{script.name}`{instead}"
 
 
-def _inside(place: str, directory: str) -> bool:
-    return directory.endswith("/") and place.startswith(directory)
+def _inside(path: str, directory: str) -> bool:
+    return directory.endswith("/") and path.startswith(directory)
 
 
-def _foreign(places: Sequence[str], kept_at: Optional[str], entry: str) -> EarlierScripts:
+def _classify_foreign_scripts(paths: Sequence[str], kept_at: Optional[str], entry: str) -> LegacyScripts:
     """A set of somebody's own: what it does beside our steps only its author knows."""
-    others = [place for place in sorted(places) if place != PARAMETERS]
-    told = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in places else ()
-    if kept_at is None or entry not in places:
-        why = "--scripts DIR keeps all of them" if entry in places else f"there is no {entry} among them"
-        return EarlierScripts((*told, *(f"{place}: lost: {why}" for place in others)))
+    remaining = [path for path in sorted(paths) if path != PARAMETERS]
+    parameters_line = (f"{PARAMETERS}: done by {_DONE[PARAMETERS]}",) if PARAMETERS in paths else ()
+    if kept_at is None or entry not in paths:
+        if entry in paths:
+            reason = "--scripts DIR keeps all of them"
+        else:
+            reason = f"there is no {entry} among them"
+        return LegacyScripts((*parameters_line, *(f"{path}: lost: {reason}" for path in remaining)))
     script = {"name": "earlier", "path": kept_at, "run": entry, "when": AFTER_MOUNTS, "timeout": 900}
     note = f"{entry} runs whole behind the mounts: take out of it what the bundle does now (mounts, users, Slurm)"
-    kept = tuple(f"{place}: kept, of your script `earlier`" for place in others)
-    return EarlierScripts((*told, *kept), (script,), (), (note,))
+    kept = tuple(f"{path}: kept, of your script `earlier`" for path in remaining)
+    return LegacyScripts((*parameters_line, *kept), (script,), (), (note,))
 
 
 def _flags(text: bytes) -> dict[str, bool]:
@@ -220,7 +233,7 @@ def _flags(text: bytes) -> dict[str, bool]:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
-    found = {}
+    flags = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == "Config":
             for line in node.body:
@@ -230,8 +243,8 @@ def _flags(text: bytes) -> dict[str, bool]:
                     and isinstance(line.value, ast.Constant)
                     and isinstance(line.value.value, bool)
                 ):
-                    found[line.targets[0].id] = line.value.value
-    return found
+                    flags[line.targets[0].id] = line.value.value
+    return flags
 
 
 def _users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
@@ -246,7 +259,10 @@ def _users(text: bytes) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
             continue
         name, uid = fields[0], int(fields[1])
         users.append({"name": name, "uid": uid, "gid": uid})
-        home = posixpath.normpath(fields[2]) if len(fields) > 2 and fields[2] else f"/home/{name}"
+        if len(fields) > 2 and fields[2]:
+            home = posixpath.normpath(fields[2])
+        else:
+            home = f"/home/{name}"
         if home != f"/home/{name}":
             notes.append(f"the home {home} of {name}: here it is /home/{name}, or an access point of EFS (`homes`)")
     if users:

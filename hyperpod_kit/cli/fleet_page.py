@@ -20,62 +20,64 @@ BAD, SILENT, NEARLY_FULL = "#cf222e", "#6e7781", "#8250df"
 SQUARE, ROW, NAME, COLUMN = 16, 22, 210, 420
 
 
-def page(cluster: str, look: FleetStatus) -> str:
+def page(cluster: str, status: FleetStatus) -> str:
     """The whole document."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(look.at))
-    problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(look.reports))
-    listed = f"<ul>{problems}</ul>" if problems else ""
+    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(status.at))
+    problems = "".join(f"<li>{text(line)}</li>" for line in groups.problems(status.reports))
+    listed = ""
+    if problems:
+        listed = f"<ul>{problems}</ul>"
     return html_page.page(
         f"Mounts of {cluster}",
-        f"<p>{text(groups.summary(look.reports))}; asked at {when}, in {look.seconds:.0f} s.</p>"
-        f"{_grid(look)}{_key(look)}{listed}",
+        f"<p>{text(groups.summary(status.reports))}; asked at {when}, in {status.seconds:.0f} s.</p>"
+        f"{_grid(status)}{_key(status)}{listed}",
     )
 
 
-def _grid(look: FleetStatus) -> str:
+def _grid(status: FleetStatus) -> str:
     """Two columns of nodes; a node that did not answer has one grey square."""
     across = 1000 // COLUMN
     rows = []
-    for index, report in enumerate(look.reports):
+    for index, report in enumerate(status.reports):
         x, y = index % across * COLUMN, index // across * ROW
         name = f"{report.target.group} {report.target.instance_id}"
         label = f'<text x="{x}" y="{y + 13}" fill="currentColor">{text(name, 30)}</text>'
         rows.append(label + "".join(_squares(report, name, x + NAME, y)))
-    height = (len(look.reports) + across - 1) // across * ROW + 4
+    height = (len(status.reports) + across - 1) // across * ROW + 4
     return f'<svg viewBox="0 0 1000 {max(height, ROW)}" role="img" aria-label="nodes and mounts">{"".join(rows)}</svg>'
 
 
-def _squares(report: NodeReport, name: str, left: int, top: int) -> list[str]:
+def _squares(report: NodeReport, name: str, x: int, y: int) -> list[str]:
     if report.error:
-        return [_square(left, top, SILENT, f"{name}: {report.error}")]
+        return [_square(x, y, SILENT, f"{name}: {report.error}")]
     return [
         _square(
-            left + index * (SQUARE + 3),
-            top,
+            x + index * (SQUARE + 3),
+            y,
             _colour(mount),
-            ", ".join(
-                words for words in (f"{name} {mount.path}: {mount.state}", mount.detail, mount.fullness) if words
-            ),
+            ", ".join(part for part in (f"{name} {mount.path}: {mount.state}", mount.detail, mount.fullness) if part),
         )
         for index, mount in enumerate(report.mounts)
     ]
 
 
 def _colour(mount: MountStatus) -> str:
-    return NEARLY_FULL if mount.healthy and mount.nearly_full else COLOURS.get(mount.state, BAD)
+    if mount.healthy and mount.nearly_full:
+        return NEARLY_FULL
+    return COLOURS.get(mount.state, BAD)
 
 
-def _square(left: int, top: int, colour: str, words: str) -> str:
-    box = f'<rect x="{left}" y="{top}" width="{SQUARE}" height="{SQUARE}" rx="3" fill="{colour}"/>'
-    return f"<g><title>{text(words)}</title>{box}</g>"
+def _square(x: int, y: int, colour: str, title: str) -> str:
+    box = f'<rect x="{x}" y="{y}" width="{SQUARE}" height="{SQUARE}" rx="3" fill="{colour}"/>'
+    return f"<g><title>{text(title)}</title>{box}</g>"
 
 
-def _key(look: FleetStatus) -> str:
-    states = {str(mount.state) for report in look.reports for mount in report.mounts}
+def _key(status: FleetStatus) -> str:
+    states = {str(mount.state) for report in status.reports for mount in report.mounts}
     named: list[tuple[str, str]] = [(state, COLOURS.get(state, BAD)) for state in STATES if state in states]
-    if any(mount.healthy and mount.nearly_full for report in look.reports for mount in report.mounts):
+    if any(mount.healthy and mount.nearly_full for report in status.reports for mount in report.mounts):
         named.append(("nearly full", NEARLY_FULL))
-    if any(report.error for report in look.reports):
+    if any(report.error for report in status.reports):
         named.append(("no answer", SILENT))
-    words = "".join(f'<span><i style="background:{colour}"></i> {text(state)}</span>' for state, colour in named)
-    return f'<p class="key">{words}</p>'
+    legend = "".join(f'<span><i style="background:{colour}"></i> {text(state)}</span>' for state, colour in named)
+    return f'<p class="key">{legend}</p>'

@@ -10,7 +10,7 @@ from typing import Iterator, List, Set
 
 import pytest
 
-from tests.support.packages import CHECKOUT, PACKAGES, PRODUCT
+from tests.support.packages import CHECKOUT, PACKAGES, PRODUCT, modules
 
 PAGES = CHECKOUT / "docs/design/packages"
 MOST_LINES = 150
@@ -21,6 +21,7 @@ COVERS = re.compile(r"^Covers (.*?)\.$", re.M | re.S)
 QUOTED = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 PATH = re.compile(r"[a-z_.][\w.]*(?:/[\w.@-]+)+/?")
 FILE = re.compile(r"[\w.@/-]+\.(?:py|md|sh|j2)")
+NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z0-9]+\b")
 """Of a name that a reader fills in, as in `model/mounts/NAME.py`."""
 
@@ -82,6 +83,16 @@ def paths_on(page: Path) -> Iterator[str]:
     return filter(looks_like_a_path, QUOTED.findall(page.read_text()))
 
 
+def looks_like_a_name(text: str) -> bool:
+    """Whether a quoted text is a name of code: one with an underscore, or a capital letter within a word."""
+    return NAME.fullmatch(text) is not None and ("_" in text or re.search("[a-z][A-Z]", text) is not None)
+
+
+@functools.lru_cache(maxsize=None)
+def words_of_sources() -> Set[str]:
+    return {word for path in modules() for word in re.findall(r"\w+", path.read_text())}
+
+
 def exists(text: str, directories: List[Path]) -> bool:
     """Whether a path is a file, a directory or a module below one of the directories, and has the named definition."""
     path, _, name = text.partition(":")
@@ -129,6 +140,12 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     assert [text for text in paths_on(page) if not exists(text, directories)] == []
 
 
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.stem)
+def test_each_name_on_a_page_stands_in_the_code(page: Path) -> None:
+    names = filter(looks_like_a_name, QUOTED.findall(page.read_text()))
+    assert [name for name in names if not words_of_sources().issuperset(name.split("."))] == []
+
+
 @pytest.mark.parametrize(
     ("text", "is_path"),
     [
@@ -146,6 +163,15 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 )
 def test_what_is_a_path(text: str, is_path: bool) -> None:
     assert looks_like_a_path(text) is is_path
+
+
+def test_what_is_a_name() -> None:
+    assert (
+        looks_like_a_name("run_as_owner")
+        and looks_like_a_name("OwnedDirectory")
+        and looks_like_a_name("records.TIME_FIELDS")
+    )
+    assert not looks_like_a_name("squeue") and not looks_like_a_name("node health") and not looks_like_a_name("--via")
 
 
 def test_a_path_that_is_not_there() -> None:

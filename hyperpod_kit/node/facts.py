@@ -146,7 +146,7 @@ def gather(
 
     hostname = (read_text(paths.hostname) or socket.gethostname()).strip().split(".")[0]
     is_local_address = local_address_test(paths, environ)
-    local_instance_id = functools.lru_cache(maxsize=1)(lambda: local_instance_id(paths, environ))
+    cached_instance_id = functools.lru_cache(maxsize=1)(lambda: local_instance_id(paths, environ))
     observed: List[Optional[NodeFacts]] = [None]
     ambiguous: List[resource_config.AmbiguousAddress] = []
 
@@ -156,7 +156,7 @@ def gather(
         try:
             raw = json.loads(read_text(path) or "null")
             if isinstance(raw, dict):
-                observed[0] = find_self(raw, config.roles, hostname, is_local_address, local_instance_id)
+                observed[0] = find_self(raw, config.roles, hostname, is_local_address, cached_instance_id)
             else:
                 observed[0] = None
         except ValueError:

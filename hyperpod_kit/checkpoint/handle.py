@@ -30,7 +30,7 @@ class SaveState(str, enum.Enum):
     __str__ = str.__str__
 
 
-_LOOK = 1.0
+_POLL_SECONDS = 1.0
 """Seconds between two words of a wait that goes on."""
 
 LEVELS = (SaveState.CAPTURED, SaveState.SEALED, SaveState.LOCAL, SaveState.DURABLE)
@@ -93,12 +93,12 @@ class Handle:
         end = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             while self._state not in enough and not self.final:
-                left = None if end is None else end - time.monotonic()
-                if left is not None and left <= 0:
+                remaining = None if end is None else end - time.monotonic()
+                if remaining is not None and remaining <= 0:
                     break
                 # Who waits for storage does not hang: the agent says when nothing moves.
                 self._waiting()
-                self._changed.wait(_LOOK if left is None else min(left, _LOOK))
+                self._changed.wait(_POLL_SECONDS if remaining is None else min(remaining, _POLL_SECONDS))
             served = self.tier == "memory" and self._was_sealed and SaveState.SEALED in enough
             return served or self._state in enough
 
@@ -116,10 +116,10 @@ class Handle:
 
     def take_callbacks(self) -> list[Callable[[Handle], object]]:
         """Who is to be called now that this save has had its end."""
-        found, self._callbacks = self._callbacks, []
-        return found
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks
 
-    def become(self, state: SaveState, reason: str | None = None) -> None:
+    def advance(self, state: SaveState, reason: str | None = None) -> None:
         """Called by the manager with the condition held; a save only moves forward, and an end is never left."""
         if not self.final and _ORDER.index(state) > _ORDER.index(self._state):
             self._state = state

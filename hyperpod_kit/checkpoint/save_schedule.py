@@ -7,7 +7,7 @@ import time
 from typing import Literal, Union
 
 from hyperpod_kit.checkpoint.collectives import Ranks
-from hyperpod_kit.checkpoint.warned import Warned
+from hyperpod_kit.checkpoint.preemption_signal import PreemptionSignal
 
 Tier = Literal["memory", "storage"]
 TIERS = ("memory", "storage")
@@ -20,12 +20,16 @@ class Cadences:
     """Saves at `every`; with `storage_every` those go to storage that are due by it, and the others stay in memory."""
 
     def __init__(
-        self, every: Interval | None, storage_every: Interval | None, ranks: Ranks, warned: Warned | None = None
+        self,
+        every: Interval | None,
+        storage_every: Interval | None,
+        ranks: Ranks,
+        preemption: PreemptionSignal | None = None,
     ) -> None:
-        """`warned`: what makes a step the last one.
+        """`preemption`: what makes a step the last one.
 
         Raises ValueError unless both are positive, and `storage_every` is the longer one."""
-        self.warned = warned or Warned(ranks, wanted=False)
+        self.preemption = preemption or PreemptionSignal(ranks, enabled=False)
         self._every = SaveSchedule(every, ranks)
         self._storage = SaveSchedule(storage_every, ranks, "storage_every") if storage_every is not None else None
         if storage_every is not None and every is None:
@@ -58,7 +62,7 @@ class SaveSchedule:
             raise ValueError(f"{name} is {every!r}, expected a positive number of steps or a positive time")
         self._ranks = ranks
         self._since: tuple[int, float] | None = None  # step and time of the last save
-        self._ask = 0
+        self._next_check = 0
 
     def due(self, step: int) -> bool:
         """Whether to save after this step. Raises ValueError when no schedule was given."""
@@ -67,16 +71,16 @@ class SaveSchedule:
         if self._seconds is None:
             raise ValueError("Manager.step needs a schedule: Manager(root, every=steps or timedelta)")
         if self._since is None:
-            self._since, self._ask = (step, time.monotonic()), step + 1
+            self._since, self._next_check = (step, time.monotonic()), step + 1
             return False
-        if step < self._ask:
+        if step < self._next_check:
             return False
-        due, self._ask = self._ranks.broadcast(self._look(step) if self._ranks.rank == 0 else None)
+        due, self._next_check = self._ranks.broadcast(self._decide(step) if self._ranks.rank == 0 else None)
         if due:
             self._since = step, time.monotonic()
         return bool(due)
 
-    def _look(self, step: int) -> tuple[bool, int]:
+    def _decide(self, step: int) -> tuple[bool, int]:
         """(save now, the step at which to look again): rank 0's answer."""
         assert self._since is not None and self._seconds is not None
         steps, elapsed = max(1, step - self._since[0]), time.monotonic() - self._since[1]

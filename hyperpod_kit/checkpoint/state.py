@@ -19,14 +19,14 @@ from hyperpod_kit.checkpoint import (
     modules,
     optimizer,
     optimizer_state,
-    owned,
+    per_rank_paths,
     randomness,
     sharding,
 )
 from hyperpod_kit.checkpoint.collectives import Ranks
 from hyperpod_kit.checkpoint.fitting import Filling
 from hyperpod_kit.checkpoint.submeshes import TensorLayout
-from hyperpod_kit.checkpoint.tensors import Collector, Known, StateTensors, TensorPiece, TensorUse
+from hyperpod_kit.checkpoint.tensors import Collector, StateTensors, TensorPiece, TensorUse, WalkCache
 from hyperpod_kit.errors import CheckpointError
 
 
@@ -68,22 +68,22 @@ class State:
         **objects: Any,
     ) -> None:
         _refuse_other_kinds(model, optimizer, extra, objects)
-        self.model: torch.nn.Module | None = _inner(model)
-        sent = broadcast.sent_buffers(model, self.model) if model is not None and self.model else frozenset()
+        self.model: torch.nn.Module | None = _unwrap(model)
+        sent = broadcast.broadcast_buffers(model, self.model) if model is not None and self.model else frozenset()
         self._apart = _Apart(sent, frozen)
-        self.optimizer: torch.optim.Optimizer | None = _inner(optimizer)
+        self.optimizer: torch.optim.Optimizer | None = _unwrap(optimizer)
         self.extra: dict[str, Any] = extra if extra is not None else {}
         self.rng = rng
         self.full = full
-        given = {name: _inner(thing) for name, thing in objects.items()}
+        given = {name: _unwrap(thing) for name, thing in objects.items()}
         self._objects = comm_hooks.StateObjects(given, model)
         things = {
             "model": self.model,
             "optimizer": self.optimizer,
             **{f"objects.{name}": thing for name, thing in given.items()},
         }
-        self._owned = owned.Owned([own] if isinstance(own, str) else map(_inner, own), things)
-        self._known = Known()
+        self._owned = per_rank_paths.PerRankPaths([own] if isinstance(own, str) else map(_unwrap, own), things)
+        self._cache = WalkCache()
         self._filling = Filling()
         self._generators: dict[str, Any] | None = None
         self._sharded1: fsdp1.Dicts | None = None
@@ -91,15 +91,15 @@ class State:
     @property
     def objects(self) -> dict[str, Any]:
         """Those that were given, and what DDP's communication hooks keep."""
-        return self._objects.everything()
+        return self._objects.all_objects()
 
     @property
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """All optimizers of this state that can be hooked: the points at which the weights change."""
         # What is no Optimizer and drives one may change the weights before that one's hooks hear of the step.
         things = [thing for thing in self._optimizers().values() if isinstance(thing, torch.optim.Optimizer)]
-        found = [optimizer.stepper(thing) for thing in things]
-        return [thing for thing in found if thing is not None]
+        steppers = [optimizer.hookable_optimizer(thing) for thing in things]
+        return [thing for thing in steppers if thing is not None]
 
     def when_complete(self, then: Callable[[State], None]) -> None:
         """Call `then(self)` as soon as every tensor is there: now, or after the step that makes the optimizer's state.
@@ -134,12 +134,12 @@ class State:
         Objects that can be iterated are not asked yet: the state_dict of a loader starts its workers. Of FSDP1 the
         model and the optimizer are torch's own dicts.
         """
-        known = Known() if self.full else self._known
-        collector = Collector(ranks, known, full=self.full, gather=False, owned=self._owned)
+        cache = WalkCache() if self.full else self._cache
+        collector = Collector(ranks, cache, full=self.full, gather=False, owned=self._owned)
         if self.model is None or not fsdp1.is_used(self.model):
             self._shared(collector)
-        others = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
-        self._own_values(collector, others, ranks.rank)
+        plain_objects = {name: thing for name, thing in self.objects.items() if not hasattr(thing, "__iter__")}
+        self._per_rank_values(collector, plain_objects, ranks.rank)
         for name, thing in self.objects.items():
             if isinstance(thing, torch.nn.Module):
                 _warn_of_nothing(name, thing)
@@ -149,26 +149,28 @@ class State:
 
         No collective, except for FSDP1 (torch gathers its state dict) and with `full=True`.
         """
-        collector = Collector(ranks, self._known, full=self.full, owned=self._owned)
+        collector = Collector(ranks, self._cache, full=self.full, owned=self._owned)
         tree = self._shared(collector)
-        values = self._own_values(collector, self.objects, ranks.rank)
+        values = self._per_rank_values(collector, self.objects, ranks.rank)
         tree.update(values)
         tree["classes"] = {path: optimizer.class_of(thing) for path, thing in self._optimizers().items()}
         if self.rng:
             prefix = f"rank.{ranks.rank:05d}"
-            tree["rng"] = codec.encode(randomness.capture(), f"{prefix}.rng", partial(_take_own, collector, prefix))
+            tree["rng"] = codec.encode(
+                randomness.capture(), f"{prefix}.rng", partial(_take_per_rank, collector, prefix)
+            )
         return collector.finish(tree, [*values, "rng"])
 
-    def _own_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    def _per_rank_values(self, collector: Collector, objects: Mapping[str, Any], rank: int) -> dict[str, Any]:
         """What each rank has for itself: of objects that are neither modules nor optimizers, and `extra`."""
         prefix = f"rank.{rank:05d}"
-        mine = partial(_take_own, collector, prefix)
+        take_per_rank = partial(_take_per_rank, collector, prefix)
         values = {
-            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", mine, classes=True)
+            f"objects.{name}": codec.encode(thing.state_dict(), f"{prefix}.objects.{name}", take_per_rank, classes=True)
             for name, thing in objects.items()
             if not _is_shared(thing)
         }
-        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", mine, classes=True)
+        values["extra"] = codec.encode(self.extra, f"{prefix}.extra", take_per_rank, classes=True)
         return values
 
     @torch.no_grad()  # once: a switch for each of many DTensors would be felt
@@ -216,7 +218,7 @@ class State:
                 self._filling.made.append(thing)
         # With `full` the pieces of a save are whole tensors, these are not; else the first save finds them known.
         collector = Collector(
-            ranks, Known() if self.full else self._known, full=self.full, gather=False, owned=self._owned
+            ranks, WalkCache() if self.full else self._cache, full=self.full, gather=False, owned=self._owned
         )
         live = self._shared(collector)
         loaders = {} if sharded1 else self._loaders()
@@ -230,33 +232,33 @@ class State:
 
     def _matched(self, collector: Collector, live: dict[str, Any], tree: Mapping[str, Any]) -> StateTensors:
         """What `collector` took for `live`, under the names that `tree` has for it."""
-        wanted = set(codec.tensor_names(dict(tree)))
+        saved_names = set(codec.tensor_names(dict(tree)))
         # State that the checkpoint does not have (saved before the first step) is dropped by `adopt`.
-        names = codec.renamed(live, tree) if any(name not in wanted for name in collector.names) else {}
-        collector.drop([name for name in collector.names if names.get(name, name) not in wanted])
+        names = codec.saved_names(live, tree) if any(name not in saved_names for name in collector.names) else {}
+        collector.drop([name for name in collector.names if names.get(name, name) not in saved_names])
         tensors = collector.finish(live)
         pieces = tuple(
             _as_saved(piece, names.get(piece.spec.name, piece.spec.name))
             for piece in tensors.pieces
-            if names.get(piece.spec.name, piece.spec.name) in wanted
+            if names.get(piece.spec.name, piece.spec.name) in saved_names
         )
-        _refuse_twice(pieces)
+        _require_distinct(pieces)
         # A sharded tensor of which no part lies here needs no bytes, but it is live all the same.
-        absent = tuple(name for name in tensors.absent if name in wanted)
+        absent = tuple(name for name in tensors.absent if name in saved_names)
         live_by_name = {
             names.get(name, name): collector.source(name)
             for name in (*(piece.spec.name for piece in tensors.pieces), *absent)
-            if names.get(name, name) in wanted
+            if names.get(name, name) in saved_names
         }
         self._filling.live = live_by_name
         return replace(tensors, pieces=pieces, absent=absent)
 
-    def wants(self, tree: Mapping[str, Any]) -> set[str]:
+    def required_names(self, tree: Mapping[str, Any]) -> set[str]:
         """The names of all tensors of `tree` that are filled or given to `adopt`: the others need not be read."""
-        mine = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
-        mine.update((f"objects.{name}", thing) for name, thing in self.objects.items())
+        parts = {"model": self.model, "optimizer": self.optimizer, "rng": self.rng or None, "extra": self.extra}
+        parts.update((f"objects.{name}", thing) for name, thing in self.objects.items())
         return {
-            name for part, thing in mine.items() if thing is not None for name in codec.tensor_names(tree.get(part))
+            name for part, thing in parts.items() if thing is not None for name in codec.tensor_names(tree.get(part))
         }
 
     def names(self, ranks: Ranks) -> dict[str, TensorLayout]:
@@ -264,7 +266,7 @@ class State:
         to be made. {} where a walk is a collective. Raises StateNotSerializable."""
         if self.full or (self.model is not None and fsdp1.is_used(self.model)):
             return {}
-        collector = Collector(ranks, Known(), owned=self._owned)
+        collector = Collector(ranks, WalkCache(), owned=self._owned)
         fqns = modules.fqns(self.model)[0] if self.model is not None else {}
         things = {"model": self.model, **{f"objects.{name}": thing for name, thing in self.objects.items()}}
         with torch.no_grad():
@@ -273,30 +275,30 @@ class State:
                     left_out = self._left_out(thing) if path == "model" else frozenset()
                     modules.encode(thing, path, collector, modules.fqns(thing)[1], left_out=left_out)
         if ranks.world > 1:
-            self._own_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
-        found = collector.layouts()
+            self._per_rank_values(collector, {}, ranks.rank)  # what of it is divided has a name that ranks share
+        layouts = collector.layouts()
         for path, optimizer_ in self._optimizers().items():
-            found[path] = TensorLayout("")
+            layouts[path] = TensorLayout("")
             for name, param in optimizer.parameters_of(optimizer_, fqns):
                 state = f"{path}.state.{name}"
                 if state not in self._owned:
-                    found[state] = _place_of(param)
-        return found
+                    layouts[state] = _state_layout(param)
+        return layouts
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Who holds what has changed, so nothing of an earlier walk holds."""
-        self._known = Known()
+        self._cache = WalkCache()
 
     def _check(self, tree: Mapping[str, Any]) -> None:
         """What can be seen before anything is made. Raises CheckpointError."""
         objects = self.objects
         paths = {f"objects.{name}" for name in objects}
         paths.update(name for name in ("model", "optimizer") if getattr(self, name) is not None)
-        missing = sorted(paths.difference(tree) - comm_hooks.missing(set(objects), tree))
+        missing = sorted(paths.difference(tree) - comm_hooks.missing_hook_states(set(objects), tree))
         if missing:
-            there = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
+            saved_parts = sorted(path for path in tree if path in ("model", "optimizer") or path.startswith("objects."))
             raise CheckpointError(
-                f"the checkpoint has no {', '.join(missing)}; it has {', '.join(there) or 'neither'}",
+                f"the checkpoint has no {', '.join(missing)}; it has {', '.join(saved_parts) or 'neither'}",
                 hint="leave out of State what was not saved, restore, and make another State then",
             )
         fqns = modules.fqns(self.model)[0] if self.model is not None else {}
@@ -307,9 +309,9 @@ class State:
     def _compare_classes(self, tree: Mapping[str, Any]) -> None:
         saved = tree.get("classes", {})
         for path, thing in self._optimizers().items():
-            said = optimizer.compare_class(thing, tree[path], saved.get(path), path)
-            if said is not None:
-                warnings.warn(said, RuntimeWarning, stacklevel=2)
+            warning = optimizer.compare_class(thing, tree[path], saved.get(path), path)
+            if warning is not None:
+                warnings.warn(warning, RuntimeWarning, stacklevel=2)
 
     def withdraw(self) -> None:
         """Nothing was restored: the state that `targets` made for optimizers goes again."""
@@ -340,7 +342,7 @@ class State:
             if not (path == "optimizer" and self._sharded1 is not None):
                 optimizer_state.Adoption(
                     thing, tree[path], fqns, live=live, wholes=wholes, tensor=loaded.__getitem__
-                ).carry_out()
+                ).run()
         for name, other in self.objects.items():
             path = f"objects.{name}"
             if path in loaders:
@@ -376,17 +378,17 @@ class State:
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """By path. The one that is given as the optimizer need not be of torch's class: it may drive one."""
-        others = {
+        objects = {
             f"objects.{name}": thing for name, thing in self.objects.items() if isinstance(thing, torch.optim.Optimizer)
         }
-        return others if self.optimizer is None else {"optimizer": self.optimizer, **others}
+        return objects if self.optimizer is None else {"optimizer": self.optimizer, **objects}
 
 
-def _inner(thing: Any) -> Any:
+def _unwrap(thing: Any) -> Any:
     """What is inside wrappers that hold nothing to be saved."""
     if isinstance(thing, torch.nn.Module):
-        return modules.bare(thing)
-    return optimizer.bare(thing) if isinstance(thing, torch.optim.Optimizer) else thing
+        return modules.unwrap(thing)
+    return optimizer.unwrap(thing) if isinstance(thing, torch.optim.Optimizer) else thing
 
 
 def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects: Mapping[str, object]) -> None:
@@ -419,7 +421,7 @@ def _refuse_other_kinds(model: object, optimizer: object, extra: object, objects
 
 
 def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
-    held_back = modules.held_back(module)
+    held_back = modules.nonpersistent_names(module)
     if held_back:
         warnings.warn(
             f"nothing of {name}, a {type(module).__name__}, is saved: its {', '.join(held_back[:3])} are declared as "
@@ -430,18 +432,18 @@ def _warn_of_nothing(name: str, module: torch.nn.Module) -> None:
         )
 
 
-def _take_own(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
+def _take_per_rank(collector: Collector, prefix: str, path: str, tensor: torch.Tensor) -> str | dict[str, Any]:
     """Note a tensor that a rank has for itself. All ranks have their part of what is divided: its name is no rank's."""
     sharded = sharding.is_sharded(tensor)
-    use = TensorUse.VALUE if sharded else TensorUse.OWN
+    use = TensorUse.VALUE if sharded else TensorUse.PER_RANK
     taken = collector.take(path[len(prefix) + 1 :] if sharded else path, tensor, use)
-    gradient = 0 if sharded else codec.gradient_of(tensor)
+    gradient = 0 if sharded else codec.gradient_flag(tensor)
     if not gradient or not isinstance(taken, str):
         return taken
     return {"$": "tensor", "name": taken, codec.GRADIENT: gradient}
 
 
-def _place_of(param: torch.Tensor) -> TensorLayout:
+def _state_layout(param: torch.Tensor) -> TensorLayout:
     """Where the state of a parameter is, whatever it is."""
     return sharding.layout_of(param)._replace(kind="") if sharding.is_dtensor(param) else TensorLayout("")
 
@@ -455,16 +457,16 @@ def _as_saved(piece: TensorPiece, name: str) -> TensorPiece:
     return piece if piece.spec.name == name else replace(piece, spec=piece.spec._replace(name=name))
 
 
-def _refuse_twice(pieces: Iterable[TensorPiece]) -> None:
+def _require_distinct(pieces: Iterable[TensorPiece]) -> None:
     """Raises CheckpointError."""
-    seen: set[str] = set()
+    names: set[str] = set()
     for piece in pieces:
-        if piece.spec.name in seen:
+        if piece.spec.name in names:
             raise CheckpointError(
                 f"{piece.spec.name} is one tensor in the checkpoint, and several here",
                 hint="tie what was tied when it was saved",
             )
-        seen.add(piece.spec.name)
+        names.add(piece.spec.name)
 
 
 def _compare(path: str, live: Mapping[str, Any], tree: Mapping[str, Any], loader: modules.Loader | None) -> None:

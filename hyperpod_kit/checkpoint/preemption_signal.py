@@ -21,58 +21,59 @@ from hyperpod_kit.checkpoint.collectives import Ranks
 SIGNALS = (signal.SIGUSR1, signal.SIGTERM)
 """What `--signal=USR1@…` and a preemption send."""
 
-AGAIN = os.EX_TEMPFAIL
+REQUEUE_EXIT_CODE = os.EX_TEMPFAIL
 """With this a rank ends that has saved and wants to be started again: `job run` queues the job once more."""
 
 
-class Warned:
-    """Hears SIGUSR1 and SIGTERM from `listen` to `let_go`, in the place of who heard them before; nothing where it is
-    not `wanted`. Every rank makes it. Raises ValueError in another thread than the main one, where none can be heard.
+class PreemptionSignal:
+    """Hears SIGUSR1 and SIGTERM from `install` to `uninstall`, in the place of who heard them before; nothing where it
+    is not `enabled`. Every rank makes it. Raises ValueError in another thread than the main one, where none can be
+    heard.
     """
 
-    def __init__(self, ranks: Ranks, *, wanted: bool) -> None:
-        if wanted and threading.current_thread() is not threading.main_thread():
+    def __init__(self, ranks: Ranks, *, enabled: bool) -> None:
+        if enabled and threading.current_thread() is not threading.main_thread():
             raise ValueError("save_on_signal: make the Manager in the main thread, no other hears signals")
         self._pid = os.getpid()
-        self._wanted = wanted
-        self._heard = self._over = False
-        self.found = False
-        self._group = ranks.beside() if wanted and not ranks.alone else None
-        self._asked: tuple[torch.Tensor, Any] | None = None
+        self._enabled = enabled
+        self._received = self._over = False
+        self.is_set = False
+        self._group = ranks.new_group() if enabled and not ranks.alone else None
+        self._pending: tuple[torch.Tensor, Any] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
-    def listen(self) -> None:
+    def install(self) -> None:
         """From now on."""
-        for number in SIGNALS if self._wanted else ():
-            before = signal.signal(number, self._hear)
+        for number in SIGNALS if self._enabled else ():
+            before = signal.signal(number, self._on_signal)
             self._before[number] = signal.SIG_DFL if before is None else before
 
-    def came(self) -> bool:
-        """Whether a signal has come to any rank, the same on all; `found` says it once more. Several ranks know it one
+    def poll(self) -> bool:
+        """Whether a signal has come to any rank, the same on all; `is_set` says it once more. Several ranks know it one
         call after the one that told it. Every rank calls it once a step."""
         if self._group is None:
-            self.found = self._heard
-            return self.found
-        if self._asked is not None:
-            number, under_way = self._asked
+            self.is_set = self._received
+            return self.is_set
+        if self._pending is not None:
+            number, under_way = self._pending
             under_way.wait()
-            self.found = self.found or bool(number.item())
-        number = torch.tensor([int(self._heard)], dtype=torch.int32, device="cpu")
-        self._asked = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
-        return self.found
+            self.is_set = self.is_set or bool(number.item())
+        number = torch.tensor([int(self._received)], dtype=torch.int32, device="cpu")
+        self._pending = number, dist.all_reduce(number, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return self.is_set
 
-    def let_go(self) -> None:
+    def uninstall(self) -> None:
         """Who heard the signals before hears them again. Where one was found nobody does: this process is about to end
         with 75, and Slurm and `job run` may both tell it, and `srun` what it has heard. Twice is once."""
         self._over = True
         for number, before in self._before.items():
-            if signal.getsignal(number) == self._hear:
+            if signal.getsignal(number) == self._on_signal:
                 # Ignored, not heard: Python takes its handlers away before it has ended, and then a signal kills.
-                signal.signal(number, signal.SIG_IGN if self.found else before)
+                signal.signal(number, signal.SIG_IGN if self.is_set else before)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() == self._pid and (self.found or not self._over):
-            self._heard = True
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() == self._pid and (self.is_set or not self._over):
+            self._received = True
             return
         # A forked child (of a loader, for example) is asked by nobody, and a framework that puts back the handlers it
         # found may put back this one: both do what they would without us.

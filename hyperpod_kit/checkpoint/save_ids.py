@@ -9,7 +9,7 @@ from hyperpod_kit.checkpoint.agent.control_page import Key
 from hyperpod_kit.checkpoint.collectives import Ranks
 
 
-class Numbering:
+class SaveIds:
     """The epoch of this start, and the seq of each save in it.
 
     `unclaimed` says why the epoch is not ours yet, "" when it is. `parent` is the save, or the restored checkpoint,

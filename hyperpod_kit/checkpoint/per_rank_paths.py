@@ -16,60 +16,64 @@ _PREFIXES = ("model", "optimizer", "objects")
 _STATE = re.compile(r"(?:optimizer|objects\.[^.]+)\.state\.(.+)")
 
 
-class Owned:
-    """Whether a path is each rank's own. True of nothing when `wanted` is empty."""
+class PerRankPaths:
+    """Whether a path is each rank's own. True of nothing when `selectors` is empty."""
 
-    def __init__(self, wanted: Iterable[object], things: Mapping[str, object]) -> None:
+    def __init__(self, selectors: Iterable[object], things: Mapping[str, object]) -> None:
         """`things`: the state's parts by path. Raises ValueError for what is no part of it, TypeError."""
-        patterns = [found for one in ([wanted] if isinstance(wanted, str) else wanted) for found in _names(one, things)]
+        patterns = [
+            pattern
+            for selector in ([selectors] if isinstance(selectors, str) else selectors)
+            for pattern in _resolve(selector, things)
+        ]
         # Of a tensor's name and of everything below it: of a parameter what the optimizer has for it, too.
         self._match = (
             re.compile("|".join(f"(?:{fnmatch.translate(more)})" for name in patterns for more in (name, f"{name}.*")))
             if patterns
             else None
         )
-        self._known: dict[str, bool] = {}
+        self._cache: dict[str, bool] = {}
 
     def __contains__(self, path: object) -> bool:
         if self._match is None or not isinstance(path, str):
             return False
-        found = self._known.get(path)
-        if found is None:
+        is_owned = self._cache.get(path)
+        if is_owned is None:
             state = _STATE.fullmatch(path)
             also = f"model.{state.group(1)}" if state is not None else path
-            found = self._known[path] = bool(self._match.fullmatch(path) or self._match.fullmatch(also))
-        return found
+            is_owned = self._cache[path] = bool(self._match.fullmatch(path) or self._match.fullmatch(also))
+        return is_owned
 
 
-def _names(one: object, things: Mapping[str, object]) -> list[str]:
-    if isinstance(one, str):
-        if one.partition(".")[0] not in _PREFIXES:
+def _resolve(selector: object, things: Mapping[str, object]) -> list[str]:
+    if isinstance(selector, str):
+        if selector.partition(".")[0] not in _PREFIXES:
             raise ValueError(
-                f"own={one!r}: names begin with model., optimizer. or objects., "
+                f"own={selector!r}: names begin with model., optimizer. or objects., "
                 "as `hyperpod-kit checkpoint show` lists them"
             )
-        return [one]
-    found = [_literal(path) for path, thing in things.items() if thing is one]
+        return [selector]
+    names = [_literal(path) for path, thing in things.items() if thing is selector]
     modules = {path: thing for path, thing in things.items() if isinstance(thing, torch.nn.Module)}
-    if not found and isinstance(one, torch.nn.Module):
-        found = [
+    if not names and isinstance(selector, torch.nn.Module):
+        names = [
             _literal(f"{path}.{_plain(name)}")
             for path, thing in modules.items()
             for name, module in thing.named_modules(remove_duplicate=False)
-            if module is one
+            if module is selector
         ]
-    elif not found and isinstance(one, torch.Tensor):
-        found = [
+    elif not names and isinstance(selector, torch.Tensor):
+        names = [
             _literal(f"{path}.{_plain(name)}")
             for path, thing in modules.items()
             for name, tensor in _tensors(thing)
-            if tensor is one
+            if tensor is selector
         ]
-    elif not found and not isinstance(one, torch.optim.Optimizer):
-        raise TypeError(f"own: {type(one).__qualname__} is neither a name nor a module, a tensor or an optimizer")
-    if not found:
-        raise ValueError(f"own: a {type(one).__qualname__} that is no part of the state")
-    return found
+    elif not names and not isinstance(selector, torch.optim.Optimizer):
+        raise TypeError(f"own: {type(selector).__qualname__} is neither a name nor a module, a tensor or an optimizer")
+    if not names:
+        raise ValueError(f"own: a {type(selector).__qualname__} that is no part of the state")
+    return names
 
 
 def _tensors(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
